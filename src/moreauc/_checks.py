@@ -1,0 +1,119 @@
+"""All range, shape and index errors of the package.
+
+Every function names the class or function the user called (`owner`), the argument, what is allowed and what came, and raises
+before its caller has changed any state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_count(owner: str, name: str, value: Any, *, minimum: int = 1) -> int:
+    """Return `value` as an int of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise ValueError(f"{owner}: {name} must be an integer of at least {minimum}, got {value!r}")
+    return int(value)
+
+
+def check_real(
+    owner: str,
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    low_open: bool = False,
+    high_open: bool = False,
+) -> float:
+    """Return `value` as a finite float inside the interval from `low` to `high`."""
+    ok = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if ok:
+        ok = (value > low if low_open else value >= low) and (value < high if high_open else value <= high)
+    if not ok:
+        left = "(" if low_open or math.isinf(low) else "["
+        right = ")" if high_open or math.isinf(high) else "]"
+        raise ValueError(f"{owner}: {name} must be a number in {left}{low:g}, {high:g}{right}, got {value!r}")
+    return float(value)
+
+
+def check_floating(owner: str, name: str, value: Any) -> Tensor:
+    """Return `value`, which must be a floating point tensor."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{owner}: {name} must be a floating point tensor, got a {kind}")
+    return value
+
+
+def check_shape(owner: str, name: str, value: Tensor, allowed: Sequence[tuple[int | str, ...]]) -> None:
+    """Check the shape of `value` against the allowed ones; a str in a shape stands for any positive size."""
+    for shape in allowed:
+        if len(shape) == value.ndim and all(
+            size > 0 if isinstance(want, str) else size == want
+            for want, size in zip(shape, value.shape, strict=True)
+        ):
+            return
+    wanted = " or ".join(_shape_text(shape) for shape in allowed)
+    raise ValueError(f"{owner}: {name} must have shape {wanted}, got {_shape_text(tuple(value.shape))}")
+
+
+def check_same_shape(owner: str, name: str, value: Tensor, other_name: str, other: Tensor) -> None:
+    """Check that `value` has the shape of `other`."""
+    if value.shape != other.shape:
+        raise ValueError(
+            f"{owner}: {name} must have the shape of {other_name}, {_shape_text(tuple(other.shape))}, "
+            f"got {_shape_text(tuple(value.shape))}"
+        )
+
+
+def check_device(owner: str, name: str, value: Tensor, device: torch.device) -> None:
+    """Check that `value` is where the module's own state is."""
+    if value.device != device:
+        raise ValueError(
+            f"{owner}: {name} must be on {device}, where the tables are, got {value.device}; "
+            f"move the loss with .to({str(value.device)!r})"
+        )
+
+
+def check_finite(owner: str, **tensors: Tensor | None) -> None:
+    """Check that no tensor holds NaN or infinity, with one transfer from the device for all of them."""
+    present = {name: value for name, value in tensors.items() if value is not None}
+    flags = torch.stack([torch.isfinite(value.detach()).all() for value in present.values()]).tolist()
+    for (name, value), finite in zip(present.items(), flags, strict=True):
+        if not finite:
+            bad = value.detach()[~torch.isfinite(value.detach())]
+            raise ValueError(
+                f"{owner}: {name} must be finite, got {bad[0].item()} ({bad.numel()} such entries)"
+            )
+
+
+def check_index(owner: str, name: str, index: Any, size: int, *, length: int, unique: bool = True) -> Tensor:
+    """Return `index` as an int64 vector of `length` row numbers in [0, size), each at most once if `unique`."""
+    index = torch.as_tensor(index)
+    if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
+        raise ValueError(f"{owner}: {name} must hold integers, got {index.dtype}")
+    check_shape(owner, name, index, [(length,)])
+    index = index.long()
+    ordered = index.sort().values
+    low, high = ordered[0], ordered[-1]
+    repeated = (ordered[1:] == ordered[:-1]).any() if length > 1 else torch.zeros_like(low, dtype=torch.bool)
+    first, last, twice = torch.stack([low, high, repeated.long()]).tolist()
+    if first < 0 or last >= size:
+        bad = first if first < 0 else last
+        raise ValueError(f"{owner}: {name} must lie in [0, {size}), got {bad}")
+    if unique and twice:
+        double = ordered[1:][ordered[1:] == ordered[:-1]][0].item()
+        raise ValueError(
+            f"{owner}: {name} must not repeat a row inside one batch, got {double} more than once"
+        )
+    return index
+
+
+def _shape_text(shape: tuple[int | str, ...]) -> str:
+    return "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
