@@ -1,7 +1,7 @@
 """All range, shape and index errors of the package.
 
-Every function names the class or function the user called (`owner`), the argument, what is allowed and what came, and raises
-before its caller has changed any state.
+Every function names the class or function the user called (`owner`), the argument, what is allowed and what came,
+and raises before its caller has changed any state.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ def check_shape(owner: str, name: str, value: Tensor, allowed: Sequence[tuple[in
     """Check the shape of `value` against the allowed ones; a str in a shape stands for any positive size."""
     for shape in allowed:
         if len(shape) == value.ndim and all(
-            size > 0 if isinstance(want, str) else size == want
-            for want, size in zip(shape, value.shape, strict=True)
+            size > 0 if isinstance(want, str) else size == want for want, size in zip(shape, value.shape, strict=True)
         ):
             return
     wanted = " or ".join(_shape_text(shape) for shape in allowed)
@@ -88,9 +87,7 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
     for (name, value), finite in zip(present.items(), flags, strict=True):
         if not finite:
             bad = value.detach()[~torch.isfinite(value.detach())]
-            raise ValueError(
-                f"{owner}: {name} must be finite, got {bad[0].item()} ({bad.numel()} such entries)"
-            )
+            raise ValueError(f"{owner}: {name} must be finite, got {bad[0].item()} ({bad.numel()} such entries)")
 
 
 def check_index(owner: str, name: str, index: Any, size: int, *, length: int, unique: bool = True) -> Tensor:
@@ -109,9 +106,7 @@ def check_index(owner: str, name: str, index: Any, size: int, *, length: int, un
         raise ValueError(f"{owner}: {name} must lie in [0, {size}), got {bad}")
     if unique and twice:
         double = ordered[1:][ordered[1:] == ordered[:-1]][0].item()
-        raise ValueError(
-            f"{owner}: {name} must not repeat a row inside one batch, got {double} more than once"
-        )
+        raise ValueError(f"{owner}: {name} must not repeat a row inside one batch, got {double} more than once")
     return index
 
 

@@ -1,6 +1,7 @@
-r"""How a visited table row moves: moving average, and the variance-reduced rule (MSVR) that also sees the previous iterate.
+r"""How a visited table row moves: moving average, and the variance-reduced rule (MSVR).
 
-The update is one pure function of a row, the value observed now and the value of the same samples at the previous iterate.
+The update is one pure function of a row, the value observed now and the value of the same samples at the previous
+iterate.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ def theory_gamma(num_rows: int, num_visited: int, tau: float) -> float:
     num_rows = check_count("theory_gamma", "num_rows", num_rows)
     num_visited = check_count("theory_gamma", "num_visited", num_visited)
     if num_visited > num_rows:
-        raise ValueError(
-            f"theory_gamma: num_visited must be at most num_rows = {num_rows}, got {num_visited}"
-        )
+        raise ValueError(f"theory_gamma: num_visited must be at most num_rows = {num_rows}, got {num_visited}")
     tau = check_real("theory_gamma", "tau", tau, low=0.0, high=1.0, low_open=True, high_open=True)
     return (num_rows - num_visited) / (num_visited * (1.0 - tau)) + (1.0 - tau)
 
