@@ -1,0 +1,5 @@
+"""The losses: each checks a batch, reads and updates its tables, and returns a scalar to call `backward` on."""
+
+from moreauc.criteria.coupled import FCCOLoss, TCCOLoss
+
+__all__ = ["FCCOLoss", "TCCOLoss"]

@@ -1,0 +1,76 @@
+r"""What the losses share: the step from a table row to a gradient, and the checks of a user's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from moreauc._checks import check_same_shape, check_shape
+
+
+class Criterion(nn.Module):
+    r"""Base of the losses.
+
+    In training mode one call is one iteration: the scalar it returns has the algorithm's :math:`G_t` as its gradient
+    and the current estimate of :math:`F` as its value, and the visited rows have moved when the call returns. A call
+    that raises has changed nothing. In `eval()` mode a call is pure: no row is read or moved, and the scalar is the
+    objective at the values given, with its ordinary gradient.
+    """
+
+    @property
+    def _owner(self) -> str:
+        return type(self).__name__
+
+    def _call(self, name: str, function: Callable[..., Any], value: Tensor, index: Tensor, *shapes: Any) -> Tensor:
+        """Call a user's function and say what is wrong with its answer, if anything but NaN (checked with the rest)."""
+        result = function(value, index)
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            kind = f"{result.dtype} tensor" if isinstance(result, Tensor) else type(result).__name__
+            raise ValueError(f"{self._owner}: {name} must return a floating point tensor, got a {kind}")
+        check_shape(self._owner, f"what {name} returns", result, shapes)
+        if torch.is_grad_enabled() and value.requires_grad and not result.requires_grad:
+            raise ValueError(
+                f"{self._owner}: {name} must depend on its first argument through differentiable operations, "
+                "got a constant without gradient"
+            )
+        return result
+
+    def _check_previous(self, name: str, value: Tensor | None, now_name: str, now: Tensor, *, gammas: str) -> None:
+        """Check the values at the previous iterate against those at the current one; `gammas` names what needs them."""
+        if value is None:
+            raise ValueError(f"{self._owner}: {name} must be given where {gammas} is not 0, got None")
+        check_same_shape(self._owner, name, value, now_name, now)
+
+
+def straight_through(row: Tensor, value: Tensor) -> Tensor:
+    r"""Return `row` with the gradient of `value`.
+
+    A function of the result is evaluated, and differentiated, at the table row, while the chain rule goes on through
+    the observed value: :math:`\partial g_i(w_t; B)\, \partial f_i(u_{i,t})`, as in line 5 of Algorithm 1.
+    """
+    return row + (value - value.detach()).to(row.dtype)
+
+
+class ParameterSnapshot(nn.Module):
+    """The parameters of a module as they were when last captured, kept in buffers so that checkpoints carry them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._names = {name: name.replace(".", "__") for name, _ in module.named_parameters()}
+        for name, parameter in module.named_parameters():
+            self.register_buffer(self._names[name], parameter.detach().clone())
+
+    @torch.no_grad()
+    def capture(self, module: nn.Module) -> None:
+        """Copy the present parameters of `module`."""
+        for name, parameter in module.named_parameters():
+            self.get_buffer(self._names[name]).copy_(parameter)
+
+    @torch.no_grad()
+    def evaluate(self, module: nn.Module, *args: Tensor) -> Any:
+        """Call `module` with the captured parameters."""
+        return functional_call(module, {name: self.get_buffer(key) for name, key in self._names.items()}, args)

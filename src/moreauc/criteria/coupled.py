@@ -1,0 +1,374 @@
+r"""The general losses for functions the user brings: two levels (FCCO, solved by SONX) and three (TCCO, by SONT).
+
+.. math::
+
+    F(w) = \frac1n \sum_i f_i(g_i(w)), \qquad
+    F(w) = \frac1{n_1} \sum_i f_i\Big(\frac1{n_2} \sum_j g_i(h_{ij}(w))\Big)
+
+The losses own the tables; the weights are moved by any `torch.optim` optimizer.
+
+Reference: Hu, Zhu and Yang, "Non-Smooth Weakly-Convex Finite-sum Coupled Compositional Optimization", NeurIPS 2023,
+arXiv:2310.03234.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from moreauc._checks import check_count, check_device, check_finite, check_floating, check_index, check_shape
+from moreauc.criteria._base import Criterion, ParameterSnapshot, straight_through
+from moreauc.rules import Gamma, UpdateRule
+from moreauc.tables import EstimatorTable
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+class FCCOLoss(Criterion):
+    r"""Two-level coupled compositional loss, :math:`F(w) = \frac1n \sum_i f_i(g_i(w))` (SONX).
+
+    In training mode a call with a batch of blocks :math:`B_1` is one iteration of Algorithm 1, or of Algorithm 6 where
+    `gamma` is 0. With `inner` :math:`= g_i(w_t; B_{2,i})` and `previous_inner` :math:`= g_i(w_{t-1}; B_{2,i})`:
+
+    .. math::
+
+        u_{i,t+1} &= (1 - \tau) u_{i,t} + \tau g_i(w_t; B_{2,i})
+            + \gamma (g_i(w_t; B_{2,i}) - g_i(w_{t-1}; B_{2,i})) && \text{(line 4)} \\
+        G_t &= \frac1{B_1} \sum_{i \in B_1} \partial g_i(w_t; B_{2,i})\, \partial f_i(u_{i,t}) && \text{(line 5)}
+
+    The gradient uses the row before its update, :math:`u_{i,t}`. The value returned is
+    :math:`\frac1{B_1} \sum_i f_i(u_{i,t})`. A row's first visit fills it with the first observed value, unless
+    `initial` is given (see :class:`~moreauc.tables.EstimatorTable`). Where `outer` is a module with parameters of its
+    own, their gradient is :math:`\frac1{B_1} \sum_i \partial_s f_i(u_{i,t}; s)`; give them to an optimizer.
+
+    In `eval()` mode a call returns :math:`\frac1{B_1} \sum_i f_i(\text{inner}_i)` and changes nothing.
+
+    Args:
+        num_blocks: number of blocks :math:`n`.
+        outer: `outer(u, index) -> (B1,)`, the functions :math:`f_i` at the rows `u`, which have the shape of `inner`.
+            Any function differentiable almost everywhere, or an `nn.Module`.
+        dim: length of a block's value.
+        tau: averaging weight in (0, 1]. A plain attribute: a schedule may change it.
+        gamma: correction weight, at least 0, or "theory" for :math:`\frac{n - B_1}{B_1 (1 - \tau)} + (1 - \tau)` with
+            the batch's own :math:`B_1`; 0 is the moving average. May be changed, too.
+        bound: radius of the ball that rows are projected onto after the update; None for no projection.
+        initial: :math:`u_{i,0}`, a number or a tensor of shape `(num_blocks, dim)` (`(num_blocks,)` where `dim` is 1).
+
+    Shape:
+        - inner, previous_inner: `(B1, dim)`, or `(B1,)` where `dim` is 1
+        - index: `(B1,)`, block numbers in [0, num_blocks), no repeats
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, a batch of the wrong shape, type or device, NaN or infinity, an index
+            out of range or repeated, `gamma` above 0 without `previous_inner`, and an `outer` that returns the wrong
+            shape, NaN or a constant; before any state has changed.
+
+    Example:
+        >>> criterion = FCCOLoss(4, lambda u, index: torch.relu(u), tau=0.5)
+        >>> inner = torch.tensor([3.0, -1.0], requires_grad=True)
+        >>> loss = criterion(inner, torch.tensor([2, 0]))
+        >>> loss.backward()
+        >>> loss.item(), inner.grad, criterion.u
+        (1.5, tensor([0.5000, 0.0000]), tensor([-1.,  0.,  3.,  0.]))
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        outer: Function | nn.Module,
+        *,
+        dim: int = 1,
+        tau: float,
+        gamma: Gamma = 0.0,
+        bound: float | None = None,
+        initial: float | Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_blocks = check_count(self._owner, "num_blocks", num_blocks)
+        self.dim = check_count(self._owner, "dim", dim)
+        self.outer = _check_callable(self._owner, "outer", outer)
+        rule = UpdateRule(self._owner, tau, gamma, bound)
+        self.table_u = EstimatorTable(self.num_blocks, self.dim, rule=rule, initial=initial)
+
+    @property
+    def u(self) -> Tensor:
+        """The rows, shape `(num_blocks, dim)`, or `(num_blocks,)` where `dim` is 1. A view of the buffer."""
+        return self.table_u.values.squeeze(1) if self.dim == 1 else self.table_u.values
+
+    @property
+    def tau(self) -> float:
+        """Averaging weight in (0, 1]."""
+        return self.table_u.rule.tau
+
+    @tau.setter
+    def tau(self, value: float) -> None:
+        self.table_u.rule = replace(self.table_u.rule, tau=value)
+
+    @property
+    def gamma(self) -> Gamma:
+        """Correction weight."""
+        return self.table_u.rule.gamma
+
+    @gamma.setter
+    def gamma(self, value: Gamma) -> None:
+        self.table_u.rule = replace(self.table_u.rule, gamma=value)
+
+    def forward(self, inner: Tensor, index: Tensor, previous_inner: Tensor | None = None) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        owner, table = self._owner, self.table_u
+        check_floating(owner, "inner", inner)
+        check_shape(owner, "inner", inner, [("B1", self.dim), ("B1",)] if self.dim == 1 else [("B1", self.dim)])
+        check_device(owner, "inner", inner, table.values.device)
+        size = len(inner)
+        index = check_index(owner, "index", index, self.num_blocks, length=size, unique=self.training)
+        index = index.to(inner.device)
+        if not self.training:
+            value = self._call("outer", self.outer, inner, index, (size,), (size, 1))
+            check_finite(owner, inner=inner, **{"what outer returns": value})
+            return value.mean()
+
+        before = None
+        if table.rule.corrects:
+            self._check_previous("previous_inner", previous_inner, "inner", inner, gammas="gamma")
+            before = previous_inner
+        check_finite(owner, inner=inner, previous_inner=before)
+        now = inner.detach().reshape(size, self.dim)
+        row = table.read(index, fill=now)
+        value = self._call("outer", self.outer, straight_through(row.view_as(inner), inner), index, (size,), (size, 1))
+        new = table.propose(row, now, None if before is None else before.detach().reshape(size, self.dim))
+        check_finite(owner, **{"what outer returns": value, "the updated table row": new})
+        table.write(index, row, new)
+        return value.mean()
+
+
+class TCCOLoss(Criterion):
+    r"""Three-level loss, :math:`F(w) = \frac1{n_1} \sum_i f_i(\frac1{n_2} \sum_j g_i(h_{ij}(w)))` (SONT).
+
+    In training mode a call with outer items :math:`B_1`, inner items :math:`B_2` and `h`
+    :math:`= h_{ij}(w_t; B_{3,ij})` for each of their pairs is one iteration of Algorithm 3, or of Algorithm 7 where
+    both gammas are 0:
+
+    .. math::
+
+        v_{ij,t+1} &= \Pi_C[(1 - \tau_1) v_{ij,t} + \tau_1 h_{ij}(w_t) + \gamma_1 (h_{ij}(w_t) - h_{ij}(w_{t-1}))]
+            && \text{(line 4)} \\
+        u_{i,t+1} &= (1 - \tau_2) u_{i,t} + \frac1{B_2} \sum_{j \in B_2} [\tau_2 g_i(v_{ij,t})
+            + \gamma_2 (g_i(v_{ij,t}) - g_i(v_{ij,t-1}))] && \text{(line 5)} \\
+        G_t &= \frac1{B_1} \sum_{i \in B_1} \Big[\frac1{B_2} \sum_{j \in B_2} \nabla h_{ij}(w_t)\,
+            \partial g_i(v_{ij,t})\Big] \partial f_i(u_{i,t}) && \text{(line 6)}
+
+    :math:`v_{ij,t-1}` is the row one iteration ago, whether or not it was visited then, and :math:`v_{-1} = v_0`. Rows
+    fill at their first visit unless initial values are given. The value returned is
+    :math:`\frac1{B_1} \sum_i f_i(u_{i,t})`. Where `outer` or `middle` are modules with parameters of their own, these
+    get the gradient of the same expression; with `gamma2` above 0, :math:`g_i(v_{ij,t-1})` is taken at the parameters
+    that `middle` had in the previous call.
+
+    In `eval()` mode a call returns the objective at the values `h` and changes nothing.
+
+    Args:
+        num_outer: number of outer items :math:`n_1`.
+        num_inner: number of inner items :math:`n_2`.
+        outer: `outer(u, outer_index) -> (B1,)`, the functions :math:`f_i`; `u` has shape `(B1, dim_middle)` (`(B1,)`
+            where `middle` returns `(B1, B2)`).
+        middle: `middle(v, outer_index) -> (B1, B2, dim_middle)` (or `(B1, B2)` where `dim_middle` is 1), the functions
+            :math:`g_i`; `v` has the shape of `h`.
+        dim_middle: length of a value of `middle`.
+        dim_inner: length of a value of `h`.
+        tau1: averaging weight of `v` in (0, 1].
+        tau2: averaging weight of `u` in (0, 1].
+        gamma1: correction weight of `v`, at least 0, or "theory" (:math:`n_1 n_2` rows, :math:`B_1 B_2` visited).
+        gamma2: correction weight of `u`, at least 0, or "theory" (:math:`n_1` rows, :math:`B_1` visited).
+        bound: radius of the ball that rows of `v` are projected onto; None for no projection.
+        initial_u: :math:`u_{i,0}`, a number or a tensor of shape `(num_outer, dim_middle)` (last axis optional at 1).
+        initial_v: :math:`v_{ij,0}`, a number or a tensor of shape `(num_outer, num_inner, dim_inner)` (likewise).
+
+    Shape:
+        - h, previous_h: `(B1, B2, dim_inner)`, or `(B1, B2)` where `dim_inner` is 1
+        - outer_index: `(B1,)`; inner_index: `(B2,)`; no repeats
+        - output: scalar
+
+    Raises:
+        ValueError: as for :class:`FCCOLoss`; `previous_h` is needed where `gamma1` is above 0.
+
+    Example:
+        >>> criterion = TCCOLoss(3, 4, lambda u, i: torch.relu(u - 1), lambda v, i: v.abs(), tau1=0.5, tau2=0.5)
+        >>> h = torch.tensor([[3.0, -1.0]], requires_grad=True)
+        >>> loss = criterion(h, torch.tensor([2]), torch.tensor([0, 3]))
+        >>> loss.backward()
+        >>> loss.item(), h.grad
+        (1.0, tensor([[ 0.5000, -0.5000]]))
+    """
+
+    def __init__(
+        self,
+        num_outer: int,
+        num_inner: int,
+        outer: Function | nn.Module,
+        middle: Function | nn.Module,
+        *,
+        dim_middle: int = 1,
+        dim_inner: int = 1,
+        tau1: float,
+        tau2: float,
+        gamma1: Gamma = 0.0,
+        gamma2: Gamma = 0.0,
+        bound: float | None = None,
+        initial_u: float | Tensor | None = None,
+        initial_v: float | Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        owner = self._owner
+        self.num_outer = check_count(owner, "num_outer", num_outer)
+        self.num_inner = check_count(owner, "num_inner", num_inner)
+        self.dim_middle = check_count(owner, "dim_middle", dim_middle)
+        self.dim_inner = check_count(owner, "dim_inner", dim_inner)
+        self.outer = _check_callable(owner, "outer", outer)
+        self.middle = _check_callable(owner, "middle", middle)
+        rule_v = UpdateRule(owner, tau1, gamma1, bound, suffix="1")
+        rule_u = UpdateRule(owner, tau2, gamma2, suffix="2")
+        if isinstance(initial_v, Tensor) and initial_v.ndim > 0:
+            full = (self.num_outer, self.num_inner, self.dim_inner)
+            check_shape(owner, "initial_v", initial_v, [full, full[:2]] if self.dim_inner == 1 else [full])
+            initial_v = initial_v.reshape(-1, self.dim_inner)
+        self.table_u = EstimatorTable(self.num_outer, self.dim_middle, rule=rule_u, initial=initial_u)
+        self.table_v = EstimatorTable(
+            self.num_outer * self.num_inner,
+            self.dim_inner,
+            rule=rule_v,
+            initial=initial_v,
+            keep_previous=rule_u.corrects,
+        )
+        learned = isinstance(middle, nn.Module) and any(True for _ in middle.parameters())
+        self.previous_middle = (
+            ParameterSnapshot(middle) if rule_u.corrects and learned and isinstance(middle, nn.Module) else None
+        )
+
+    @property
+    def u(self) -> Tensor:
+        """The outer rows, shape `(num_outer, dim_middle)`, or `(num_outer,)` where `dim_middle` is 1."""
+        return self.table_u.values.squeeze(1) if self.dim_middle == 1 else self.table_u.values
+
+    @property
+    def v(self) -> Tensor:
+        """The inner rows, shape `(num_outer, num_inner, dim_inner)`, without the last axis where `dim_inner` is 1."""
+        shape = (self.num_outer, self.num_inner)
+        return self.table_v.values.view(shape if self.dim_inner == 1 else (*shape, self.dim_inner))
+
+    @property
+    def tau1(self) -> float:
+        """Averaging weight of `v`."""
+        return self.table_v.rule.tau
+
+    @tau1.setter
+    def tau1(self, value: float) -> None:
+        self.table_v.rule = replace(self.table_v.rule, tau=value)
+
+    @property
+    def tau2(self) -> float:
+        """Averaging weight of `u`."""
+        return self.table_u.rule.tau
+
+    @tau2.setter
+    def tau2(self, value: float) -> None:
+        self.table_u.rule = replace(self.table_u.rule, tau=value)
+
+    @property
+    def gamma1(self) -> Gamma:
+        """Correction weight of `v`."""
+        return self.table_v.rule.gamma
+
+    @gamma1.setter
+    def gamma1(self, value: Gamma) -> None:
+        self.table_v.rule = replace(self.table_v.rule, gamma=value)
+
+    @property
+    def gamma2(self) -> Gamma:
+        """Correction weight of `u`. May be changed, but not raised from 0: the rows of `v` must have been kept."""
+        return self.table_u.rule.gamma
+
+    @gamma2.setter
+    def gamma2(self, value: Gamma) -> None:
+        rule = replace(self.table_u.rule, gamma=value)
+        if rule.corrects and not self.table_v.keep_previous:
+            raise ValueError(f"{self._owner}: gamma2 must stay 0 in a loss made with gamma2=0, got {value!r}")
+        self.table_u.rule = rule
+
+    def forward(self, h: Tensor, outer_index: Tensor, inner_index: Tensor, previous_h: Tensor | None = None) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        owner = self._owner
+        check_floating(owner, "h", h)
+        full: tuple[int | str, ...] = ("B1", "B2", self.dim_inner)
+        check_shape(owner, "h", h, [full, full[:2]] if self.dim_inner == 1 else [full])
+        check_device(owner, "h", h, self.table_v.values.device)
+        b1, b2 = h.shape[:2]
+        outer_index = check_index(owner, "outer_index", outer_index, self.num_outer, length=b1, unique=self.training)
+        inner_index = check_index(owner, "inner_index", inner_index, self.num_inner, length=b2, unique=self.training)
+        outer_index, inner_index = outer_index.to(h.device), inner_index.to(h.device)
+        if not self.training:
+            value = self._outer(self._middle(h, outer_index).mean(dim=1), outer_index)
+            check_finite(owner, h=h, **{"what outer returns": value})
+            return value.mean()
+
+        before = None
+        if self.table_v.rule.corrects:
+            self._check_previous("previous_h", previous_h, "h", h, gammas="gamma1")
+            before = previous_h
+        check_finite(owner, h=h, previous_h=before)
+
+        pairs = (outer_index.unsqueeze(1) * self.num_inner + inner_index).flatten()
+        now_v = h.detach().reshape(-1, self.dim_inner)
+        row_v = self.table_v.read(pairs, fill=now_v)
+        middle = self._middle(straight_through(row_v.view_as(h), h), outer_index)
+        mean = middle.mean(dim=1)
+        now_u = mean.detach().reshape(b1, self.dim_middle)
+        row_u = self.table_u.read(outer_index, fill=now_u)
+        value = self._outer(straight_through(row_u.view_as(mean), mean), outer_index)
+
+        before_u = None
+        if self.table_u.rule.corrects:
+            old = self.table_v.previous(pairs, fill=now_v).view_as(h)
+            before_u = self._middle_before(old, outer_index, now_u)
+        new_v = self.table_v.propose(row_v, now_v, None if before is None else before.detach().reshape(row_v.shape))
+        new_u = self.table_u.propose(row_u, now_u, before_u)
+        check_finite(
+            owner,
+            **{
+                "what middle returns": middle,
+                "what outer returns": value,
+                "the updated row of v": new_v,
+                "the updated row of u": new_u,
+            },
+        )
+        self.table_v.write(pairs, row_v, new_v)
+        self.table_u.write(outer_index, row_u, new_u)
+        if self.previous_middle is not None and isinstance(self.middle, nn.Module):
+            self.previous_middle.capture(self.middle)
+        return value.mean()
+
+    def _middle(self, v: Tensor, index: Tensor) -> Tensor:
+        b1, b2 = v.shape[:2]
+        shapes = [(b1, b2, self.dim_middle), (b1, b2)] if self.dim_middle == 1 else [(b1, b2, self.dim_middle)]
+        return self._call("middle", self.middle, v, index, *shapes)
+
+    def _outer(self, u: Tensor, index: Tensor) -> Tensor:
+        return self._call("outer", self.outer, u, index, (len(index),), (len(index), 1))
+
+    @torch.no_grad()
+    def _middle_before(self, old: Tensor, index: Tensor, now: Tensor) -> Tensor:
+        """Mean over j of `middle` as it was one iteration ago, at the rows of `v` one iteration ago."""
+        if self.previous_middle is None or not isinstance(self.middle, nn.Module):
+            value = self._middle(old, index)
+        else:
+            value = self.previous_middle.evaluate(self.middle, old, index)
+        mean = value.mean(dim=1).reshape(now.shape).to(now.dtype)
+        return torch.where(self.table_v.step == 0, now, mean)  # before the first iteration nothing was different
+
+
+def _check_callable(owner: str, name: str, function: Function | nn.Module) -> Function | nn.Module:
+    if not callable(function):
+        raise ValueError(f"{owner}: {name} must be callable, got {function!r}")
+    return function

@@ -1,0 +1,277 @@
+r"""The model as it was before the last optimizer step, for the correction :math:`g(w_t; B) - g(w_{t-1}; B)`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+_REMEMBERED = 16  # forwards since the last step whose random state is kept
+
+RandomState = dict[torch.device, Tensor]
+
+
+class PreviousIterate:
+    r"""Evaluates a model at the weights it had before the last optimizer step, :math:`w_{t-1}`.
+
+    The weights are copied by a hook just before each step, so that no loop has to say when an iteration ends: micro
+    batches between two steps all see the same :math:`w_{t-1}`, and a step that is skipped (a gradient scaler that met
+    an infinity) shifts nothing. Before the first step :math:`w_{-1} = w_0`: a call then evaluates the present weights.
+
+    A call runs without gradient, in the model's own mode, and leaves no trace:
+
+    - it draws the **same dropout masks** as the forward it is paired with. That is the forward since the last step
+      which was given the same objects, else the oldest one not yet paired; called first, it is paired with the forward
+      that follows. The random state afterwards is what it was before;
+    - buffers (batch-norm statistics, counters) are untouched;
+    - no weight of :math:`w_{t-1}` enters autocast's cache, and none of :math:`w_t` comes from it.
+
+    For the time of the call the parameters hold the old values, as the same objects: tied weights stay tied, and
+    compiled modules run their compiled code. Cost: one forward, and one copy of the weights that the optimizer moves
+    (frozen ones are not copied).
+
+    Args:
+        model: the module that the training loop calls. Pass the compiled module if that is what is called; a
+            `DistributedDataParallel` one is evaluated without its communication.
+        optimizer: the optimizer that moves the model's parameters, or a sequence of several.
+
+    Limits: randomness other than torch's generators (Python's, numpy's, the private dropout state of cuDNN's recurrent
+    layers) is not replayed, and attributes that are no buffers are not restored. A deep copy or a pickle of the model
+    is free of this object; deep copies of an optimizer lose their hooks, so make a new `PreviousIterate` for them.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.ones_(model.weight)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        >>> previous = PreviousIterate(model, optimizer)
+        >>> x = torch.tensor([[2.0]])
+        >>> loss = model(x).sum()
+        >>> previous(x).item()  # no step yet
+        2.0
+        >>> loss.backward(); optimizer.step()
+        >>> model(x).item(), previous(x).item()
+        (0.0, 2.0)
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> None:
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"PreviousIterate: model must be an nn.Module, got {type(model).__name__}")
+        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        for item in optimizers:
+            if not isinstance(item, Optimizer):
+                raise ValueError(
+                    f"PreviousIterate: optimizer must be a torch.optim optimizer, got {type(item).__name__}"
+                )
+        owned = {id(p) for item in optimizers for group in item.param_groups for p in group["params"]}
+        if not any(id(p) in owned for p in model.parameters()):
+            raise ValueError("PreviousIterate: optimizer must hold parameters of model, got none of them")
+        self.model = model.module if isinstance(model, DistributedDataParallel) else model
+        self._snapshot: dict[Tensor, Tensor] = {}
+        self._forwards: deque[_Forward] = deque(maxlen=_REMEMBERED)
+        self._ahead = 0  # calls made before the forward they belong to
+        self._inside = False
+        self._handles = [self.model.register_forward_pre_hook(_ForwardHook(self._before_forward), with_kwargs=True)]
+        self._step_handles = [item.register_step_pre_hook(self._before_step) for item in optimizers]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model returns for these arguments at the previous weights, without gradient."""
+        state = self._paired_state(args, kwargs)
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        self._inside = True
+        try:
+            with (
+                torch.no_grad(),
+                _random_state(self.model, state),
+                _isolated_buffers(self.model),
+                self._previous_weights(),
+            ):
+                return self.model(*args, **kwargs)
+        finally:
+            self._inside = False
+            torch.set_autocast_cache_enabled(cached)
+
+    def remove(self) -> None:
+        """Take the hooks off the model and the optimizers."""
+        for handle in chain(self._handles, self._step_handles):
+            handle.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the previous weights by name, for a checkpoint; parameters that did not move are left out."""
+        names = ((name, self._snapshot.get(parameter)) for name, parameter in _bare(self.model).named_parameters())
+        return {"weights": {name: old.clone() for name, old in names if old is not None}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the previous weights from a checkpoint of a model with the same parameter names and shapes."""
+        known = dict(_bare(self.model).named_parameters())
+        weights: Mapping[str, Tensor] = state["weights"]
+        for name, old in weights.items():
+            if name not in known:
+                raise ValueError(f"PreviousIterate: state must name parameters of the model, got {name!r}")
+            if old.shape != known[name].shape:
+                shapes = f"{tuple(known[name].shape)}, got {tuple(old.shape)}"
+                raise ValueError(f"PreviousIterate: state[{name!r}] must have shape {shapes}")
+        self._snapshot = {
+            known[name]: old.detach().to(device=known[name].device, dtype=known[name].dtype, copy=True)
+            for name, old in weights.items()
+        }
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be pickled or copied: the hooks would be lost without a word."""
+        raise TypeError("PreviousIterate cannot be copied or pickled; save its state_dict() and make a new one")
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Copy what this step may move. A parameter without a gradient stays, so that its live value is the old one."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        old, new = [], []
+        for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+            if parameter.grad is None and closure is None:
+                self._snapshot.pop(parameter, None)
+                continue
+            kept = self._snapshot.get(parameter)
+            if kept is None or not _alike(kept, parameter):
+                self._snapshot[parameter] = parameter.detach().clone()
+            else:
+                old.append(kept)
+                new.append(parameter.detach())
+        if old:
+            torch._foreach_copy_(old, new)
+        self._forwards.clear()
+        self._ahead = 0
+
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._inside or not torch.is_grad_enabled():
+            return
+        if self._ahead:
+            self._ahead -= 1
+            return
+        self._forwards.append(_Forward(_identity(args, kwargs), _current_state(self.model)))
+
+    def _paired_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RandomState | None:
+        """Random state to start from; None to start from the present one, for a forward that is still to come."""
+        if not self._forwards:
+            self._ahead += 1
+            return None
+        key = _identity(args, kwargs)
+        same = [forward for forward in self._forwards if forward.inputs == key]
+        unpaired = [forward for forward in self._forwards if not forward.paired]
+        forward = same[-1] if same else unpaired[0] if unpaired else self._forwards[-1]
+        forward.paired = True
+        return forward.state
+
+    @contextmanager
+    def _previous_weights(self) -> Iterator[None]:
+        """Let the parameters hold their previous values.
+
+        Replacing `.data` instead of copying into it leaves the version counters alone, so that a backward through a
+        forward made at the present weights stays valid.
+        """
+        present: list[tuple[Tensor, Tensor]] = []
+        try:
+            for parameter, old in self._snapshot.items():
+                if parameter.shape == old.shape:
+                    if not _alike(old, parameter):  # the model was moved or cast since the last step
+                        old = old.to(device=parameter.device, dtype=parameter.dtype)
+                    present.append((parameter, parameter.data))
+                    parameter.data = old
+            yield
+        finally:
+            for parameter, data in present:
+                parameter.data = data
+
+
+@dataclass
+class _Forward:
+    """A forward of the model since the last step."""
+
+    inputs: tuple[int, ...]
+    state: RandomState
+    paired: bool = False
+
+
+class _ForwardHook:
+    """A hook that stays behind when its module is copied or pickled."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any) -> None:
+        self._function(*args)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _ForwardHook, (_do_nothing,)
+
+
+def _do_nothing(*args: Any) -> None:
+    """Take the place of a hook in a copied model."""
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """Return the module that the user wrote, without the wrapper of `torch.compile`."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
+
+
+def _identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(id(value) for value in chain(args, kwargs.values()))
+
+
+def _current_state(model: nn.Module) -> RandomState:
+    """Return the states of the generators that a forward of `model` may draw from."""
+    state = {torch.device("cpu"): torch.get_rng_state()}
+    if torch.accelerator.is_available():
+        for device in {p.device for p in model.parameters()} - {torch.device("cpu")}:
+            state[device] = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def _restore_state(state: RandomState) -> None:
+    for device, value in state.items():
+        if device.type == "cpu":
+            torch.set_rng_state(value)
+        else:
+            torch.get_device_module(device).set_rng_state(value, device)
+
+
+@contextmanager
+def _random_state(model: nn.Module, state: RandomState | None) -> Iterator[None]:
+    """Start from `state` (None: from where we are) and return to where we were."""
+    present = _current_state(model)
+    if state is not None:
+        _restore_state(state)
+    try:
+        yield
+    finally:
+        _restore_state(present)
+
+
+@contextmanager
+def _isolated_buffers(model: nn.Module) -> Iterator[None]:
+    """Let the buffers hold copies, so that nothing written to them lasts; also undo assignments of new tensors."""
+    owners = [(module._buffers, dict(module._buffers)) for module in model.modules() if module._buffers]
+    buffers = {id(b): b for _, entries in owners for b in entries.values() if b is not None}.values()
+    present = [(buffer, buffer.data) for buffer in buffers]
+    try:
+        for buffer, data in present:
+            buffer.data = data.clone()
+        yield
+    finally:
+        for buffer, data in present:
+            buffer.data = data
+        for entries, before in owners:
+            entries.clear()
+            entries.update(before)

@@ -1,0 +1,212 @@
+"""Plain loop transcriptions of the paper's algorithm boxes, on Python lists of floats.
+
+They share no code with the library: no tensors, no tables that fill or widen, whole copies where the box says "t - 1".
+A vector is a list, a table a dict from block (or pair) to a vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+Vector = list[float]
+Matrix = list[Vector]  # row k: gradient of output k
+
+
+def msvr_gamma(gamma: float | str, rows: int, visited: int, tau: float) -> float:
+    if gamma == "theory":
+        return (rows - visited) / (visited * (1 - tau)) + (1 - tau)
+    return float(gamma)
+
+
+def ball(vector: Vector, radius: float | None) -> Vector:
+    if radius is None:
+        return vector
+    norm = math.sqrt(sum(x * x for x in vector))
+    if norm <= radius:
+        return vector
+    return [x * radius / norm for x in vector]
+
+
+def algorithm_1(
+    w: Vector,
+    u: dict[int, Vector],
+    num_blocks: int,
+    g: Callable[[int, Vector, Sequence[int]], Vector],
+    dg: Callable[[int, Vector, Sequence[int]], Matrix],
+    df: Callable[[int, Vector], Vector],
+    batches: Sequence[dict[int, Sequence[int]]],
+    *,
+    tau: float,
+    gamma: float | str,
+    lr: float,
+    bound: float | None = None,
+):
+    """SONX. Yields (w_{t+1}, u_{t+1}) after each step. A batch maps each block i of B_1 to its samples B_{2,i}."""
+    w = list(w)
+    w_before = list(w)
+    u = {i: list(value) for i, value in u.items()}
+    for batch in batches:
+        weight = msvr_gamma(gamma, num_blocks, len(batch), tau)
+        gradient = [0.0] * len(w)
+        u_next = dict(u)
+        for i, samples in batch.items():
+            now = g(i, w, samples)
+            before = g(i, w_before, samples)
+            if i not in u:
+                u[i] = list(now)
+            # line 4
+            moved = []
+            for k in range(len(now)):
+                moved.append((1 - tau) * u[i][k] + tau * now[k] + weight * (now[k] - before[k]))
+            u_next[i] = ball(moved, bound)
+            # line 5
+            slope = df(i, u[i])
+            jacobian = dg(i, w, samples)
+            for k in range(len(now)):
+                for c in range(len(w)):
+                    gradient[c] += jacobian[k][c] * slope[k] / len(batch)
+        # line 6
+        w_before = w
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        u = u_next
+        yield list(w), dict(u)
+
+
+def algorithm_6(w, u, g, dg, df, batches, *, tau, lr):
+    """The moving average version of SONX."""
+    w = list(w)
+    u = {i: list(value) for i, value in u.items()}
+    for batch in batches:
+        gradient = [0.0] * len(w)
+        u_next = dict(u)
+        for i, samples in batch.items():
+            now = g(i, w, samples)
+            if i not in u:
+                u[i] = list(now)
+            u_next[i] = [(1 - tau) * u[i][k] + tau * now[k] for k in range(len(now))]
+            slope = df(i, u[i])
+            jacobian = dg(i, w, samples)
+            for k in range(len(now)):
+                for c in range(len(w)):
+                    gradient[c] += jacobian[k][c] * slope[k] / len(batch)
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        u = u_next
+        yield list(w), dict(u)
+
+
+def algorithm_3(
+    w: Vector,
+    u: dict[int, Vector],
+    v: dict[tuple[int, int], Vector],
+    sizes: tuple[int, int],
+    h: Callable[[int, int, Vector, Sequence[int]], Vector],
+    dh: Callable[[int, int, Vector, Sequence[int]], Matrix],
+    g: Callable[[int, Vector], Vector],
+    dg: Callable[[int, Vector], Matrix],
+    df: Callable[[int, Vector], Vector],
+    batches: Sequence[tuple[Sequence[int], Sequence[int], dict[tuple[int, int], Sequence[int]]]],
+    *,
+    tau1: float,
+    tau2: float,
+    gamma1: float | str,
+    gamma2: float | str,
+    lr: float,
+    bound: float | None = None,
+):
+    """SONT. Yields (w, u, v) after each step. A batch is B_1, B_2 and the samples B_{3,i,j} of each pair."""
+    w = list(w)
+    w_before = list(w)
+    u = {i: list(value) for i, value in u.items()}
+    v = {pair: list(value) for pair, value in v.items()}
+    v_before = {pair: list(value) for pair, value in v.items()}
+    for outers, inners, samples in batches:
+        b1, b2 = len(outers), len(inners)
+        weight1 = msvr_gamma(gamma1, sizes[0] * sizes[1], b1 * b2, tau1)
+        weight2 = msvr_gamma(gamma2, sizes[0], b1, tau2)
+        gradient = [0.0] * len(w)
+        v_next = dict(v)
+        u_next = dict(u)
+        for i in outers:
+            mean_now: Vector = []
+            mean_before: Vector = []
+            chain: Matrix = []
+            for j in inners:
+                now = h(i, j, w, samples[i, j])
+                before = h(i, j, w_before, samples[i, j])
+                if (i, j) not in v:
+                    v[i, j] = list(now)
+                if (i, j) not in v_before:
+                    v_before[i, j] = list(v[i, j])
+                # line 4
+                moved = []
+                for k in range(len(now)):
+                    moved.append((1 - tau1) * v[i, j][k] + tau1 * now[k] + weight1 * (now[k] - before[k]))
+                v_next[i, j] = ball(moved, bound)
+                # the sums of lines 5 and 6
+                value = g(i, v[i, j])
+                value_before = g(i, v_before[i, j])
+                slopes = dg(i, v[i, j])
+                jacobian = dh(i, j, w, samples[i, j])
+                if not mean_now:
+                    mean_now = [0.0] * len(value)
+                    mean_before = [0.0] * len(value)
+                    chain = [[0.0] * len(w) for _ in value]
+                for k in range(len(value)):
+                    mean_now[k] += value[k] / b2
+                    mean_before[k] += value_before[k] / b2
+                    for e in range(len(now)):
+                        for c in range(len(w)):
+                            chain[k][c] += jacobian[e][c] * slopes[k][e] / b2
+            if i not in u:
+                u[i] = list(mean_now)
+            # line 5
+            u_next[i] = [
+                (1 - tau2) * u[i][k] + tau2 * mean_now[k] + weight2 * (mean_now[k] - mean_before[k])
+                for k in range(len(mean_now))
+            ]
+            # line 6
+            slope = df(i, u[i])
+            for k in range(len(mean_now)):
+                for c in range(len(w)):
+                    gradient[c] += chain[k][c] * slope[k] / b1
+        # line 7
+        w_before = w
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        v_before = {pair: list(value) for pair, value in v.items()}
+        v = v_next
+        u = u_next
+        yield list(w), dict(u), dict(v)
+
+
+def algorithm_7(w, u, v, h, dh, g, dg, df, batches, *, tau1, tau2, lr):
+    """The moving average version of SONT."""
+    w = list(w)
+    u = {i: list(value) for i, value in u.items()}
+    v = {pair: list(value) for pair, value in v.items()}
+    for outers, inners, samples in batches:
+        b1, b2 = len(outers), len(inners)
+        gradient = [0.0] * len(w)
+        v_next, u_next = dict(v), dict(u)
+        for i in outers:
+            for j in inners:
+                now = h(i, j, w, samples[i, j])
+                if (i, j) not in v:
+                    v[i, j] = list(now)
+                v_next[i, j] = [(1 - tau1) * v[i, j][k] + tau1 * now[k] for k in range(len(now))]
+            values = [g(i, v[i, j]) for j in inners]
+            mean = [sum(value[k] for value in values) / b2 for k in range(len(values[0]))]
+            if i not in u:
+                u[i] = list(mean)
+            u_next[i] = [(1 - tau2) * u[i][k] + tau2 * mean[k] for k in range(len(mean))]
+            slope = df(i, u[i])
+            for j in inners:
+                slopes = dg(i, v[i, j])
+                jacobian = dh(i, j, w, samples[i, j])
+                for k in range(len(mean)):
+                    for e in range(len(jacobian)):
+                        for c in range(len(w)):
+                            gradient[c] += jacobian[e][c] * slopes[k][e] * slope[k] / (b1 * b2)
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        v, u = v_next, u_next
+        yield list(w), dict(u), dict(v)
