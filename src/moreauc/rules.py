@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
@@ -62,7 +63,7 @@ def update_row(
     Returns:
         The new rows, shape `(B, dim)`.
     """
-    new = (1.0 - tau) * row + tau * now
+    new = torch.lerp(row, now, tau)  # (1 - tau) row + tau now, exact where row = now and where tau = 1
     if gamma != 0.0:
         if before is None:
             raise ValueError("update_row: before must be given where gamma is not 0, got None")

@@ -38,6 +38,7 @@ class EstimatorTable(nn.Module):
         initial: a number for all rows, or a tensor of shape `(num_rows, dim)` (`(num_rows,)` where `dim` is 1);
             None to fill each row at its first visit.
         keep_previous: keep what :meth:`previous` needs.
+        argument: what errors call `initial`.
 
     Attributes:
         values: the rows, shape `(num_rows, dim)`.
@@ -67,20 +68,21 @@ class EstimatorTable(nn.Module):
         rule: UpdateRule,
         initial: float | Tensor | None = None,
         keep_previous: bool = False,
+        argument: str = "initial",
     ) -> None:
         super().__init__()
         self.num_rows = check_count(rule.owner, "number of rows", num_rows)
         self.dim = check_count(rule.owner, "dim", dim)
         self.rule = rule
         self.keep_previous = keep_previous
-        self.register_buffer("values", self._initial_values(initial))
+        self.register_buffer("values", self._initial_values(initial, argument))
         self.register_buffer("visited", torch.full((self.num_rows,), initial is not None))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         if keep_previous:
             self.register_buffer("replaced", torch.zeros_like(self.values))
             self.register_buffer("written", torch.full((self.num_rows,), _NEVER, dtype=torch.int64))
 
-    def _initial_values(self, initial: float | Tensor | None) -> Tensor:
+    def _initial_values(self, initial: float | Tensor | None, argument: str) -> Tensor:
         shape = (self.num_rows, self.dim)
         if initial is None:
             return torch.zeros(shape)
@@ -89,8 +91,8 @@ class EstimatorTable(nn.Module):
         if not initial.is_floating_point():
             initial = initial.to(torch.get_default_dtype())
         if initial.ndim > 0:
-            check_shape(self.rule.owner, "initial", initial, [shape, shape[:1]] if self.dim == 1 else [shape])
-        check_finite(self.rule.owner, initial=initial)
+            check_shape(self.rule.owner, argument, initial, [shape, shape[:1]] if self.dim == 1 else [shape])
+        check_finite(self.rule.owner, **{argument: initial})
         initial = initial.detach()
         return initial.expand(shape).clone() if initial.ndim == 0 else initial.reshape(shape).clone()
 

@@ -234,13 +234,16 @@ class TCCOLoss(Criterion):
             full = (self.num_outer, self.num_inner, self.dim_inner)
             check_shape(owner, "initial_v", initial_v, [full, full[:2]] if self.dim_inner == 1 else [full])
             initial_v = initial_v.reshape(-1, self.dim_inner)
-        self.table_u = EstimatorTable(self.num_outer, self.dim_middle, rule=rule_u, initial=initial_u)
+        self.table_u = EstimatorTable(
+            self.num_outer, self.dim_middle, rule=rule_u, initial=initial_u, argument="initial_u"
+        )
         self.table_v = EstimatorTable(
             self.num_outer * self.num_inner,
             self.dim_inner,
             rule=rule_v,
             initial=initial_v,
             keep_previous=rule_u.corrects,
+            argument="initial_v",
         )
         learned = isinstance(middle, nn.Module) and any(True for _ in middle.parameters())
         self.previous_middle = (

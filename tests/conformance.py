@@ -1,0 +1,122 @@
+"""What every criterion must do. A new one joins by one entry in `CASES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from moreauc import FCCOLoss, TCCOLoss
+
+
+@dataclass(frozen=True)
+class Case:
+    """A criterion, and batches for it.
+
+    Attributes:
+        build: make a fresh criterion.
+        batch: step number -> keyword arguments of a call; float32 tensors, those in `values` may get gradients.
+        values: names of the arguments that hold model outputs (the first gets the gradient).
+        reorder: the same batch in another order of its items.
+        tables: name of a table attribute -> row numbers that a batch visits, in that attribute's own indexing.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    batch: Callable[[int], dict[str, Tensor]]
+    values: tuple[str, ...]
+    reorder: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    tables: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def hinge(u: Tensor, index: Tensor) -> Tensor:
+    return torch.relu(u.reshape(len(index), -1).sum(-1) - 0.1 * index)
+
+
+def positive_part(v: Tensor, index: Tensor) -> Tensor:
+    return torch.relu(v + 0.2)
+
+
+class LearnedScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, v: Tensor, index: Tensor) -> Tensor:
+        return torch.relu(self.scale * v)
+
+
+def _generator(step: int) -> torch.Generator:
+    return torch.Generator().manual_seed(1000 + step)
+
+
+def _fcco_batch(dim: int) -> Callable[[int], dict[str, Tensor]]:
+    def batch(step: int) -> dict[str, Tensor]:
+        random = _generator(step)
+        shape = (4,) if dim == 1 else (4, dim)
+        return {
+            "inner": torch.randn(shape, generator=random),
+            "index": torch.randperm(11, generator=random)[:4],
+            "previous_inner": torch.randn(shape, generator=random),
+        }
+
+    return batch
+
+
+def _tcco_batch(step: int) -> dict[str, Tensor]:
+    random = _generator(step)
+    return {
+        "h": torch.randn(3, 2, 2, generator=random),
+        "outer_index": torch.randperm(6, generator=random)[:3],
+        "inner_index": torch.randperm(5, generator=random)[:2],
+        "previous_h": torch.randn(3, 2, 2, generator=random),
+    }
+
+
+def _reorder_fcco(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.flip(0) for name, value in batch.items()}
+
+
+def _reorder_tcco(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.flip(0, 1) if value.ndim == 3 else value.flip(0) for name, value in batch.items()}
+
+
+def _tcco_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    pairs = (batch["outer_index"][:, None] * 5 + batch["inner_index"]).flatten()
+    return {"u": batch["outer_index"], "v": pairs}
+
+
+CASES = [
+    Case(
+        name=f"FCCOLoss-{name}",
+        build=lambda dim=dim, options=options: FCCOLoss(11, hinge, dim=dim, tau=0.4, **options),
+        batch=_fcco_batch(dim),
+        values=("inner", "previous_inner"),
+        reorder=_reorder_fcco,
+        tables=lambda batch: {"u": batch["index"]},
+    )
+    for name, dim, options in [
+        ("moving-average", 1, {}),
+        ("msvr", 1, {"gamma": 0.2}),
+        ("theory", 3, {"gamma": "theory", "bound": 2.0}),
+        ("initial", 1, {"gamma": 0.2, "initial": 0.5}),
+    ]
+] + [
+    Case(
+        name=f"TCCOLoss-{name}",
+        build=lambda middle=middle, options=options: TCCOLoss(
+            6, 5, hinge, middle(), dim_middle=2, dim_inner=2, tau1=0.4, tau2=0.3, **options
+        ),
+        batch=_tcco_batch,
+        values=("h", "previous_h"),
+        reorder=_reorder_tcco,
+        tables=_tcco_rows,
+    )
+    for name, middle, options in [
+        ("moving-average", lambda: positive_part, {}),
+        ("msvr", lambda: positive_part, {"gamma1": 0.2, "gamma2": 0.3, "bound": 1.0}),
+        ("learned-middle", LearnedScale, {"gamma1": "theory", "gamma2": "theory"}),
+    ]
+]

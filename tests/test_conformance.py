@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from conformance import CASES, Case
+
+EVERY = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+
+
+def step(criterion, case: Case, number: int, dtype=torch.float32, change=lambda batch: batch):
+    batch = change(case.batch(number))
+    batch = {name: value.to(dtype) if name in case.values else value for name, value in batch.items()}
+    batch[case.values[0]].requires_grad_()
+    loss = criterion(**batch)
+    loss.backward()
+    return loss.detach(), batch[case.values[0]].grad
+
+
+def state(criterion):
+    return {name: value.clone() for name, value in criterion.state_dict().items()}
+
+
+def assert_same_state(criterion, expected):
+    actual = criterion.state_dict()
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert actual[name].dtype == value.dtype and torch.equal(actual[name], value), name
+
+
+@EVERY
+def test_resumed_run_equals_the_uninterrupted_one(case):
+    whole, first = case.build(), case.build()
+    for number in range(6):
+        step(whole, case, number)
+        if number < 3:
+            step(first, case, number)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = case.build()
+    second.load_state_dict(torch.load(file, weights_only=True))
+    for number in range(3, 6):
+        step(second, case, number)
+    assert_same_state(second, state(whole))
+
+
+@EVERY
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))], ids=["copy", "pickle"])
+def test_copies_go_on_like_the_original_and_apart_from_it(case, duplicate):
+    criterion = case.build()
+    step(criterion, case, 0)
+    twin = duplicate(criterion)
+    before = state(twin)
+    loss, _ = step(criterion, case, 1)
+    assert_same_state(twin, before)
+    twin_loss, _ = step(twin, case, 1)
+    assert torch.equal(loss, twin_loss)
+    assert_same_state(twin, state(criterion))
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_moves_to_another_type(case, dtype):
+    criterion = case.build()
+    step(criterion, case, 0)
+    criterion.to(dtype)
+    assert criterion.u.dtype == dtype
+    loss, gradient = step(criterion, case, 1, dtype)
+    assert gradient.dtype == dtype and torch.isfinite(loss)
+
+
+@EVERY
+def test_table_is_as_wide_as_what_it_averages(case):
+    criterion = case.build()
+    step(criterion, case, 0, torch.bfloat16)
+    assert criterion.u.dtype == torch.float32
+    step(criterion, case, 1, torch.float64)
+    assert criterion.u.dtype == torch.float64
+    narrow = case.build()
+    narrow.load_state_dict(criterion.state_dict())
+    assert_same_state(narrow, state(criterion))
+
+
+@EVERY
+def test_unvisited_rows_do_not_change(case):
+    criterion = case.build()
+    for number in range(3):
+        step(criterion, case, number)
+    for number in range(3, 6):
+        before = {name: getattr(criterion, name).clone() for name in case.tables(case.batch(number))}
+        step(criterion, case, number)
+        for name, rows in case.tables(case.batch(number)).items():
+            dim = 2 if name == "v" else 1
+            old, new = before[name].flatten(0, dim - 1), getattr(criterion, name).flatten(0, dim - 1)
+            changed = (old != new).reshape(len(old), -1).any(1).nonzero().squeeze(1)
+            assert set(changed.tolist()) <= set(rows.tolist())
+            assert len(changed) > 0
+
+
+@EVERY
+def test_order_inside_a_batch_does_not_matter(case):
+    one, other = case.build().double(), case.build().double()
+    for number in range(4):
+        loss, _ = step(one, case, number, torch.float64)
+        same, _ = step(other, case, number, torch.float64, case.reorder)
+        torch.testing.assert_close(loss, same, rtol=1e-13, atol=1e-13)
+    for name, value in state(one).items():
+        torch.testing.assert_close(other.state_dict()[name], value, rtol=1e-13, atol=1e-13)
+
+
+@EVERY
+def test_eval_mode_is_pure(case):
+    criterion = case.build()
+    step(criterion, case, 0)
+    before = state(criterion)
+    criterion.eval()
+    batch = {name: value for name, value in case.batch(1).items() if not name.startswith("previous")}
+    assert torch.equal(criterion(**batch), criterion(**batch))
+    assert_same_state(criterion, before)
+    criterion.train()
+    step(criterion, case, 1)
+    assert any(not torch.equal(value, before[name]) for name, value in state(criterion).items())
+
+
+@EVERY
+def test_finite_at_extreme_values(case):
+    criterion = case.build()
+    for number, scale in enumerate([1e-30, 1e15, -1e15]):
+        loss, gradient = step(
+            criterion,
+            case,
+            number,
+            change=lambda batch, scale=scale: {
+                name: value * scale if name in case.values else value for name, value in batch.items()
+            },
+        )
+        assert torch.isfinite(loss) and torch.isfinite(gradient).all()
+
+
+def _without_grad(batch, name, change):
+    return {key: change(value) if key == name else value for key, value in batch.items()}
+
+
+WRONG = {
+    "nan": (0, lambda x: torch.where(torch.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1)) == 0, torch.nan, x), "nan"),
+    "inf": (0, lambda x: x / 0, "inf"),
+    "integers": (0, lambda x: x.long(), "floating point"),
+    "a list": (0, lambda x: x.tolist(), "floating point tensor, got a list"),
+    "too few axes": (0, lambda x: x.sum(), "must have shape"),
+    "too many axes": (0, lambda x: x[..., None, None], "must have shape"),
+    "empty": (0, lambda x: x[:0], "must have shape"),
+    "another device": (0, lambda x: x.to("meta"), "must be on cpu"),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_values_are_named_and_change_nothing(case, wrong):
+    criterion = case.build()
+    step(criterion, case, 0)
+    before = state(criterion)
+    position, change, message = WRONG[wrong]
+    name = case.values[position]
+    with pytest.raises(ValueError, match=rf"{type(criterion).__name__}: {name} .*{message}"):
+        criterion(**_without_grad(case.batch(1), name, change))
+    assert_same_state(criterion, before)
+
+
+WRONG_INDEX = {
+    "negative": (lambda x: x - 20, r"must lie in \[0, \d+\), got -"),
+    "too large": (lambda x: x + 20, r"must lie in \[0, \d+\), got 2"),
+    "repeated": (lambda x: x[:1].expand(len(x)), "must not repeat a row inside one batch"),
+    "floats": (lambda x: x.float(), "must hold integers"),
+    "booleans": (lambda x: x > 2, "must hold integers"),
+    "too long": (lambda x: torch.cat([x, x]), "must have shape"),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("wrong", WRONG_INDEX)
+def test_wrong_indices_are_named_and_change_nothing(case, wrong):
+    criterion = case.build()
+    step(criterion, case, 0)
+    before = state(criterion)
+    change, message = WRONG_INDEX[wrong]
+    for name in [key for key in case.batch(1) if key.endswith("index")]:
+        with pytest.raises(ValueError, match=rf"{type(criterion).__name__}: {name} {message}"):
+            criterion(**_without_grad(case.batch(1), name, change))
+        assert_same_state(criterion, before)
+
+
+CORRECTING = pytest.mark.parametrize(
+    "case", [case for case in CASES if "moving-average" not in case.name], ids=lambda case: case.name
+)
+
+
+@CORRECTING
+def test_correction_needs_the_previous_values(case):
+    criterion = case.build()
+    step(criterion, case, 0)
+    before = state(criterion)
+    batch, name = case.batch(1), case.values[1]
+    with pytest.raises(ValueError, match=rf"{name} must be given where gamma1? is not 0"):
+        criterion(**{key: value for key, value in batch.items() if key != name})
+    with pytest.raises(ValueError, match=rf"{name} must have the shape of"):
+        criterion(**_without_grad(batch, name, lambda x: x[:-1]))
+    with pytest.raises(ValueError, match=rf"{name} must be finite, got nan"):
+        criterion(**_without_grad(batch, name, lambda x: x * torch.nan))
+    assert_same_state(criterion, before)

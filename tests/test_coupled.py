@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from moreauc import FCCOLoss, TCCOLoss
+
+
+def relu(u, index):
+    return torch.relu(u)
+
+
+def test_first_visit_fills_with_the_first_value():
+    criterion = FCCOLoss(5, relu, tau=0.1)
+    criterion(torch.tensor([2.0, 7.0]), torch.tensor([4, 1]))
+    assert criterion.u.tolist() == [0, 7, 0, 0, 2]
+    criterion(torch.tensor([4.0, 3.0]), torch.tensor([4, 0]))
+    assert criterion.u.tolist() == pytest.approx([3, 7, 0, 0, 2.2])  # (1 - 0.1) 2 + 0.1 * 4
+
+
+def test_full_batch_at_the_first_step_is_the_exact_objective_and_gradient():
+    inner = torch.randn(6, requires_grad=True)
+    criterion = FCCOLoss(6, lambda u, i: torch.relu(u - 0.1 * i), tau=1.0)
+    exact = torch.relu(inner - 0.1 * torch.arange(6)).mean()
+    (expected,) = torch.autograd.grad(exact, inner)
+    loss = criterion(inner, torch.arange(6))
+    (gradient,) = torch.autograd.grad(loss, inner)
+    assert torch.equal(loss, exact) and torch.equal(gradient, expected)
+
+
+def test_zero_subgradient_at_the_kink():
+    criterion = FCCOLoss(2, relu, tau=0.5)
+    inner = torch.zeros(2, requires_grad=True)
+    criterion(inner, torch.arange(2)).backward()
+    assert inner.grad.tolist() == [0, 0]
+
+
+def test_eval_is_the_objective_at_the_values_given_with_its_gradient():
+    criterion = FCCOLoss(4, relu, tau=0.5, initial=-3.0).eval()
+    inner = torch.tensor([1.0, -2.0], requires_grad=True)
+    loss = criterion(inner, torch.tensor([0, 0]))
+    loss.backward()
+    assert loss.item() == 0.5 and inner.grad.tolist() == [0.5, 0]
+
+
+def test_projection_keeps_rows_in_the_ball():
+    criterion = FCCOLoss(3, lambda u, i: u.sum(-1), dim=2, tau=1.0, bound=5.0)
+    criterion(torch.tensor([[30.0, 40.0], [0.3, 0.4]]), torch.tensor([0, 2]))
+    assert criterion.u.tolist() == [pytest.approx([3, 4]), [0, 0], pytest.approx([0.3, 0.4])]
+
+
+def test_zero_rows_survive_the_projection():
+    criterion = FCCOLoss(1, relu, tau=0.5, bound=1e-3)
+    criterion(torch.zeros(1), torch.zeros(1, dtype=torch.long))
+    assert criterion.u.tolist() == [0]
+
+
+def test_schedules_may_change_tau_and_gamma():
+    criterion = FCCOLoss(3, relu, tau=0.5)
+    index = torch.tensor([0])
+    criterion(torch.tensor([1.0]), index)
+    criterion.tau = 1.0
+    criterion(torch.tensor([9.0]), index)
+    assert criterion.u[0] == 9
+    criterion.gamma = 2.0
+    criterion(torch.tensor([4.0]), index, torch.tensor([1.0]))
+    assert criterion.u[0] == 10
+    with pytest.raises(ValueError, match=r"FCCOLoss: tau must be a number in \(0, 1\], got 1.5"):
+        criterion.tau = 1.5
+    with pytest.raises(ValueError, match="gamma must be a number in"):
+        criterion.gamma = -1.0
+
+
+def test_gamma_theory_follows_the_batch_size():
+    fixed, theory = (FCCOLoss(10, relu, tau=0.25, gamma=g, initial=0.0) for g in (8 / (2 * 0.75) + 0.75, "theory"))
+    batch = torch.tensor([1.0, 2.0]), torch.tensor([3, 4]), torch.tensor([0.5, 3.0])
+    fixed(*batch)
+    theory(*batch)
+    torch.testing.assert_close(fixed.u, theory.u)
+    theory(torch.randn(10), torch.arange(10), torch.randn(10))
+
+
+def test_value_is_the_estimate_at_the_rows_before_the_update():
+    criterion = FCCOLoss(3, relu, tau=0.5, initial=torch.tensor([1.0, -1.0, 5.0]))
+    assert criterion(torch.tensor([100.0, 100.0]), torch.tensor([0, 2])).item() == 3
+
+
+def test_index_may_be_a_list_and_live_on_the_cpu():
+    criterion = FCCOLoss(3, relu, tau=0.5)
+    assert criterion(torch.tensor([1.0]), [2]).item() == 1
+
+
+def test_without_gradient_the_table_still_moves():
+    criterion = FCCOLoss(3, relu, tau=0.5)
+    with torch.no_grad():
+        criterion(torch.ones(3), torch.arange(3))
+    assert criterion.u.tolist() == [1, 1, 1]
+
+
+def test_outer_sees_rows_in_the_shape_of_inner():
+    shapes = []
+
+    def outer(u, index):
+        shapes.append(tuple(u.shape))
+        return u.reshape(-1)
+
+    criterion = FCCOLoss(3, outer, tau=0.5)
+    criterion(torch.ones(2), torch.arange(2))
+    criterion(torch.ones(2, 1), torch.arange(2))
+    assert shapes == [(2,), (2, 1)]
+
+
+BAD_OUTER = {
+    "wrong shape": (lambda u, i: u.sum(), r"what outer returns must have shape \(2,\) or \(2, 1\), got \(\)"),
+    "pair matrix": (lambda u, i: u[:, None] - u, r"what outer returns must have shape .* got \(2, 2\)"),
+    "constant": (
+        lambda u, i: torch.ones(u.shape),
+        "outer must depend on its first argument .* constant without gradient",
+    ),
+    "detached": (lambda u, i: u.detach(), "outer must depend .* constant without gradient"),
+    "nan": (lambda u, i: torch.log(u), "what outer returns must be finite, got nan"),
+    "not a tensor": (lambda u, i: 1.0, "outer must return a floating point tensor, got a float"),
+    "integers": (lambda u, i: u.long(), "outer must return a floating point tensor, got a torch.int64 tensor"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_OUTER)
+def test_a_bad_outer_is_named_and_changes_nothing(bad):
+    outer, message = BAD_OUTER[bad]
+    criterion = FCCOLoss(4, outer, tau=0.5)
+    with pytest.raises(ValueError, match=f"FCCOLoss: {message}"):
+        criterion(torch.tensor([-1.0, -2.0], requires_grad=True), torch.tensor([0, 3]))
+    assert not criterion.table_u.visited.any() and criterion.table_u.step == 0
+
+
+@pytest.mark.parametrize("bad", BAD_OUTER)
+def test_a_bad_middle_is_named_and_changes_nothing(bad):
+    middle, message = BAD_OUTER[bad]
+    message = message.replace("outer", "middle").replace(r"(2,\) or \(2, 1\)", r"(1, 2, 1\) or \(1, 2\)")
+    message = message.replace(r"got \(2, 2\)", r"got \(1, 1, 2\)")
+    criterion = TCCOLoss(4, 5, relu, middle, tau1=0.5, tau2=0.5)
+    with pytest.raises(ValueError, match=f"TCCOLoss: {message}"):
+        criterion(torch.tensor([[-1.0, -2.0]], requires_grad=True), torch.tensor([3]), torch.tensor([0, 1]))
+    assert not criterion.table_u.visited.any() and not criterion.table_v.visited.any()
+
+
+def test_a_correction_that_overflows_is_named_and_changes_nothing():
+    criterion = FCCOLoss(2, relu, tau=0.5, gamma=1e30)
+    with pytest.raises(ValueError, match="the updated table row must be finite, got inf"):
+        criterion(torch.tensor([1e30]), torch.tensor([0]), torch.tensor([-1e30]))
+    assert not criterion.table_u.visited.any()
+
+
+FCCO = {"num_blocks": 3, "outer": relu, "tau": 0.5}
+TCCO = {"num_outer": 3, "num_inner": 2, "outer": relu, "middle": relu, "tau1": 0.5, "tau2": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_blocks", 0, "num_blocks must be an integer of at least 1, got 0"),
+        ("num_blocks", 2.0, "num_blocks must be an integer of at least 1, got 2.0"),
+        ("num_blocks", True, "num_blocks must be an integer"),
+        ("dim", 0, "dim must be an integer of at least 1, got 0"),
+        ("outer", 3, "outer must be callable, got 3"),
+        ("tau", 0.0, r"tau must be a number in \(0, 1\], got 0.0"),
+        ("tau", 1.01, r"tau must be a number in \(0, 1\], got 1.01"),
+        ("tau", float("nan"), r"tau must be a number in \(0, 1\], got nan"),
+        ("tau", "big", "tau must be a number"),
+        ("gamma", -0.1, r"gamma must be a number in \[0, inf\), got -0.1"),
+        ("gamma", "theorem", "gamma must be a number or 'theory', got 'theorem'"),
+        ("gamma", None, "gamma must be a number in"),
+        ("bound", 0.0, r"bound must be a number in \(0, inf\), got 0.0"),
+        ("initial", torch.zeros(4), r"initial must have shape \(3, 1\) or \(3,\), got \(4,\)"),
+        ("initial", float("nan"), "initial must be finite, got nan"),
+    ],
+)
+def test_fcco_arguments(name, value, message):
+    with pytest.raises(ValueError, match=f"FCCOLoss: {message}"):
+        FCCOLoss(**{**FCCO, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_outer", 0, "num_outer must be an integer of at least 1, got 0"),
+        ("num_inner", -1, "num_inner must be an integer of at least 1, got -1"),
+        ("dim_middle", 0, "dim_middle must be an integer of at least 1, got 0"),
+        ("dim_inner", 1.5, "dim_inner must be an integer of at least 1, got 1.5"),
+        ("middle", None, "middle must be callable, got None"),
+        ("tau1", 2, r"tau1 must be a number in \(0, 1\], got 2"),
+        ("tau2", 0, r"tau2 must be a number in \(0, 1\], got 0"),
+        ("gamma1", -1, r"gamma1 must be a number in \[0, inf\), got -1"),
+        ("gamma2", "x", "gamma2 must be a number or 'theory', got 'x'"),
+        ("bound", -2.0, r"bound must be a number in \(0, inf\), got -2.0"),
+        ("initial_v", torch.zeros(2, 3), r"initial_v must have shape \(3, 2, 1\) or \(3, 2\), got \(2, 3\)"),
+        ("initial_u", torch.zeros(2), r"initial_u must have shape \(3, 1\) or \(3,\), got \(2,\)"),
+        ("initial_v", float("inf"), "initial_v must be finite, got inf"),
+    ],
+)
+def test_tcco_arguments(name, value, message):
+    with pytest.raises(ValueError, match=f"TCCOLoss: {message}"):
+        TCCOLoss(**{**TCCO, name: value})
+
+
+def test_gamma_theory_needs_tau_below_one():
+    with pytest.raises(ValueError, match=r"gamma='theory' needs tau in \(0, 1\), got 1.0"):
+        FCCOLoss(3, relu, tau=1.0, gamma="theory")
+    with pytest.raises(ValueError, match=r"gamma2='theory' needs tau2 in \(0, 1\), got 1.0"):
+        TCCOLoss(**{**TCCO, "tau2": 1.0, "gamma2": "theory"})
+
+
+def test_gamma2_cannot_be_raised_where_the_rows_were_not_kept():
+    criterion = TCCOLoss(**TCCO)
+    with pytest.raises(ValueError, match=r"gamma2 must stay 0 in a loss made with gamma2=0, got 0\.5"):
+        criterion.gamma2 = 0.5
+    criterion = TCCOLoss(**TCCO, gamma2=0.5)
+    criterion.gamma2, criterion.gamma1, criterion.tau1, criterion.tau2 = 0.0, 0.3, 0.2, 0.1
+    assert (criterion.gamma2, criterion.gamma1, criterion.tau1, criterion.tau2) == (0.0, 0.3, 0.2, 0.1)
+
+
+def test_any_optimizer_moves_the_thresholds_of_a_learned_outer():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.s = nn.Parameter(torch.zeros(()))
+
+        def forward(self, u, index):
+            return self.s + torch.relu(u - self.s) / 0.25
+
+    losses = torch.arange(8.0)
+    criterion = FCCOLoss(8, Outer(), tau=0.5)
+    optimizer = torch.optim.Adam(criterion.parameters(), lr=0.05)
+    for _ in range(400):
+        optimizer.zero_grad()
+        loss = criterion(losses, torch.arange(8))
+        loss.backward()
+        optimizer.step()
+    assert 5 - 0.1 <= criterion.outer.s.item() <= 6 + 0.1  # the upper quarter is {6, 7}
+    assert loss.item() == pytest.approx(6.5, abs=0.2)
