@@ -64,7 +64,7 @@ class PreviousIterate:
     def __init__(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         if not isinstance(model, nn.Module):
             raise ValueError(f"PreviousIterate: model must be an nn.Module, got {type(model).__name__}")
-        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         for item in optimizers:
             if not isinstance(item, Optimizer):
                 raise ValueError(

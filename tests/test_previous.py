@@ -1,0 +1,532 @@
+"""`PreviousIterate` against a model whose old weights are put in place by hand."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import dropout
+
+from moreauc import PreviousIterate
+
+
+class Net(nn.Module):
+    """Dropout by module and by function, batch norm, and a counter that is a buffer."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(p)
+        self.last = nn.Linear(8, 2)
+        self.p = p
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.drop(torch.relu(self.norm(self.first(x))))
+        return dropout(self.last(x), self.p, self.training)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-2),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw-foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+    "adam-fused": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+}
+
+
+def evaluate(model, weights, x, random_state):
+    """The model at other weights, by hand: a deep copy, loaded, run from a random state."""
+    twin = copy.deepcopy(model)
+    twin.load_state_dict({**twin.state_dict(), **weights})
+    present = torch.get_rng_state()
+    torch.set_rng_state(random_state)
+    with torch.no_grad():
+        result = twin(x)
+    torch.set_rng_state(present)
+    return result
+
+
+def weights_of(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def buffers_of(model):
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("first", ["model", "previous"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_equals_the_old_model_with_the_same_masks(name, first):
+    model = Net()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    previous = PreviousIterate(model, optimizer)
+    old = weights_of(model)
+    for _ in range(4):
+        x = torch.randn(6, 5)
+        start = torch.get_rng_state()
+        if first == "model":
+            scores = model(x)
+            before = previous(x)
+        else:
+            before = previous(x)
+            scores = model(x)
+        assert torch.equal(before, evaluate(model, old, x, start))
+        assert not before.requires_grad
+        assert torch.equal(scores == 0, before == 0), "dropped entries differ"
+        old = weights_of(model)
+        optimizer.zero_grad()
+        scores.square().sum().backward()
+        optimizer.step()
+        assert not same(old, weights_of(model))
+
+
+def test_training_is_bit_for_bit_what_it_is_without_it():
+    """Weights, gradients, buffers and the random stream: a call leaves no trace."""
+    runs = []
+    for use in (False, True):
+        torch.manual_seed(3)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        previous = PreviousIterate(model, optimizer)
+        for _ in range(5):
+            x = torch.randn(6, 5)
+            scores = model(x)
+            if use:
+                previous(x)
+            optimizer.zero_grad()
+            scores.square().sum().backward()
+            optimizer.step()
+        runs.append({**model.state_dict(), "random": torch.get_rng_state()})
+    assert same(*runs)
+    assert runs[1]["calls"] == 5
+
+
+def test_batch_norm_statistics_and_other_buffers_are_untouched():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    model(torch.randn(6, 5)).sum().backward()
+    optimizer.step()
+    before, objects = buffers_of(model), dict(model.named_buffers())
+    previous(torch.randn(6, 5) * 100)
+    assert same(before, buffers_of(model))
+    assert all(objects[name] is buffer for name, buffer in model.named_buffers())
+
+
+def test_buffers_that_a_forward_rebinds_come_back():
+    class Rebinding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(()))
+            self.register_buffer("mean", torch.zeros(()))
+            self.register_buffer("unused", None)
+
+        def forward(self, x):
+            self.mean = 0.9 * self.mean + 0.1 * x.mean().detach()
+            return self.w * (x - self.mean)
+
+    model = Rebinding()
+    previous = PreviousIterate(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model(torch.ones(3))
+    kept = model.mean
+    previous(torch.full((3,), 50.0))
+    assert model.mean is kept and model.mean == pytest.approx(0.1)
+
+
+def test_before_the_first_step_it_is_the_present_model_whatever_was_loaded():
+    model = Net(p=0.0)
+    previous = PreviousIterate(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model.load_state_dict(Net(p=0.0).state_dict())
+    x = torch.randn(6, 5)
+    assert torch.equal(model(x).detach(), previous(x))
+
+
+def test_gradient_accumulation_does_not_shift():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    old = weights_of(model)
+    model(torch.randn(6, 5)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    for _ in range(3):
+        x = torch.randn(6, 5)
+        start = torch.get_rng_state()
+        model(x).sum().backward()
+        assert torch.equal(previous(x), evaluate(model, old, x, start))
+
+
+def test_two_forwards_are_paired_by_their_inputs_in_any_order():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    model(torch.randn(6, 5)).sum().backward()
+    optimizer.step()
+    one, two = torch.randn(6, 5), torch.randn(6, 5)
+    first, second = model(one), model(two)
+    assert torch.equal(second == 0, previous(two) == 0)
+    assert torch.equal(first == 0, previous(one) == 0)
+    first, second = model(one.clone()), model(two.clone())
+    optimizer.step()
+    first, second = model(one.clone()), model(two.clone())  # other objects: paired in the order of the forwards
+    assert torch.equal(first == 0, previous(one.clone()) == 0)
+    assert torch.equal(second == 0, previous(two.clone()) == 0)
+
+
+def test_evaluation_in_between_disturbs_nothing():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    for _ in range(3):
+        x = torch.randn(6, 5)
+        scores = model(x)
+        model.eval()
+        with torch.no_grad():
+            model(torch.randn(3, 5))
+        model.train()
+        before = previous(x)
+        assert torch.equal(scores == 0, before == 0)
+        scores.sum().backward()
+        optimizer.step()
+
+
+def test_a_skipped_step_shifts_nothing():
+    model = Net(p=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    x = torch.randn(6, 5)
+    scaler.scale(model(x).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    before = previous(x)
+    optimizer.zero_grad()
+    scaler.scale(model(x).sum() * torch.inf).backward()
+    scaler.step(optimizer)
+    assert torch.equal(previous(x), before)
+
+
+def test_closures_are_seen_from_before_the_step():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    previous = PreviousIterate(model, optimizer)
+    x = torch.randn(8, 3)
+    old = model(x).detach()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) - 1).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert torch.equal(previous(x), old) and not torch.allclose(model(x), old)
+
+
+def test_parameters_added_later():
+    model = nn.Sequential(nn.Linear(3, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    x = torch.randn(5, 3)
+    model(x).sum().backward()
+    optimizer.step()
+    old = copy.deepcopy(model[0])
+    model.append(nn.Linear(4, 2))
+    optimizer.add_param_group({"params": model[1].parameters()})
+    optimizer.zero_grad()
+    expected_old = [p.detach() for p in (previous(x), model(x))]
+    assert not torch.equal(*expected_old)  # the first layer differs, the new one has no past
+    model(x).sum().backward()
+    old = copy.deepcopy(model)
+    optimizer.step()
+    with torch.no_grad():
+        assert torch.equal(previous(x), old(x))
+
+
+def test_parameters_frozen_later():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    x = torch.randn(5, 3)
+    model(x).sum().backward()
+    optimizer.step()
+    model[0].requires_grad_(False)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        old = copy.deepcopy(model)
+        optimizer.step()
+        assert torch.equal(previous(x), old(x).detach())
+    assert set(previous.state_dict()["weights"]) == {"1.weight", "1.bias"}  # what is frozen costs no copy
+    model[0].requires_grad_(True)
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    old = copy.deepcopy(model)
+    optimizer.step()
+    assert torch.equal(previous(x), old(x).detach())
+
+
+def test_tied_weights():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encode, self.decode = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.decode.weight = self.encode.weight
+
+        def forward(self, x):
+            return self.decode(torch.tanh(self.encode(x)))
+
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    x = torch.randn(5, 4)
+    old = model(x)
+    old.sum().backward()
+    optimizer.step()
+    assert torch.equal(previous(x), old.detach())
+    assert model.decode.weight is model.encode.weight
+    assert list(previous.state_dict()["weights"]) == ["encode.weight"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    model = Net().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    old = weights_of(model)
+    for _ in range(2):
+        x = torch.randn(6, 5, dtype=dtype)
+        start = torch.get_rng_state()
+        scores = model(x)
+        before = previous(x)
+        assert before.dtype == dtype
+        assert torch.equal(before, evaluate(model, old, x, start))
+        old = weights_of(model)
+        scores.sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("first", ["model", "previous"])
+def test_autocast_does_not_mix_the_weights_up(first):
+    """Autocast caches the cast weights of a leaf; the cache must not carry w_t into the old model, nor back."""
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    previous = PreviousIterate(model, optimizer)
+    x = torch.randn(5, 4)
+    model(x).sum().backward()
+    old = copy.deepcopy(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        if first == "model":
+            scores, before = model(x), previous(x)
+        else:
+            before, scores = previous(x), model(x)
+        scores.sum().backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(before, old(x).detach())
+    assert not torch.equal(before, scores.detach())
+    assert model.weight.grad is not None and model.weight.grad.abs().sum() > 0
+    assert torch.is_autocast_cache_enabled()
+
+
+@pytest.mark.parametrize("style", ["wrapper", "in place"])
+def test_compiled_modules(style):
+    torch._dynamo.reset()
+    bare = Net()
+    if style == "wrapper":
+        model = torch.compile(bare, backend="aot_eager")
+    else:
+        bare.compile(backend="aot_eager")
+        model = bare
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    for _ in range(3):
+        x = torch.randn(6, 5)
+        scores = model(x)
+        calls = int(bare.calls)
+        before = previous(x)
+        assert torch.equal(scores == 0, before == 0)
+        assert int(bare.calls) == calls
+        old = weights_of(bare)
+        optimizer.zero_grad()
+        scores.square().sum().backward()
+        optimizer.step()
+    bare.eval()
+    x = torch.randn(6, 5)
+    twin = Net()
+    twin.load_state_dict({**bare.state_dict(), **old})
+    torch.testing.assert_close(previous(x), twin.eval()(x).detach())
+    assert all(not name.startswith("_orig_mod") for name in previous.state_dict()["weights"])
+
+
+def test_distributed_data_parallel(tmp_path):
+    os.environ.pop("MASTER_ADDR", None)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        bare = Net()
+        model = nn.parallel.DistributedDataParallel(bare)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        previous = PreviousIterate(model, optimizer)
+        old = weights_of(bare)
+        for _ in range(3):
+            x = torch.randn(6, 5)
+            start = torch.get_rng_state()
+            scores = model(x)
+            before = previous(x)
+            assert torch.equal(before, evaluate(bare, old, x, start))
+            old = weights_of(bare)
+            optimizer.zero_grad()
+            scores.square().sum().backward()
+            optimizer.step()
+        assert all(not name.startswith("module.") for name in previous.state_dict()["weights"])
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_several_optimizers_each_move_their_own():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    body, head = (torch.optim.SGD(part.parameters(), lr=0.1) for part in model)
+    previous = PreviousIterate(model, [body, head])
+    x = torch.randn(5, 3)
+    model(x).sum().backward()
+    old = copy.deepcopy(model)
+    body.step()
+    head.step()
+    assert torch.equal(previous(x), old(x).detach())
+
+
+def test_checkpoint_resumes_the_same_run():
+    def train(model, optimizer, previous, steps, random):
+        results = []
+        for _ in range(steps):
+            x = torch.randn(6, 5, generator=random)
+            scores = model(x)
+            results.append(previous(x))
+            optimizer.zero_grad()
+            scores.square().sum().backward()
+            optimizer.step()
+        return results
+
+    def make():
+        model = Net(p=0.0)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        return model, optimizer, PreviousIterate(model, optimizer)
+
+    start = make()
+    random = torch.Generator().manual_seed(0)
+    train(*start, 3, random)
+    file = io.BytesIO()
+    torch.save([part.state_dict() for part in start], file)
+    state = random.get_state()
+    expected = train(*start, 3, random)
+    resumed = make()
+    file.seek(0)
+    for part, saved in zip(resumed, torch.load(file, weights_only=True), strict=True):
+        part.load_state_dict(saved)
+    random.set_state(state)
+    for one, other in zip(expected, train(*resumed, 3, random), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_bad_checkpoints_are_refused():
+    model = nn.Linear(3, 2)
+    previous = PreviousIterate(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="state must name parameters of the model, got 'head'"):
+        previous.load_state_dict({"weights": {"head": torch.zeros(2)}})
+    with pytest.raises(ValueError, match=r"state\['bias'\] must have shape \(2,\), got \(3,\)"):
+        previous.load_state_dict({"weights": {"weight": torch.zeros(2, 3), "bias": torch.zeros(3)}})
+    assert previous.state_dict() == {"weights": {}}
+
+
+def test_a_model_that_was_cast_since():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    x = torch.randn(4, 3)
+    model(x).sum().backward()
+    old = copy.deepcopy(model).double()
+    optimizer.step()
+    model.double()
+    assert torch.equal(previous(x.double()), old(x.double()).detach())
+
+
+def test_copies_of_the_model_are_free_of_it():
+    model = nn.Linear(3, 2)
+    previous = PreviousIterate(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        twin(torch.randn(4, 3))
+        assert not previous._forwards
+    model(torch.randn(4, 3))
+    assert len(previous._forwards) == 1
+    for duplicate in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="save its state_dict"):
+            duplicate(previous)
+
+
+def test_removed_hooks_do_nothing():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    previous.remove()
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    assert not previous._forwards and not previous.state_dict()["weights"]
+
+
+def test_an_error_in_the_model_restores_everything():
+    class Failing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+            self.fail = False
+
+        def forward(self, x):
+            if self.fail:
+                raise RuntimeError("boom")
+            return self.linear(dropout(x))
+
+    model = Failing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    x = torch.randn(4, 3)
+    model(x).sum().backward()
+    optimizer.step()
+    present, random = weights_of(model), torch.get_rng_state()
+    model.fail = True
+    with pytest.raises(RuntimeError, match="boom"):
+        previous(x)
+    assert same(present, weights_of(model)) and torch.equal(random, torch.get_rng_state())
+    assert torch.is_autocast_cache_enabled() and torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "message"),
+    [
+        (torch.relu, lambda: torch.optim.SGD([torch.zeros(1, requires_grad=True)]), "model must be an nn.Module"),
+        (nn.Linear(1, 1), lambda: 3, "got int|not iterable"),
+        (nn.Linear(1, 1), lambda: ["adam"], "optimizer must be a torch.optim optimizer, got str"),
+        (
+            nn.Linear(1, 1),
+            lambda: torch.optim.SGD([torch.zeros(1, requires_grad=True)]),
+            "optimizer must hold parameters of model, got none of them",
+        ),
+    ],
+)
+def test_wrong_arguments(model, optimizer, message):
+    with pytest.raises(ValueError, match=message):
+        PreviousIterate(model, optimizer())
