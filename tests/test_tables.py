@@ -99,12 +99,12 @@ def test_update_is_the_formula():
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
 def test_projection_leaves_the_inside_alone_and_keeps_directions(scale):
     row = scale * torch.randn(50, 3, dtype=torch.float64)
-    norm = torch.linalg.vector_norm(row, dim=1)
+    norm = scale * torch.linalg.vector_norm(row / scale, dim=1)
     radius = norm.median().item()
     result = project(row, radius)
     inside = norm <= radius
     torch.testing.assert_close(result[inside], row[inside], rtol=1e-15, atol=0)
-    torch.testing.assert_close(torch.linalg.vector_norm(result[~inside], dim=1) / radius, torch.ones(25).double())
+    torch.testing.assert_close(torch.linalg.vector_norm(result[~inside] / radius, dim=1), torch.ones(25).double())
     torch.testing.assert_close(result / scale, row / scale * (radius / norm).clamp(max=1).unsqueeze(1))
 
 
