@@ -1,0 +1,239 @@
+"""Two-level problems with a known optimum."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_count, check_real
+from moreauc.problems._base import Optimum, TwoLevelProblem
+from moreauc.problems._linear_program import LinearProgram
+
+
+def _affine(a: Tensor, b: Tensor, w: Tensor, index: Tensor, samples: Tensor) -> Tensor:
+    """Return `a . w - b` for `a` `(n, m, k, p)` and `b` `(n, m, k)` at the chosen blocks and samples."""
+    block = index.unsqueeze(-1)
+    return torch.einsum("...bskp,...p->...bsk", a[block, samples], w) - b[block, samples]
+
+
+def _planted(num_blocks: int, num_samples: int, dim_block: int, dim: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Linear data whose blocks disagree about `w` and differ in noise by a factor of twenty.
+
+    The noisiest blocks are not the worst ones, so that an estimate from few samples picks the wrong blocks.
+    """
+    random = torch.Generator().manual_seed(seed)
+
+    def gauss(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    a = gauss(num_blocks, num_samples, dim_block, dim)
+    a = a / torch.linalg.vector_norm(a, dim=-1, keepdim=True)
+    truth = gauss(num_blocks, 1, dim_block, dim)
+    noise = 2.0 * torch.logspace(-1.3, 0, num_blocks, dtype=torch.float64).reshape(-1, 1, 1)
+    skewed = -torch.log1p(-torch.rand(num_blocks, num_samples, dim_block, generator=random, dtype=torch.float64))
+    truth = truth * (1.6 - noise.unsqueeze(-1) / 2.0)
+    return a, (a * truth).sum(-1) + noise * skewed
+
+
+class CVaRAbsoluteLoss(TwoLevelProblem):
+    r"""Mean of the worst fraction of blocks, each with a mean absolute loss, and the threshold as a variable.
+
+    .. math::
+
+        F(w, s) = \frac1n \sum_i \Big[ s + \frac{(L_i(w) - s)_+}{\alpha} \Big], \qquad
+        L_i(w) = \frac1m \sum_\xi |a_{i\xi}^\top w - b_{i\xi}|
+
+    As FCCO: :math:`g_i(w, s) = (L_i(w) - s,\; s)` and :math:`f(u) = (u_1)_+ / \alpha + u_2`, non-decreasing and convex.
+    The objective is piecewise linear; its optimum is that of a linear program.
+
+    Args:
+        num_blocks: :math:`n`.
+        num_samples: samples in each block, :math:`m`.
+        num_features: length of :math:`w`; the problem's `dim` is one more, for :math:`s`.
+        alpha: fraction of blocks, in (0, 1].
+        seed: of the data.
+
+    Example:
+        >>> problem = CVaRAbsoluteLoss(num_blocks=8, num_samples=4, num_features=2)
+        >>> bool(problem.objective(problem.start) > problem.optimum.value)
+        True
+    """
+
+    dim_block = 2
+    rho_outer = 0.0
+    rho_inner = 0.0
+
+    def __init__(
+        self,
+        num_blocks: int = 40,
+        num_samples: int = 40,
+        num_features: int = 3,
+        *,
+        alpha: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        owner = type(self).__name__
+        self.num_outer = check_count(owner, "num_blocks", num_blocks)
+        self.num_samples = check_count(owner, "num_samples", num_samples)
+        self.alpha = check_real(owner, "alpha", alpha, low=0.0, high=1.0, low_open=True)
+        features = check_count(owner, "num_features", num_features)
+        self.dim = features + 1
+        self.a, self.b = _planted(self.num_outer, self.num_samples, 1, features, seed)
+        self.start = torch.zeros(self.dim, dtype=torch.float64)
+        self.lipschitz_outer = (1.0 + self.alpha**-2) ** 0.5
+        self.lipschitz_inner = float((torch.linalg.vector_norm(self.a, dim=-1).amax().square() + 2.0).sqrt())
+
+    def sample(self, w: Tensor, index: Tensor, samples: Tensor) -> Tensor:
+        """Return `(|a.w - b| - s, s)`; shapes as in the base class."""
+        loss = _affine(self.a, self.b, w[..., :-1], index, samples).abs()
+        s = w[..., -1, None, None, None].expand_as(loss)
+        return torch.cat([loss - s, s], dim=-1)
+
+    def outer(self, u: Tensor, index: Tensor) -> Tensor:
+        r"""Return :math:`(u_1)_+ / \alpha + u_2`."""
+        return torch.relu(u[..., 0]) / self.alpha + u[..., 1]
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """The optimum, by linear programming."""
+        program = LinearProgram()
+        w = program.variables(self.dim - 1, low=None)
+        s = program.variable(cost=1.0, low=None)
+        for a, b in zip(self.a.squeeze(2).tolist(), self.b.squeeze(2).tolist(), strict=True):
+            excess = program.variable(cost=1.0 / (self.alpha * self.num_outer))
+            losses = [program.absolute_value(w, row, target) for row, target in zip(a, b, strict=True)]
+            program.at_least({excess: 1.0, s: 1.0, **dict.fromkeys(losses, -1.0 / self.num_samples)}, 0.0)
+        point = torch.from_numpy(program.solve()[: self.dim].copy())
+        return Optimum(point, float(self.objective(point)))
+
+
+class WorstOfLosses(TwoLevelProblem):
+    r"""Blocks with several mean absolute losses each, of which the worst counts: vector-valued blocks.
+
+    .. math:: F(w) = \frac1n \sum_i \max_k L_{ik}(w), \qquad L_{ik}(w) = \frac1m \sum_\xi |a_{ik\xi}^\top w - b_{ik\xi}|
+
+    As FCCO: :math:`g_i(w) = (L_{i1}(w), \dots, L_{iK}(w))` and :math:`f(u) = \max_k u_k`. The optimum is that of a
+    linear program.
+
+    Args:
+        num_blocks: :math:`n`.
+        num_samples: samples in each block, :math:`m`.
+        num_features: length of :math:`w`.
+        num_losses: losses in each block, :math:`K`.
+        seed: of the data.
+    """
+
+    rho_outer = 0.0
+    rho_inner = 0.0
+    lipschitz_outer = 1.0
+
+    def __init__(
+        self,
+        num_blocks: int = 20,
+        num_samples: int = 20,
+        num_features: int = 3,
+        *,
+        num_losses: int = 3,
+        seed: int = 0,
+    ) -> None:
+        owner = type(self).__name__
+        self.num_outer = check_count(owner, "num_blocks", num_blocks)
+        self.num_samples = check_count(owner, "num_samples", num_samples)
+        self.dim = check_count(owner, "num_features", num_features)
+        self.dim_block = check_count(owner, "num_losses", num_losses)
+        self.a, self.b = _planted(self.num_outer, self.num_samples, self.dim_block, self.dim, seed)
+        self.start = torch.full((self.dim,), 2.0, dtype=torch.float64)
+        self.lipschitz_inner = float(torch.linalg.matrix_norm(self.a, ord=2).amax())
+
+    def sample(self, w: Tensor, index: Tensor, samples: Tensor) -> Tensor:
+        """Return the absolute losses; shapes as in the base class."""
+        return _affine(self.a, self.b, w, index, samples).abs()
+
+    def outer(self, u: Tensor, index: Tensor) -> Tensor:
+        r"""Return :math:`\max_k u_k`."""
+        return u.amax(dim=-1)
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """The optimum, by linear programming."""
+        program = LinearProgram()
+        w = program.variables(self.dim, low=None)
+        for a, b in zip(self.a.tolist(), self.b.tolist(), strict=True):
+            worst = program.variable(cost=1.0 / self.num_outer)
+            for k in range(self.dim_block):
+                losses = [program.absolute_value(w, row[k], y[k]) for row, y in zip(a, b, strict=True)]
+                program.at_least({worst: 1.0, **dict.fromkeys(losses, -1.0 / self.num_samples)}, 0.0)
+        point = torch.from_numpy(program.solve()[: self.dim].copy())
+        return Optimum(point, float(self.objective(point)))
+
+
+class HingedPhaseRetrieval(TwoLevelProblem):
+    r"""Weakly convex and not convex: robust phase retrieval inside a hinge.
+
+    .. math::
+
+        F(w) = \frac1n \sum_i (g_i(w) - c_i)_+, \qquad
+        g_i(w) = \frac1m \sum_\xi |(a_{i\xi}^\top w)^2 - b_{i\xi}|
+
+    A planted :math:`w^*` gives :math:`b` with noise, and :math:`c_i = g_i(w^*)`, so that :math:`F(w^*) = 0` is the
+    global minimum (at :math:`-w^*`, too). Each :math:`g_i` is :math:`2 \max \|a\|^2`-weakly convex. It is Lipschitz on
+    bounded sets only: `lipschitz_inner` holds for :math:`\|w\| \le` `radius`.
+
+    Args:
+        num_blocks: :math:`n`.
+        num_samples: samples in each block, :math:`m`.
+        num_features: length of :math:`w`.
+        noise: spread of :math:`b`.
+        radius: of the ball on which the constants hold.
+        seed: of the data.
+    """
+
+    dim_block = 1
+    rho_outer = 0.0
+    lipschitz_outer = 1.0
+
+    def __init__(
+        self,
+        num_blocks: int = 20,
+        num_samples: int = 20,
+        num_features: int = 2,
+        *,
+        noise: float = 0.2,
+        radius: float = 4.0,
+        seed: int = 0,
+    ) -> None:
+        owner = type(self).__name__
+        self.num_outer = check_count(owner, "num_blocks", num_blocks)
+        self.num_samples = check_count(owner, "num_samples", num_samples)
+        self.dim = check_count(owner, "num_features", num_features)
+        noise = check_real(owner, "noise", noise, low=0.0)
+        self.radius = check_real(owner, "radius", radius, low=0.0, low_open=True)
+        random = torch.Generator().manual_seed(seed)
+        shape = self.num_outer, self.num_samples, 1
+        a = torch.randn(*shape, self.dim, generator=random, dtype=torch.float64)
+        self.a = a / torch.linalg.vector_norm(a, dim=-1, keepdim=True)
+        truth = torch.randn(self.dim, generator=random, dtype=torch.float64)
+        self._truth = 1.5 * truth / truth.norm()
+        self.b = (self.a @ self._truth).square() + noise * torch.randn(shape, generator=random, dtype=torch.float64)
+        self.start = -0.2 * self._truth.flip(0) + 0.1
+        self.rho_inner = 2.0 * float(torch.linalg.vector_norm(self.a, dim=-1).amax()) ** 2
+        self.lipschitz_inner = self.rho_inner * self.radius
+        self.level = self.full_inner(self._truth).squeeze(-1)
+
+    def sample(self, w: Tensor, index: Tensor, samples: Tensor) -> Tensor:
+        """Return `|(a.w)^2 - b|`; shapes as in the base class."""
+        block = index.unsqueeze(-1)
+        product = torch.einsum("...bskp,...p->...bsk", self.a[block, samples], w)
+        residual: Tensor = product.square() - self.b[block, samples]
+        return residual.abs()
+
+    def outer(self, u: Tensor, index: Tensor) -> Tensor:
+        r"""Return :math:`(u - c_i)_+`."""
+        return torch.relu(u.squeeze(-1) - self.level[index])
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """The planted point, where the objective is 0."""
+        return Optimum(self._truth, 0.0)
