@@ -33,7 +33,7 @@ def check_real(
     high_open: bool = False,
 ) -> float:
     """Return `value` as a finite float inside the interval from `low` to `high`."""
-    ok = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    ok = type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
     if ok:
         ok = (value > low if low_open else value >= low) and (value < high if high_open else value <= high)
     if not ok:
@@ -92,12 +92,12 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
 
 def check_index(owner: str, name: str, index: Any, size: int, *, length: int, unique: bool = True) -> Tensor:
     """Return `index` as an int64 vector of `length` row numbers in [0, size), each at most once if `unique`."""
-    index = torch.as_tensor(index)
-    if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
-        raise ValueError(f"{owner}: {name} must hold integers, got {index.dtype}")
-    check_shape(owner, name, index, [(length,)])
-    index = index.long()
-    ordered = index.sort().values
+    rows: Tensor = torch.as_tensor(index)
+    if rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex():
+        raise ValueError(f"{owner}: {name} must hold integers, got {rows.dtype}")
+    check_shape(owner, name, rows, [(length,)])
+    rows = rows.long()
+    ordered = rows.sort().values
     low, high = ordered[0], ordered[-1]
     repeated = (ordered[1:] == ordered[:-1]).any() if length > 1 else torch.zeros_like(low, dtype=torch.bool)
     first, last, twice = torch.stack([low, high, repeated.long()]).tolist()
@@ -107,7 +107,7 @@ def check_index(owner: str, name: str, index: Any, size: int, *, length: int, un
     if unique and twice:
         double = ordered[1:][ordered[1:] == ordered[:-1]][0].item()
         raise ValueError(f"{owner}: {name} must not repeat a row inside one batch, got {double} more than once")
-    return index
+    return rows
 
 
 def _shape_text(shape: tuple[int | str, ...]) -> str:

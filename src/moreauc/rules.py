@@ -75,7 +75,8 @@ def project(row: Tensor, bound: float) -> Tensor:
     """Project each row onto the Euclidean ball of radius `bound` around the origin."""
     peak = row.abs().amax(dim=-1, keepdim=True).clamp_min(torch.finfo(row.dtype).tiny)
     norm = peak * vector_norm(row / peak, dim=-1, keepdim=True)  # squares of the entries might overflow
-    return row * (bound / norm.clamp_min(bound))
+    shrink: Tensor = bound / norm.clamp_min(bound)
+    return row * shrink
 
 
 @dataclass(frozen=True)

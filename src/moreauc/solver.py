@@ -34,6 +34,32 @@ _CHUNK = 128  # steps whose batches are drawn at once
 
 
 @dataclass(frozen=True)
+class PowerDecay:
+    r"""The schedule :math:`c\, (1 + t / d)^{-p}` of the step number :math:`t`.
+
+    Theorem 1 asks for :math:`\tau, \eta \propto \epsilon^4` over :math:`T \propto \epsilon^{-6}` steps, that is
+    :math:`T^{-2/3}`: the default power makes this a schedule that needs no horizon.
+
+    Args:
+        first: :math:`c`, the value at step 0.
+        delay: :math:`d`, steps before the decay sets in.
+        power: :math:`p`.
+
+    Example:
+        >>> PowerDecay(0.5, delay=10)(0), round(PowerDecay(0.5, delay=10)(70), 3)
+        (0.5, 0.125)
+    """
+
+    first: float
+    delay: float = 100.0
+    power: float = 2.0 / 3.0
+
+    def __call__(self, step: int) -> float:
+        """Return the value at a step."""
+        return self.first * math.pow(1.0 + step / self.delay, -self.power)
+
+
+@dataclass(frozen=True)
 class SONX:
     """Algorithm 1 (Algorithm 6 where `gamma` is 0); arguments as in :class:`~moreauc.FCCOLoss`.
 
@@ -197,7 +223,9 @@ def minimize(
     recorder.record(steps)
     if progress is not None:
         progress(steps - done)
-    options = {"method": repr(method), "steps": steps, "rho_bar": rho_bar, **sizes, "warm_start": warm_start}
+    options = {"method": repr(method), "lr": lr if isinstance(lr, float) else repr(lr), "steps": steps, **sizes}
+    options |= {"rho_bar": rho_bar, "warm_start": warm_start}
+    options |= {name: value for name, value in vars(method).items() if isinstance(value, float | str)}
     return recorder.finish(engine.w.detach().clone(), drawn, drawn_step, options)
 
 
@@ -371,34 +399,24 @@ class _SONXEngine(_Engine):
 
 
 class _SONTEngine(_Engine):
-    """The tables of one seed are a slice of `seeds * n1` outer and `n2` inner items.
-
-    Seeds draw different inner items, and :class:`TCCOLoss` takes one set for all its outer items: so each seed has its
-    own loss, and the step's loss is their mean.
-    """
-
     def __init__(
         self, problem: ThreeLevelProblem, method: SONT, start: Tensor, batches: _Batches, warm_start: bool
     ) -> None:
         super().__init__(problem, start, batches)
-        self.method, self.three_level = method, problem
-        initial: Tensor | None = None
+        self.method, self.three_level, rows = method, problem, problem.num_outer
+        every = torch.arange(rows).expand(self.seeds, -1)
+        initial_v = initial_u = None
         if warm_start:
-            outer = torch.arange(problem.num_outer).expand(self.seeds, -1)
             inner = torch.arange(problem.num_inner).expand(self.seeds, -1)
-            initial = self.model(outer, inner, batches.warm()).detach()
-            self.warm_samples = problem.num_outer * problem.num_inner * batches.sizes["samples_per_batch"]
-        self.criteria = [self._criterion(None if initial is None else initial[seed]) for seed in range(self.seeds)]
-        self.corrects = method.gamma1 != 0.0
-
-    def _criterion(self, initial: Tensor | None) -> TCCOLoss:
-        problem, method = self.three_level, self.method
-        every = torch.arange(problem.num_outer)
-        return TCCOLoss(
-            problem.num_outer,
+            first = self.model(every, inner, batches.warm()).detach()
+            initial_v = first.flatten(0, 1)
+            initial_u = problem.middle(first, every).mean(dim=-2).flatten(0, 1)
+            self.warm_samples = rows * problem.num_inner * batches.sizes["samples_per_batch"]
+        self.criterion = TCCOLoss(
+            self.seeds * rows,
             problem.num_inner,
-            problem.outer,
-            problem.middle,
+            lambda u, index: problem.outer(u, index % rows),
+            lambda v, index: problem.middle(v, index % rows),
             dim_middle=problem.dim_middle,
             dim_inner=problem.dim_inner,
             tau1=_at(method.tau1, 0, "tau1"),
@@ -406,38 +424,35 @@ class _SONTEngine(_Engine):
             gamma1=method.gamma1,
             gamma2=method.gamma2,
             bound=method.bound,
-            initial_v=initial,
-            initial_u=None if initial is None else problem.middle(initial, every).mean(dim=-2),
+            initial_u=initial_u,
+            initial_v=initial_v,
         ).double()
+        self.corrects = method.gamma1 != 0.0
+        self.offset = rows * torch.arange(self.seeds).unsqueeze(1)
 
     def set_step(self, step: int) -> None:
-        for criterion in self.criteria:
-            if callable(self.method.tau1):
-                criterion.tau1 = _at(self.method.tau1, step, "tau1")
-            if callable(self.method.tau2):
-                criterion.tau2 = _at(self.method.tau2, step, "tau2")
+        if callable(self.method.tau1):
+            self.criterion.tau1 = _at(self.method.tau1, step, "tau1")
+        if callable(self.method.tau2):
+            self.criterion.tau2 = _at(self.method.tau2, step, "tau2")
 
     def loss(self, batch: tuple[Tensor, ...], previous: PreviousIterate | None) -> Tensor:
-        h = self.model(*batch)
-        before = [None] * self.seeds if previous is None else previous(*batch)
-        losses = [
-            criterion(h[seed], batch[0][seed], batch[1][seed], before[seed])
-            for seed, criterion in enumerate(self.criteria)
-        ]
-        return torch.stack(losses).mean()
+        outer, inner, _ = batch
+        h = self.model(*batch).flatten(0, 1)
+        before = None if previous is None else previous(*batch).flatten(0, 1)
+        inner_index = inner.repeat_interleave(outer.shape[1], dim=0)
+        result: Tensor = self.criterion(h, (outer + self.offset).flatten(), inner_index, before)
+        return result
 
     def table_errors(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        problem = self.three_level
-        every = torch.arange(problem.num_outer)
-        inner, outer = [], []
-        for criterion, truth in zip(self.criteria, problem.full_inner(w), strict=True):
-            v = criterion.table_v.values.view(problem.num_outer, problem.num_inner, -1)
-            held = criterion.table_v.visited.view(problem.num_outer, problem.num_inner)
-            inner.append(_mean_where(torch.linalg.vector_norm(v - truth, dim=-1).flatten(), held.flatten()))
-            means = problem.middle(v, every).mean(dim=-2)
-            error = torch.linalg.vector_norm(criterion.table_u.values - means, dim=-1)
-            outer.append(_mean_where(error, criterion.table_u.visited))
-        return torch.stack(inner), torch.stack(outer)
+        problem, seeds = self.three_level, self.seeds
+        tables = self.criterion.table_v, self.criterion.table_u
+        v = tables[0].values.view(seeds, problem.num_outer, problem.num_inner, problem.dim_inner)
+        inner = torch.linalg.vector_norm(v - problem.full_inner(w), dim=-1).flatten(1)
+        means = problem.middle(v, torch.arange(problem.num_outer)).mean(dim=-2)
+        outer = torch.linalg.vector_norm(tables[1].values.view_as(means) - means, dim=-1)
+        held = [table.visited.view(seeds, -1) for table in tables]
+        return _mean_where(inner, held[0]), _mean_where(outer, held[1])
 
 
 def _mean_where(values: Tensor, mask: Tensor) -> Tensor:

@@ -188,7 +188,8 @@ class TCCOLoss(Criterion):
 
     Shape:
         - h, previous_h: `(B1, B2, dim_inner)`, or `(B1, B2)` where `dim_inner` is 1
-        - outer_index: `(B1,)`; inner_index: `(B2,)`; no repeats
+        - outer_index: `(B1,)`; inner_index: `(B2,)`, the same inner items for all outer ones as in the paper, or
+          `(B1, B2)`, each outer item with its own; no pair twice
         - output: scalar
 
     Raises:
@@ -309,8 +310,8 @@ class TCCOLoss(Criterion):
         check_device(owner, "h", h, self.table_v.values.device)
         b1, b2 = h.shape[:2]
         outer_index = check_index(owner, "outer_index", outer_index, self.num_outer, length=b1, unique=self.training)
-        inner_index = check_index(owner, "inner_index", inner_index, self.num_inner, length=b2, unique=self.training)
-        outer_index, inner_index = outer_index.to(h.device), inner_index.to(h.device)
+        pairs = self._pairs(outer_index, inner_index, b2).to(h.device)
+        outer_index = outer_index.to(h.device)
         if not self.training:
             value = self._outer(self._middle(h, outer_index).mean(dim=1), outer_index)
             check_finite(owner, h=h, **{"what outer returns": value})
@@ -322,7 +323,6 @@ class TCCOLoss(Criterion):
             before = previous_h
         check_finite(owner, h=h, previous_h=before)
 
-        pairs = (outer_index.unsqueeze(1) * self.num_inner + inner_index).flatten()
         now_v = h.detach().reshape(-1, self.dim_inner)
         row_v = self.table_v.read(pairs, fill=now_v)
         middle = self._middle(straight_through(row_v.view_as(h), h), outer_index)
@@ -351,6 +351,20 @@ class TCCOLoss(Criterion):
         if self.previous_middle is not None and isinstance(self.middle, nn.Module):
             self.previous_middle.capture(self.middle)
         return value.mean()
+
+    def _pairs(self, outer_index: Tensor, inner_index: Tensor, b2: int) -> Tensor:
+        """Row numbers of the pairs in the table `v`, checked, shape `(B1 * B2,)`."""
+        owner, b1 = self._owner, len(outer_index)
+        inner_index = torch.as_tensor(inner_index)
+        shared = inner_index.ndim != 2
+        check_shape(owner, "inner_index", inner_index, [(b2,), (b1, b2)])
+        length = b2 if shared else b1 * b2
+        flat = inner_index.flatten()
+        flat = check_index(owner, "inner_index", flat, self.num_inner, length=length, unique=shared and self.training)
+        pairs = (outer_index.to(flat.device).unsqueeze(1) * self.num_inner + flat.reshape(-1, b2)).flatten()
+        if not shared and self.training:
+            check_index(owner, "inner_index of one outer item", pairs, self.table_v.num_rows, length=b1 * b2)
+        return pairs
 
     def _middle(self, v: Tensor, index: Tensor) -> Tensor:
         b1, b2 = v.shape[:2]

@@ -2,12 +2,12 @@
 
 from moreauc.problems._base import Optimum, Problem, ThreeLevelProblem, TwoLevelProblem
 from moreauc.problems.three_level import BagRanking
-from moreauc.problems.two_level import CVaRAbsoluteLoss, HingedPhaseRetrieval, WorstOfLosses
+from moreauc.problems.two_level import CVaRAbsoluteLoss, HingedSquares, WorstOfLosses
 
 __all__ = [
     "BagRanking",
     "CVaRAbsoluteLoss",
-    "HingedPhaseRetrieval",
+    "HingedSquares",
     "Optimum",
     "Problem",
     "ThreeLevelProblem",

@@ -169,23 +169,25 @@ class WorstOfLosses(TwoLevelProblem):
         return Optimum(point, float(self.objective(point)))
 
 
-class HingedPhaseRetrieval(TwoLevelProblem):
-    r"""Weakly convex and not convex: robust phase retrieval inside a hinge.
+class HingedSquares(TwoLevelProblem):
+    r"""Weakly convex and not convex: absolute values of quadratics inside a hinge, as :math:`|x^2 - b|`.
 
     .. math::
 
-        F(w) = \frac1n \sum_i (g_i(w) - c_i)_+, \qquad
-        g_i(w) = \frac1m \sum_\xi |(a_{i\xi}^\top w)^2 - b_{i\xi}|
+        F(w) = \frac1n \sum_i (g_i(w) - c)_+, \qquad
+        g_i(w) = \frac1m \sum_\xi \Big| \sum_k a_{i\xi k} w_k^2 - b_{i\xi} \Big|
 
-    A planted :math:`w^*` gives :math:`b` with noise, and :math:`c_i = g_i(w^*)`, so that :math:`F(w^*) = 0` is the
-    global minimum (at :math:`-w^*`, too). Each :math:`g_i` is :math:`2 \max \|a\|^2`-weakly convex. It is Lipschitz on
-    bounded sets only: `lipschitz_inner` holds for :math:`\|w\| \le` `radius`.
+    With :math:`y_k = w_k^2 \ge 0` the objective is convex and piecewise linear in :math:`y`, and every
+    :math:`y \ge 0` is the square of some :math:`w`: a linear program in :math:`y` gives the global minimum over
+    :math:`w`, which is reached at :math:`2^{dim}` points of mirrored signs. Each :math:`g_i` is
+    :math:`2 \max a`-weakly convex. It is Lipschitz on bounded sets only: `lipschitz_inner` holds for
+    :math:`\|w\| \le` `radius`.
 
     Args:
         num_blocks: :math:`n`.
         num_samples: samples in each block, :math:`m`.
         num_features: length of :math:`w`.
-        noise: spread of :math:`b`.
+        level: the threshold :math:`c` of the hinge.
         radius: of the ball on which the constants hold.
         seed: of the data.
     """
@@ -200,40 +202,45 @@ class HingedPhaseRetrieval(TwoLevelProblem):
         num_samples: int = 20,
         num_features: int = 2,
         *,
-        noise: float = 0.2,
-        radius: float = 4.0,
+        level: float = 1.4,
+        radius: float = 3.0,
         seed: int = 0,
     ) -> None:
         owner = type(self).__name__
         self.num_outer = check_count(owner, "num_blocks", num_blocks)
         self.num_samples = check_count(owner, "num_samples", num_samples)
         self.dim = check_count(owner, "num_features", num_features)
-        noise = check_real(owner, "noise", noise, low=0.0)
+        self.level = check_real(owner, "level", level, low=0.0)
         self.radius = check_real(owner, "radius", radius, low=0.0, low_open=True)
         random = torch.Generator().manual_seed(seed)
         shape = self.num_outer, self.num_samples, 1
-        a = torch.randn(*shape, self.dim, generator=random, dtype=torch.float64)
+        a = torch.randn(*shape, self.dim, generator=random, dtype=torch.float64).abs()
         self.a = a / torch.linalg.vector_norm(a, dim=-1, keepdim=True)
-        truth = torch.randn(self.dim, generator=random, dtype=torch.float64)
-        self._truth = 1.5 * truth / truth.norm()
-        self.b = (self.a @ self._truth).square() + noise * torch.randn(shape, generator=random, dtype=torch.float64)
-        self.start = -0.2 * self._truth.flip(0) + 0.1
-        self.rho_inner = 2.0 * float(torch.linalg.vector_norm(self.a, dim=-1).amax()) ** 2
+        # every other block is noisy and wants larger squares: an estimate from few samples heeds it too much
+        noisy = (torch.arange(self.num_outer) % 2).reshape(-1, 1, 1).double()
+        wanted = 1.0 + 1.5 * noisy + 0.3 * torch.randn(self.num_outer, 1, 1, generator=random, dtype=torch.float64)
+        skewed = -torch.log1p(-torch.rand(shape, generator=random, dtype=torch.float64)) - 1.0
+        self.b = wanted * self.a.sum(-1) + (0.1 + 1.9 * noisy) * skewed
+        self.start = torch.linspace(0.4, 0.8, self.dim, dtype=torch.float64)
+        self.rho_inner = 2.0 * float(self.a.amax())
         self.lipschitz_inner = self.rho_inner * self.radius
-        self.level = self.full_inner(self._truth).squeeze(-1)
 
     def sample(self, w: Tensor, index: Tensor, samples: Tensor) -> Tensor:
-        """Return `|(a.w)^2 - b|`; shapes as in the base class."""
-        block = index.unsqueeze(-1)
-        product = torch.einsum("...bskp,...p->...bsk", self.a[block, samples], w)
-        residual: Tensor = product.square() - self.b[block, samples]
-        return residual.abs()
+        """Return `|a . w^2 - b|`; shapes as in the base class."""
+        return _affine(self.a, self.b, w.square(), index, samples).abs()
 
     def outer(self, u: Tensor, index: Tensor) -> Tensor:
-        r"""Return :math:`(u - c_i)_+`."""
-        return torch.relu(u.squeeze(-1) - self.level[index])
+        r"""Return :math:`(u - c)_+`."""
+        return torch.relu(u.squeeze(-1) - self.level)
 
     @cached_property
     def optimum(self) -> Optimum:
-        """The planted point, where the objective is 0."""
-        return Optimum(self._truth, 0.0)
+        """The optimum with positive signs, by linear programming in the squares."""
+        program = LinearProgram()
+        squares = program.variables(self.dim)
+        for a, b in zip(self.a.squeeze(2).tolist(), self.b.squeeze(2).tolist(), strict=True):
+            excess = program.variable(cost=1.0 / self.num_outer)
+            losses = [program.absolute_value(squares, row, target) for row, target in zip(a, b, strict=True)]
+            program.at_least({excess: 1.0, **dict.fromkeys(losses, -1.0 / self.num_samples)}, -self.level)
+        point = torch.from_numpy(program.solve()[: self.dim].copy()).clamp_min(0.0).sqrt()
+        return Optimum(point, float(self.objective(point)))

@@ -1,0 +1,315 @@
+"""The Moreau envelope against closed forms, and its proofs of accuracy against the true errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from moreauc.theory._quadratic import solve_simplex
+from moreauc.theory.moreau import _Solver, moreau_envelope
+
+
+def soft(w, rho_bar):
+    return np.sign(w) * np.maximum(np.abs(w) - 1.0 / rho_bar, 0.0)
+
+
+def hinge(w, rho_bar):
+    return np.where(w > 1.0 / rho_bar, w - 1.0 / rho_bar, np.minimum(w, 0.0))
+
+
+def double_well(w, rho_bar):
+    """Outside [-1, 1] the function is x^2 - 1, inside 1 - x^2; between the two branches the prox stays at a kink."""
+    outside, inside = rho_bar * w / (rho_bar + 2.0), rho_bar * w / (rho_bar - 2.0)
+    return np.where(np.abs(outside) >= 1.0, outside, np.where(np.abs(inside) <= 1.0, inside, np.sign(w)))
+
+
+def block(w, rho_bar):
+    return w * max(0.0, 1.0 - 1.0 / (rho_bar * np.linalg.norm(w)))
+
+
+def largest(w, rho_bar):
+    """Moreau's identity: w less the projection of rho_bar * w on the simplex, divided by rho_bar."""
+    scaled = rho_bar * w
+    ordered = np.sort(scaled)[::-1]
+    excess = (np.cumsum(ordered) - 1.0) / np.arange(1, len(w) + 1)
+    level = excess[np.nonzero(ordered > excess)[0][-1]]
+    return w - np.maximum(scaled - level, 0.0) / rho_bar
+
+
+def check(function, w, rho_bar, point, **options):
+    """Compare with the true proximal point: value, point and norm to 1e-8, and the proved bounds."""
+    result = moreau_envelope(function, w, rho_bar, **options)
+    w, point = np.asarray(w, dtype=float), np.asarray(point, dtype=float)
+    value = float(function(torch.tensor(point))) + 0.5 * rho_bar * float(((point - w) ** 2).sum())
+    distance = np.linalg.norm(result.proximal_point.numpy() - point)
+    assert result.value == pytest.approx(value, rel=1e-8, abs=1e-8)
+    assert distance <= 1e-8
+    assert result.gradient_norm == pytest.approx(rho_bar * np.linalg.norm(w - point), rel=1e-8, abs=1e-8)
+    assert distance <= result.error + 1e-14
+    assert result.value - value <= result.gap + 1e-14 * (1.0 + abs(value))
+    return result
+
+
+POINTS = [-3.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.4, 0.5, 1.0, 2.0, 3.7]
+RHO_BARS = [0.3, 1.0, 2.5, 40.0]
+
+
+@pytest.mark.parametrize("rho", [None, 0.0])
+@pytest.mark.parametrize("rho_bar", RHO_BARS)
+@pytest.mark.parametrize(
+    ("function", "prox"),
+    [
+        pytest.param(torch.abs, soft, id="abs"),
+        pytest.param(torch.relu, hinge, id="relu"),
+        pytest.param(lambda x: 1.5 * x**2 - x, lambda w, r: (r * w + 1.0) / (r + 3.0), id="quadratic"),
+    ],
+)
+def test_functions_of_one_number(function, prox, rho_bar, rho):
+    edges = [1.0 / rho_bar, -1.0 / rho_bar, 1.0 / rho_bar + 1e-6, 1.0 / rho_bar - 1e-6]
+    for w in [*POINTS, *edges]:
+        check(function, w, rho_bar, prox(np.float64(w), rho_bar), rho=rho)
+
+
+@pytest.mark.parametrize("rho", [None, 2.0])
+@pytest.mark.parametrize("rho_bar", [2.2, 2.5, 4.0, 10.0])
+def test_weakly_convex_function_of_one_number(rho_bar, rho):
+    switches = [(rho_bar - 2.0) / rho_bar, (rho_bar + 2.0) / rho_bar]
+    for w in [*POINTS, *switches, *(-s + 1e-5 for s in switches), *(s - 1e-5 for s in switches)]:
+        check(lambda x: (x**2 - 1.0).abs(), w, rho_bar, double_well(np.float64(w), rho_bar), rho=rho)
+
+
+@pytest.mark.parametrize("dim", [2, 5, 10])
+@pytest.mark.parametrize("rho_bar", [0.3, 2.0, 10.0])
+@pytest.mark.parametrize(
+    ("function", "prox"),
+    [
+        pytest.param(lambda x: x.abs().sum(), soft, id="l1"),
+        pytest.param(lambda x: x.norm(), block, id="l2"),
+        pytest.param(lambda x: x.max(), largest, id="max"),
+        pytest.param(lambda x: x.relu().sum(), hinge, id="relu"),
+    ],
+)
+def test_functions_of_a_vector(function, prox, rho_bar, dim):
+    rng = np.random.default_rng(dim)
+    for scale in (0.1, 1.0, 4.0):
+        w = scale * rng.normal(size=dim)
+        check(function, w, rho_bar, prox(w, rho_bar))
+        check(function, w.round(1) + 0.1, rho_bar, prox(w.round(1) + 0.1, rho_bar), rho=0.0)
+
+
+@pytest.mark.parametrize("dim", [2, 5, 10])
+@pytest.mark.parametrize("rho_bar", [2.2, 4.0])
+def test_kinks_and_curvature_together_are_proved(rho_bar, dim):
+    w = np.random.default_rng(dim).normal(size=(2, dim // 2))
+    result = moreau_envelope(lambda x: (x**2 - 1.0).abs().sum(), w, rho_bar)
+    error = np.linalg.norm(result.proximal_point.numpy() - double_well(w, rho_bar))
+    assert error <= result.error <= 5e-6
+    assert error <= 2e-7
+    assert result.gap <= 1e-12
+
+
+@pytest.mark.parametrize("dim", [1, 3, 10])
+def test_quadratic_with_a_matrix(dim):
+    rng = np.random.default_rng(dim)
+    root, linear, w = rng.normal(size=(2 * dim, dim)), rng.normal(size=dim), rng.normal(size=dim)
+    matrix = torch.tensor(root.T @ root)
+    for rho_bar in RHO_BARS:
+        point = np.linalg.solve(matrix.numpy() + rho_bar * np.eye(dim), rho_bar * w - linear)
+        result = check(lambda x: 0.5 * x @ matrix @ x + torch.tensor(linear) @ x, w, rho_bar, point)
+        assert result.error <= 1e-8 * max(1.0, np.linalg.norm(w))
+
+
+def test_many_pieces_agree_with_another_solver():
+    rng = np.random.default_rng(5)
+    slopes, offsets, w = rng.normal(size=(40, 4)), rng.normal(size=40), rng.normal(size=4)
+    result = moreau_envelope(lambda x: (torch.tensor(slopes) @ x + torch.tensor(offsets)).max(), w, 0.7)
+    other = minimize(
+        lambda z: z[-1] + 0.35 * ((z[:-1] - w) ** 2).sum(),
+        np.append(w, (slopes @ w + offsets).max()),
+        constraints={"type": "ineq", "fun": lambda z: z[-1] - slopes @ z[:-1] - offsets},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert result.value == pytest.approx(other.fun, abs=1e-9)
+    np.testing.assert_allclose(result.proximal_point.numpy(), other.x[:-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [1, 4])
+@pytest.mark.parametrize(
+    ("function", "rho_bar"),
+    [
+        pytest.param(lambda x: (x**2 - 1.0).abs().sum(), 3.0, id="double well"),
+        pytest.param(lambda x: x.abs().max() + torch.sin(x).sum(), 2.5, id="max plus sine"),
+        pytest.param(lambda x: (torch.sigmoid(3.0 * x) - 0.4).relu().mean(), 2.0, id="clipped sigmoid"),
+    ],
+)
+def test_gradient_is_the_slope_of_the_envelope(function, rho_bar, dim):
+    generator = torch.Generator().manual_seed(dim)
+    for _ in range(3):
+        w = torch.randn(dim, generator=generator, dtype=torch.float64)
+        direction = torch.randn(dim, generator=generator, dtype=torch.float64)
+        ahead, behind = (moreau_envelope(function, w + t * direction, rho_bar).value for t in (1e-5, -1e-5))
+        result = moreau_envelope(function, w, rho_bar)
+        assert (ahead - behind) / 2e-5 == pytest.approx((result.gradient @ direction).item(), abs=2e-4)
+        torch.testing.assert_close(result.gradient, rho_bar * (w - result.proximal_point))
+        assert result.gradient_norm == pytest.approx(result.gradient.norm().item())
+
+
+@pytest.mark.parametrize("w", POINTS)
+def test_proximal_point_is_lower_and_nearly_stationary(w):
+    def distance_to_zero(y):
+        return 0.0 if abs(abs(y) - 1.0) < 1e-7 else abs(2.0 * y)
+
+    function = lambda x: (x**2 - 1.0).abs()  # noqa: E731
+    _, point, norm = moreau_envelope(function, w, 2.6)
+    assert function(point) <= abs(w**2 - 1.0) + 1e-12
+    assert distance_to_zero(point.item()) <= norm + 1e-8
+
+
+@pytest.mark.parametrize(
+    ("w", "shape"),
+    [
+        pytest.param(2, (), id="int"),
+        pytest.param(torch.tensor(2.0), (), id="0-d"),
+        pytest.param(torch.full((2, 3), 2.0), (2, 3), id="float32 matrix"),
+        pytest.param(np.full(3, 2.0), (3,), id="array"),
+        pytest.param(torch.full((1,), 2.0, requires_grad=True), (1,), id="parameter"),
+    ],
+)
+def test_shapes_and_dtype(w, shape):
+    with torch.no_grad():
+        value, point, norm = moreau_envelope(lambda x: x.abs().sum(), w, 1.0)
+    assert isinstance(value, float) and isinstance(norm, float)
+    assert point.shape == shape and point.dtype == torch.float64
+    torch.testing.assert_close(point, torch.ones(shape, dtype=torch.float64))
+
+
+def test_number_is_not_rounded_to_single_precision():
+    assert moreau_envelope(torch.abs, 0.1, 1.0).gradient_norm == pytest.approx(0.1, abs=1e-12)
+
+
+def test_zero_gradient_is_a_gradient():
+    result = moreau_envelope(torch.relu, -2.0, 1.0)
+    assert (result.value, result.proximal_point.item(), result.gradient_norm) == (0.0, -2.0, 0.0)
+    assert result.evaluations == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.value = 1.0
+
+
+def test_function_in_single_precision_is_proved_to_single_precision():
+    w = torch.tensor([0.3, -2.0, 5.0])
+    result = moreau_envelope(lambda x: x.float().abs().sum() + 1.0, w, 1.0)
+    true = torch.tensor([0.0, -1.0, 4.0], dtype=torch.float64)
+    assert 1e-6 < result.error < 1e-1
+    assert (result.proximal_point - true).norm() <= result.error
+
+
+def test_modulus_is_raised_where_the_function_calls_for_it():
+    result = check(lambda x: (x**2 - 1.0).abs(), 0.3, 2.05, 1.0)
+    assert 2.0 <= result.rho < 2.05
+    assert moreau_envelope(lambda x: (x**2 - 1.0).abs(), 3.0, 4.0).rho == 0.95 * 4.0
+
+
+def test_smaller_modulus_proves_more():
+    w = torch.tensor([0.3, 1.7, -0.2])
+    loose = moreau_envelope(lambda x: x.abs().sum(), w, 1.0)
+    sharp = moreau_envelope(lambda x: x.abs().sum(), w, 1.0, rho=0.0)
+    assert sharp.rho == 0.0 and sharp.error < loose.error < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        pytest.param({"rho_bar": 2.5, "rho": 0.5}, r"rho must be at least .* 2 or more, got 0.5: .* above", id="rho"),
+        pytest.param({"rho_bar": 1.5}, r"rho_bar must be above .* 2 or more, got 1.5", id="rho_bar"),
+    ],
+)
+def test_violated_modulus_is_reported_with_its_points(options, match):
+    with pytest.raises(ValueError, match=match):
+        moreau_envelope(lambda x: (x**2 - 1.0).abs().sum(), torch.tensor([0.3, 0.1]), **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"rho_bar": 0.0}, r"rho_bar must be a number in \(0, inf\), got 0.0"),
+        ({"rho": 1.0}, r"rho must be a number in \[0, 1\), got 1.0"),
+        ({"rho": -0.1}, r"rho must be .* got -0.1"),
+        ({"tol": 0.0}, "tol must be .* got 0.0"),
+        ({"max_evaluations": 0}, "max_evaluations must be an integer of at least 1, got 0"),
+        ({"w": float("nan")}, "w must be finite, got nan"),
+        ({"w": "1"}, "w must be a number, a tensor or an array, got str"),
+        ({"w": torch.empty(0)}, r"w must have at least one entry, got shape \(0,\)"),
+        ({"function": lambda x: x.log()}, "function must have a finite value"),
+        ({"function": lambda x: (x + 2.0).sqrt()}, r"function must have a finite gradient, got none at \[-2\]"),
+        ({"function": lambda x: x.abs().reshape(1)}, r"value of function must have shape \(\), got \(1,\)"),
+        ({"function": lambda x: x.item()}, "function must return a tensor of shape .* got float"),
+        ({"function": lambda x: torch.tensor(1.0)}, "function must return a value that depends on its argument"),
+        ({"function": lambda x: torch.ones((), requires_grad=True) * 2}, "that depends on its argument"),
+    ],
+)
+def test_errors(change, match):
+    arguments = {"function": torch.abs, "w": -2.0, "rho_bar": 1.0, **change}
+    with pytest.raises(ValueError, match=f"moreau_envelope: .*{match}"):
+        moreau_envelope(**arguments)
+
+
+def test_running_out_of_evaluations_is_an_error():
+    with pytest.raises(RuntimeError, match=r"3 evaluations prove only a gap of .* raise max_evaluations or tol"):
+        moreau_envelope(lambda x: x.abs().sum(), torch.tensor([0.3, 1.7]), 0.7, max_evaluations=3)
+
+
+def test_forgetting_old_cuts_keeps_the_best_point_and_the_proof():
+    w = torch.tensor([0.3, 1.7], dtype=torch.float64)
+    solver = _Solver(lambda x: x.abs().sum(), w, 1.0, 0.0, 1e-8, 1000)
+    for point in np.random.default_rng(0).normal(size=(300, 2)):
+        solver.evaluate(point)
+    before, best = solver.prove(), solver.points[solver.centre]
+    solver.prune()
+    assert len(solver.points) == len(solver.used) == 120
+    np.testing.assert_array_equal(solver.points[solver.centre], best)
+    assert solver.heights[solver.centre] == solver.heights.min()
+    assert solver.prove().gap == pytest.approx(before.gap)
+    proof = solver.solve()
+    np.testing.assert_allclose(solver.points[proof.centre], [0.0, 0.7], atol=1e-8)
+
+
+def simplex_by_enumeration(slopes, errors, mu):
+    """Least dual value over all supports, each solved as a linear system."""
+    best = np.inf
+    for size in range(1, len(slopes) + 1):
+        for support in map(list, itertools.combinations(range(len(slopes)), size)):
+            system = np.ones((size + 1, size + 1))
+            system[:-1, :-1] = slopes[support] @ slopes[support].T / mu
+            system[-1, -1] = 0.0
+            weights = np.linalg.lstsq(system, np.append(-errors[support], 1.0), rcond=None)[0][:-1]
+            if weights.min() >= -1e-9 and abs(weights.sum() - 1.0) < 1e-9:
+                mean = weights @ slopes[support]
+                best = min(best, mean @ mean / (2 * mu) + weights @ errors[support])
+    return best
+
+
+@pytest.mark.parametrize("kind", ["random", "dependent", "repeated", "through zero"])
+@pytest.mark.parametrize("dim", [1, 2, 4])
+def test_quadratic_programme_against_enumeration(dim, kind):
+    rng = np.random.default_rng(dim)
+    for _ in range(10):
+        slopes, errors = rng.normal(size=(8, dim)), rng.exponential(size=8) * rng.integers(0, 2, size=8)
+        if kind == "dependent":
+            slopes[4:] = 0.5 * (slopes[:4] + slopes[[1, 2, 3, 0]])
+        elif kind == "repeated":
+            slopes[4:] = slopes[:4]
+        elif kind == "through zero":
+            slopes[4:], errors = -slopes[:4], 1e-3 * errors
+        support, weights, step = solve_simplex(slopes, errors, 0.3, [0], np.ones(1))
+        mean = weights @ slopes[support]
+        value = mean @ mean / 0.6 + weights @ errors[support]
+        assert weights.min() >= 0.0 and weights.sum() == pytest.approx(1.0) and len(support) <= dim + 1
+        assert value == pytest.approx(simplex_by_enumeration(slopes, errors, 0.3), abs=1e-10)
+        np.testing.assert_allclose(step, -mean / 0.3, atol=1e-9)
+        assert (slopes @ step - errors).max() + 0.15 * step @ step == pytest.approx(-value, abs=1e-10)

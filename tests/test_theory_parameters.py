@@ -1,0 +1,563 @@
+"""Propositions 1 and 2 and the theorems' parameters, against arithmetic done by hand from the formulas."""
+
+import dataclasses
+import math
+
+import pytest
+
+from moreauc.theory import bounds
+from moreauc.theory import parameters as theory
+
+SONX = dict(num_blocks=90, blocks_per_batch=6, samples_per_block=9)
+SONT = dict(num_outer=60, num_inner=45, outer_per_batch=5, inner_per_batch=3, samples_per_pair=7)
+TPAUC = dict(num_positives=70, num_negatives=300, positives_per_batch=7, negatives_per_batch=16)
+BAGS = dict(**TPAUC, instances_per_bag=5)
+
+FCCO_CONSTANTS = dict(rho_outer=2.0, lipschitz_outer=3.0, rho_inner=5.0, lipschitz_inner=7.0)
+TCCO_CONSTANTS = dict(
+    rho_outer=2.0, lipschitz_outer=3.0, rho_middle=5.0, lipschitz_middle=7.0, rho_inner=11.0, lipschitz_inner=13.0
+)
+TPAUC_CONSTANTS = dict(lipschitz_outer=3.0, rho_inner=5.0)
+BAG_CONSTANTS = {name: value for name, value in TCCO_CONSTANTS.items() if name != "rho_outer"}
+
+THEOREMS = [
+    pytest.param(theory.sonx_parameters, SONX, FCCO_CONSTANTS, id="thm:1"),
+    pytest.param(theory.sont_parameters, SONT, TCCO_CONSTANTS, id="thm:3"),
+    pytest.param(theory.sonx_moving_average_parameters, SONX, FCCO_CONSTANTS, id="thm:4"),
+    pytest.param(theory.sont_moving_average_parameters, SONT, TCCO_CONSTANTS, id="thm:5"),
+    pytest.param(theory.tpauc_parameters, TPAUC, TPAUC_CONSTANTS, id="thm:6"),
+    pytest.param(theory.multi_instance_tpauc_parameters, BAGS, BAG_CONSTANTS, id="thm:7"),
+]
+# The branches of the maxima of thm:7: a = n+ / B1 below and above b = n- / B2, r below and above 1, the last term.
+BAG_SIZES = [
+    pytest.param(BAGS, id="b>a,r<1"),
+    pytest.param({**BAGS, "instances_per_bag": 100, "negatives_per_batch": 2}, id="b>a,r>1"),
+    pytest.param({**BAGS, "num_positives": 7000, "num_negatives": 16}, id="a>b=1,r>1"),
+    pytest.param({**BAGS, "num_positives": 700, "num_negatives": 160}, id="a>b,r>1"),
+    pytest.param({**BAGS, "num_positives": 7, "num_negatives": 16}, id="full"),
+    pytest.param(
+        dict(
+            num_positives=14000, num_negatives=1000, positives_per_batch=7, negatives_per_batch=1, instances_per_bag=100
+        ),
+        id="last",
+    ),
+]
+
+
+def taus(result):
+    return {name: value for name, value in dataclasses.asdict(result).items() if name.startswith("tau")}
+
+
+def gammas(result):
+    return {name: value for name, value in dataclasses.asdict(result).items() if name.startswith("gamma")}
+
+
+@pytest.mark.parametrize(("dim", "expected"), [(1, 5 * 3 + 2 * 49), (9, 3 * 5 * 3 + 2 * 49)])
+def test_fcco_weak_convexity(dim, expected):
+    assert theory.fcco_weak_convexity(**FCCO_CONSTANTS, dim=dim) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("dims", "expected"),
+    [
+        ((1, 1), (11 * 7 + 5 * 169) * 3 + 2 * 49 * 169),
+        ((4, 1), 2 * (11 * 7 + 5 * 169) * 3 + 2 * 49 * 169),
+        ((1, 9), (3 * 11 * 7 + 5 * 169) * 3 + 2 * 49 * 169),
+        ((4, 9), 2 * (3 * 11 * 7 + 5 * 169) * 3 + 2 * 49 * 169),
+    ],
+)
+def test_tcco_weak_convexity(dims, expected):
+    result = theory.tcco_weak_convexity(**TCCO_CONSTANTS, dim_middle=dims[0], dim_inner=dims[1])
+    assert result == pytest.approx(expected)
+
+
+def test_tcco_with_identity_inside_is_fcco():
+    inside = theory.tcco_weak_convexity(
+        rho_outer=2.0, lipschitz_outer=3.0, rho_middle=5.0, lipschitz_middle=7.0, rho_inner=0.0, lipschitz_inner=1.0
+    )
+    assert inside == theory.fcco_weak_convexity(**FCCO_CONSTANTS)
+
+
+def test_weak_convexity_of_a_worst_case():
+    # f = max(u, 0) and g(w) = 1 - w^2 / 2 (|w| <= 1): rho_f = 0, C_f = 1, rho_g = 1; F = g is exactly 1-weakly convex.
+    rho = theory.fcco_weak_convexity(rho_outer=0.0, lipschitz_outer=1.0, rho_inner=1.0, lipschitz_inner=1.0)
+    grid = [i / 10 for i in range(-10, 11)]
+    values = [max(1 - w * w / 2, 0.0) + rho / 2 * w * w for w in grid]
+    second = [values[i - 1] - 2 * values[i] + values[i + 1] for i in range(1, 20)]
+    assert rho == 1.0
+    assert min(second) >= -1e-12
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "expected"),
+    [
+        # Sizes as above and epsilon = 0.2: n = 90, B1 = 6, B2 = 9 for thm:1 and thm:4.
+        (
+            theory.sonx_parameters,
+            SONX,
+            dict(
+                tau=9 * 0.2**4,
+                gamma=84 / (6 * (1 - 0.0144)) + 1 - 0.0144,
+                lr=6 * 3 * 0.2**4 / 90,
+                iterations=math.ceil(90 / (6 * 3) * 5**6),
+            ),
+        ),
+        (
+            theory.sonx_moving_average_parameters,
+            SONX,
+            dict(tau=9 * 0.2**4, gamma=0.0, lr=6 * 9 / 90 * 0.2**6, iterations=math.ceil(90 / 54 * 5**8)),
+        ),
+        # n1 = 60, n2 = 45, B1 = 5, B2 = 3, B3 = 7: the second of the three sizes of thm:3 decides about eta.
+        (
+            theory.sont_parameters,
+            SONT,
+            dict(
+                tau1=min(7, (5 * 45 / 60) ** 0.5) * 0.2**4,
+                tau2=3 * 0.2**4,
+                gamma1=(60 * 45 - 5 * 3) / (5 * 3 * (1 - 3.75**0.5 * 0.0016)) + 1 - 3.75**0.5 * 0.0016,
+                gamma2=(60 - 5) / (5 * (1 - 0.0048)) + 1 - 0.0048,
+                lr=min(7**0.5, 5**0.25 * 45**0.25 / 60**0.25, 5**0.5 * 45**0.5 / 60**0.5) * 15 / 2700 * 0.2**4,
+                iterations=math.ceil(
+                    max(7**-0.5, 60**0.25 / (5**0.25 * 45**0.25), 60**0.5 / (5**0.5 * 45**0.5)) * 2700 / 15 * 5**6
+                ),
+            ),
+        ),
+        (
+            theory.sont_moving_average_parameters,
+            SONT,
+            dict(
+                tau1=min(7 * 0.2**4, (5 * 45 / (60 * 3)) ** 0.5 * 3 * 0.2**6),
+                tau2=3 * 0.2**4,
+                gamma1=0.0,
+                gamma2=0.0,
+                lr=min(7 * 0.2**4, (5 * 45 / (60 * 3)) ** 0.5 * 3 * 0.2**6) * 15 / 2700 * 0.2**2,
+                iterations=math.ceil(max(1 / 7, (60 / (5 * 3 * 45)) ** 0.5 * 25) * 2700 / 15 * 5**8),
+            ),
+        ),
+        (
+            theory.tpauc_parameters,
+            TPAUC,
+            dict(
+                tau=16 * 0.2**4,
+                gamma=63 / (7 * (1 - 0.0256)) + 1 - 0.0256,
+                lr=7 * 4 * 0.2**4 / 70,
+                iterations=math.ceil(70 / (7 * 4) * 5**6),
+            ),
+        ),
+        # n+/B1 = 10, n-/B2 = 18.75, B2 = 16, B3 = 5; the terms of thm:7 in the order of the paper.
+        (
+            theory.multi_instance_tpauc_parameters,
+            BAGS,
+            dict(
+                tau1=min(5, 0.1 * min(10**0.5, 18.75**0.5) * 4) * 0.2**4,
+                tau2=16 * 0.2**4,
+                gamma1=63 / (7 * (1 - 0.4 * 10**0.5 * 0.0016)) + 1 - 0.4 * 10**0.5 * 0.0016,
+                gamma2=284 / (16 * (1 - 0.4 * 10**0.5 * 0.0016)) + 1 - 0.4 * 10**0.5 * 0.0016,
+                gamma3=63 / (7 * (1 - 0.0256)) + 1 - 0.0256,
+                lr=min(
+                    min(0.1, 1 / 18.75) * min(5**0.5, 0.1**0.5 * min(10**0.25, 18.75**0.25) * 2),
+                    0.1 * min(0.1**0.5, 18.75**-0.5) * 4,
+                )
+                * 0.2**4,
+                iterations=math.ceil(
+                    max(
+                        18.75 * max(5**-0.5, 10**0.5 * max(10**-0.25, 18.75**-0.25) / 2),
+                        10 * max(10**0.5, 18.75**0.5) / 4,
+                    )
+                    * 5**6
+                ),
+            ),
+        ),
+    ],
+    ids=["thm:1", "thm:4", "thm:3", "thm:5", "thm:6", "thm:7"],
+)
+def test_formulas_by_hand(function, sizes, expected):
+    result = dataclasses.asdict(function(epsilon=0.2, **sizes))
+    assert result.pop("rho_bar") is None
+    assert isinstance(result["iterations"], int)
+    assert result == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "tau1", "lr", "iterations"),
+    [
+        (theory.sont_parameters, {**SONT, "samples_per_pair": 1}, 0.1**4, 15 / 2700 * 0.1**4, 180 * 10**6),
+        (
+            theory.multi_instance_tpauc_parameters,
+            {**BAGS, "instances_per_bag": 1},
+            0.1**4,
+            0.1**4 / 18.75,
+            18.75 * 10**6,
+        ),
+    ],
+)
+def test_one_sample_decides(function, sizes, tau1, lr, iterations):
+    # Elsewhere in this file B3 is too large to be the smallest entry of a minimum.
+    result = function(epsilon=0.1, **sizes)
+    assert (result.tau1, result.lr, result.iterations) == pytest.approx((tau1, lr, iterations), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "constants", "expected"),
+    [
+        (theory.sonx_parameters, SONX, FCCO_CONSTANTS, (15 + 98) + 15 + 2 * 98),
+        (theory.sonx_parameters, SONX, {**FCCO_CONSTANTS, "dim": 4}, (30 + 98) + 30 + 2 * 98),
+        (theory.sonx_moving_average_parameters, SONX, FCCO_CONSTANTS, (15 + 98) + 15 + 2 * 98),
+        (
+            theory.sont_parameters,
+            SONT,
+            TCCO_CONSTANTS,
+            (77 + 845) * 3 + 98 * 169 + 4 * 98 * 169 + 2 * 5 * 3 * 169 + 3 * 7 * 11,
+        ),
+        (
+            theory.sont_parameters,
+            SONT,
+            {**TCCO_CONSTANTS, "dim_middle": 4, "dim_inner": 9},
+            2 * (3 * 77 + 845) * 3 + 98 * 169 + 4 * 98 * 169 + 2 * 2 * 5 * 3 * 169 + 3 * 3 * 7 * 11,
+        ),
+        (
+            theory.sont_moving_average_parameters,
+            SONT,
+            TCCO_CONSTANTS,
+            (77 + 845) * 3 + 98 * 169 + 4 * 98 * 169 + 2 * 5 * 3 * 169 + 3 * 7 * 11,
+        ),
+        (theory.tpauc_parameters, TPAUC, TPAUC_CONSTANTS, 15 + 15),
+        (
+            theory.multi_instance_tpauc_parameters,
+            BAGS,
+            BAG_CONSTANTS,
+            3 * (7 * 11 + 5 * 26**2) + 5 * 3 + 8 * 5 * 3 * 169 + 3 * 7 * 11,
+        ),
+    ],
+)
+def test_rho_bar_by_hand(function, sizes, constants, expected):
+    assert function(epsilon=0.2, **sizes, **constants).rho_bar == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
+def test_rho_bar_needs_all_constants(function, sizes, constants):
+    missing = list(constants)[-1]
+    given = {name: value for name, value in constants.items() if name != missing}
+    with pytest.raises(ValueError, match=rf"{function.__name__}: rho_bar needs all of .* or none, got no {missing}$"):
+        function(epsilon=0.2, **sizes, **given)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "power"),
+    [
+        (theory.sonx_parameters, SONX, 6),
+        (theory.sonx_moving_average_parameters, SONX, 8),
+        (theory.sont_parameters, SONT, 6),
+        (theory.sont_moving_average_parameters, SONT, 10),
+        (theory.tpauc_parameters, TPAUC, 6),
+        (theory.multi_instance_tpauc_parameters, BAGS, 6),
+    ],
+)
+def test_halving_epsilon(function, sizes, power):
+    coarse, fine = function(epsilon=0.02, **sizes), function(epsilon=0.01, **sizes)
+    assert fine.iterations / coarse.iterations == pytest.approx(2**power, rel=1e-6)
+    assert coarse.lr / fine.lr == pytest.approx(2 ** (power - 2), rel=1e-12)
+
+
+def test_moving_average_sont_has_power_eight_while_samples_decide():
+    # With B3 = 1 and a small n1 / (B1 B2 n2) the first entry of the maximum of thm:5 decides.
+    sizes = dict(num_outer=2, num_inner=10**6, outer_per_batch=2, inner_per_batch=10**5, samples_per_pair=1)
+    coarse, fine = (theory.sont_moving_average_parameters(epsilon=eps, **sizes) for eps in (0.2, 0.1))
+    assert fine.iterations / coarse.iterations == pytest.approx(2**8, rel=1e-4)
+    assert coarse.tau1 / fine.tau1 == pytest.approx(2**4)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "doubled", "factor"),
+    [
+        (theory.sonx_parameters, SONX, "blocks_per_batch", 1 / 2),
+        (theory.sonx_parameters, SONX, "num_blocks", 2),
+        (theory.sonx_parameters, SONX, "samples_per_block", 1 / 2**0.5),
+        (theory.sonx_moving_average_parameters, SONX, "samples_per_block", 1 / 2),
+        (theory.sonx_moving_average_parameters, SONX, "blocks_per_batch", 1 / 2),
+        (theory.sont_parameters, SONT, "inner_per_batch", 1 / 2),
+        # Here a^(1/2) = (n1 / (B1 n2))^(1/4) decides.
+        (theory.sont_parameters, SONT, "num_outer", 2**1.25),
+        (theory.sont_parameters, SONT, "outer_per_batch", 2**-1.25),
+        (theory.sont_moving_average_parameters, SONT, "num_outer", 2**1.5),
+        (theory.sont_moving_average_parameters, SONT, "inner_per_batch", 2**-1.5),
+        (theory.tpauc_parameters, TPAUC, "num_positives", 2),
+        (theory.tpauc_parameters, TPAUC, "num_negatives", 1),
+        (theory.tpauc_parameters, TPAUC, "negatives_per_batch", 1 / 2**0.5),
+        # Here max{a, b} r = b a^(1/4) B2^(-1/4) decides.
+        (theory.multi_instance_tpauc_parameters, BAGS, "num_negatives", 2),
+        (theory.multi_instance_tpauc_parameters, BAGS, "instances_per_bag", 1),
+    ],
+)
+def test_doubling_a_size(function, sizes, doubled, factor):
+    before = function(epsilon=0.02, **sizes)
+    after = function(epsilon=0.02, **{**sizes, doubled: 2 * sizes[doubled]})
+    assert after.iterations / before.iterations == pytest.approx(factor, rel=1e-6)
+    assert after.lr / before.lr == pytest.approx(1 / factor, rel=1e-12)
+
+
+@pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
+def test_lr_and_iterations_agree(function, sizes, constants):
+    result = function(epsilon=0.05, **sizes)
+    assert result.iterations == pytest.approx(1 / (result.lr * 0.05**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("sizes", BAG_SIZES)
+def test_bags_iterations_cover_the_step_size(sizes):
+    result = theory.multi_instance_tpauc_parameters(epsilon=0.05, **sizes)
+    assert result.iterations >= 1 / (result.lr * 0.05**2) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "visits"),
+    [
+        (theory.sonx_parameters, SONX, dict(tau=15)),
+        (theory.sonx_moving_average_parameters, SONX, dict(tau=15)),
+        (theory.sont_parameters, SONT, dict(tau1=12 * 15, tau2=12)),
+        (theory.sont_parameters, {**SONT, "num_outer": 6000}, dict(tau1=1200 * 15, tau2=1200)),
+        (theory.sont_moving_average_parameters, SONT, dict(tau1=12 * 15, tau2=12)),
+        (theory.tpauc_parameters, TPAUC, dict(tau=10)),
+    ],
+)
+def test_iterations_cover_the_memory_of_the_tables(function, sizes, visits):
+    # The proofs need T of order 1 / (mu eps^2), mu = tau / (2 visits); `visits` are n / B of each table.
+    result = function(epsilon=0.05, **sizes)
+    assert result.iterations >= max(rows / taus(result)[name] for name, rows in visits.items()) / 0.05**2 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("sizes", BAG_SIZES)
+def test_bags_iterations_cover_the_memory_of_the_tables(sizes):
+    result = theory.multi_instance_tpauc_parameters(epsilon=0.01, **sizes)
+    a = sizes["num_positives"] / sizes["positives_per_batch"]
+    b = sizes["num_negatives"] / sizes["negatives_per_batch"]
+    needed = max(a / result.tau1, b / result.tau1, a / result.tau2) / 0.01**2
+    assert result.iterations >= needed * (1 - 1e-9)
+
+
+def test_bags_iterations_are_the_printed_ones_where_these_suffice():
+    # r <= 1: the r^2 that is added to the paper's maximum changes nothing. r > 1, a > b = 1: it decides, T ~ a^2.
+    result = theory.multi_instance_tpauc_parameters(
+        epsilon=0.1,
+        num_positives=7000,
+        num_negatives=16,
+        positives_per_batch=7,
+        negatives_per_batch=16,
+        instances_per_bag=5,
+    )
+    printed = max(1000 * max(5**-0.5, 1000**0.5 / 2), 1000 * 1000**0.5 / 4) * 10**6
+    assert result.iterations == pytest.approx(1000 * 1000 / 4 * 10**6, rel=1e-9)
+    assert result.iterations > 10 * printed
+    assert 1 / (result.lr * 0.1**2) == pytest.approx(printed, rel=1e-9)
+
+
+UNIT = dict(step=10**9, initial_error=0.0, sigma=1.0, gradient_bound=1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "bound", "sizes"),
+    [
+        (theory.sonx_parameters, bounds.sonx_table_bound, SONX),
+        (theory.tpauc_parameters, bounds.tpauc_table_bound, TPAUC),
+        (theory.sonx_moving_average_parameters, bounds.sonx_moving_average_table_bound, SONX),
+    ],
+)
+def test_two_level_error_is_of_order_epsilon_squared(function, bound, sizes):
+    p = function(epsilon=0.05, **sizes)
+    error = bound(**UNIT, **sizes, tau=p.tau, lr=p.lr, lipschitz=1.0)
+    assert error <= (4 + 8) * 0.05**2
+
+
+def test_sont_error_is_of_order_epsilon_squared():
+    p = theory.sont_parameters(epsilon=0.05, **SONT)
+    outer_sizes = {name: value for name, value in SONT.items() if name != "samples_per_pair"}
+    inner = bounds.sont_inner_table_bound(**UNIT, **SONT, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
+    outer = bounds.sont_outer_table_bound(
+        **UNIT, **outer_sizes, tau1=p.tau1, tau2=p.tau2, lr=p.lr, lipschitz_middle=1.0, lipschitz_inner=1.0
+    )
+    assert inner <= 6 * 0.05**2 * (1 + 1e-9)
+    assert outer <= (2 + 2 * 8 * 2**0.5) * 0.05**2 * (1 + 1e-9)
+
+
+def test_moving_average_sont_error_is_of_order_epsilon_squared():
+    p = theory.sont_moving_average_parameters(epsilon=0.05, **SONT)
+    outer_sizes = {name: value for name, value in SONT.items() if name != "samples_per_pair"}
+    inner = bounds.sont_moving_average_inner_table_bound(**UNIT, **SONT, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
+    outer = bounds.sont_moving_average_outer_table_bound(**UNIT, **outer_sizes, tau1=p.tau1, tau2=p.tau2, lipschitz=1.0)
+    assert max(inner, outer) <= 6 * 2**0.5 * 0.05**2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sizes", BAG_SIZES)
+def test_bags_error_is_of_order_epsilon_squared(sizes):
+    # With the printed B_3^(1/2) in the last term of eta the case "last" breaks the bound of the pairs.
+    p = theory.multi_instance_tpauc_parameters(epsilon=0.01, **sizes)
+    pair_sizes = {name: value for name, value in sizes.items() if name != "instances_per_bag"}
+    rest = dict(tau1=p.tau1, lr=p.lr)
+    positive = bounds.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0)
+    negative = bounds.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0, negative=True)
+    pair = bounds.bag_pair_table_bound(
+        **UNIT, **pair_sizes, **rest, tau2=p.tau2, lipschitz_middle=1.0, lipschitz_inner=1.0
+    )
+    assert max(positive, negative) <= 6 * 0.01**2 * (1 + 1e-9)
+    assert pair <= (2 + (2 + 2 + 1) * 16 * 2**0.5) * 0.01**2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
+def test_tau_is_capped(function, sizes, constants):
+    limit = 1.0 if "moving_average" in function.__name__ else 0.5
+    assert set(taus(function(epsilon=3.0, **sizes)).values()) == {limit}
+    assert all(value < limit for value in taus(function(epsilon=0.3, **sizes)).values())
+
+
+@pytest.mark.parametrize(
+    ("function", "full", "expected"),
+    [
+        (theory.sonx_parameters, {**SONX, "blocks_per_batch": 90}, dict(gamma="tau")),
+        (
+            theory.sont_parameters,
+            {**SONT, "outer_per_batch": 60, "inner_per_batch": 45},
+            dict(gamma1="tau1", gamma2="tau2"),
+        ),
+        (theory.tpauc_parameters, {**TPAUC, "positives_per_batch": 70}, dict(gamma="tau")),
+        (
+            theory.multi_instance_tpauc_parameters,
+            {**BAGS, "positives_per_batch": 70, "negatives_per_batch": 300},
+            dict(gamma1="tau1", gamma2="tau1", gamma3="tau2"),
+        ),
+    ],
+)
+def test_full_batch_needs_gamma_one_minus_tau(function, full, expected):
+    result = function(epsilon=0.1, **full)
+    assert gammas(result) == pytest.approx({name: 1 - taus(result)[tau] for name, tau in expected.items()})
+
+
+@pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
+def test_constants_are_factors(function, sizes, constants):
+    plain = function(epsilon=0.05, **sizes)
+    factors = {f"constant_{name}": 0.5 for name in taus(plain)}
+    scaled = function(epsilon=0.05, **sizes, **factors, constant_lr=3.0, constant_iterations=7.0)
+    assert taus(scaled) == pytest.approx({name: 0.5 * value for name, value in taus(plain).items()})
+    assert scaled.lr == pytest.approx(3 * plain.lr)
+    assert scaled.iterations == pytest.approx(7 * plain.iterations, rel=1e-5)
+
+
+@pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
+def test_iterations_is_at_least_one(function, sizes, constants):
+    assert function(epsilon=100.0, **sizes).iterations == 1
+
+
+def test_iterations_does_not_round_up_an_integer():
+    # In floating point (1 / 3)^-6 is 729.0000000000002.
+    result = theory.sonx_parameters(epsilon=1 / 3, num_blocks=1, blocks_per_batch=1, samples_per_block=1)
+    assert result.iterations == 729
+
+
+def test_results_are_frozen():
+    result = theory.sonx_parameters(epsilon=0.1, **SONX)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.tau = 0.3
+
+
+@pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
+@pytest.mark.parametrize("epsilon", [0.0, -0.1, math.nan, math.inf, 1e-30, "0.1", True])
+def test_epsilon_out_of_range(function, sizes, constants, epsilon):
+    with pytest.raises(ValueError, match=rf"{function.__name__}: epsilon must be a number in \[1e-20, 1e\+20\], got"):
+        function(epsilon=epsilon, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "set_name", "batch_name"),
+    [
+        (theory.sonx_parameters, SONX, "num_blocks", "blocks_per_batch"),
+        (theory.sonx_moving_average_parameters, SONX, "num_blocks", "blocks_per_batch"),
+        (theory.sont_parameters, SONT, "num_outer", "outer_per_batch"),
+        (theory.sont_parameters, SONT, "num_inner", "inner_per_batch"),
+        (theory.sont_moving_average_parameters, SONT, "num_outer", "outer_per_batch"),
+        (theory.sont_moving_average_parameters, SONT, "num_inner", "inner_per_batch"),
+        (theory.tpauc_parameters, TPAUC, "num_positives", "positives_per_batch"),
+        (theory.tpauc_parameters, TPAUC, "num_negatives", "negatives_per_batch"),
+        (theory.multi_instance_tpauc_parameters, BAGS, "num_positives", "positives_per_batch"),
+        (theory.multi_instance_tpauc_parameters, BAGS, "num_negatives", "negatives_per_batch"),
+    ],
+)
+def test_batch_larger_than_its_set(function, sizes, set_name, batch_name):
+    size = sizes[set_name]
+    message = f"{function.__name__}: {batch_name} must be at most {set_name} = {size}, got {size + 1}"
+    with pytest.raises(ValueError, match=message):
+        function(epsilon=0.1, **{**sizes, batch_name: size + 1})
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "name"),
+    [
+        (theory.sonx_parameters, SONX, "samples_per_block"),
+        (theory.sonx_moving_average_parameters, SONX, "samples_per_block"),
+        (theory.sont_parameters, SONT, "samples_per_pair"),
+        (theory.sont_moving_average_parameters, SONT, "samples_per_pair"),
+        (theory.multi_instance_tpauc_parameters, BAGS, "instances_per_bag"),
+    ],
+)
+@pytest.mark.parametrize("value", [0, 2.0])
+def test_samples_must_be_a_count_and_have_no_limit(function, sizes, name, value):
+    assert function(epsilon=0.1, **{**sizes, name: 10**6}).iterations >= 1
+    with pytest.raises(ValueError, match=f"{function.__name__}: {name} must be an integer of at least 1, got {value}"):
+        function(epsilon=0.1, **{**sizes, name: value})
+
+
+@pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
+@pytest.mark.parametrize("name", ["constant_lr", "constant_iterations"])
+def test_factors_must_be_positive(function, sizes, constants, name):
+    with pytest.raises(ValueError, match=rf"{function.__name__}: {name} must be a number in \(0, inf\), got 0.0"):
+        function(epsilon=0.1, **sizes, **{name: 0.0})
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "name"),
+    [
+        (theory.sonx_parameters, SONX, "constant_tau"),
+        (theory.sonx_moving_average_parameters, SONX, "constant_tau"),
+        (theory.tpauc_parameters, TPAUC, "constant_tau"),
+        (theory.sont_parameters, SONT, "constant_tau1"),
+        (theory.sont_moving_average_parameters, SONT, "constant_tau2"),
+        (theory.multi_instance_tpauc_parameters, BAGS, "constant_tau2"),
+    ],
+)
+def test_factors_of_tau_must_be_positive(function, sizes, name):
+    with pytest.raises(ValueError, match=rf"{function.__name__}: {name} must be a number in \(0, inf\), got -1.0"):
+        function(epsilon=0.1, **sizes, **{name: -1.0})
+
+
+@pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
+def test_constants_of_rho_bar_must_not_be_negative(function, sizes, constants):
+    bad = {**constants, "lipschitz_outer": -1.0}
+    with pytest.raises(
+        ValueError, match=rf"{function.__name__}: lipschitz_outer must be a number in \[0, inf\), got -1"
+    ):
+        function(epsilon=0.1, **sizes, **bad)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (theory.fcco_weak_convexity, FCCO_CONSTANTS, "dim"),
+        (theory.tcco_weak_convexity, TCCO_CONSTANTS, "dim_middle"),
+        (theory.tcco_weak_convexity, TCCO_CONSTANTS, "dim_inner"),
+        (theory.sonx_parameters, dict(epsilon=0.1, **SONX), "dim"),
+        (theory.sont_parameters, dict(epsilon=0.1, **SONT), "dim_middle"),
+        (theory.sont_moving_average_parameters, dict(epsilon=0.1, **SONT), "dim_inner"),
+    ],
+)
+def test_dimensions_must_be_counts(function, arguments, name):
+    with pytest.raises(ValueError, match=f"{function.__name__}: {name} must be an integer of at least 1, got 0"):
+        function(**arguments, **{name: 0})
+
+
+@pytest.mark.parametrize("name", list(FCCO_CONSTANTS))
+def test_fcco_constants_must_not_be_negative(name):
+    with pytest.raises(ValueError, match=rf"fcco_weak_convexity: {name} must be a number in \[0, inf\), got -0.5"):
+        theory.fcco_weak_convexity(**{**FCCO_CONSTANTS, name: -0.5})
+
+
+@pytest.mark.parametrize("name", list(TCCO_CONSTANTS))
+def test_tcco_constants_must_not_be_negative(name):
+    with pytest.raises(ValueError, match=rf"tcco_weak_convexity: {name} must be a number in \[0, inf\), got -0.5"):
+        theory.tcco_weak_convexity(**{**TCCO_CONSTANTS, name: -0.5})
