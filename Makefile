@@ -17,7 +17,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 setup: $(VENV)/.ready
 
 demo: setup
-	$(BIN)/moreauc study convergence --out $(OUT)
+	$(BIN)/moreauc study convergence --steps 3000 --seeds 8 --out $(OUT)
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -55,7 +55,7 @@ def convergence(
             bar = progress.add_task(f"{len(plan.tasks)} runs, {seeds} seeds each", total=total)
             report = plan.report(out, progress=lambda done: progress.advance(bar, done))
     except ModuleNotFoundError as error:
-        console.print(f"[red]{error}[/red]", highlight=False)
+        console.print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
     section = report.sections[0]
     table = Table(title="Stationarity and gap to the optimum, mean ± std over seeds", title_justify="left")

@@ -1,5 +1,6 @@
 """The losses: each checks a batch, reads and updates its tables, and returns a scalar to call `backward` on."""
 
-from moreauc.criteria.coupled import FCCOLoss, TCCOLoss
+from moreauc.criteria.fcco import FCCOLoss
+from moreauc.criteria.tcco import TCCOLoss
 
 __all__ = ["FCCOLoss", "TCCOLoss"]

@@ -11,6 +11,8 @@ from torch.func import functional_call
 
 from moreauc._checks import check_same_shape, check_shape
 
+Function = Callable[[Tensor, Tensor], Tensor]
+
 
 class Criterion(nn.Module):
     r"""Base of the losses.
@@ -74,3 +76,10 @@ class ParameterSnapshot(nn.Module):
     def evaluate(self, module: nn.Module, *args: Tensor) -> Any:
         """Call `module` with the captured parameters."""
         return functional_call(module, {name: self.get_buffer(key) for name, key in self._names.items()}, args)
+
+
+def check_function(owner: str, name: str, function: Function | nn.Module) -> Function | nn.Module:
+    """Return `function`, which must be callable."""
+    if not callable(function):
+        raise ValueError(f"{owner}: {name} must be callable, got {function!r}")
+    return function

@@ -86,7 +86,8 @@ def draw_bounds(results: list[dict[str, Any]], path: Path) -> None:
                 continue
             label = "table, gamma of the theory" if result["key"][5] == "theory" else "table, moving average"
             steps = [step + 1 for step in result["step"]]
-            axis.plot(steps, result["table_error"], color=COLORS[label], label=f"{label}: measured")
+            width = 3.5 if result["key"][5] == "theory" else 1.5  # the two often lie on each other
+            axis.plot(steps, result["table_error"], color=COLORS[label], linewidth=width, label=f"{label}: measured")
             axis.plot(steps, result["bound"], color=COLORS[label], linestyle="--", label=f"{label}: bound")
         tau, lr, blocks, outer, samples = setting
         axis.set_title(rf"$\tau$={tau:g}, $\eta$={lr:g}, n={blocks}, $B_1$={outer}, $B_2$={samples}", fontsize=10)
@@ -97,7 +98,7 @@ def draw_bounds(results: list[dict[str, Any]], path: Path) -> None:
     for axis in axes[:, 0]:
         axis.set_ylabel("mean table error")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     _save(plt, figure, path)
 
 

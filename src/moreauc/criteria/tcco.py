@@ -1,11 +1,6 @@
-r"""The general losses for functions the user brings: two levels (FCCO, solved by SONX) and three (TCCO, by SONT).
+r"""The three-level loss for functions the user brings (TCCO, solved by SONT).
 
-.. math::
-
-    F(w) = \frac1n \sum_i f_i(g_i(w)), \qquad
-    F(w) = \frac1{n_1} \sum_i f_i\Big(\frac1{n_2} \sum_j g_i(h_{ij}(w))\Big)
-
-The losses own the tables; the weights are moved by any `torch.optim` optimizer.
+The loss owns the tables; the weights are moved by any `torch.optim` optimizer.
 
 Reference: Hu, Zhu and Yang, "Non-Smooth Weakly-Convex Finite-sum Coupled Compositional Optimization", NeurIPS 2023,
 arXiv:2310.03234.
@@ -13,136 +8,15 @@ arXiv:2310.03234.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_finite, check_floating, check_index, check_shape
-from moreauc.criteria._base import Criterion, ParameterSnapshot, straight_through
+from moreauc.criteria._base import Criterion, Function, ParameterSnapshot, check_function, straight_through
 from moreauc.rules import Gamma, UpdateRule
 from moreauc.tables import EstimatorTable
-
-Function = Callable[[Tensor, Tensor], Tensor]
-
-
-class FCCOLoss(Criterion):
-    r"""Two-level coupled compositional loss, :math:`F(w) = \frac1n \sum_i f_i(g_i(w))` (SONX).
-
-    In training mode a call with a batch of blocks :math:`B_1` is one iteration of Algorithm 1, or of Algorithm 6 where
-    `gamma` is 0. With `inner` :math:`= g_i(w_t; B_{2,i})` and `previous_inner` :math:`= g_i(w_{t-1}; B_{2,i})`:
-
-    .. math::
-
-        u_{i,t+1} &= (1 - \tau) u_{i,t} + \tau g_i(w_t; B_{2,i})
-            + \gamma (g_i(w_t; B_{2,i}) - g_i(w_{t-1}; B_{2,i})) && \text{(line 4)} \\
-        G_t &= \frac1{B_1} \sum_{i \in B_1} \partial g_i(w_t; B_{2,i})\, \partial f_i(u_{i,t}) && \text{(line 5)}
-
-    The gradient uses the row before its update, :math:`u_{i,t}`. The value returned is
-    :math:`\frac1{B_1} \sum_i f_i(u_{i,t})`. A row's first visit fills it with the first observed value, unless
-    `initial` is given (see :class:`~moreauc.tables.EstimatorTable`). Where `outer` is a module with parameters of its
-    own, their gradient is :math:`\frac1{B_1} \sum_i \partial_s f_i(u_{i,t}; s)`; give them to an optimizer.
-
-    In `eval()` mode a call returns :math:`\frac1{B_1} \sum_i f_i(\text{inner}_i)` and changes nothing.
-
-    Args:
-        num_blocks: number of blocks :math:`n`.
-        outer: `outer(u, index) -> (B1,)`, the functions :math:`f_i` at the rows `u`, which have the shape of `inner`.
-            Any function differentiable almost everywhere, or an `nn.Module`.
-        dim: length of a block's value.
-        tau: averaging weight in (0, 1]. A plain attribute: a schedule may change it.
-        gamma: correction weight, at least 0, or "theory" for :math:`\frac{n - B_1}{B_1 (1 - \tau)} + (1 - \tau)` with
-            the batch's own :math:`B_1`; 0 is the moving average. May be changed, too.
-        bound: radius of the ball that rows are projected onto after the update; None for no projection.
-        initial: :math:`u_{i,0}`, a number or a tensor of shape `(num_blocks, dim)` (`(num_blocks,)` where `dim` is 1).
-
-    Shape:
-        - inner, previous_inner: `(B1, dim)`, or `(B1,)` where `dim` is 1
-        - index: `(B1,)`, block numbers in [0, num_blocks), no repeats
-        - output: scalar
-
-    Raises:
-        ValueError: for an argument out of range, a batch of the wrong shape, type or device, NaN or infinity, an index
-            out of range or repeated, `gamma` above 0 without `previous_inner`, and an `outer` that returns the wrong
-            shape, NaN or a constant; before any state has changed.
-
-    Example:
-        >>> criterion = FCCOLoss(4, lambda u, index: torch.relu(u), tau=0.5)
-        >>> inner = torch.tensor([3.0, -1.0], requires_grad=True)
-        >>> loss = criterion(inner, torch.tensor([2, 0]))
-        >>> loss.backward()
-        >>> loss.item(), inner.grad, criterion.u
-        (1.5, tensor([0.5000, 0.0000]), tensor([-1.,  0.,  3.,  0.]))
-    """
-
-    def __init__(
-        self,
-        num_blocks: int,
-        outer: Function | nn.Module,
-        *,
-        dim: int = 1,
-        tau: float,
-        gamma: Gamma = 0.0,
-        bound: float | None = None,
-        initial: float | Tensor | None = None,
-    ) -> None:
-        super().__init__()
-        self.num_blocks = check_count(self._owner, "num_blocks", num_blocks)
-        self.dim = check_count(self._owner, "dim", dim)
-        self.outer = _check_callable(self._owner, "outer", outer)
-        rule = UpdateRule(self._owner, tau, gamma, bound)
-        self.table_u = EstimatorTable(self.num_blocks, self.dim, rule=rule, initial=initial)
-
-    @property
-    def u(self) -> Tensor:
-        """The rows, shape `(num_blocks, dim)`, or `(num_blocks,)` where `dim` is 1. A view of the buffer."""
-        return self.table_u.values.squeeze(1) if self.dim == 1 else self.table_u.values
-
-    @property
-    def tau(self) -> float:
-        """Averaging weight in (0, 1]."""
-        return self.table_u.rule.tau
-
-    @tau.setter
-    def tau(self, value: float) -> None:
-        self.table_u.rule = replace(self.table_u.rule, tau=value)
-
-    @property
-    def gamma(self) -> Gamma:
-        """Correction weight."""
-        return self.table_u.rule.gamma
-
-    @gamma.setter
-    def gamma(self, value: Gamma) -> None:
-        self.table_u.rule = replace(self.table_u.rule, gamma=value)
-
-    def forward(self, inner: Tensor, index: Tensor, previous_inner: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        owner, table = self._owner, self.table_u
-        check_floating(owner, "inner", inner)
-        check_shape(owner, "inner", inner, [("B1", self.dim), ("B1",)] if self.dim == 1 else [("B1", self.dim)])
-        check_device(owner, "inner", inner, table.values.device)
-        size = len(inner)
-        index = check_index(owner, "index", index, self.num_blocks, length=size, unique=self.training)
-        index = index.to(inner.device)
-        if not self.training:
-            value = self._call("outer", self.outer, inner, index, (size,), (size, 1))
-            check_finite(owner, inner=inner, **{"what outer returns": value})
-            return value.mean()
-
-        before = None
-        if table.rule.corrects:
-            self._check_previous("previous_inner", previous_inner, "inner", inner, gammas="gamma")
-            before = previous_inner
-        check_finite(owner, inner=inner, previous_inner=before)
-        now = inner.detach().reshape(size, self.dim)
-        row = table.read(index, fill=now)
-        value = self._call("outer", self.outer, straight_through(row.view_as(inner), inner), index, (size,), (size, 1))
-        new = table.propose(row, now, None if before is None else before.detach().reshape(size, self.dim))
-        check_finite(owner, **{"what outer returns": value, "the updated table row": new})
-        table.write(index, row, new)
-        return value.mean()
 
 
 class TCCOLoss(Criterion):
@@ -193,7 +67,7 @@ class TCCOLoss(Criterion):
         - output: scalar
 
     Raises:
-        ValueError: as for :class:`FCCOLoss`; `previous_h` is needed where `gamma1` is above 0.
+        ValueError: as for :class:`~moreauc.FCCOLoss`; `previous_h` is needed where `gamma1` is above 0.
 
     Example:
         >>> criterion = TCCOLoss(3, 4, lambda u, i: torch.relu(u - 1), lambda v, i: v.abs(), tau1=0.5, tau2=0.5)
@@ -227,8 +101,8 @@ class TCCOLoss(Criterion):
         self.num_inner = check_count(owner, "num_inner", num_inner)
         self.dim_middle = check_count(owner, "dim_middle", dim_middle)
         self.dim_inner = check_count(owner, "dim_inner", dim_inner)
-        self.outer = _check_callable(owner, "outer", outer)
-        self.middle = _check_callable(owner, "middle", middle)
+        self.outer = check_function(owner, "outer", outer)
+        self.middle = check_function(owner, "middle", middle)
         rule_v = UpdateRule(owner, tau1, gamma1, bound, suffix="1")
         rule_u = UpdateRule(owner, tau2, gamma2, suffix="2")
         if isinstance(initial_v, Tensor) and initial_v.ndim > 0:
@@ -383,9 +257,3 @@ class TCCOLoss(Criterion):
             value = self.previous_middle.evaluate(self.middle, old, index)
         mean = value.mean(dim=1).reshape(now.shape).to(now.dtype)
         return torch.where(self.table_v.step == 0, now, mean)  # before the first iteration nothing was different
-
-
-def _check_callable(owner: str, name: str, function: Function | nn.Module) -> Function | nn.Module:
-    if not callable(function):
-        raise ValueError(f"{owner}: {name} must be callable, got {function!r}")
-    return function

@@ -1,0 +1,142 @@
+"""The loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_count, check_real, check_shape
+from moreauc.optim import PreviousIterate
+from moreauc.problems import Problem, ThreeLevelProblem, TwoLevelProblem
+from moreauc.solver._batches import Batches
+from moreauc.solver._engines import make_engine
+from moreauc.solver._record import Recorder, Run
+from moreauc.solver.methods import SONT, SONX, Method, Schedule, at_step
+
+
+def minimize(
+    problem: Problem,
+    method: Method,
+    *,
+    steps: int,
+    lr: Schedule,
+    outer_per_batch: int = 8,
+    inner_per_batch: int = 8,
+    samples_per_batch: int = 4,
+    seeds: Sequence[int] = (0,),
+    start: Tensor | None = None,
+    warm_start: bool = True,
+    records: int = 40,
+    rho_bar: float | None = None,
+    stationarity: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    r"""Minimise a problem and record what a researcher wants to see.
+
+    Args:
+        problem: a :class:`~moreauc.problems.TwoLevelProblem` or :class:`~moreauc.problems.ThreeLevelProblem`.
+        method: SONX, SONT, PlugIn or Subgradient of :mod:`moreauc.solver`, with its parameters.
+        steps: number of iterations :math:`T`.
+        lr: step size :math:`\eta`, or a function of the step number.
+        outer_per_batch: blocks (outer items) of a batch, :math:`B_1`, drawn without replacement.
+        inner_per_batch: inner items of a batch of a three-level problem, :math:`B_2`, drawn without replacement.
+        samples_per_batch: samples for each innermost expectation (:math:`B_2` of SONX, :math:`B_3` of SONT), drawn
+            with replacement.
+        seeds: one run for each.
+        start: :math:`w_0`, shape `(dim,)`; the problem's own by default.
+        warm_start: fill all table rows at :math:`w_0` before the first step, from a batch of samples each (as
+            Algorithm 3 does for `v`); these samples are counted. Otherwise rows fill at their first visit.
+        records: about how many steps to record, spread evenly in the logarithm of the step number.
+        rho_bar: :math:`\bar\rho` of the Moreau envelope that measures stationarity; twice the problem's modulus, or 1
+            for a convex problem, by default.
+        stationarity: whether to measure it (it costs a proximal step for each record and seed).
+        progress: called with the number of steps done since the last call.
+
+    Returns:
+        The iterates and the history.
+
+    Raises:
+        ValueError: for an argument out of range, or a method that does not fit the problem.
+
+    Example:
+        >>> from moreauc.problems import CVaRAbsoluteLoss
+        >>> problem = CVaRAbsoluteLoss(num_blocks=10, num_samples=5, num_features=2)
+        >>> run = minimize(problem, SONX(tau=0.2, gamma=0.1), steps=300, lr=0.02, seeds=[0, 1])
+        >>> bool((run.objective[:, -1] < run.objective[:, 0]).all())
+        True
+    """
+    steps = check_count("minimize", "steps", steps)
+    records = check_count("minimize", "records", records)
+    if not len(seeds):
+        raise ValueError("minimize: seeds must not be empty, got []")
+    sizes = _check_sizes(problem, method, outer_per_batch, inner_per_batch, samples_per_batch)
+    if rho_bar is None:
+        rho_bar = 2.0 * problem.weak_convexity or 1.0
+    rho_bar = check_real("minimize", "rho_bar", rho_bar, low=problem.weak_convexity, low_open=True)
+    point = problem.start if start is None else torch.as_tensor(start, dtype=torch.float64)
+    check_shape("minimize", "start", point, [(problem.dim,)])
+
+    batches = Batches(problem, sizes, seeds)
+    engine = make_engine(problem, method, point, batches, warm_start)
+    optimizer = torch.optim.SGD([engine.w], lr=0.0)
+    previous = PreviousIterate(engine.model, optimizer) if engine.corrects else None
+    recorder = Recorder(problem, engine, rho_bar if stationarity else None, tuple(seeds))
+    drawn_step = torch.tensor([torch.randint(steps, (), generator=g) for g in batches.generators])
+    drawn = engine.w.detach().clone()
+    marks = _marks(steps, records)
+    done = 0
+    for step in range(steps):
+        drawn[drawn_step == step] = engine.w.detach()[drawn_step == step]
+        if step in marks:
+            recorder.record(step)
+            if progress is not None and step > done:
+                progress(step - done)
+                done = step
+        engine.set_step(step)
+        for group in optimizer.param_groups:
+            # the loss is a mean over all replicas, each of which takes its own full step
+            group["lr"] = at_step(lr, step, "lr") * len(seeds)
+        loss = engine.loss(batches.draw(step) if engine.draws else (), previous)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+    recorder.record(steps)
+    if progress is not None:
+        progress(steps - done)
+    options = {"method": repr(method), "lr": lr if isinstance(lr, float) else repr(lr), "steps": steps, **sizes}
+    options |= {"rho_bar": rho_bar, "warm_start": warm_start}
+    options |= {name: value for name, value in vars(method).items() if isinstance(value, float | str)}
+    return recorder.finish(engine.w.detach().clone(), drawn, drawn_step, options)
+
+
+def _check_sizes(problem: Problem, method: Method, outer: int, inner: int, samples: int) -> dict[str, int]:
+    if isinstance(problem, TwoLevelProblem):
+        if isinstance(method, SONT):
+            raise ValueError("minimize: method must be SONX, PlugIn or Subgradient for a two-level problem, got SONT")
+    elif isinstance(problem, ThreeLevelProblem):
+        if isinstance(method, SONX):
+            raise ValueError("minimize: method must be SONT, PlugIn or Subgradient for a three-level problem, got SONX")
+    else:
+        kind = type(problem).__name__
+        raise ValueError(f"minimize: problem must be a TwoLevelProblem or ThreeLevelProblem, got {kind}")
+    sizes = {
+        "outer_per_batch": check_count("minimize", "outer_per_batch", outer),
+        "samples_per_batch": check_count("minimize", "samples_per_batch", samples),
+    }
+    limits = {"outer_per_batch": problem.num_outer}
+    if isinstance(problem, ThreeLevelProblem):
+        sizes["inner_per_batch"] = check_count("minimize", "inner_per_batch", inner)
+        limits["inner_per_batch"] = problem.num_inner
+    for name, limit in limits.items():
+        if sizes[name] > limit:
+            raise ValueError(f"minimize: {name} must be at most {limit}, the number of items, got {sizes[name]}")
+    return sizes
+
+
+def _marks(steps: int, records: int) -> set[int]:
+    """Steps to record: the first, then evenly in the logarithm."""
+    ratio = math.log(steps + 1) / records
+    return {0} | {round(math.exp(ratio * k)) - 1 for k in range(1, records)}
