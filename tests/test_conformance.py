@@ -73,6 +73,30 @@ def test_moves_to_another_type(case, dtype):
     assert gradient.dtype == dtype and torch.isfinite(loss)
 
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@EVERY
+@pytest.mark.parametrize("device", DEVICES)
+def test_moves_to_another_device_and_goes_on_the_same(case, device):
+    here, there = case.build(), case.build()
+    step(here, case, 0)
+    step(there, case, 0)
+    there.to(device)
+    for number in range(1, 4):
+        loss, gradient = step(here, case, number)
+
+        moved = {name: value.to(device) for name, value in case.batch(number).items()}
+        moved[case.values[0]].requires_grad_()
+        other = there(**moved)
+        other.backward()
+        torch.testing.assert_close(other.detach().cpu(), loss)
+        torch.testing.assert_close(moved[case.values[0]].grad.cpu(), gradient)
+        assert there.u.device.type == device
+    for name, value in state(here).items():
+        torch.testing.assert_close(there.state_dict()[name].cpu(), value)
+
+
 @EVERY
 def test_table_is_as_wide_as_what_it_averages(case):
     criterion = case.build()

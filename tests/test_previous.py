@@ -14,6 +14,9 @@ from torch.nn.functional import dropout
 
 from moreauc import PreviousIterate
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+ON_EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
+
 
 class Net(nn.Module):
     """Dropout by module and by function, batch norm, and a counter that is a buffer."""
@@ -44,15 +47,25 @@ OPTIMIZERS = {
 }
 
 
-def evaluate(model, weights, x, random_state):
+def random_state():
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+
+def set_random_state(state):
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])
+
+
+def evaluate(model, weights, x, state):
     """The model at other weights, by hand: a deep copy, loaded, run from a random state."""
     twin = copy.deepcopy(model)
     twin.load_state_dict({**twin.state_dict(), **weights})
-    present = torch.get_rng_state()
-    torch.set_rng_state(random_state)
+    present = random_state()
+    set_random_state(state)
     with torch.no_grad():
         result = twin(x)
-    torch.set_rng_state(present)
+    set_random_state(present)
     return result
 
 
@@ -68,16 +81,17 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
+@ON_EACH_DEVICE
 @pytest.mark.parametrize("first", ["model", "previous"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_equals_the_old_model_with_the_same_masks(name, first):
-    model = Net()
+def test_equals_the_old_model_with_the_same_masks(name, first, device):
+    model = Net().to(device)
     optimizer = OPTIMIZERS[name](model.parameters())
     previous = PreviousIterate(model, optimizer)
     old = weights_of(model)
     for _ in range(4):
-        x = torch.randn(6, 5)
-        start = torch.get_rng_state()
+        x = torch.randn(6, 5, device=device)
+        start = random_state()
         if first == "model":
             scores = model(x)
             before = previous(x)
@@ -94,23 +108,24 @@ def test_equals_the_old_model_with_the_same_masks(name, first):
         assert not same(old, weights_of(model))
 
 
-def test_training_is_bit_for_bit_what_it_is_without_it():
+@ON_EACH_DEVICE
+def test_training_is_bit_for_bit_what_it_is_without_it(device):
     """Weights, gradients, buffers and the random stream: a call leaves no trace."""
     runs = []
     for use in (False, True):
         torch.manual_seed(3)
-        model = Net()
+        model = Net().to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         previous = PreviousIterate(model, optimizer)
         for _ in range(5):
-            x = torch.randn(6, 5)
+            x = torch.randn(6, 5, device=device)
             scores = model(x)
             if use:
                 previous(x)
             optimizer.zero_grad()
             scores.square().sum().backward()
             optimizer.step()
-        runs.append({**model.state_dict(), "random": torch.get_rng_state()})
+        runs.append({**model.state_dict(), "random": torch.cat([random_state()[0], *random_state()[1]])})
     assert same(*runs)
     assert runs[1]["calls"] == 5
 
@@ -165,7 +180,7 @@ def test_gradient_accumulation_does_not_shift():
     optimizer.zero_grad()
     for _ in range(3):
         x = torch.randn(6, 5)
-        start = torch.get_rng_state()
+        start = random_state()
         model(x).sum().backward()
         assert torch.equal(previous(x), evaluate(model, old, x, start))
 
@@ -302,15 +317,16 @@ def test_tied_weights():
     assert list(previous.state_dict()["weights"]) == ["encode.weight"]
 
 
+@ON_EACH_DEVICE
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype):
-    model = Net().to(dtype)
+def test_half_precision(dtype, device):
+    model = Net().to(device, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     previous = PreviousIterate(model, optimizer)
     old = weights_of(model)
     for _ in range(2):
-        x = torch.randn(6, 5, dtype=dtype)
-        start = torch.get_rng_state()
+        x = torch.randn(6, 5, dtype=dtype, device=device)
+        start = random_state()
         scores = model(x)
         before = previous(x)
         assert before.dtype == dtype
@@ -320,34 +336,36 @@ def test_half_precision(dtype):
         optimizer.step()
 
 
+@ON_EACH_DEVICE
 @pytest.mark.parametrize("first", ["model", "previous"])
-def test_autocast_does_not_mix_the_weights_up(first):
+def test_autocast_does_not_mix_the_weights_up(first, device):
     """Autocast caches the cast weights of a leaf; the cache must not carry w_t into the old model, nor back."""
-    model = nn.Linear(4, 3)
+    model = nn.Linear(4, 3).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     previous = PreviousIterate(model, optimizer)
-    x = torch.randn(5, 4)
+    x = torch.randn(5, 4, device=device)
     model(x).sum().backward()
     old = copy.deepcopy(model)
     optimizer.step()
     optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(device, dtype=torch.bfloat16):
         if first == "model":
             scores, before = model(x), previous(x)
         else:
             before, scores = previous(x), model(x)
         scores.sum().backward()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(device, dtype=torch.bfloat16):
         assert torch.equal(before, old(x).detach())
     assert not torch.equal(before, scores.detach())
     assert model.weight.grad is not None and model.weight.grad.abs().sum() > 0
     assert torch.is_autocast_cache_enabled()
 
 
+@ON_EACH_DEVICE
 @pytest.mark.parametrize("style", ["wrapper", "in place"])
-def test_compiled_modules(style):
+def test_compiled_modules(style, device):
     torch._dynamo.reset()
-    bare = Net()
+    bare = Net().to(device)
     if style == "wrapper":
         model = torch.compile(bare, backend="aot_eager")
     else:
@@ -356,7 +374,7 @@ def test_compiled_modules(style):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     previous = PreviousIterate(model, optimizer)
     for _ in range(3):
-        x = torch.randn(6, 5)
+        x = torch.randn(6, 5, device=device)
         scores = model(x)
         calls = int(bare.calls)
         before = previous(x)
@@ -367,8 +385,8 @@ def test_compiled_modules(style):
         scores.square().sum().backward()
         optimizer.step()
     bare.eval()
-    x = torch.randn(6, 5)
-    twin = Net()
+    x = torch.randn(6, 5, device=device)
+    twin = Net().to(device)
     twin.load_state_dict({**bare.state_dict(), **old})
     torch.testing.assert_close(previous(x), twin.eval()(x).detach())
     assert all(not name.startswith("_orig_mod") for name in previous.state_dict()["weights"])
@@ -385,7 +403,7 @@ def test_distributed_data_parallel(tmp_path):
         old = weights_of(bare)
         for _ in range(3):
             x = torch.randn(6, 5)
-            start = torch.get_rng_state()
+            start = random_state()
             scores = model(x)
             before = previous(x)
             assert torch.equal(before, evaluate(bare, old, x, start))

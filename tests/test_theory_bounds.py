@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from moreauc import theory
 from moreauc.rules import theory_gamma, update_row
-from moreauc.theory import bounds
 
 COMMON = dict(step=3, initial_error=5.0, sigma=1.5, gradient_bound=2.5)
 SONX = dict(num_blocks=90, blocks_per_batch=6, samples_per_block=9)
@@ -14,35 +14,35 @@ PAIRS = dict(num_outer=60, num_inner=45, outer_per_batch=5, inner_per_batch=3)
 BAGS = dict(num_positives=70, num_negatives=300, positives_per_batch=7, negatives_per_batch=16)
 
 CASES = {
-    "lem:16": (bounds.sonx_table_bound, dict(**COMMON, **SONX, tau=0.25, lr=0.01, lipschitz=3.0)),
-    "lem:19": (bounds.sonx_moving_average_table_bound, dict(**COMMON, **SONX, tau=0.25, lr=0.01, lipschitz=3.0)),
+    "lem:16": (theory.sonx_table_bound, dict(**COMMON, **SONX, tau=0.25, lr=0.01, lipschitz=3.0)),
+    "lem:19": (theory.sonx_moving_average_table_bound, dict(**COMMON, **SONX, tau=0.25, lr=0.01, lipschitz=3.0)),
     "lem:13": (
-        bounds.sont_inner_table_bound,
+        theory.sont_inner_table_bound,
         dict(**COMMON, **PAIRS, samples_per_pair=4, tau1=0.25, lr=0.01, lipschitz=3.0),
     ),
     "lem:20": (
-        bounds.sont_moving_average_inner_table_bound,
+        theory.sont_moving_average_inner_table_bound,
         dict(**COMMON, **PAIRS, samples_per_pair=4, tau1=0.25, lr=0.01, lipschitz=3.0),
     ),
     "lem:14": (
-        bounds.sont_outer_table_bound,
+        theory.sont_outer_table_bound,
         dict(**COMMON, **PAIRS, tau1=0.1, tau2=0.25, lr=0.01, lipschitz_middle=3.0, lipschitz_inner=7.0),
     ),
     "lem:21": (
-        bounds.sont_moving_average_outer_table_bound,
+        theory.sont_moving_average_outer_table_bound,
         dict(**COMMON, **PAIRS, tau1=0.1, tau2=0.25, lipschitz=3.0),
     ),
-    "lem:22": (bounds.tpauc_table_bound, dict(**COMMON, **BAGS, tau=0.25, lr=0.01, lipschitz=3.0)),
+    "lem:22": (theory.tpauc_table_bound, dict(**COMMON, **BAGS, tau=0.25, lr=0.01, lipschitz=3.0)),
     "lem:11+": (
-        bounds.bag_table_bound,
+        theory.bag_table_bound,
         dict(**COMMON, **BAGS, instances_per_bag=4, tau1=0.25, lr=0.01, lipschitz=3.0),
     ),
     "lem:11-": (
-        bounds.bag_table_bound,
+        theory.bag_table_bound,
         dict(**COMMON, **BAGS, instances_per_bag=4, tau1=0.25, lr=0.01, lipschitz=3.0, negative=True),
     ),
     "lem:12": (
-        bounds.bag_pair_table_bound,
+        theory.bag_pair_table_bound,
         dict(**COMMON, **BAGS, tau1=0.1, tau2=0.25, lr=0.01, lipschitz_middle=3.0, lipschitz_inner=7.0),
     ),
 }
@@ -305,10 +305,10 @@ def simulated_errors(gamma, tau, *, lr, steps, runs):
 @pytest.mark.parametrize(
     ("bound", "tau", "gamma"),
     [
-        (bounds.sonx_table_bound, 0.25, theory_gamma(12, 3, 0.25)),
-        (bounds.sonx_table_bound, 0.5, theory_gamma(12, 3, 0.5)),
-        (bounds.sonx_moving_average_table_bound, 0.25, 0.0),
-        (bounds.sonx_moving_average_table_bound, 1.0, 0.0),
+        (theory.sonx_table_bound, 0.25, theory_gamma(12, 3, 0.25)),
+        (theory.sonx_table_bound, 0.5, theory_gamma(12, 3, 0.5)),
+        (theory.sonx_moving_average_table_bound, 0.25, 0.0),
+        (theory.sonx_moving_average_table_bound, 1.0, 0.0),
     ],
 )
 def test_bound_holds_in_a_simulation(bound, tau, gamma, steps):

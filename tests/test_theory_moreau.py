@@ -10,8 +10,9 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from moreauc.theory import moreau_envelope
+from moreauc.theory._bundle import Solver
 from moreauc.theory._quadratic import solve_simplex
-from moreauc.theory.moreau import _Solver, moreau_envelope
 
 
 def soft(w, rho_bar):
@@ -266,7 +267,7 @@ def test_running_out_of_evaluations_is_an_error():
 
 def test_forgetting_old_cuts_keeps_the_best_point_and_the_proof():
     w = torch.tensor([0.3, 1.7], dtype=torch.float64)
-    solver = _Solver(lambda x: x.abs().sum(), w, 1.0, 0.0, 1e-8, 1000)
+    solver = Solver(lambda x: x.abs().sum(), w, 1.0, 0.0, 1e-8, 1000)
     for point in np.random.default_rng(0).normal(size=(300, 2)):
         solver.evaluate(point)
     before, best = solver.prove(), solver.points[solver.centre]

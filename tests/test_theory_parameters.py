@@ -5,8 +5,7 @@ import math
 
 import pytest
 
-from moreauc.theory import bounds
-from moreauc.theory import parameters as theory
+from moreauc import theory
 
 SONX = dict(num_blocks=90, blocks_per_batch=6, samples_per_block=9)
 SONT = dict(num_outer=60, num_inner=45, outer_per_batch=5, inner_per_batch=3, samples_per_pair=7)
@@ -356,9 +355,9 @@ UNIT = dict(step=10**9, initial_error=0.0, sigma=1.0, gradient_bound=1.0)
 @pytest.mark.parametrize(
     ("function", "bound", "sizes"),
     [
-        (theory.sonx_parameters, bounds.sonx_table_bound, SONX),
-        (theory.tpauc_parameters, bounds.tpauc_table_bound, TPAUC),
-        (theory.sonx_moving_average_parameters, bounds.sonx_moving_average_table_bound, SONX),
+        (theory.sonx_parameters, theory.sonx_table_bound, SONX),
+        (theory.tpauc_parameters, theory.tpauc_table_bound, TPAUC),
+        (theory.sonx_moving_average_parameters, theory.sonx_moving_average_table_bound, SONX),
     ],
 )
 def test_two_level_error_is_of_order_epsilon_squared(function, bound, sizes):
@@ -370,8 +369,8 @@ def test_two_level_error_is_of_order_epsilon_squared(function, bound, sizes):
 def test_sont_error_is_of_order_epsilon_squared():
     p = theory.sont_parameters(epsilon=0.05, **SONT)
     outer_sizes = {name: value for name, value in SONT.items() if name != "samples_per_pair"}
-    inner = bounds.sont_inner_table_bound(**UNIT, **SONT, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
-    outer = bounds.sont_outer_table_bound(
+    inner = theory.sont_inner_table_bound(**UNIT, **SONT, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
+    outer = theory.sont_outer_table_bound(
         **UNIT, **outer_sizes, tau1=p.tau1, tau2=p.tau2, lr=p.lr, lipschitz_middle=1.0, lipschitz_inner=1.0
     )
     assert inner <= 6 * 0.05**2 * (1 + 1e-9)
@@ -381,8 +380,8 @@ def test_sont_error_is_of_order_epsilon_squared():
 def test_moving_average_sont_error_is_of_order_epsilon_squared():
     p = theory.sont_moving_average_parameters(epsilon=0.05, **SONT)
     outer_sizes = {name: value for name, value in SONT.items() if name != "samples_per_pair"}
-    inner = bounds.sont_moving_average_inner_table_bound(**UNIT, **SONT, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
-    outer = bounds.sont_moving_average_outer_table_bound(**UNIT, **outer_sizes, tau1=p.tau1, tau2=p.tau2, lipschitz=1.0)
+    inner = theory.sont_moving_average_inner_table_bound(**UNIT, **SONT, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
+    outer = theory.sont_moving_average_outer_table_bound(**UNIT, **outer_sizes, tau1=p.tau1, tau2=p.tau2, lipschitz=1.0)
     assert max(inner, outer) <= 6 * 2**0.5 * 0.05**2 * (1 + 1e-9)
 
 
@@ -392,9 +391,9 @@ def test_bags_error_is_of_order_epsilon_squared(sizes):
     p = theory.multi_instance_tpauc_parameters(epsilon=0.01, **sizes)
     pair_sizes = {name: value for name, value in sizes.items() if name != "instances_per_bag"}
     rest = dict(tau1=p.tau1, lr=p.lr)
-    positive = bounds.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0)
-    negative = bounds.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0, negative=True)
-    pair = bounds.bag_pair_table_bound(
+    positive = theory.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0)
+    negative = theory.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0, negative=True)
+    pair = theory.bag_pair_table_bound(
         **UNIT, **pair_sizes, **rest, tau2=p.tau2, lipschitz_middle=1.0, lipschitz_inner=1.0
     )
     assert max(positive, negative) <= 6 * 0.01**2 * (1 + 1e-9)
