@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/moreauc study convergence --steps 3000 --seeds 8 --out $(OUT)
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -59,6 +59,7 @@ class FCCOLoss(Criterion):
             shape, NaN or a constant; before any state has changed.
 
     Example:
+        >>> import torch
         >>> criterion = FCCOLoss(4, lambda u, index: torch.relu(u), tau=0.5)
         >>> inner = torch.tensor([3.0, -1.0], requires_grad=True)
         >>> loss = criterion(inner, torch.tensor([2, 0]))
