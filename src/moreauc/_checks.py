@@ -86,8 +86,7 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
     A finite sum has finite terms, and is cheap; only where it is not finite are the entries looked at.
     """
     present = {name: value.detach() for name, value in tensors.items() if value is not None}
-    sums = [value.sum() for value in present.values()]
-    if math.isfinite(sums[0] if len(sums) == 1 else torch.stack([total.double() for total in sums]).sum()):
+    if math.isfinite(sum(value.sum() for value in present.values())):
         return
     for name, value in present.items():
         bad = value[~torch.isfinite(value)]

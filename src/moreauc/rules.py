@@ -67,7 +67,7 @@ def update_row(
     if gamma != 0.0:
         if before is None:
             raise ValueError("update_row: before must be given where gamma is not 0, got None")
-        new = new + gamma * (now - before)
+        new = torch.add(new, now - before, alpha=gamma)
     return new if bound is None else project(new, bound)
 
 

@@ -43,7 +43,7 @@ class EstimatorTable(nn.Module):
     Attributes:
         values: the rows, shape `(num_rows, dim)`.
         visited: which rows hold a value, shape `(num_rows,)`.
-        step: number of iterations done, a 0-d integer tensor.
+        step: with `keep_previous`, the number of iterations done, a 0-d integer tensor.
 
     Example:
         >>> table = EstimatorTable(5, rule=UpdateRule("example", tau=0.5))
@@ -77,8 +77,8 @@ class EstimatorTable(nn.Module):
         self.keep_previous = keep_previous
         self.register_buffer("values", self._initial_values(initial, argument))
         self.register_buffer("visited", torch.full((self.num_rows,), initial is not None))
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         if keep_previous:
+            self.register_buffer("step", torch.zeros((), dtype=torch.int64))
             self.register_buffer("replaced", torch.zeros_like(self.values))
             self.register_buffer("written", torch.full((self.num_rows,), _NEVER, dtype=torch.int64))
 
@@ -133,9 +133,9 @@ class EstimatorTable(nn.Module):
         if self.keep_previous:
             self.replaced.index_copy_(0, index, row)
             self.written.index_copy_(0, index, self.step.expand(len(index)))
+            self.step += 1
         self.values.index_copy_(0, index, new)
         self.visited.index_fill_(0, index, True)
-        self.step += 1
 
     def _widen(self, dtype: torch.dtype) -> None:
         wide = torch.promote_types(self.values.dtype, dtype)

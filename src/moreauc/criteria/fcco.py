@@ -127,11 +127,11 @@ class FCCOLoss(Criterion):
         if table.rule.corrects:
             self._check_previous("previous_inner", previous_inner, "inner", inner, gammas="gamma")
             before = previous_inner
-        check_finite(owner, inner=inner, previous_inner=before)
         now = inner.detach().reshape(size, self.dim)
         row = table.read(index, fill=now)
         value = self._call("outer", self.outer, straight_through(row.view_as(inner), inner), index, (size,), (size, 1))
         new = table.propose(row, now, None if before is None else before.detach().reshape(size, self.dim))
-        check_finite(owner, **{"what outer returns": value, "the updated table row": new})
+        results = {"what outer returns": value, "the updated table row": new}
+        check_finite(owner, inner=inner, previous_inner=before, **results)
         table.write(index, row, new)
         return value.mean()

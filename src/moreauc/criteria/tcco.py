@@ -195,7 +195,6 @@ class TCCOLoss(Criterion):
         if self.table_v.rule.corrects:
             self._check_previous("previous_h", previous_h, "h", h, gammas="gamma1")
             before = previous_h
-        check_finite(owner, h=h, previous_h=before)
 
         now_v = h.detach().reshape(-1, self.dim_inner)
         row_v = self.table_v.read(pairs, fill=now_v)
@@ -211,15 +210,9 @@ class TCCOLoss(Criterion):
             before_u = self._middle_before(old, outer_index, now_u)
         new_v = self.table_v.propose(row_v, now_v, None if before is None else before.detach().reshape(row_v.shape))
         new_u = self.table_u.propose(row_u, now_u, before_u)
-        check_finite(
-            owner,
-            **{
-                "what middle returns": middle,
-                "what outer returns": value,
-                "the updated row of v": new_v,
-                "the updated row of u": new_u,
-            },
-        )
+        results = {"what middle returns": middle, "what outer returns": value}
+        rows = {"the updated row of v": new_v, "the updated row of u": new_u}
+        check_finite(owner, h=h, previous_h=before, **results, **rows)
         self.table_v.write(pairs, row_v, new_v)
         self.table_u.write(outer_index, row_u, new_u)
         if self.previous_middle is not None and isinstance(self.middle, nn.Module):

@@ -75,6 +75,7 @@ class PreviousIterate:
             raise ValueError("PreviousIterate: optimizer must hold parameters of model, got none of them")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
         self._snapshot: dict[Tensor, Tensor] = {}
+        self._buffers = _Buffers()
         self._forwards: deque[_Forward] = deque(maxlen=_REMEMBERED)
         self._ahead = 0  # calls made before the forward they belong to
         self._inside = False
@@ -91,7 +92,7 @@ class PreviousIterate:
             with (
                 torch.no_grad(),
                 _random_state(self.model, state),
-                _isolated_buffers(self.model),
+                self._buffers.isolated(self.model),
                 self._previous_weights(),
             ):
                 return self.model(*args, **kwargs)
@@ -142,7 +143,7 @@ class PreviousIterate:
                 self._snapshot[parameter] = parameter.detach().clone()
             else:
                 old.append(kept)
-                new.append(parameter.detach())
+                new.append(parameter)
         if old:
             torch._foreach_copy_(old, new)
         self._forwards.clear()
@@ -223,7 +224,7 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
+    return one.dtype == other.dtype and one.shape == other.shape and one.device == other.device
 
 
 def _identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
@@ -259,19 +260,32 @@ def _random_state(model: nn.Module, state: RandomState | None) -> Iterator[None]
         _restore_state(present)
 
 
-@contextmanager
-def _isolated_buffers(model: nn.Module) -> Iterator[None]:
-    """Let the buffers hold copies, so that nothing written to them lasts; also undo assignments of new tensors."""
-    owners = [(module._buffers, dict(module._buffers)) for module in model.modules() if module._buffers]
-    buffers = {id(b): b for _, entries in owners for b in entries.values() if b is not None}.values()
-    present = [(buffer, buffer.data) for buffer in buffers]
-    try:
-        for buffer, data in present:
-            buffer.data = data.clone()
-        yield
-    finally:
-        for buffer, data in present:
-            buffer.data = data
-        for entries, before in owners:
-            entries.clear()
-            entries.update(before)
+class _Buffers:
+    """Lets the buffers of a model hold copies for a while, so that nothing written to them lasts.
+
+    The copies are kept and filled by one operation for all of them: a model may have hundreds of small buffers.
+    """
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: a buffer and its copy
+
+    @contextmanager
+    def isolated(self, model: nn.Module) -> Iterator[None]:
+        """Isolate the buffers of `model`; also undo assignments of new tensors to their names."""
+        owners = [(module._buffers, dict(module._buffers)) for module in model.modules() if module._buffers]
+        buffers = {id(buffer): buffer for _, names in owners for buffer in names.values() if buffer is not None}
+        if buffers.keys() != self._pairs.keys() or not all(_alike(*pair) for pair in self._pairs.values()):
+            self._pairs = {key: (buffer, torch.empty_like(buffer)) for key, buffer in buffers.items()}
+        present = [buffer.data for buffer in buffers.values()]
+        if present:
+            torch._foreach_copy_([self._pairs[key][1] for key in buffers], present)
+        try:
+            for key, buffer in buffers.items():
+                buffer.data = self._pairs[key][1]
+            yield
+        finally:
+            for buffer, data in zip(buffers.values(), present, strict=True):
+                buffer.data = data
+            for names, before in owners:
+                names.clear()
+                names.update(before)
