@@ -117,7 +117,7 @@ class FCCOLoss(Criterion):
         check_device(owner, "inner", inner, table.values.device)
         size = len(inner)
         index = check_index(owner, "index", index, self.num_blocks, length=size, unique=self.training)
-        index = index.to(inner.device)
+        index = index.to(inner.device, non_blocking=True)
         if not self.training:
             value = self._call("outer", self.outer, inner, index, (size,), (size, 1))
             check_finite(owner, inner=inner, **{"what outer returns": value})

@@ -184,8 +184,8 @@ class TCCOLoss(Criterion):
         check_device(owner, "h", h, self.table_v.values.device)
         b1, b2 = h.shape[:2]
         outer_index = check_index(owner, "outer_index", outer_index, self.num_outer, length=b1, unique=self.training)
-        pairs = self._pairs(outer_index, inner_index, b2).to(h.device)
-        outer_index = outer_index.to(h.device)
+        pairs = self._pairs(outer_index, inner_index, b2).to(h.device, non_blocking=True)
+        outer_index = outer_index.to(h.device, non_blocking=True)
         if not self.training:
             value = self._outer(self._middle(h, outer_index).mean(dim=1), outer_index)
             check_finite(owner, h=h, **{"what outer returns": value})
