@@ -239,3 +239,38 @@ def test_any_optimizer_moves_the_thresholds_of_a_learned_outer():
         optimizer.step()
     assert 5 - 0.1 <= criterion.outer.s.item() <= 6 + 0.1  # the upper quarter is {6, 7}
     assert loss.item() == pytest.approx(6.5, abs=0.2)
+
+
+def test_each_outer_item_may_have_inner_items_of_its_own():
+    """Rows and loss are those of the shared call where the items agree, and go to the right pairs where they do not."""
+    shared, own = (TCCOLoss(5, 6, relu, relu, tau1=0.5, tau2=0.5, gamma1=0.2, gamma2=0.3) for _ in range(2))
+    for step in range(5):
+        random = torch.Generator().manual_seed(step)
+        h, before = torch.randn(2, 3, 2, generator=random)
+        i, j = torch.randperm(5, generator=random)[:3], torch.randperm(6, generator=random)[:2]
+        assert torch.equal(shared(h, i, j, before), own(h, i, j.expand(3, 2), before))
+    assert torch.equal(shared.u, own.u) and torch.equal(shared.v, own.v)
+    criterion = TCCOLoss(3, 4, relu, relu, tau1=0.5, tau2=0.5)
+    criterion(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([2, 0]), torch.tensor([[0, 3], [3, 1]]))
+    assert criterion.v.tolist() == [[0, 4, 0, 3], [0, 0, 0, 0], [1, 0, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("inner_index", "message"),
+    [
+        ([[0, 0], [1, 2]], "inner_index of one outer item must not repeat"),
+        ([[0, 4], [1, 2]], r"inner_index must lie in \[0, 4\), got 4"),
+        ([[0, 1]], r"inner_index must have shape \(2,\) or \(2, 2\), got \(1, 2\)"),
+    ],
+)
+def test_wrong_inner_items_of_their_own(inner_index, message):
+    criterion = TCCOLoss(3, 4, relu, relu, tau1=0.5, tau2=0.5)
+    with pytest.raises(ValueError, match=message):
+        criterion(torch.ones(2, 2), torch.tensor([2, 0]), torch.tensor(inner_index))
+    assert not criterion.table_v.visited.any()
+
+
+def test_values_whose_sum_overflows_are_finite_all_the_same():
+    criterion = FCCOLoss(4, relu, tau=0.5)
+    criterion(torch.full((4,), 3e38), torch.arange(4))
+    assert torch.equal(criterion.u, torch.full((4,), 3e38))

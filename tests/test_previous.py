@@ -185,6 +185,18 @@ def test_gradient_accumulation_does_not_shift():
         assert torch.equal(previous(x), evaluate(model, old, x, start))
 
 
+def test_called_first_it_belongs_to_the_next_forward_also_while_accumulating():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    model(torch.randn(6, 5)).sum().backward()
+    optimizer.step()
+    for _ in range(3):
+        x = torch.randn(6, 5)
+        before = previous(x)
+        assert torch.equal(model(x) == 0, before == 0)
+
+
 def test_two_forwards_are_paired_by_their_inputs_in_any_order():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
