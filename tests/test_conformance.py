@@ -232,6 +232,10 @@ def test_correction_needs_the_previous_values(case):
         criterion(**{key: value for key, value in batch.items() if key != name})
     with pytest.raises(ValueError, match=rf"{name} must have the shape of"):
         criterion(**_without_grad(batch, name, lambda x: x[:-1]))
+    with pytest.raises(ValueError, match=rf"{name} must be a floating point tensor, got a torch.int64 tensor"):
+        criterion(**_without_grad(batch, name, lambda x: x.long()))
+    with pytest.raises(ValueError, match=rf"{name} must be on cpu, where the tables are, got meta"):
+        criterion(**_without_grad(batch, name, lambda x: x.to("meta")))
     with pytest.raises(ValueError, match=rf"{name} must be finite, got nan"):
         criterion(**_without_grad(batch, name, lambda x: x * torch.nan))
     assert_same_state(criterion, before)

@@ -136,6 +136,13 @@ def test_rows_fill_at_their_first_visit_without_a_warm_start():
     assert run.samples[0] == 0 and math.isnan(run.table_error[0, 0]) and run.table_error[0, -1] >= 0
 
 
+def test_a_progress_bar_is_shown_where_asked_for(capsys):
+    minimize(TWO, PlugIn(), steps=30, lr=0.01, stationarity=False, **SMALL)
+    assert capsys.readouterr().out == ""
+    minimize(TWO, PlugIn(), steps=30, lr=0.01, stationarity=False, progress=True, **SMALL)
+    assert "minimize" in capsys.readouterr().out
+
+
 def test_progress_adds_up():
     seen = []
     minimize(TWO, PlugIn(), steps=77, lr=0.01, stationarity=False, progress=seen.append, **SMALL)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #d5dbe3; }
 img { max-width: 100%; } table { border-collapse: collapse; font-size: .92rem; margin: 1rem 0; }
-th, td { padding: .25rem .8rem; border-bottom: 1px solid #e3e8ee; text-align: right; }
+th, td { padding: .25rem .8rem; border-bottom: 1px solid #e3e8ee; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
 footer { color: #66717f; font-size: .85rem; margin-top: 3rem; }
 """

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from moreauc._checks import check_same_shape, check_shape
+from moreauc._checks import check_device, check_floating, check_same_shape, check_shape
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -45,7 +45,9 @@ class Criterion(nn.Module):
         """Check the values at the previous iterate against those at the current one; `gammas` names what needs them."""
         if value is None:
             raise ValueError(f"{self._owner}: {name} must be given where {gammas} is not 0, got None")
+        check_floating(self._owner, name, value)
         check_same_shape(self._owner, name, value, now_name, now)
+        check_device(self._owner, name, value, now.device)
 
 
 def straight_through(row: Tensor, value: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ def minimize(
     records: int = 40,
     rho_bar: float | None = None,
     stationarity: bool = True,
-    progress: Callable[[int], None] | None = None,
+    progress: bool | Callable[[int], None] = False,
 ) -> Run:
     r"""Minimise a problem and record what a researcher wants to see.
 
@@ -53,7 +53,8 @@ def minimize(
         rho_bar: :math:`\bar\rho` of the Moreau envelope that measures stationarity; twice the problem's modulus, or 1
             for a convex problem, by default.
         stationarity: whether to measure it (it costs a proximal step for each record and seed).
-        progress: called with the number of steps done since the last call.
+        progress: True for a progress bar; or a function that is called with the number of steps done since its last
+            call.
 
     Returns:
         The iterates and the history.
@@ -87,14 +88,12 @@ def minimize(
     drawn_step = torch.tensor([torch.randint(steps, (), generator=g) for g in batches.generators])
     drawn = engine.w.detach().clone()
     marks = _marks(steps, records)
-    done = 0
-    for step in range(steps):
+    bar = _Bar(steps, progress)
+    for step in bar.steps():
         drawn[drawn_step == step] = engine.w.detach()[drawn_step == step]
         if step in marks:
             recorder.record(step)
-            if progress is not None and step > done:
-                progress(step - done)
-                done = step
+            bar.show(step)
         engine.set_step(step)
         for group in optimizer.param_groups:
             # the loss is a mean over all replicas, each of which takes its own full step
@@ -104,8 +103,6 @@ def minimize(
         torch.autograd.backward(loss)
         optimizer.step()
     recorder.record(steps)
-    if progress is not None:
-        progress(steps - done)
     options = {"method": repr(method), "lr": lr if isinstance(lr, float) else repr(lr), "steps": steps, **sizes}
     options |= {"rho_bar": rho_bar, "warm_start": warm_start}
     options |= {name: value for name, value in vars(method).items() if isinstance(value, float | str)}
@@ -134,6 +131,34 @@ def _check_sizes(problem: Problem, method: Method, outer: int, inner: int, sampl
         if sizes[name] > limit:
             raise ValueError(f"minimize: {name} must be at most {limit}, the number of items, got {sizes[name]}")
     return sizes
+
+
+class _Bar:
+    """Counts the steps of a run, and shows them where asked to."""
+
+    def __init__(self, total: int, progress: bool | Callable[[int], None]) -> None:
+        self.total, self.progress, self.done = total, progress, 0
+        self._advance: Callable[[int], None] | None = progress if callable(progress) else None
+
+    def steps(self) -> Iterator[int]:
+        """Go through the step numbers, with a bar on the screen for the time."""
+        if self.progress is True:
+            from rich.progress import Progress
+
+            with Progress() as screen:
+                task = screen.add_task("minimize", total=self.total)
+                self._advance = lambda steps: screen.advance(task, steps)
+                yield from range(self.total)
+                self.show(self.total)
+        else:
+            yield from range(self.total)
+            self.show(self.total)
+
+    def show(self, step: int) -> None:
+        """Say that `step` steps are done."""
+        if self._advance is not None and step > self.done:
+            self._advance(step - self.done)
+            self.done = step
 
 
 def _marks(steps: int, records: int) -> set[int]:

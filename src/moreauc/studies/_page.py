@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,9 +43,9 @@ def _decline(result: dict[str, Any]) -> float:
 
 
 def pm(pair: Iterable[float]) -> str:
-    """Format a mean and a standard deviation."""
+    """Format a mean and a standard deviation, which may be NaN for a single run."""
     mean, std = pair
-    return f"{mean:.4f} ± {std:.4f}"
+    return f"{mean:.4f}" if math.isnan(std) else f"{mean:.4f} ± {std:.4f}"
 
 
 def sections(parts: dict[str, list[dict[str, Any]]]) -> list[Section]:

@@ -279,4 +279,5 @@ def _spread(values: torch.Tensor) -> dict[str, list[float]]:
 
 
 def _mean_and_std(values: torch.Tensor) -> tuple[float, float]:
-    return float(values.mean()), float(values.std()) if len(values) > 1 else 0.0
+    """Mean and standard deviation over seeds; NaN for the deviation of one."""
+    return float(values.mean()), float(values.std()) if len(values) > 1 else math.nan
