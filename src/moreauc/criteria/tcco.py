@@ -120,10 +120,9 @@ class TCCOLoss(Criterion):
             keep_previous=rule_u.corrects,
             argument="initial_v",
         )
-        learned = isinstance(middle, nn.Module) and any(True for _ in middle.parameters())
-        self.previous_middle = (
-            ParameterSnapshot(middle) if rule_u.corrects and learned and isinstance(middle, nn.Module) else None
-        )
+        self.previous_middle = None
+        if rule_u.corrects and isinstance(middle, nn.Module):
+            self.previous_middle = ParameterSnapshot(middle)
 
     @property
     def u(self) -> Tensor:

@@ -43,9 +43,10 @@ class PreviousIterate:
             `DistributedDataParallel` one is evaluated without its communication.
         optimizer: the optimizer that moves the model's parameters, or a sequence of several.
 
-    Limits: randomness other than torch's generators (Python's, numpy's, the private dropout state of cuDNN's recurrent
-    layers) is not replayed, and attributes that are no buffers are not restored. A deep copy or a pickle of the model
-    is free of this object; deep copies of an optimizer lose their hooks, so make a new `PreviousIterate` for them.
+    Limits: forward hooks of the model run in a call, too. Randomness other than torch's generators (Python's, numpy's,
+    the private dropout state of cuDNN's recurrent layers) is not replayed, and attributes that are no buffers are not
+    restored. A deep copy or a pickle of the model is free of this object; deep copies of an optimizer lose their hooks,
+    so make a new `PreviousIterate` for them.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
