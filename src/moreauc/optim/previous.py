@@ -140,7 +140,7 @@ class PreviousIterate:
                 self._snapshot.pop(parameter, None)
                 continue
             kept = self._snapshot.get(parameter)
-            if kept is None or not _alike(kept, parameter):
+            if kept is None or kept.shape != parameter.shape:
                 self._snapshot[parameter] = parameter.detach().clone()
             else:
                 old.append(kept)
@@ -176,17 +176,16 @@ class PreviousIterate:
         Replacing `.data` instead of copying into it leaves the version counters alone, so that a backward through a
         forward made at the present weights stays valid.
         """
-        present: list[tuple[Tensor, Tensor]] = []
+        pairs = [(parameter, old) for parameter, old in self._snapshot.items() if parameter.shape == old.shape]
+        present = [parameter.data for parameter, _ in pairs]
         try:
-            for parameter, old in self._snapshot.items():
-                if parameter.shape == old.shape:
-                    if not _alike(old, parameter):  # the model was moved or cast since the last step
-                        old = old.to(device=parameter.device, dtype=parameter.dtype)
-                    present.append((parameter, parameter.data))
-                    parameter.data = old
+            for parameter, old in pairs:
+                if old.dtype != parameter.dtype or old.device != parameter.device:  # moved or cast since the last step
+                    old = self._snapshot[parameter] = old.to(device=parameter.device, dtype=parameter.dtype)
+                parameter.data = old
             yield
         finally:
-            for parameter, data in present:
+            for (parameter, _), data in zip(pairs, present, strict=True):
                 parameter.data = data
 
 
@@ -221,10 +220,6 @@ def _bare(model: nn.Module) -> nn.Module:
     """Return the module that the user wrote, without the wrapper of `torch.compile`."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.device == other.device
 
 
 def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -285,7 +280,7 @@ class _Buffers:
         """Isolate the buffers of `model`; also undo assignments of new tensors to their names."""
         owners = [(module._buffers, dict(module._buffers)) for module in model.modules() if module._buffers]
         buffers = {id(buffer): buffer for _, names in owners for buffer in names.values() if buffer is not None}
-        if buffers.keys() != self._pairs.keys() or not all(_alike(*pair) for pair in self._pairs.values()):
+        if buffers.keys() != self._pairs.keys():  # moving or casting a model makes new buffers
             self._pairs = {key: (buffer, torch.empty_like(buffer)) for key, buffer in buffers.items()}
         present = [buffer.data for buffer in buffers.values()]
         _copy_all([self._pairs[key][1] for key in buffers], present)
