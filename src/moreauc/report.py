@@ -16,8 +16,9 @@ import torch
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #d5dbe3; }
-img { max-width: 100%; } table { border-collapse: collapse; font-size: .92rem; margin: 1rem 0; }
-th, td { padding: .25rem .8rem; border-bottom: 1px solid #e3e8ee; text-align: right; white-space: nowrap; }
+img { max-width: 100%; } table { border-collapse: collapse; font-size: .8rem; }
+.wide { overflow-x: auto; margin: 1rem 0; }
+th, td { padding: .2rem .55rem; border-bottom: 1px solid #e3e8ee; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
 footer { color: #66717f; font-size: .85rem; margin-top: 3rem; }
 """
@@ -132,4 +133,4 @@ def rounded(value: Any, digits: int = 5) -> Any:
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
