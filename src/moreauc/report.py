@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #d5dbe3; }
 img { max-width: 100%; } table { border-collapse: collapse; font-size: .8rem; }
 .wide { overflow-x: auto; margin: 1rem 0; }
