@@ -1,0 +1,120 @@
+"""How far a score might be off because the test set is small: bootstrap intervals for any metric."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.exceptions import UndefinedMetricWarning
+
+from moreauc._checks import check_count, check_real
+from moreauc.metrics._inputs import Array, as_vector, check_length
+
+_OWNER = "bootstrap_interval"
+
+
+@dataclass(frozen=True)
+class BootstrapInterval:
+    """A score and its percentile interval.
+
+    Args:
+        estimate: the metric on the data themselves.
+        low: lower end.
+        high: upper end.
+        level: nominal coverage.
+        resamples: number of resamples drawn.
+        undefined: how many of them had no score (NaN); the ends come from the others.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    level: float
+    resamples: int
+    undefined: int
+
+
+def bootstrap_interval(
+    metric: Callable[..., float],
+    y_true: ArrayLike,
+    y_score: ArrayLike,
+    *,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    stratified: bool = True,
+    sample_weight: ArrayLike | None = None,
+    **options: Any,
+) -> BootstrapInterval:
+    r"""Percentile bootstrap interval of a metric over the samples of a test set.
+
+    The ends are the (1 - `level`) / 2 and (1 + `level`) / 2 quantiles of the metric over `resamples` sets of :math:`n`
+    samples drawn with replacement. The interval covers the choice of test samples only, not that of the training data
+    or of the training seed. In small regions a score rests on few samples, and percentile intervals are then too
+    narrow.
+
+    Args:
+        metric: called `metric(y_true, y_score, **options)`, with `sample_weight` too where it is given.
+        y_true: labels, shape `(n,)`.
+        y_score: scores, shape `(n,)`.
+        level: nominal coverage, in (0, 1).
+        resamples: number of resamples, at least 1.
+        seed: seed of the draws, at least 0; the same seed gives the same interval, and no global seed is touched.
+        stratified: draw within each class, so that its size stays as it is; False draws from all samples, and some
+            resamples may then have no score.
+        sample_weight: weights, shape `(n,)`, drawn together with their samples.
+        **options: further keywords of the metric, such as `min_tpr` and `max_fpr`.
+
+    Returns:
+        The estimate, the ends and what they rest on. Both ends are NaN, with an `UndefinedMetricWarning`, where no
+        resample has a score.
+
+    Raises:
+        ValueError: an argument out of range, vectors of different lengths, no samples.
+
+    Example:
+        >>> from moreauc.metrics import tpauc_score
+        >>> rng = np.random.default_rng(0)
+        >>> y_true = np.arange(400) % 2
+        >>> y_score = rng.normal(size=400) + y_true
+        >>> interval = bootstrap_interval(tpauc_score, y_true, y_score, min_tpr=0.5, max_fpr=0.5, resamples=200)
+        >>> interval.low < interval.estimate < interval.high
+        True
+    """
+    level = check_real(_OWNER, "level", level, low=0.0, high=1.0, low_open=True, high_open=True)
+    resamples = check_count(_OWNER, "resamples", resamples)
+    rng = np.random.default_rng(check_count(_OWNER, "seed", seed, minimum=0))
+    data = [as_vector(_OWNER, "y_true", y_true), as_vector(_OWNER, "y_score", y_score)]
+    check_length(_OWNER, "y_score", data[1], "y_true", data[0])
+    if not len(data[0]):
+        raise ValueError(f"{_OWNER}: y_true must hold at least one label, got 0")
+    if sample_weight is not None:
+        data.append(as_vector(_OWNER, "sample_weight", sample_weight))
+        check_length(_OWNER, "sample_weight", data[2], "y_true", data[0])
+
+    def score(labels: Array, scores: Array, *weight: Array) -> float:
+        return float(metric(labels, scores, **({"sample_weight": weight[0]} if weight else {}), **options))
+
+    estimate = score(*data)
+    strata = [np.arange(len(data[0]))]
+    if stratified:
+        strata = [np.flatnonzero(data[0] == label) for label in np.unique(data[0])]
+    draws = np.empty(resamples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedMetricWarning)  # counted instead
+        for k in range(resamples):
+            rows = np.concatenate([stratum[rng.integers(len(stratum), size=len(stratum))] for stratum in strata])
+            draws[k] = score(*(vector[rows] for vector in data))
+    defined = draws[~np.isnan(draws)]
+    low = high = math.nan
+    if len(defined):
+        low, high = np.quantile(defined, [(1.0 - level) / 2.0, (1.0 + level) / 2.0]).tolist()
+    else:
+        text = f"{_OWNER}: the ends are undefined, NaN is returned: none of {resamples} resamples has a score"
+        warnings.warn(text, UndefinedMetricWarning, stacklevel=2)
+    return BootstrapInterval(estimate, low, high, level, resamples, resamples - len(defined))

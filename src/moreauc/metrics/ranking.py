@@ -1,0 +1,296 @@
+r"""Partial areas under the ROC curve, one- and two-way, on the scales in circulation.
+
+The region is that of true positive rates of at least `min_tpr` and false positive rates of at most `max_fpr`. With
+:math:`\alpha` = 1 - `min_tpr`, :math:`\beta` = `max_fpr` and :math:`A` the area under the curve inside the region:
+
+================================  =====================================  ==============================================
+function                          value                                  in scikit-learn
+================================  =====================================  ==============================================
+:func:`tpauc_score`               ordered pairs, in [0, 1]               none; `roc_auc_score(...)` for the whole square
+:func:`pauc_score`                the same with `min_tpr` = 0            none
+:func:`tpauc_area_score`          :math:`A`, in [0, alpha beta]          none; area that `roc_auc_score` standardises
+:func:`pauc_standardized_score`   McClish's scale, 0.5 is chance         `roc_auc_score(..., max_fpr=max_fpr)`
+================================  =====================================  ==============================================
+
+`tpauc_score` = `tpauc_area_score` / (alpha beta) where alpha n+ and beta n- are whole numbers and no tie between a
+positive and a negative lies across an edge of the region; with weights given, whole numbers are not needed.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import make_scorer, roc_curve
+
+from moreauc.metrics._inputs import Array, Classes, check_region, split_classes
+
+
+def tpauc_score(
+    y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
+) -> float:
+    r"""Two-way partial AUC: correctly ordered pairs among the hardest positives and the hardest negatives.
+
+    .. math:: \frac{1}{k_1 k_2} \sum_{i \in S_+} \sum_{j \in S_-} \big( 1[h_i > h_j] + \tfrac12 1[h_i = h_j] \big),
+        \quad k_1 = \lfloor n_+ (1 - \text{min\_tpr}) \rfloor, \quad k_2 = \lfloor n_- \, \text{max\_fpr} \rfloor
+
+    :math:`S_+` holds the :math:`k_1` **lowest** scored positives, :math:`S_-` the :math:`k_2` **highest** scored
+    negatives. Which of several equal scores is taken at the edge does not matter. The floor forgives the rounding of
+    its argument (4 machine epsilons times :math:`n`): 10 positives and `min_tpr` = 0.9 give :math:`k_1 = 1`.
+
+    With `sample_weight` there is no floor: the lowest positives are taken up to a share 1 - `min_tpr` of the positive
+    weight, the last of them in part, likewise the highest negatives up to a share `max_fpr`; a pair counts with the
+    product of its two weights. Equal weights thus give the unweighted score where :math:`n_+ (1 - \text{min\_tpr})`
+    and :math:`n_- \text{max\_fpr}` are whole numbers, and may differ from it elsewhere.
+
+    Time is O(n log n); without weights only the selected scores are sorted.
+
+    Args:
+        y_true: labels 0 and 1 (or bool), shape `(n,)`.
+        y_score: finite scores, higher for more likely positive, shape `(n,)`.
+        min_tpr: lower edge of the true positive rate, in [0, 1).
+        max_fpr: upper edge of the false positive rate, in (0, 1].
+        sample_weight: weights of at least 0, shape `(n,)`; None for the rule with the floor.
+
+    Returns:
+        The score in [0, 1], 1 for a perfect order. Random scores get 0.5 over the whole square and less in a smaller
+        region. NaN, with an `UndefinedMetricWarning`, where nothing is selected: a class is missing (or has no
+        weight), :math:`k_1 = 0` or :math:`k_2 = 0`.
+
+    Raises:
+        ValueError: labels other than 0 and 1, scores that are not finite, lengths that differ, no samples, negative
+            weights, an edge out of range.
+
+    Example:
+        >>> y_true = [1, 1, 1, 1, 0, 0, 0, 0]
+        >>> y_score = [0.9, 0.8, 0.4, 0.3, 0.6, 0.4, 0.2, 0.1]
+        >>> tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5)  # {0.3, 0.4} against {0.4, 0.6}: half of one in four
+        0.125
+        >>> tpauc_score(y_true, y_score, min_tpr=0.0, max_fpr=1.0)  # the AUC
+        0.78125
+
+    Reference:
+        Yang et al., When All We Need is a Piece of the Pie: A Generic Framework for Optimizing Two-way Partial AUC,
+        ICML 2021.
+    """
+    min_tpr, max_fpr = check_region("tpauc_score", min_tpr, max_fpr)
+    classes = split_classes("tpauc_score", y_true, y_score, sample_weight)
+    return selected_fraction("tpauc_score", classes, min_tpr, max_fpr)
+
+
+def pauc_score(
+    y_true: ArrayLike, y_score: ArrayLike, *, max_fpr: float, sample_weight: ArrayLike | None = None
+) -> float:
+    r"""One-way partial AUC: correctly ordered pairs among all positives and the hardest negatives.
+
+    :func:`tpauc_score` with `min_tpr` = 0. Not what `roc_auc_score(..., max_fpr=)` of scikit-learn returns: that is
+    :func:`pauc_standardized_score`.
+
+    Args:
+        y_true: labels 0 and 1 (or bool), shape `(n,)`.
+        y_score: finite scores, shape `(n,)`.
+        max_fpr: upper edge of the false positive rate, in (0, 1].
+        sample_weight: weights of at least 0, shape `(n,)`, as in :func:`tpauc_score`.
+
+    Returns:
+        The score in [0, 1]; NaN and errors as in :func:`tpauc_score`.
+
+    Example:
+        >>> pauc_score([1, 1, 0, 0], [0.9, 0.3, 0.4, 0.1], max_fpr=0.5)
+        0.5
+    """
+    _, max_fpr = check_region("pauc_score", 0.0, max_fpr)
+    classes = split_classes("pauc_score", y_true, y_score, sample_weight)
+    return selected_fraction("pauc_score", classes, 0.0, max_fpr)
+
+
+def tpauc_area_score(
+    y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
+) -> float:
+    r"""Raw area under the ROC curve inside the region.
+
+    .. math:: A = \int_0^{\text{max\_fpr}} \max(\text{TPR}(x) - \text{min\_tpr}, 0) \, dx
+
+    The curve is that of scikit-learn's `roc_curve`, linear between its points. Divided by (1 - `min_tpr`) `max_fpr` it
+    is :func:`tpauc_score` under the conditions that the head of this module names; otherwise it is near: the curve has
+    no floor, and cuts a block of equal scores along its diagonal.
+
+    Args:
+        y_true: labels 0 and 1 (or bool), shape `(n,)`.
+        y_score: finite scores, shape `(n,)`.
+        min_tpr: lower edge of the true positive rate, in [0, 1).
+        max_fpr: upper edge of the false positive rate, in (0, 1].
+        sample_weight: weights of at least 0, shape `(n,)`.
+
+    Returns:
+        The area in [0, (1 - `min_tpr`) `max_fpr`]; NaN, with an `UndefinedMetricWarning`, where a class is missing or
+        has no weight. Errors as in :func:`tpauc_score`.
+
+    Example:
+        >>> tpauc_area_score([1, 1, 0, 0], [0.9, 0.3, 0.2, 0.1], min_tpr=0.5, max_fpr=0.5)
+        0.25
+    """
+    min_tpr, max_fpr = check_region("tpauc_area_score", min_tpr, max_fpr)
+    classes = split_classes("tpauc_area_score", y_true, y_score, sample_weight)
+    return _area("tpauc_area_score", classes, min_tpr, max_fpr)
+
+
+def pauc_standardized_score(
+    y_true: ArrayLike, y_score: ArrayLike, *, max_fpr: float, sample_weight: ArrayLike | None = None
+) -> float:
+    r"""One-way partial AUC on McClish's scale: 0.5 for chance, 1 for a perfect order.
+
+    .. math:: \frac12 \Big( 1 + \frac{A - \beta^2 / 2}{\beta - \beta^2 / 2} \Big), \quad \beta = \text{max\_fpr}
+
+    with :math:`A` = :func:`tpauc_area_score` at `min_tpr` = 0. Equal to scikit-learn's
+    `roc_auc_score(y_true, y_score, max_fpr=max_fpr)`.
+
+    Args:
+        y_true: labels 0 and 1 (or bool), shape `(n,)`.
+        y_score: finite scores, shape `(n,)`.
+        max_fpr: upper edge of the false positive rate, in (0, 1].
+        sample_weight: weights of at least 0, shape `(n,)`.
+
+    Returns:
+        The score, at most 1; NaN and errors as in :func:`tpauc_area_score`.
+
+    Example:
+        >>> pauc_standardized_score([1, 1, 0, 0], [0.9, 0.3, 0.2, 0.1], max_fpr=0.5)
+        1.0
+
+    Reference:
+        McClish, Analyzing a Portion of the ROC Curve, Medical Decision Making, 1989.
+    """
+    _, max_fpr = check_region("pauc_standardized_score", 0.0, max_fpr)
+    classes = split_classes("pauc_standardized_score", y_true, y_score, sample_weight)
+    area = _area("pauc_standardized_score", classes, 0.0, max_fpr)
+    chance = 0.5 * max_fpr**2
+    return 0.5 * (1.0 + (area - chance) / (max_fpr - chance))
+
+
+def tpauc_scorer(*, min_tpr: float, max_fpr: float) -> Callable[..., float]:
+    """Return :func:`tpauc_score` as a scorer for scikit-learn's `cross_val_score`, `GridSearchCV` and the like.
+
+    It calls the estimator's `decision_function`, or `predict_proba` where there is none; the labels must be 0 and 1.
+    The edges are checked here, since a search turns errors inside a scorer into NaN.
+
+    Args:
+        min_tpr: lower edge of the true positive rate, in [0, 1).
+        max_fpr: upper edge of the false positive rate, in (0, 1].
+
+    Returns:
+        A scorer, called `(estimator, X, y)`, that accepts `sample_weight` as scikit-learn's own do.
+
+    Example:
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> from sklearn.model_selection import cross_val_score
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> X, y = load_breast_cancer(return_X_y=True)
+        >>> scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.5)
+        >>> cross_val_score(GaussianNB(), X, y, scoring=scorer, cv=3).round(2).tolist()
+        [0.91, 0.96, 0.97]
+    """
+    min_tpr, max_fpr = check_region("tpauc_scorer", min_tpr, max_fpr)
+    response = ("decision_function", "predict_proba")
+    scorer: Callable[..., float] = make_scorer(tpauc_score, response_method=response, min_tpr=min_tpr, max_fpr=max_fpr)
+    return scorer
+
+
+def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: float) -> float:
+    """Return the fraction of ordered pairs among the selected samples of two classes that have been checked."""
+    reason = _missing_class(classes)
+    if reason is not None:
+        return _undefined(owner, reason)
+    positives, negatives, positive_weight, negative_weight = classes
+    if positive_weight is not None and negative_weight is not None:
+        lowest, lowest_mass = _select_mass(positives, positive_weight, 1.0 - min_tpr, highest=False)
+        highest, highest_mass = _select_mass(negatives, negative_weight, max_fpr, highest=True)
+        return _weighted_fraction(lowest, lowest_mass, highest, highest_mass)
+    k1, k2 = _floor_count(len(positives), 1.0 - min_tpr), _floor_count(len(negatives), max_fpr)
+    if k1 == 0:
+        return _undefined(owner, f"floor({len(positives)} positives * (1 - min_tpr)) is 0 at min_tpr = {min_tpr}")
+    if k2 == 0:
+        return _undefined(owner, f"floor({len(negatives)} negatives * max_fpr) is 0 at max_fpr = {max_fpr}")
+    cut = len(negatives) - k2
+    lowest = positives if k1 == len(positives) else np.partition(positives, k1 - 1)[:k1]
+    highest = negatives if cut == 0 else np.partition(negatives, cut)[cut:]
+    return _pair_fraction(np.sort(lowest), np.sort(highest))
+
+
+def _floor_count(number: int, share: float) -> int:
+    # 1 - 0.9 is a little less than 0.1, with an error that is small beside 1, not beside the share.
+    return min(number, math.floor(number * (share + 4.0 * np.finfo(np.float64).eps)))
+
+
+def _pair_fraction(positives: Array, negatives: Array) -> float:
+    # Both sorted. Negatives below plus negatives not above a positive: twice the pairs won, a tie counting one.
+    total = len(positives) * len(negatives)
+    if len(positives) <= len(negatives):
+        twice = sum(int(np.searchsorted(negatives, positives, side).sum()) for side in ("left", "right"))
+    else:  # the shorter vector is searched for in the longer one
+        twice = 2 * total - sum(int(np.searchsorted(positives, negatives, side).sum()) for side in ("left", "right"))
+    return twice / (2 * total)
+
+
+def _select_mass(scores: Array, weight: Array, share: float, *, highest: bool) -> tuple[Array, Array]:
+    # Scores in ascending order with the weight taken of each, until `share` of the whole weight is reached.
+    order = np.argsort(scores)
+    outward = order[::-1] if highest else order
+    relative = weight[outward] / weight.max()  # neither sums nor products overflow
+    reached = np.cumsum(relative)
+    taken = np.clip(share * reached[-1] - (reached - relative), 0.0, relative)
+    return (scores[order], taken[::-1]) if highest else (scores[order], taken)
+
+
+def _weighted_fraction(positives: Array, positive_mass: Array, negatives: Array, negative_mass: Array) -> float:
+    below = np.concatenate([[0.0], np.cumsum(negative_mass)])
+    won = sum(below[np.searchsorted(negatives, positives, side)] for side in ("left", "right")) / 2.0
+    return min(1.0, float(positive_mass @ won / (positive_mass.sum() * below[-1])))
+
+
+def _area(owner: str, classes: Classes, min_tpr: float, max_fpr: float) -> float:
+    reason = _missing_class(classes)
+    if reason is not None:
+        return _undefined(owner, reason)
+    labels = np.repeat([1, 0], [len(classes.positives), len(classes.negatives)])
+    scores = np.concatenate([classes.positives, classes.negatives])
+    weight = None
+    if classes.positive_weight is not None and classes.negative_weight is not None:
+        # Either class on its own scale: the curve stays the same, and no sum overflows.
+        weight = np.concatenate([w / w.max() for w in (classes.positive_weight, classes.negative_weight)])
+    fpr, tpr, _ = roc_curve(labels, scores, sample_weight=weight, drop_intermediate=False)
+    # Cut at the right edge; a vertical piece of the curve there is kept whole, it adds no area.
+    stop = int(np.searchsorted(fpr, max_fpr, side="right"))
+    if stop < len(fpr):
+        edge = np.interp(max_fpr, fpr[stop - 1 : stop + 1], tpr[stop - 1 : stop + 1])
+        fpr, tpr = np.append(fpr[:stop], max_fpr), np.append(tpr[:stop], edge)
+    # Cut at the lower edge; a horizontal piece there has no height.
+    start = int(np.searchsorted(tpr, min_tpr, side="left"))
+    if start == len(tpr):
+        return 0.0
+    if start > 0:
+        edge = np.interp(min_tpr, tpr[start - 1 : start + 1], fpr[start - 1 : start + 1])
+        fpr, tpr = np.append(edge, fpr[start:]), np.append(min_tpr, tpr[start:])
+    return float(np.trapezoid(tpr - min_tpr, fpr))
+
+
+def _missing_class(classes: Classes) -> str | None:
+    for name, scores, weight in (
+        ("positives", classes.positives, classes.positive_weight),
+        ("negatives", classes.negatives, classes.negative_weight),
+    ):
+        if not len(scores):
+            return f"there are no {name}"
+        if weight is not None and not weight.any():
+            return f"the {name} have no weight"
+    return None
+
+
+def _undefined(owner: str, reason: str) -> float:
+    # The user's line is three calls up: public function, `selected_fraction` or `_area`, this one.
+    warnings.warn(f"{owner}: the score is undefined, NaN is returned: {reason}", UndefinedMetricWarning, stacklevel=4)
+    return math.nan

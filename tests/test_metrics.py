@@ -1,0 +1,638 @@
+"""Partial AUC scores against pair loops and scikit-learn, and what is built on them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from contextlib import nullcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from sklearn.datasets import load_breast_cancer
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from moreauc.metrics import (
+    BootstrapInterval,
+    StreamingTPAUC,
+    bootstrap_interval,
+    pauc_score,
+    pauc_standardized_score,
+    plot_roc_region,
+    tpauc_area_score,
+    tpauc_score,
+    tpauc_scorer,
+)
+
+REGIONS = [(0.0, 1.0), (0.5, 0.5), (0.9, 0.1), (0.3, 0.7), (0.0, 0.2), (0.75, 1.0)]
+
+
+def pair_loop(y_true, y_score, min_tpr, max_fpr):
+    """The definition, with the edges as the decimals they are written as; None where nothing is selected."""
+    positives = sorted(float(s) for s, y in zip(y_score, y_true, strict=True) if y == 1)
+    negatives = sorted((float(s) for s, y in zip(y_score, y_true, strict=True) if y == 0), reverse=True)
+    k1 = int(len(positives) * (1 - Fraction(str(min_tpr))))
+    k2 = int(len(negatives) * Fraction(str(max_fpr)))
+    if k1 == 0 or k2 == 0:
+        return None
+    won = Fraction(0)
+    for p in positives[:k1]:
+        for n in negatives[:k2]:
+            won += 1 if p > n else Fraction(1, 2) if p == n else 0
+    return float(won / (k1 * k2))
+
+
+def fine_area(y_true, y_score, min_tpr, max_fpr, steps=200_000):
+    """The area as a sum over thin columns under the curve, which is walked threshold by threshold."""
+    y_true, y_score = np.asarray(y_true), np.asarray(y_score)
+    points = [(0.0, 0.0)]
+    for threshold in sorted(set(y_score.tolist()), reverse=True):
+        above = y_score >= threshold
+        points.append((above[y_true == 0].mean(), above[y_true == 1].mean()))
+    x = (np.arange(steps) + 0.5) / steps * max_fpr
+    fpr, tpr = np.array(points).T
+    return float(np.mean(np.maximum(np.interp(x, fpr, tpr) - min_tpr, 0.0)) * max_fpr)
+
+
+def random_case(rng, low=1, high=25):
+    sizes = rng.integers(low, high, size=2)
+    y_true = rng.permutation(np.repeat([1, 0], sizes))
+    levels = rng.integers(1, 12)  # few levels: heavy ties
+    y_score = rng.integers(0, levels, size=len(y_true)) / 7.0
+    if rng.random() < 0.2:
+        y_score = y_score + rng.normal(size=len(y_true))  # no ties
+    return y_true, y_score
+
+
+def many(n=300, seed=0, shift=1.0, levels=None):
+    rng = np.random.default_rng(seed)
+    y_true = (rng.random(n) < 0.4).astype(int)
+    y_score = rng.normal(size=n) + shift * y_true
+    return y_true, y_score if levels is None else np.round(y_score * levels) / levels
+
+
+# tpauc_score
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tpauc_equals_the_pair_loop(seed):
+    rng = np.random.default_rng(seed)
+    for case in range(50):
+        y_true, y_score = random_case(rng, high=3 if case % 10 == 0 else 25)
+        edges = np.round(rng.random(2), rng.integers(1, 3))
+        min_tpr, max_fpr = (0.0, 1.0) if case % 7 == 0 else (float(min(edges[0], 0.99)), float(max(edges[1], 0.01)))
+        want = pair_loop(y_true, y_score, min_tpr, max_fpr)
+        with pytest.warns(UndefinedMetricWarning) if want is None else nullcontext():
+            got = tpauc_score(y_true, y_score, min_tpr=min_tpr, max_fpr=max_fpr)
+        assert isinstance(got, float)
+        assert np.isnan(got) if want is None else got == want
+
+
+@pytest.mark.parametrize("levels", [None, 1, 4])
+def test_the_whole_square_is_the_auc_of_sklearn(levels):
+    y_true, y_score = many(levels=levels)
+    weight = np.random.default_rng(1).random(len(y_true))
+    for w in (None, weight):
+        got = tpauc_score(y_true, y_score, min_tpr=0.0, max_fpr=1.0, sample_weight=w)
+        assert got == pytest.approx(roc_auc_score(y_true, y_score, sample_weight=w), abs=1e-14)
+
+
+@pytest.mark.parametrize("n", [10, 30, 70, 100, 1000, 10_000])
+@pytest.mark.parametrize("percent", [1, 3, 7, 10, 30, 57, 70, 90, 99])
+def test_the_floor_forgives_rounding(n, percent):
+    """All but k - 1 positives beat the only negative, so that 1 / k is the score where just k are selected."""
+    k = n * (100 - percent) // 100
+    y_true = np.r_[np.ones(n), 0]
+    y_score = np.r_[np.full(max(k - 1, 0), -1.0), np.full(n - max(k - 1, 0), 1.0), 0.0]
+    for share in ((100 - percent) / 100, 1 - percent / 100):
+        with nullcontext() if k else pytest.warns(UndefinedMetricWarning):
+            low = tpauc_score(y_true, y_score, min_tpr=1 - share, max_fpr=1.0)
+            high = tpauc_score(1 - y_true, -y_score, min_tpr=0.0, max_fpr=share)
+            written = tpauc_score(y_true, y_score, min_tpr=percent / 100, max_fpr=1.0)
+        assert [low, high, written] == [1 / k] * 3 if k else np.isnan([low, high, written]).all()
+
+
+def test_one_of_ten_positives_at_min_tpr_of_nine_tenths():
+    y_true, y_score = np.r_[np.ones(10), np.zeros(10)], np.r_[np.arange(10) + 5.5, np.arange(10)]
+    assert tpauc_score(y_true, y_score, min_tpr=0.9, max_fpr=1.0) == 0.6
+    assert tpauc_score(y_true, y_score, min_tpr=0.9, max_fpr=0.1) == 0.0
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("levels", [None, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+class TestInvariances:
+    @staticmethod
+    def score(y_true, y_score, region, weight):
+        return tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1], sample_weight=weight)
+
+    @pytest.fixture
+    def data(self, levels, weighted):
+        y_true, y_score = many(levels=levels)
+        return y_true, y_score, np.random.default_rng(3).random(len(y_true)) if weighted else None
+
+    def test_order_of_samples(self, data, region):
+        y_true, y_score, weight = data
+        order = np.random.default_rng(1).permutation(len(y_true))
+        again = self.score(y_true[order], y_score[order], region, None if weight is None else weight[order])
+        assert again == pytest.approx(self.score(y_true, y_score, region, weight), abs=1e-13)
+
+    @pytest.mark.parametrize("transform", [np.exp, lambda s: 5 * s - 3, lambda s: s**3, np.arctan])
+    def test_monotone_transforms(self, data, region, transform):
+        y_true, y_score, weight = data
+        assert self.score(y_true, transform(y_score), region, weight) == self.score(y_true, y_score, region, weight)
+
+    def test_classes_exchanged(self, data, region):
+        y_true, y_score, weight = data
+        other = (1 - region[1], 1 - region[0])
+        again = self.score(1 - y_true, -y_score, other, weight)
+        assert again == pytest.approx(self.score(y_true, y_score, region, weight), abs=1e-13)
+
+    def test_scale_of_weights(self, data, region):
+        y_true, y_score, weight = data
+        if weight is not None:
+            for scale in (1e-300, 1e300):
+                again = self.score(y_true, y_score, region, scale * weight)
+                assert again == pytest.approx(self.score(y_true, y_score, region, weight), abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [list, tuple, torch.tensor, lambda v: np.asarray(v, dtype=object), lambda v: np.repeat(v, 2)[::2]],
+    ids=["list", "tuple", "tensor", "object", "strided"],
+)
+def test_kinds_of_input(convert):
+    y_true, y_score = many(levels=4)
+    want = tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5)
+    assert tpauc_score(convert(y_true), convert(y_score), min_tpr=0.5, max_fpr=0.5) == want
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32, np.float64])
+def test_types_of_labels(dtype):
+    y_true, y_score = many()
+    want = tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5)
+    assert tpauc_score(y_true.astype(dtype), y_score, min_tpr=0.5, max_fpr=0.5) == want
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.longdouble, np.int8, np.uint8, bool])
+def test_types_of_scores(dtype):
+    y_true, y_score = many()
+    y_score = (8 * y_score).clip(0, 100).astype(dtype)
+    want = pair_loop(y_true, y_score, 0.5, 0.5)
+    assert tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5) == want
+
+
+def test_integer_scores_are_not_rounded():
+    assert tpauc_score([1, 0], [2**60 + 1, 2**60], min_tpr=0.0, max_fpr=1.0) == 1.0
+
+
+def test_input_is_left_alone():
+    y_true, y_score = many()
+    before = y_true.copy(), y_score.copy()
+    tpauc_score(y_true, y_score, min_tpr=0.2, max_fpr=0.3, sample_weight=np.ones(len(y_true)))
+    assert np.array_equal(before[0], y_true) and np.array_equal(before[1], y_score)
+
+
+# weights
+
+
+@pytest.mark.parametrize("region", [(0.0, 1.0), (0.5, 0.5), (0.9, 0.1), (0.3, 0.7), (0.8, 0.25)])
+@pytest.mark.parametrize("seed", range(5))
+def test_integer_weights_are_repetitions(region, seed):
+    rng = np.random.default_rng(seed)
+    y_true = np.repeat([1, 0], [12, 17])
+    weight = rng.integers(0, 5, size=29)
+    weight[[0, 12]] += [-weight[:12].sum() % 20, -weight[12:].sum() % 20]  # so that every edge is a whole number
+    y_score = rng.integers(0, 8, size=29)
+    want = tpauc_score(np.repeat(y_true, weight), np.repeat(y_score, weight), min_tpr=region[0], max_fpr=region[1])
+    got = tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1], sample_weight=weight)
+    assert got == pytest.approx(want, abs=1e-14)
+
+
+def test_the_last_sample_is_taken_in_part():
+    """1.5 of the positives 1, 3 against the negatives 2, 0: (1 * 1/2 + 0.5 * 1) / 1.5."""
+    got = tpauc_score([1, 1, 1, 0, 0], [1, 3, 5, 2, 0], min_tpr=0.5, max_fpr=1.0, sample_weight=np.ones(5))
+    assert got == pytest.approx(1.0 / 1.5)
+    assert tpauc_score([1, 1, 1, 0, 0], [1, 3, 5, 2, 0], min_tpr=0.5, max_fpr=1.0) == 0.5  # the floor
+
+
+# other scales
+
+
+def test_pauc_is_the_one_way_score():
+    y_true, y_score = many(levels=5)
+    weight = np.random.default_rng(0).random(len(y_true))
+    for w in (None, weight):
+        want = tpauc_score(y_true, y_score, min_tpr=0.0, max_fpr=0.3, sample_weight=w)
+        assert pauc_score(y_true, y_score, max_fpr=0.3, sample_weight=w) == want
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("seed", range(4))
+def test_area_by_thin_columns(region, seed):
+    y_true, y_score = random_case(np.random.default_rng(seed), low=5)
+    got = tpauc_area_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
+    assert got == pytest.approx(fine_area(y_true, y_score, *region), abs=2e-5)
+    assert 0.0 <= got <= (1 - region[0]) * region[1] + 1e-15
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("seed", range(4))
+def test_area_is_the_score_times_the_region(region, seed):
+    """Edges at whole numbers of samples and no ties."""
+    rng = np.random.default_rng(seed)
+    y_true, y_score = np.repeat([1, 0], [20, 40]), rng.permutation(60) + 15 * np.repeat([1, 0], [20, 40]) + 0.5
+    y_score[:20] += 0.25
+    area = tpauc_area_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
+    score = tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
+    assert area == pytest.approx(score * (1 - region[0]) * region[1], abs=1e-14)
+
+
+@pytest.mark.parametrize("region", [*REGIONS, (0.123, 0.456)])
+def test_weighted_area_is_the_weighted_score_times_the_region(region):
+    y_true, y_score = many(60)
+    weight = np.random.default_rng(5).random(60)
+    area = tpauc_area_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1], sample_weight=weight)
+    score = tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1], sample_weight=weight)
+    assert area == pytest.approx(score * (1 - region[0]) * region[1], abs=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e307])
+def test_scale_of_weights_does_not_matter_to_the_area(scale):
+    y_true, y_score = many(60)
+    weight = 0.5 + np.random.default_rng(5).random(60)
+    first, second = (
+        tpauc_area_score(y_true, y_score, min_tpr=0.3, max_fpr=0.4, sample_weight=w) for w in (weight, scale * weight)
+    )
+    assert second == pytest.approx(first, abs=1e-14)
+
+
+def test_area_and_score_part_where_a_tie_lies_across_the_edge():
+    """All scores equal: the curve is the diagonal, below the region; of the pairs one half is won."""
+    y_true, y_score = [1, 1, 0, 0], [0.0] * 4
+    assert tpauc_area_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5) == 0.0
+    assert tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5) == 0.5
+
+
+def test_no_curve_in_the_region():
+    assert tpauc_area_score([1, 1, 0, 0], [0.1, 0.2, 0.8, 0.9], min_tpr=0.5, max_fpr=0.5) == 0.0
+
+
+@pytest.mark.parametrize("max_fpr", [0.01, 0.1, 0.33, 0.5, 1.0])
+@pytest.mark.parametrize("levels", [None, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_standardized_is_that_of_sklearn(max_fpr, levels, weighted):
+    y_true, y_score = many(levels=levels)
+    weight = np.random.default_rng(2).random(len(y_true)) if weighted else None
+    want = roc_auc_score(y_true, y_score, max_fpr=max_fpr, sample_weight=weight)
+    got = pauc_standardized_score(y_true, y_score, max_fpr=max_fpr, sample_weight=weight)
+    assert got == pytest.approx(want, abs=1e-14)
+
+
+# undefined and wrong input
+
+TWO_WAY = [tpauc_score, tpauc_area_score]
+ONE_WAY = [pauc_score, pauc_standardized_score]
+ALL = [(f, {"min_tpr": 0.5, "max_fpr": 0.5}) for f in TWO_WAY] + [(f, {"max_fpr": 0.5}) for f in ONE_WAY]
+each_metric = pytest.mark.parametrize(("metric", "region"), ALL, ids=lambda v: getattr(v, "__name__", ""))
+
+
+@each_metric
+@pytest.mark.parametrize(("label", "missing"), [(0, "positives"), (1, "negatives")])
+def test_one_class_is_undefined(metric, region, label, missing):
+    with pytest.warns(UndefinedMetricWarning, match=f"{metric.__name__}: .* there are no {missing}") as caught:
+        assert np.isnan(metric([label] * 3, [0.1, 0.2, 0.3], **region))
+    assert caught[0].filename == __file__
+
+
+@each_metric
+def test_a_class_without_weight_is_undefined(metric, region):
+    with pytest.warns(UndefinedMetricWarning, match="the negatives have no weight"):
+        assert np.isnan(metric([1, 1, 0, 0], [1, 2, 3, 4], sample_weight=[1, 1, 0, 0], **region))
+
+
+@pytest.mark.parametrize(
+    ("min_tpr", "max_fpr", "match"),
+    [(0.8, 1.0, r"floor\(4 positives .* min_tpr = 0.8"), (0.0, 0.1, r"floor\(6 negatives .* max_fpr = 0.1")],
+)
+def test_nothing_selected_is_undefined(min_tpr, max_fpr, match):
+    with pytest.warns(UndefinedMetricWarning, match=match):
+        assert np.isnan(tpauc_score([1] * 4 + [0] * 6, range(10), min_tpr=min_tpr, max_fpr=max_fpr))
+
+
+@each_metric
+@pytest.mark.parametrize(
+    ("y_true", "y_score", "weight", "match"),
+    [
+        ([0, 1, 2], [1, 2, 3], None, "y_true must hold 0 and 1 only, got 2"),
+        ([-1, 1, 1], [1, 2, 3], None, "y_true must hold 0 and 1 only, got -1"),
+        ([0, 1, np.nan], [1, 2, 3], None, "y_true must hold 0 and 1 only, got nan"),
+        (["a", "b"], [1, 2], None, "y_true must be a vector of real numbers, got dtype <U1"),
+        ([0, 1], [1, 1j], None, "y_score must be a vector of real numbers, got dtype complex128"),
+        ([0, 1], [[1], [1, 2]], None, "y_score must be a vector of real numbers, got list"),
+        ([0, 1], [[0.1], [0.2]], None, r"y_score must have shape \(n,\), got \(2, 1\)"),
+        ([[0, 1]], [0.1, 0.2], None, r"y_true must have shape \(n,\), got \(1, 2\)"),
+        ([0, 1], 0.5, None, r"y_score must have shape \(n,\), got \(\)"),
+        ([0, 1, 1], [0.1, 0.2], None, "y_score must be as long as y_true, 3, got 2"),
+        ([], [], None, "y_true must hold at least one label, got 0"),
+        ([0, 1, 1], [0.1, np.nan, np.nan], None, r"y_score must be finite, got nan \(2 such entries\)"),
+        ([0, 1], [0.1, -np.inf], None, r"y_score must be finite, got -inf \(1 such entries\)"),
+        ([0, 1], [0.1, 0.2], [1.0], "sample_weight must be as long as y_true, 2, got 1"),
+        ([0, 1], [0.1, 0.2], [1.0, -2.0], "sample_weight must be at least 0, got -2.0"),
+        ([0, 1], [0.1, 0.2], [1.0, np.inf], "sample_weight must be finite, got inf"),
+        ([0, 1], [0.1, 0.2], [[1.0, 1.0]], r"sample_weight must have shape \(n,\), got \(1, 2\)"),
+    ],
+)
+def test_wrong_data(metric, region, y_true, y_score, weight, match):
+    with pytest.raises(ValueError, match=f"{metric.__name__}: {match}"):
+        metric(y_true, y_score, sample_weight=weight, **region)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(lambda f=f, **region: f([0, 1], [0, 1], **region) for f in TWO_WAY),
+        tpauc_scorer,
+        StreamingTPAUC,
+        lambda **region: plot_roc_region([0, 1], [0, 1], **region),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("min_tpr", v) for v in (1.0, -0.1, np.nan, "0.5", None)] + [("max_fpr", v) for v in (0.0, 1.1, np.inf, True)],
+)
+def test_edges_out_of_range(function, name, value):
+    allowed = {"min_tpr": r"\[0, 1\)", "max_fpr": r"\(0, 1\]"}[name]
+    with pytest.raises(ValueError, match=f"{name} must be a number in {allowed}, got {value!r}"):
+        function(**{"min_tpr": 0.5, "max_fpr": 0.5, name: value})
+
+
+@pytest.mark.parametrize("metric", ONE_WAY)
+@pytest.mark.parametrize("value", [0.0, 1.5])
+def test_edge_of_one_way_scores_out_of_range(metric, value):
+    with pytest.raises(ValueError, match=rf"{metric.__name__}: max_fpr must be a number in \(0, 1\], got {value}"):
+        metric([0, 1], [0, 1], max_fpr=value)
+
+
+# scorer
+
+
+@pytest.mark.parametrize("model", [make_pipeline(StandardScaler(), LogisticRegression()), GaussianNB()])
+def test_scorer_in_cross_validation(model):
+    """A model with a decision function, and one with probabilities only."""
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X[:, :4]
+    scores = cross_val_score(model, X, y, scoring=tpauc_scorer(min_tpr=0.5, max_fpr=0.5), cv=3, error_score="raise")
+    assert ((scores > 0.3) & (scores < 1)).all()
+    fitted = model.fit(X, y)
+    response = getattr(fitted, "decision_function", lambda X: fitted.predict_proba(X)[:, 1])(X)
+    got = tpauc_scorer(min_tpr=0.5, max_fpr=0.5)(fitted, X, y)
+    assert got == tpauc_score(y, response, min_tpr=0.5, max_fpr=0.5)
+
+
+def test_scorer_in_grid_search():
+    X, y = load_breast_cancer(return_X_y=True)
+    search = GridSearchCV(
+        GaussianNB(),
+        {"var_smoothing": [1e-9, 1e3]},
+        scoring=tpauc_scorer(min_tpr=0.5, max_fpr=0.5),
+        cv=3,
+        error_score="raise",
+    )
+    assert search.fit(X, y).best_score_ == max(search.cv_results_["mean_test_score"])
+
+
+def test_scorer_pickles():
+    scorer = pickle.loads(pickle.dumps(tpauc_scorer(min_tpr=0.5, max_fpr=0.5)))
+    X = np.arange(8.0)[:, None]
+    assert scorer(GaussianNB().fit(X, [0] * 4 + [1] * 4), X, [0] * 4 + [1] * 4) == 1.0
+
+
+# streaming
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("kind", ["numpy", "torch", "list"])
+def test_streaming_equals_batch(region, kind):
+    y_true, y_score = many(levels=3)
+    convert = {"numpy": np.asarray, "list": list, "torch": lambda v: torch.tensor(v)}[kind]
+    meter = StreamingTPAUC(min_tpr=region[0], max_fpr=region[1])
+    for start in range(0, len(y_true), 7):
+        meter.update(convert(y_score[start : start + 7]), convert(y_true[start : start + 7]))
+    want = tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
+    assert meter.compute() == want
+    assert meter.compute() == want  # computing changes nothing
+    meter.reset()
+    meter.update([1, 0], [1, 0])
+    assert repr(meter).endswith("1 positives, 1 negatives")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_streaming_takes_tensors_as_models_give_them(dtype):
+    y_true, y_score = many()
+    scores = torch.tensor(y_score, dtype=dtype, requires_grad=True)
+    meter = StreamingTPAUC(min_tpr=0.5, max_fpr=0.5)
+    meter.update(scores, torch.tensor(y_true, dtype=torch.bool))
+    want = tpauc_score(y_true, scores.detach().double().numpy(), min_tpr=0.5, max_fpr=0.5)
+    assert meter.compute() == want
+
+
+def test_streaming_keeps_no_reference_to_the_batch():
+    meter = StreamingTPAUC(min_tpr=0.0, max_fpr=1.0)
+    scores = torch.tensor([0.0, 1.0])
+    meter.update(scores, [0, 1])
+    scores.neg_()
+    assert meter.compute() == 1.0
+
+
+def test_meters_merge_and_pickle():
+    y_true, y_score = many()
+    meters = [StreamingTPAUC(min_tpr=0.5, max_fpr=0.5) for _ in range(3)]
+    for part, meter in enumerate(meters):
+        meter.update(y_score[part::3], y_true[part::3])
+    meters = [pickle.loads(pickle.dumps(meter)) for meter in meters]
+    alone = meters[1].compute()
+    joined = meters[0].merge(meters[1]).merge(meters[2])
+    assert joined is meters[0]
+    assert joined.compute() == tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5)
+    joined.update([0.0], [1])
+    assert meters[1].compute() == alone
+    with pytest.raises(ValueError, match=r"other must have min_tpr = 0.5 and max_fpr = 0.5, got 0.5 and 0.4"):
+        joined.merge(StreamingTPAUC(min_tpr=0.5, max_fpr=0.4))
+
+
+def test_an_empty_meter_is_undefined():
+    meter = StreamingTPAUC(min_tpr=0.5, max_fpr=0.5)
+    meter.update([], [])
+    with pytest.warns(UndefinedMetricWarning, match="StreamingTPAUC: .* there are no positives"):
+        assert np.isnan(meter.compute())
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "match"),
+    [
+        ([0.1, np.nan], [0, 1], "scores must be finite"),
+        ([0.1, 0.2], [0, 3], "labels must hold 0 and 1 only, got 3"),
+        ([0.1, 0.2], [0], "scores must be as long as labels, 1, got 2"),
+        (torch.zeros(2, 1), [0, 1], r"scores must have shape \(n,\), got \(2, 1\)"),
+    ],
+)
+def test_a_wrong_batch_is_not_added(scores, labels, match):
+    meter = StreamingTPAUC(min_tpr=0.5, max_fpr=0.5)
+    with pytest.raises(ValueError, match=f"StreamingTPAUC: {match}"):
+        meter.update(scores, labels)
+    assert repr(meter).endswith("0 positives, 0 negatives")
+
+
+# bootstrap
+
+
+def test_bootstrap_is_determined_by_its_seed():
+    y_true, y_score = many(100)
+    state = np.random.get_state()[1].copy()
+    first, second, other = (
+        bootstrap_interval(tpauc_score, y_true, y_score, min_tpr=0.5, max_fpr=0.5, resamples=50, seed=seed)
+        for seed in (3, 3, 4)
+    )
+    assert first == second and (first.low, first.high) != (other.low, other.high)
+    assert first.estimate == other.estimate == tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5)
+    assert np.array_equal(state, np.random.get_state()[1])
+    with pytest.raises(AttributeError):
+        first.low = 0.0
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+def test_bootstrap_ends_are_quantiles(stratified):
+    """The interval grows with the level and shrinks with the data."""
+    widths = []
+    for n, level in ((100, 0.95), (100, 0.5), (1600, 0.5)):
+        interval = bootstrap_interval(
+            roc_auc_score, *many(n), level=level, resamples=200, stratified=stratified
+        )  # any metric will do
+        assert (interval.level, interval.resamples, interval.undefined) == (level, 200, 0)
+        assert interval.low < interval.estimate < interval.high
+        widths.append(interval.high - interval.low)
+    assert widths[0] > 2 * widths[1] > 4 * widths[2]
+
+
+def test_bootstrap_covers_the_true_score():
+    truth, inside = norm.cdf(1 / np.sqrt(2)), 0
+    for seed in range(100):
+        interval = bootstrap_interval(
+            pauc_score, *many(150, seed=seed), max_fpr=1.0, level=0.9, resamples=150, seed=seed
+        )
+        inside += interval.low <= truth <= interval.high
+    assert 82 <= inside <= 97  # 90 expected, standard deviation 3
+
+
+def test_bootstrap_draws_weights_with_their_samples():
+    """A sample without weight changes nothing, wherever it is drawn."""
+    y_true, y_score = many(60)
+    weight = np.ones(60)
+    weight[::3] = 0
+    flipped = np.where(weight == 0, -100.0, y_score)
+    first, second = (
+        bootstrap_interval(tpauc_score, y_true, s, sample_weight=weight, min_tpr=0.5, max_fpr=0.5, resamples=30)
+        for s in (y_score, flipped)
+    )
+    assert first.low == pytest.approx(second.low) and first.high == pytest.approx(second.high)
+
+
+def test_bootstrap_counts_undefined_resamples():
+    y_true, y_score = [1, 0, 0, 0, 0, 0], [3.0, 1, 2, 3, 4, 5]
+    interval = bootstrap_interval(pauc_score, y_true, y_score, max_fpr=1.0, resamples=300, stratified=False)
+    assert 60 < interval.undefined < 140  # (5/6)^6 = 0.33 have no positive
+    assert 0.0 <= interval.low <= interval.high <= 1.0
+    assert bootstrap_interval(pauc_score, y_true, y_score, max_fpr=1.0, resamples=300).undefined == 0
+
+
+def test_bootstrap_without_any_score():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        interval = bootstrap_interval(pauc_score, [1, 1], [1, 2], max_fpr=1.0, resamples=5)
+    assert [w.category for w in caught] == [UndefinedMetricWarning] * 2  # the estimate, the ends
+    assert "none of 5 resamples has a score" in str(caught[1].message)
+    assert np.isnan([interval.estimate, interval.low, interval.high]).all() and interval.undefined == 5
+    assert isinstance(interval, BootstrapInterval)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"level": 1.0}, r"level must be a number in \(0, 1\), got 1.0"),
+        ({"level": 0}, r"level must be a number in \(0, 1\), got 0"),
+        ({"resamples": 0}, "resamples must be an integer of at least 1, got 0"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"seed": None}, "seed must be an integer of at least 0, got None"),
+        ({"y_true": [0, 1, 1]}, "y_score must be as long as y_true, 3, got 2"),
+        ({"y_true": [], "y_score": []}, "y_true must hold at least one label, got 0"),
+        ({"sample_weight": [1]}, "sample_weight must be as long as y_true, 2, got 1"),
+    ],
+)
+def test_bootstrap_wrong_arguments(change, match):
+    with pytest.raises(ValueError, match=f"bootstrap_interval: {match}"):
+        bootstrap_interval(pauc_score, **{"y_true": [0, 1], "y_score": [0, 1], "max_fpr": 1.0, **change})
+
+
+# plot
+
+
+@pytest.fixture
+def plt():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    yield plt
+    plt.close("all")
+
+
+def test_plot_shows_curves_scores_and_region(plt):
+    y_true, y_score = many()
+    ax = plot_roc_region(y_true, {"ours": y_score, "theirs": -y_score}, min_tpr=0.4, max_fpr=0.3)
+    ours, theirs = (tpauc_score(y_true, s, min_tpr=0.4, max_fpr=0.3) for s in (y_score, -y_score))
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert texts == [f"ours: TPAUC {ours:.3f}", f"theirs: TPAUC {theirs:.3f}", "TPR >= 0.4, FPR <= 0.3"]
+    (patch,) = ax.patches
+    assert np.allclose([*patch.get_xy(), patch.get_width(), patch.get_height()], [0, 0.4, 0.3, 0.6])
+    for line in ax.lines[:2]:
+        assert np.array_equal(line.get_xydata()[[0, -1]], [[0, 0], [1, 1]])
+    assert np.trapezoid(*ax.lines[0].get_data()[::-1]) == pytest.approx(roc_auc_score(y_true, y_score))
+    ax.figure.canvas.draw()
+
+
+def test_plot_into_given_axes(plt):
+    _, (left, right) = plt.subplots(1, 2)
+    assert plot_roc_region([1, 1, 0, 0], [4, 3, 2, 1], min_tpr=0.5, max_fpr=0.5, ax=right) is right
+    assert not left.lines and right.get_legend().get_texts()[0].get_text() == "TPAUC 1.000"
+    assert len(plt.get_fignums()) == 1
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_score", "match"),
+    [
+        ([1, 1], [1, 2], "y_true must hold both classes, got 2 positives, 0 negatives"),
+        ([0, 1], {}, "y_score must hold at least one vector of scores, got an empty mapping"),
+        ([0, 1], {"ours": [1, np.nan]}, r"y_score\['ours'\] must be finite, got nan"),
+    ],
+)
+def test_plot_wrong_arguments(plt, y_true, y_score, match):
+    with pytest.raises(ValueError, match=f"plot_roc_region: {match}"):
+        plot_roc_region(y_true, y_score, min_tpr=0.5, max_fpr=0.5)
+    assert not plt.get_fignums()
+
+
+def test_metrics_do_not_import_matplotlib():
+    code = "import sys, moreauc.metrics; print('matplotlib' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
