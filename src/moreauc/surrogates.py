@@ -1,0 +1,198 @@
+r"""Pairwise losses :math:`\ell(z)` of the score difference :math:`z = h_j - h_i`, negative minus positive.
+
+Every loss is one function of the violation :math:`v = m + z` with margin :math:`m`: large where the negative is scored
+above the positive less the margin. Values are stable for any finite score; where a loss has a kink, value and slope
+agree on the subgradient 0 of :math:`(x)_+` at 0, also under autograd.
+"""
+
+# ruff: noqa: D102 (the base class says once what `value` and `slope` are)
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from moreauc._checks import check_real
+
+
+@dataclass(frozen=True)
+class Surrogate(ABC):
+    r"""A pairwise loss :math:`\ell(z)`; use :func:`get_surrogate` to make one by name.
+
+    Args:
+        margin: :math:`m`, at least 0.
+
+    Attributes:
+        name: what :func:`get_surrogate` knows it by.
+        piecewise_polynomial: the degree :math:`d` where :math:`\ell(z)` is a polynomial in `z` on each of finitely many
+            intervals, else None.
+        non_decreasing: whether :math:`\ell` never falls as `z` grows. Then the pairs of one positive that exceed a
+            level are those with the highest-scored negatives.
+    """
+
+    margin: float = 1.0
+
+    name: ClassVar[str]
+    piecewise_polynomial: ClassVar[int | None] = None
+    non_decreasing: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_real(type(self).__name__, "margin", self.margin, low=0.0)
+
+    @abstractmethod
+    def value(self, z: Tensor) -> Tensor:
+        r"""Return :math:`\ell(z)`, any shape, differentiable."""
+
+    @abstractmethod
+    def slope(self, z: Tensor) -> Tensor:
+        r"""Return the (sub)derivative :math:`\ell'(z)`, same shape."""
+
+    def active_above(self, level: Tensor) -> Tensor:
+        r"""Return the `c` with :math:`\ell(z) > s \iff z > c`, for levels `s` of any shape.
+
+        Below the infimum of the loss every `z` is active and `c` is `-inf`; at or above its supremum none is and `c` is
+        `inf`. Accurate to rounding: at a `z` within rounding of `c` the comparison :math:`\ell(z) > s` may differ.
+
+        Args:
+            level: :math:`s`, any shape, floating point.
+
+        Raises:
+            ValueError: if the loss is not non-decreasing.
+        """
+        if not self.non_decreasing:
+            raise ValueError(f"{type(self).__name__}: active_above needs a non-decreasing loss, got {self.name!r}")
+        return torch.where(level < 0, -torch.inf, self._violation_at(level.clamp_min(0)) - self.margin)
+
+    def _violation_at(self, level: Tensor) -> Tensor:
+        """Return the largest `v = m + z` whose loss is at most `level >= 0`."""
+        raise NotImplementedError
+
+
+class SquaredHinge(Surrogate):
+    r"""Squared hinge :math:`\ell(z) = (m + z)_+^2`, the paper's choice.
+
+    Example:
+        >>> SquaredHinge(margin=1.0).value(torch.tensor([-2.0, 0.0, 1.0]))
+        tensor([0., 1., 4.])
+    """
+
+    name = "squared_hinge"
+    piecewise_polynomial = 2
+
+    def value(self, z: Tensor) -> Tensor:
+        return torch.relu(z + self.margin).square()
+
+    def slope(self, z: Tensor) -> Tensor:
+        return 2.0 * torch.relu(z + self.margin)
+
+    def _violation_at(self, level: Tensor) -> Tensor:
+        return level.sqrt()
+
+
+class Hinge(Surrogate):
+    r"""Hinge :math:`\ell(z) = (m + z)_+`.
+
+    Example:
+        >>> Hinge(margin=1.0).value(torch.tensor([-2.0, 0.0, 1.0]))
+        tensor([0., 1., 2.])
+    """
+
+    name = "hinge"
+    piecewise_polynomial = 1
+
+    def value(self, z: Tensor) -> Tensor:
+        return torch.relu(z + self.margin)
+
+    def slope(self, z: Tensor) -> Tensor:
+        return (z + self.margin > 0).to(z.dtype)
+
+    def _violation_at(self, level: Tensor) -> Tensor:
+        return level
+
+
+class Squared(Surrogate):
+    r"""Square :math:`\ell(z) = (m + z)^2`; it falls for :math:`z < -m`, so it is not non-decreasing.
+
+    Example:
+        >>> Squared(margin=1.0).value(torch.tensor([-2.0, 0.0, 1.0]))
+        tensor([1., 1., 4.])
+    """
+
+    name = "squared"
+    piecewise_polynomial = 2
+    non_decreasing = False
+
+    def value(self, z: Tensor) -> Tensor:
+        return (z + self.margin).square()
+
+    def slope(self, z: Tensor) -> Tensor:
+        return 2.0 * (z + self.margin)
+
+
+class Logistic(Surrogate):
+    r"""Logistic :math:`\ell(z) = \log(1 + e^{m + z})`.
+
+    Example:
+        >>> Logistic(margin=0.0).value(torch.tensor([-200.0, 0.0, 200.0]))
+        tensor([  0.0000,   0.6931, 200.0000])
+    """
+
+    name = "logistic"
+
+    def value(self, z: Tensor) -> Tensor:
+        # softplus turns linear at its threshold; at 40 the dropped term is below rounding in float64.
+        return softplus(z + self.margin, threshold=40.0)
+
+    def slope(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(z + self.margin)
+
+    def _violation_at(self, level: Tensor) -> Tensor:
+        return level + torch.log(-torch.expm1(-level))
+
+
+class Sigmoid(Surrogate):
+    r"""Sigmoid :math:`\ell(z) = 1 / (1 + e^{-(m + z)})`, bounded and not convex; margin 0 centres it on ties.
+
+    Example:
+        >>> Sigmoid(margin=0.0).value(torch.tensor([-200.0, 0.0, 200.0]))
+        tensor([0.0000, 0.5000, 1.0000])
+    """
+
+    name = "sigmoid"
+
+    def value(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(z + self.margin)
+
+    def slope(self, z: Tensor) -> Tensor:
+        return torch.sigmoid(z + self.margin) * torch.sigmoid(-(z + self.margin))
+
+    def _violation_at(self, level: Tensor) -> Tensor:
+        return torch.logit(level.clamp_max(1.0))
+
+
+_SURROGATES: dict[str, type[Surrogate]] = {
+    kind.name: kind for kind in (SquaredHinge, Hinge, Squared, Logistic, Sigmoid)
+}
+
+
+def get_surrogate(name: str, margin: float = 1.0) -> Surrogate:
+    """Return the pairwise loss called `name`.
+
+    Args:
+        name: "squared_hinge", "hinge", "squared", "logistic" or "sigmoid".
+        margin: at least 0.
+
+    Raises:
+        ValueError: for another name or margin.
+
+    Example:
+        >>> get_surrogate("hinge", margin=0.5)
+        Hinge(margin=0.5)
+    """
+    if name not in _SURROGATES:
+        raise ValueError(f"get_surrogate: name must be one of {', '.join(map(repr, _SURROGATES))}, got {name!r}")
+    return _SURROGATES[name](margin)

@@ -1,0 +1,322 @@
+"""CVaR over negatives: a loop over pairs as oracle, and agreement of the three methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from moreauc import pairs
+from moreauc.pairs import Method, cvar_over_negatives
+from moreauc.surrogates import Surrogate, get_surrogate
+
+VALUES: dict[str, Callable[[float], float]] = {
+    "squared_hinge": lambda v: max(v, 0.0) ** 2,
+    "hinge": lambda v: max(v, 0.0),
+    "squared": lambda v: v * v,
+    "logistic": lambda v: math.log1p(math.exp(-abs(v))) + max(v, 0.0),
+    "sigmoid": lambda v: 1.0 / (1.0 + math.exp(-v)) if v > -700 else 0.0,
+}
+SLOPES: dict[str, Callable[[float], float]] = {
+    "squared_hinge": lambda v: 2 * max(v, 0.0),
+    "hinge": lambda v: float(v > 0),
+    "squared": lambda v: 2 * v,
+    "logistic": lambda v: 1.0 / (1.0 + math.exp(-v)),
+    "sigmoid": lambda v: 1.0 / (2.0 + math.exp(v) + math.exp(-v)),
+}
+SORTABLE = ["squared_hinge", "hinge"]
+CASES: list[tuple[str, Method]] = [
+    (name, method)
+    for name in VALUES
+    for method in ("pairs", "tiles", "sorted")
+    if method != "sorted" or name in SORTABLE
+]
+SIZES = [(1, 1), (1, 7), (9, 1), (13, 17), (30, 11)]
+
+cases = pytest.mark.parametrize(("name", "method"), CASES)
+sizes = pytest.mark.parametrize("size", SIZES, ids=str)
+devices = pytest.mark.parametrize(
+    "device",
+    ["cpu", *(["cuda"] if torch.cuda.is_available() else [])],
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "_TILE", {"cpu": 48, "cuda": 48})
+
+
+def oracle(
+    name: str, margin: float, beta: float, positive: Tensor, negative: Tensor, threshold: Tensor, weight: Tensor
+) -> list[Tensor]:
+    """Return psi, slope, and the gradients of sum(weight * psi), by a loop over the pairs in Python floats."""
+    total = beta * len(negative)
+    psi, slope = [], []
+    left, right = [[] for _ in positive], [[] for _ in negative]
+    for i, (h_i, s, w) in enumerate(zip(positive.tolist(), threshold.tolist(), weight.tolist(), strict=True)):
+        excess = []
+        for j, h_j in enumerate(negative.tolist()):
+            v = margin + (h_j - h_i)
+            if VALUES[name](v) > s:
+                excess.append(VALUES[name](v) - s)
+                left[i].append(-w * SLOPES[name](v) / total)
+                right[j].append(w * SLOPES[name](v) / total)
+        psi.append(s + math.fsum(excess) / total)
+        slope.append(1 - len(excess) / total)
+    sums = [[math.fsum(entry) for entry in side] for side in (left, right)]
+    return [torch.tensor(entry, dtype=torch.float64) for entry in (psi, slope, *sums)]
+
+
+def evaluate(
+    method: Method,
+    surrogate: Surrogate,
+    beta: float,
+    positive: Tensor,
+    negative: Tensor,
+    threshold: Tensor,
+    weight: Tensor,
+) -> list[Tensor]:
+    positive, negative = positive.clone().requires_grad_(), negative.clone().requires_grad_()
+    psi, slope = cvar_over_negatives(positive, negative, threshold, surrogate=surrogate, max_fpr=beta, method=method)
+    assert not slope.requires_grad
+    return [psi.detach(), slope, *torch.autograd.grad(psi, (positive, negative), weight)]
+
+
+def draw(size: tuple[int, int], kind: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    b1, b2 = size
+    positive, negative = torch.randn(b1, dtype=dtype), torch.randn(b2, dtype=dtype)
+    threshold, weight = torch.rand(b1, dtype=dtype) * 2 - 0.4, torch.randn(b1, dtype=dtype)
+    if kind == "negative":
+        threshold = -torch.rand(b1, dtype=dtype) - 0.1
+    elif kind == "zero":
+        threshold = torch.zeros(b1, dtype=dtype)
+    elif kind == "none active":
+        threshold = torch.full((b1,), 1e3, dtype=dtype)
+    elif kind == "equal":
+        positive, negative = torch.full_like(positive, 0.25), torch.full_like(negative, 0.25)
+    elif kind == "ties":  # losses at margin 1 and thresholds are whole numbers, so equality is met and exact
+        positive, negative = (torch.randint(-2, 3, (n,)).to(dtype) for n in size)
+        threshold = torch.randint(-1, 5, (b1,)).to(dtype)
+    return positive, negative, threshold, weight
+
+
+@cases
+@sizes
+@pytest.mark.parametrize("kind", ["mixed", "negative", "zero", "none active", "equal", "ties"])
+@pytest.mark.parametrize(("margin", "beta"), [(1.0, 0.3), (0.0, 1.0)])
+def test_matches_the_loop(
+    name: str, method: Method, size: tuple[int, int], kind: str, margin: float, beta: float
+) -> None:
+    data = draw(size, kind, torch.float64)
+    expected = oracle(name, margin, beta, *data)
+    for ours, theirs in zip(evaluate(method, get_surrogate(name, margin), beta, *data), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@cases
+@sizes
+@pytest.mark.parametrize("kind", ["mixed", "negative", "ties"])
+def test_matches_the_loop_in_single_precision(name: str, method: Method, size: tuple[int, int], kind: str) -> None:
+    data = draw(size, kind, torch.float32)
+    expected = oracle(name, 1.0, 0.4, *data)
+    for ours, theirs in zip(evaluate(method, get_surrogate(name), 0.4, *data), expected, strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), theirs, rtol=2e-6, atol=2e-6)
+
+
+@cases
+def test_gradcheck(name: str, method: Method) -> None:
+    positive, negative, threshold, _ = draw((6, 7), "mixed", torch.float64)
+
+    def psi(a: Tensor, b: Tensor) -> Tensor:
+        surrogate = get_surrogate(name, 0.6)
+        return cvar_over_negatives(a, b, threshold, surrogate=surrogate, max_fpr=0.5, method=method)[0]
+
+    assert torch.autograd.gradcheck(psi, (positive.requires_grad_(), negative.requires_grad_()))
+
+
+RANGES: dict[str, Callable[[int], Tensor]] = {
+    "wide": lambda n: 1e4 * torch.randn(n, dtype=torch.float64),
+    "far": lambda n: 1e4 + torch.randn(n, dtype=torch.float64),
+    "narrow and far": lambda n: 1e4 + 1e-6 * torch.randn(n, dtype=torch.float64),
+    "heavy tails": lambda n: torch.randn(n, dtype=torch.float64) ** 9,
+    "outlier": lambda n: torch.cat([torch.tensor([1e7], dtype=torch.float64), torch.randn(n - 1, dtype=torch.float64)]),
+    "tiny": lambda n: 1e-30 * torch.randn(n, dtype=torch.float64),
+    "ties": lambda n: torch.randint(-3, 4, (n,)).double() / 7,
+}
+
+
+@pytest.mark.parametrize("name", SORTABLE)
+@pytest.mark.parametrize("spread", RANGES)
+@pytest.mark.parametrize("margin", [0.0, 1.0])
+def test_sorting_holds_at_any_range_of_scores(name: str, spread: str, margin: float) -> None:
+    positive, negative = RANGES[spread](60), RANGES[spread](80)
+    surrogate = get_surrogate(name, margin)
+    loss = surrogate.value(negative[:60] - positive)  # thresholds that are met exactly, and others
+    threshold = torch.where(torch.arange(60) % 3 == 0, loss.roll(1), loss * torch.rand(60, dtype=torch.float64))
+    threshold[::7] = -1.0
+    weight = torch.rand(60, dtype=torch.float64)
+    expected = oracle(name, margin, 0.3, positive, negative, threshold, weight)
+    ours = evaluate("sorted", surrogate, 0.3, positive, negative, threshold, weight)
+    assert torch.equal(ours[1], expected[1])
+    for mine, theirs in zip(ours, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11 * theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("name", SORTABLE)
+@pytest.mark.parametrize("outlier", [1e7, -1e7])
+@pytest.mark.parametrize("side", [0, 1])
+def test_sorting_keeps_every_entry_accurate_beside_an_outlier(name: str, outlier: float, side: int) -> None:
+    data = draw((50, 70), "zero", torch.float64)
+    data[side][0] = outlier
+    data[3].abs_()
+    expected = oracle(name, 1.0, 0.3, *data)
+    for mine, theirs in zip(evaluate("sorted", get_surrogate(name), 0.3, *data), expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=0.0)
+
+
+@devices
+@pytest.mark.parametrize("name", SORTABLE)
+@pytest.mark.parametrize("spread", RANGES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_methods_agree_and_slopes_are_equal(
+    name: str, spread: str, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "_TILE", {"cpu": 1 << 14, "cuda": 1 << 14})
+    positive, negative = RANGES[spread](307).to(device, dtype), RANGES[spread](411).to(device, dtype)
+    surrogate = get_surrogate(name, 0.3)
+    # Each threshold is the loss of one of the positive's own pairs: all decisions there hang on rounding.
+    threshold = surrogate.value(negative[torch.randint(0, 411, (307,), device=device)] - positive)
+    threshold[::9] *= -1.0
+    weight = torch.rand(307, device=device, dtype=dtype)
+    first, *others = (
+        evaluate(method, surrogate, 0.3, positive, negative, threshold, weight)
+        for method in ("pairs", "sorted", "tiles")
+    )
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-11
+    for other in others:
+        assert torch.equal(other[1], first[1])
+        for mine, theirs in zip(other, first, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * theirs.abs().max().item())
+
+
+@devices
+@pytest.mark.parametrize("name", ["squared", "logistic", "sigmoid"])
+def test_tiles_agree_with_the_pair_matrix(name: str, device: str) -> None:
+    data = [entry.to(device) for entry in draw((57, 43), "mixed", torch.float32)]
+    first, second = (evaluate(method, get_surrogate(name), 0.2, *data) for method in ("pairs", "tiles"))
+    assert torch.equal(first[1], second[1])
+    for mine, theirs in zip(second, first, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@cases
+def test_extreme_single_precision_scores_stay_finite(name: str, method: Method) -> None:
+    scores = torch.tensor([-1e15, -1e4, 0.0, 1e4, 1e15])
+    for part in evaluate(method, get_surrogate(name), 0.5, scores, scores.flip(0), torch.zeros(5), torch.ones(5)):
+        assert torch.isfinite(part).all()
+
+
+@cases
+def test_order_of_the_scores_does_not_matter(name: str, method: Method) -> None:
+    positive, negative, threshold, weight = draw((21, 34), "mixed", torch.float64)
+    rows, columns = torch.randperm(21), torch.randperm(34)
+    surrogate = get_surrogate(name)
+    one = evaluate(method, surrogate, 0.3, positive, negative, threshold, weight)
+    other = evaluate(method, surrogate, 0.3, positive[rows], negative[columns], threshold[rows], weight[rows])
+    for mine, theirs, order in zip(other, one, (rows, rows, rows, columns), strict=True):
+        torch.testing.assert_close(mine, theirs[order], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", ["pairs", "tiles", "sorted"])
+def test_only_the_scores_get_a_gradient_and_each_may_be_alone(method: Method) -> None:
+    positive, negative, threshold, _ = draw((5, 6), "mixed", torch.float32)
+    surrogate = get_surrogate("hinge")
+    threshold.requires_grad_()
+    both = evaluate(method, surrogate, 0.5, positive, negative, threshold, torch.ones(5))
+    for side in (0, 1):
+        data = [positive.clone(), negative.clone()]
+        data[side].requires_grad_()
+        psi, _ = cvar_over_negatives(*data, threshold, surrogate=surrogate, max_fpr=0.5, method=method)
+        psi.sum().backward()
+        assert torch.equal(data[side].grad, both[2 + side])
+    assert threshold.grad is None
+    psi, _ = cvar_over_negatives(positive, negative, threshold, surrogate=surrogate, max_fpr=0.5, method=method)
+    assert not psi.requires_grad
+
+
+@pytest.mark.parametrize("method", ["pairs", "tiles", "sorted"])
+def test_types_are_widened_and_gradients_come_back_in_the_type_of_the_scores(method: Method) -> None:
+    surrogate = get_surrogate("squared_hinge")
+    positive = torch.randn(4, dtype=torch.bfloat16, requires_grad=True)
+    negative, threshold = torch.randn(5, dtype=torch.float16), torch.zeros(4, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        psi, slope = cvar_over_negatives(positive, negative, threshold, surrogate=surrogate, max_fpr=1.0, method=method)
+    assert psi.dtype == slope.dtype == torch.float32
+    psi.sum().backward()
+    assert positive.grad is not None and positive.grad.dtype == torch.bfloat16
+    wide = threshold.double()
+    assert cvar_over_negatives(positive, negative, wide, surrogate=surrogate, max_fpr=1.0)[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("method", ["tiles", "sorted"])
+def test_second_derivatives_are_refused(method: Method) -> None:
+    positive, negative, threshold, _ = draw((3, 4), "negative", torch.float64)
+    psi, _ = cvar_over_negatives(
+        positive.requires_grad_(),
+        negative,
+        threshold,
+        surrogate=get_surrogate("squared_hinge"),
+        max_fpr=1.0,
+        method=method,
+    )
+    (gradient,) = torch.autograd.grad(psi.square().sum(), positive, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [
+        ("hinge", (64, 64), "pairs"),
+        ("squared_hinge", (1024, 1024), "sorted"),
+        ("squared_hinge", (1, 10**6), "pairs"),
+        ("logistic", (1024, 1024), "pairs"),
+        ("logistic", (4096, 4096), "tiles"),
+        ("squared", (4096, 4096), "tiles"),
+    ],
+)
+def test_auto_goes_by_the_number_of_pairs(name: str, size: tuple[int, int], expected: Method) -> None:
+    assert pairs._choose("auto", torch.empty(size[0]), torch.empty(size[1]), get_surrogate(name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
+        ({"max_fpr": 1.5}, r"max_fpr must be a number in \(0, 1\], got 1.5"),
+        ({"method": "fast"}, "method must be 'auto', 'pairs', 'sorted' or 'tiles', got 'fast'"),
+        ({"method": "sorted", "surrogate": get_surrogate("squared")}, "needs a non-decreasing .*, got 'squared'"),
+        ({"method": "sorted", "surrogate": get_surrogate("logistic")}, "piecewise-polynomial .*, got 'logistic'"),
+        ({"positive": torch.zeros(2, 1)}, r"positive must have shape \(B,\), got \(2, 1\)"),
+        ({"negative": torch.zeros(0)}, r"negative must have shape \(B,\), got \(0,\)"),
+        (
+            {"negative": torch.zeros(3, dtype=torch.int64)},
+            "negative must be a floating point tensor, got a torch.int64",
+        ),
+        ({"threshold": torch.zeros(3)}, r"threshold must have the shape of positive, \(2,\), got \(3,\)"),
+    ],
+)
+def test_errors(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {
+        "positive": torch.zeros(2),
+        "negative": torch.zeros(3),
+        "threshold": torch.zeros(2),
+        "surrogate": get_surrogate("hinge"),
+        "max_fpr": 0.5,
+    }
+    with pytest.raises(ValueError, match=f"cvar_over_negatives: .*{message}"):
+        cvar_over_negatives(**(arguments | change))

@@ -1,0 +1,108 @@
+"""Pairwise losses against their definitions, written out with `math`."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from moreauc.surrogates import Hinge, Logistic, Squared, SquaredHinge, get_surrogate
+
+DEFINITIONS: dict[str, Callable[[float], float]] = {  # of v = m + z
+    "squared_hinge": lambda v: max(v, 0.0) ** 2,
+    "hinge": lambda v: max(v, 0.0),
+    "squared": lambda v: v * v,
+    "logistic": lambda v: math.log1p(math.exp(-abs(v))) + max(v, 0.0),
+    "sigmoid": lambda v: 1.0 / (1.0 + math.exp(-v)),
+}
+NON_DECREASING = ["squared_hinge", "hinge", "logistic", "sigmoid"]
+
+every = pytest.mark.parametrize("name", DEFINITIONS)
+
+
+@every
+@pytest.mark.parametrize("margin", [0.0, 0.5, 1.0])
+def test_value_is_the_definition(name: str, margin: float) -> None:
+    z = [-30.0, -3.0, -1.0, -0.5, 0.0, 0.3, 2.0, 25.0, 39.0, 45.0]
+    expected = [DEFINITIONS[name](margin + entry) for entry in z]
+    surrogate = get_surrogate(name, margin)
+    torch.testing.assert_close(
+        surrogate.value(torch.tensor(z, dtype=torch.float64)),
+        torch.tensor(expected, dtype=torch.float64),
+        rtol=1e-14,
+        atol=0.0,
+    )
+    torch.testing.assert_close(surrogate.value(torch.tensor(z)), torch.tensor(expected), rtol=1e-5, atol=0.0)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slope_is_what_autograd_gives_also_at_the_kink(name: str, dtype: torch.dtype) -> None:
+    surrogate = get_surrogate(name, 0.5)
+    z = torch.tensor([-1e4, -100.0, -3.0, -0.5, 0.0, 1.0, 100.0, 1e4], dtype=dtype, requires_grad=True)
+    (slope,) = torch.autograd.grad(surrogate.value(z).sum(), z)
+    assert torch.isfinite(slope).all()
+    torch.testing.assert_close(surrogate.slope(z.detach()), slope)
+
+
+@pytest.mark.parametrize("kind", [SquaredHinge, Hinge])
+def test_subgradient_at_the_kink_is_zero(kind: type[Hinge | SquaredHinge]) -> None:
+    assert kind(1.0).slope(torch.tensor([-1.0])).item() == 0.0
+
+
+@every
+def test_flags_say_whether_the_loss_rises(name: str) -> None:
+    surrogate = get_surrogate(name)
+    values = surrogate.value(torch.linspace(-6, 6, 500, dtype=torch.float64))
+    assert bool((values.diff() >= 0).all()) == surrogate.non_decreasing == (name in NON_DECREASING)
+    degrees = {"squared_hinge": 2, "hinge": 1, "squared": 2, "logistic": None, "sigmoid": None}
+    assert surrogate.piecewise_polynomial == degrees[name]
+    assert surrogate.name == name
+
+
+@pytest.mark.parametrize("name", NON_DECREASING)
+@pytest.mark.parametrize("margin", [0.0, 0.75])
+def test_active_above_splits_the_line(name: str, margin: float) -> None:
+    surrogate = get_surrogate(name, margin)
+    level = torch.tensor([1e-9, 0.01, 0.3, 0.5, 0.9], dtype=torch.float64)
+    cut = surrogate.active_above(level)
+    assert torch.isfinite(cut).all()
+    assert (surrogate.value(cut + 1e-6) > level).all()
+    assert (surrogate.value(cut - 1e-6) <= level).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "cut"),
+    [
+        ("squared_hinge", 4.0, 1.5),
+        ("squared_hinge", 0.0, -0.5),
+        ("hinge", 4.0, 3.5),
+        ("hinge", 0.0, -0.5),
+        ("logistic", 0.0, -math.inf),
+        ("logistic", 1e3, 999.5),
+        ("sigmoid", 0.0, -math.inf),
+        ("sigmoid", 0.5, -0.5),
+        ("sigmoid", 1.0, math.inf),
+        ("sigmoid", 7.0, math.inf),
+        *((name, -1e-30, -math.inf) for name in NON_DECREASING),
+    ],
+)
+def test_active_above_special_levels(name: str, level: float, cut: float) -> None:
+    assert get_surrogate(name, 0.5).active_above(torch.tensor([level], dtype=torch.float64)).item() == cut
+
+
+def test_surrogates_are_values() -> None:
+    assert get_surrogate("hinge", 2.0) == Hinge(2.0) != Hinge(1.0)
+    assert pickle.loads(pickle.dumps(Logistic(0.3))) == Logistic(0.3)
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match=r"name must be one of 'squared_hinge', 'hinge', .*'sigmoid', got 'cubic'"):
+        get_surrogate("cubic")
+    with pytest.raises(ValueError, match=r"Hinge: margin must be a number in \[0, inf\), got -1"):
+        get_surrogate("hinge", -1.0)
+    with pytest.raises(ValueError, match="Squared: active_above needs a non-decreasing loss, got 'squared'"):
+        Squared().active_above(torch.zeros(1))
