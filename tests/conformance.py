@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from moreauc import FCCOLoss, TCCOLoss
+from moreauc import FCCOLoss, TCCOLoss, TPAUCLoss
 
 
 @dataclass(frozen=True)
@@ -88,35 +88,74 @@ def _tcco_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"u": batch["outer_index"], "v": pairs}
 
 
-CASES = [
-    Case(
-        name=f"FCCOLoss-{name}",
-        build=lambda dim=dim, options=options: FCCOLoss(11, hinge, dim=dim, tau=0.4, **options),
-        batch=_fcco_batch(dim),
-        values=("inner", "previous_inner"),
-        reorder=_reorder_fcco,
-        tables=lambda batch: {"u": batch["index"]},
-    )
-    for name, dim, options in [
-        ("moving-average", 1, {}),
-        ("msvr", 1, {"gamma": 0.2}),
-        ("theory", 3, {"gamma": "theory", "bound": 2.0}),
-        ("initial", 1, {"gamma": 0.2, "initial": 0.5}),
+LABELS = torch.tensor([0, 1, 0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0])
+
+
+def _tpauc_batch(step: int) -> dict[str, Tensor]:
+    random = _generator(step)
+    positives, negatives = (LABELS == 1).nonzero().squeeze(1), (LABELS == 0).nonzero().squeeze(1)
+    chosen = [rows[torch.randperm(len(rows), generator=random)[:3]] for rows in (positives, negatives)]
+    index = torch.cat(chosen)[torch.randperm(6, generator=random)]
+    return {
+        "scores": torch.randn(6, generator=random),
+        "labels": LABELS[index],
+        "index": index,
+        "previous_scores": torch.randn(6, generator=random),
+    }
+
+
+def _tpauc_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    rows = (LABELS.cumsum(0) - 1)[batch["index"][batch["labels"] == 1]]
+    return {"u": rows, "s": rows}
+
+
+CASES = (
+    [
+        Case(
+            name=f"FCCOLoss-{name}",
+            build=lambda dim=dim, options=options: FCCOLoss(11, hinge, dim=dim, tau=0.4, **options),
+            batch=_fcco_batch(dim),
+            values=("inner", "previous_inner"),
+            reorder=_reorder_fcco,
+            tables=lambda batch: {"u": batch["index"]},
+        )
+        for name, dim, options in [
+            ("moving-average", 1, {}),
+            ("msvr", 1, {"gamma": 0.2}),
+            ("theory", 3, {"gamma": "theory", "bound": 2.0}),
+            ("initial", 1, {"gamma": 0.2, "initial": 0.5}),
+        ]
     ]
-] + [
-    Case(
-        name=f"TCCOLoss-{name}",
-        build=lambda middle=middle, options=options: TCCOLoss(
-            6, 5, hinge, middle(), dim_middle=2, dim_inner=2, tau1=0.4, tau2=0.3, **options
-        ),
-        batch=_tcco_batch,
-        values=("h", "previous_h"),
-        reorder=_reorder_tcco,
-        tables=_tcco_rows,
-    )
-    for name, middle, options in [
-        ("moving-average", lambda: positive_part, {}),
-        ("msvr", lambda: positive_part, {"gamma1": 0.2, "gamma2": 0.3, "bound": 1.0}),
-        ("learned-middle", LearnedScale, {"gamma1": "theory", "gamma2": "theory"}),
+    + [
+        Case(
+            name=f"TCCOLoss-{name}",
+            build=lambda middle=middle, options=options: TCCOLoss(
+                6, 5, hinge, middle(), dim_middle=2, dim_inner=2, tau1=0.4, tau2=0.3, **options
+            ),
+            batch=_tcco_batch,
+            values=("h", "previous_h"),
+            reorder=_reorder_tcco,
+            tables=_tcco_rows,
+        )
+        for name, middle, options in [
+            ("moving-average", lambda: positive_part, {}),
+            ("msvr", lambda: positive_part, {"gamma1": 0.2, "gamma2": 0.3, "bound": 1.0}),
+            ("learned-middle", LearnedScale, {"gamma1": "theory", "gamma2": "theory"}),
+        ]
     ]
-]
+    + [
+        Case(
+            name=f"TPAUCLoss-{name}",
+            build=lambda options=options: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, **options),
+            batch=_tpauc_batch,
+            values=("scores", "previous_scores"),
+            reorder=_reorder_fcco,
+            tables=_tpauc_rows,
+        )
+        for name, options in [
+            ("moving-average", {}),
+            ("msvr", {"gamma": 0.2, "surrogate": "logistic"}),
+            ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
+        ]
+    ]
+)

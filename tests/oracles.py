@@ -210,3 +210,64 @@ def algorithm_7(w, u, v, h, dh, g, dg, df, batches, *, tau1, tau2, lr):
         w = [w[c] - lr * gradient[c] for c in range(len(w))]
         v, u = v_next, u_next
         yield list(w), dict(u), dict(v)
+
+
+def algorithm_2(
+    scores,
+    dscores,
+    w,
+    positives: Sequence[int],
+    batches: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    loss: Callable[[float], float],
+    dloss: Callable[[float], float],
+    min_tpr: float,
+    max_fpr: float,
+    tau: float,
+    gamma: float | str,
+    lr: float,
+    threshold_lr: tuple[float, float],
+):
+    """SONX for TPAUC. `scores(x, w)` is h_w(X_x), `dscores` its gradient. Yields (w, u, s, s') after each step."""
+    alpha, beta = 1 - min_tpr, max_fpr
+    w = list(w)
+    w_before = list(w)
+    u: dict[int, float] = {}
+    s = dict.fromkeys(positives, 0.0)
+    s_before = dict(s)
+    s_prime = 0.0
+    for b1, b2 in batches:
+        weight = msvr_gamma(gamma, len(positives), len(b1), tau)
+        u_next, s_next = dict(u), dict(s)
+        gradient = [0.0] * len(w)
+        slope_prime = 0.0
+        for i in b1:
+
+            def psi(point, threshold, i=i):
+                total = 0.0
+                for j in b2:  # noqa: B023
+                    total += max(loss(scores(j, point) - scores(i, point)) - threshold, 0.0)
+                return threshold + total / (beta * len(b2))  # noqa: B023
+
+            now, before = psi(w, s[i]), psi(w_before, s_before[i])
+            if i not in u:
+                u[i] = now
+            # line 4
+            u_next[i] = (1 - tau) * u[i] + tau * now + weight * (now - before)
+            # line 5
+            active = [j for j in b2 if loss(scores(j, w) - scores(i, w)) > s[i]]
+            df = (1.0 if u[i] > s_prime else 0.0) / alpha
+            s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
+            # line 6
+            slope_prime += (1 - df) / len(b1)
+            # line 7
+            for j in active:
+                slope = dloss(scores(j, w) - scores(i, w)) / (beta * len(b2)) * df / len(b1)
+                for c in range(len(w)):
+                    gradient[c] += slope * (dscores(j, w)[c] - dscores(i, w)[c])
+        s_before = dict(s)
+        s, u = s_next, u_next
+        s_prime -= threshold_lr[1] * slope_prime
+        w_before = w
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        yield list(w), dict(u), dict(s), s_prime

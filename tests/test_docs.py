@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import moreauc.metrics
 import moreauc.theory
 
 ROOT = Path(__file__).parent.parent
@@ -83,6 +84,10 @@ def test_links_lead_to_files(page):
 
 def test_the_api_page_names_everything_public():
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    names = {*moreauc.__all__, *moreauc.problems.__all__, *moreauc.theory.__all__} - {"problems", "solver", "theory"}
+    names = {*moreauc.__all__, *moreauc.problems.__all__, *moreauc.theory.__all__, *moreauc.metrics.__all__} - {
+        "problems",
+        "solver",
+        "theory",
+    }
     results = {"Optimum", "Problem", "MoreauEnvelope", "Witness"} | {n for n in names if n.endswith("Parameters")}
     assert [name for name in sorted(names - results) if not re.search(rf"\b{name}\b", page)] == []

@@ -7,10 +7,10 @@
 """
 
 from moreauc import problems, solver, theory
-from moreauc.criteria import FCCOLoss, TCCOLoss
+from moreauc.criteria import FCCOLoss, TCCOLoss, TPAUCLoss
 from moreauc.optim import PreviousIterate
 from moreauc.solver import minimize
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["FCCOLoss", "PreviousIterate", "TCCOLoss", "minimize", "problems", "solver", "theory"]
+__all__ = ["FCCOLoss", "PreviousIterate", "TCCOLoss", "TPAUCLoss", "minimize", "problems", "solver", "theory"]

@@ -2,5 +2,6 @@
 
 from moreauc.criteria.fcco import FCCOLoss
 from moreauc.criteria.tcco import TCCOLoss
+from moreauc.criteria.tpauc import TPAUCLoss
 
-__all__ = ["FCCOLoss", "TCCOLoss"]
+__all__ = ["FCCOLoss", "TCCOLoss", "TPAUCLoss"]

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import math
+import random
+
+import oracles
+import pytest
+import torch
+from torch import nn
+
+from moreauc import PreviousIterate
+from moreauc.criteria import TPAUCLoss
+
+STEPS = 200
+SURROGATES = {
+    "squared_hinge": (lambda z: max(1 + z, 0) ** 2, lambda z: 2 * max(1 + z, 0)),
+    "hinge": (lambda z: max(1 + z, 0), lambda z: float(z > -1)),
+}
+
+
+class Data:
+    """30 rows, 8 positive, in no order of class; scores are linear."""
+
+    def __init__(self, seed: int, link: str, permuted: bool) -> None:
+        rng = random.Random(seed)
+        self.x = [[rng.gauss(0, 1) for _ in range(3)] for _ in range(30)]
+        chosen = rng.sample(range(30), 8)
+        self.labels = [int(i in chosen) for i in range(30)]
+        self.positives = [i for i in range(30) if self.labels[i]]
+        negatives = [i for i in range(30) if not self.labels[i]]
+        for i in self.positives:
+            self.x[i][0] += 0.7
+        self.w0 = [rng.gauss(0, 1) for _ in range(3)]
+        self.link = link
+        self.batches = [(rng.sample(self.positives, 3), rng.sample(negatives, 5)) for _ in range(STEPS)]
+        self.orders = [rng.sample(range(8), 8) if permuted else list(range(8)) for _ in range(STEPS)]
+
+    def score(self, i, w):
+        z = sum(a * b for a, b in zip(self.x[i], w, strict=True))
+        return 1 / (1 + math.exp(-z)) if self.link == "sigmoid" else z
+
+    def dscore(self, i, w):
+        h = self.score(i, w)
+        slope = h * (1 - h) if self.link == "sigmoid" else 1.0
+        return [slope * a for a in self.x[i]]
+
+
+@pytest.mark.parametrize(("min_tpr", "max_fpr", "sign"), [(0.4, 0.5, 1.0), (0.0, 1.0, -1.0)])
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("surrogate", SURROGATES)
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
+@pytest.mark.parametrize("gamma", [0.0, 0.1, 0.9, "theory"])
+def test_tpauc_loss_is_algorithm_2(float64, gamma, link, surrogate, permuted, min_tpr, max_fpr, sign):
+    data = Data(5, link, permuted)
+    tau = 0.4 if gamma == "theory" else 0.9
+    options = {"min_tpr": min_tpr, "max_fpr": max_fpr, "tau": tau, "gamma": gamma, "threshold_lr": (0.9, 0.08)}
+    loss, dloss = SURROGATES[surrogate]
+    twin = oracles.algorithm_2(
+        data.score, data.dscore, data.w0, data.positives, data.batches, loss=loss, dloss=dloss, lr=0.05, **options
+    )
+    model = nn.Linear(3, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([data.w0]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    criterion = TPAUCLoss(torch.tensor(data.labels), surrogate=surrogate, link=link, **options)
+    previous = PreviousIterate(model, optimizer)
+    x, labels = torch.tensor(data.x), torch.tensor(data.labels)
+    signs = set()
+    for (b1, b2), order, (w, u, s, s_prime) in zip(data.batches, data.orders, twin, strict=True):
+        index = torch.tensor([*b1, *b2])[order]
+        scores = model(x[index]).squeeze(1)
+        before = previous(x[index]).squeeze(1) if gamma else None
+        value = criterion(scores, labels[index], index, before)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        assert model.weight[0].tolist() == pytest.approx(w, rel=1e-10, abs=1e-10)
+        assert criterion.s.tolist() == pytest.approx([s[i] for i in data.positives], rel=1e-10, abs=1e-10)
+        assert criterion.s_prime.item() == pytest.approx(s_prime, rel=1e-10, abs=1e-10)
+        held = [(k, u[i]) for k, i in enumerate(data.positives) if i in u]
+        assert [criterion.u[k].item() for k, _ in held] == pytest.approx([v for _, v in held], rel=1e-10, abs=1e-10)
+        signs |= {math.copysign(1, v) for v in s.values() if v}
+    assert sign in signs or (link == "sigmoid" and max_fpr == 1.0)  # there every pair stays active at 0
+
+
+LABELS = torch.tensor([1, 0, 0, 1, 0, 1, 0])
+BATCH = {"scores": torch.randn(4), "labels": torch.tensor([1, 0, 1, 0]), "index": torch.tensor([3, 1, 5, 6])}
+
+
+def make(**options):
+    return TPAUCLoss(LABELS, **{"min_tpr": 0.4, "max_fpr": 0.5, **options})
+
+
+def test_the_whole_square_is_the_mean_over_all_pairs():
+    criterion = make(min_tpr=0.0, max_fpr=1.0, link="identity")
+    scores = torch.randn(4, requires_grad=True)
+    loss = criterion(scores, BATCH["labels"], BATCH["index"])
+    (gradient,) = torch.autograd.grad(loss, scores)
+    positive, negative = scores[[0, 2]], scores[[1, 3]]
+    expected = torch.relu(1 + negative - positive[:, None]).square().mean()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, scores)[0])
+
+
+def test_state_is_in_order_of_the_positives_and_thresholds_start_at_zero():
+    criterion = make()
+    assert criterion.u.shape == criterion.s.shape == (3,)
+    assert criterion.s.tolist() == [0, 0, 0] and criterion.s_prime.item() == 0
+    criterion(**BATCH)
+    assert criterion.table_u.visited.tolist() == [False, True, True]  # rows 3 and 5 are the second and third positive
+
+
+def test_threshold_step_sizes_may_be_one_number_a_pair_or_a_schedule():
+    criterion = make(threshold_lr=0.5)
+    assert criterion.threshold_lr == (0.5, 0.5)
+    criterion.threshold_lr = (1.0, 0.1)
+    assert criterion.threshold_lr == (1.0, 0.1)
+    with pytest.raises(ValueError, match=r"threshold_lr must be a number in \[0, inf\), got -1.0"):
+        criterion.threshold_lr = (1.0, -1.0)
+    with pytest.raises(ValueError, match="threshold_lr must be a number or a pair"):
+        criterion.threshold_lr = (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": torch.tensor([1, 0, 2, 0])}, "labels must be 0 or 1, got 2"),
+        ({"labels": torch.tensor([1, 0, 1])}, r"labels must have shape \(4,\), got \(3,\)"),
+        ({"labels": torch.ones(4, dtype=torch.long)}, "labels must hold both classes, got no negative"),
+        ({"labels": torch.zeros(4, dtype=torch.long)}, "labels must hold both classes, got no positive"),
+        ({"index": torch.tensor([3, 1, 2, 6])}, "index must point to rows labelled as in labels"),
+        ({"scores": torch.tensor([0.0, 1.0, torch.nan, 2.0])}, "scores must be finite, got nan"),
+    ],
+)
+def test_wrong_batches_are_named_and_change_nothing(change, message):
+    criterion = make()
+    criterion(**BATCH)
+    before = {name: value.clone() for name, value in criterion.state_dict().items()}
+    with pytest.raises(ValueError, match=f"TPAUCLoss: {message}"):
+        criterion(**{**BATCH, **change})
+    assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
+        ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
+        ({"link": "probit"}, "link must be 'sigmoid' or 'identity', got 'probit'"),
+        ({"surrogate": "cubic"}, "cubic"),
+        ({"tau": 0.0}, r"tau must be a number in \(0, 1\], got 0.0"),
+        ({"gamma": -1.0}, r"gamma must be a number in \[0, inf\), got -1.0"),
+    ],
+)
+def test_wrong_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize("labels", [[1, 1], [0, 0], [0, 3], [[0, 1]]])
+def test_wrong_training_labels(labels):
+    with pytest.raises(ValueError, match="TPAUCLoss: labels must"):
+        TPAUCLoss(torch.tensor(labels), min_tpr=0.5, max_fpr=0.5)
