@@ -26,8 +26,9 @@ _OWNER = "cvar_over_negatives"
 # server core, medians; with B1 = B2 = B the matrix took 0.35 ms at B = 256, 0.60 at 384, 7.5 at 1024, 450 at 4096, and
 # sorting 0.55, 0.57, 0.68, 1.2. A narrow matrix is cheap per score, so a side below 16 never pays for a sort
 # (8 x 20000: 0.7 ms and 2.3; 32 x 65536: 15.7 and 6.5). Tiles of the logistic loss drew level at B = 2048 (27 to 44 ms
-# and 32) and won at 4096 (400 and 124); the tile's size hardly matters from 2^16 to 2^18. CUDA (H200, 2026-11-15): the matrix
-# took 0.85 ms at B = 4096, 2.5 at 8192 and 9.6 at 16384, sorting 3.1, 3.7 and 3.8; the numbers for tiles are estimates.
+# and 32) and won at 4096 (400 and 124); the tile's size hardly matters from 2^16 to 2^18. CUDA (H200, 2026-11-15):
+# the matrix took 0.85 ms at B = 4096, 2.5 at 8192 and 9.6 at 16384, sorting 3.1, 3.7 and 3.8; the numbers for tiles are
+# estimates.
 _SORT_FROM = {"cpu": 1 << 17, "cuda": 1 << 26}
 _SORT_SIDE = 16
 _TILE_FROM = {"cpu": 1 << 22, "cuda": 1 << 25}
