@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class _Inner(nn.Module):
         return self.problem.inner(self.w, *batch)
 
 
-class Engine:
+class Engine(ABC):
     """One method on one problem: the loss of a step, and how far its tables are from the truth. Base: no table."""
 
     corrects = False
@@ -43,9 +44,9 @@ class Engine:
     def set_step(self, step: int) -> None:
         """Follow the schedules."""
 
+    @abstractmethod
     def loss(self, batch: tuple[Tensor, ...], previous: PreviousIterate | None) -> Tensor:
         """Return the mean over seeds of the scalar whose gradient is the step's."""
-        raise NotImplementedError
 
     def table_errors(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """Mean row errors of the innermost and the outer table for each seed; NaN where there is none."""
