@@ -41,7 +41,7 @@ class Engine(ABC):
         self.w = self.model.w
         self.samples_per_step = math.prod(batches.sizes.values())
 
-    def set_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:  # noqa: B027 (a method without schedules has nothing to follow)
         """Follow the schedules."""
 
     @abstractmethod
