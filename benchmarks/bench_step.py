@@ -183,7 +183,8 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, one thread"
     result: dict[str, Any] = {
         "title": "cost of a step",
-        "command": f"python benchmarks/bench_step.py --device {options.device} --models {' '.join(options.models)}",
+        "command": f"python benchmarks/bench_step.py --device {options.device} --models {' '.join(options.models)} "
+        f"--batches {' '.join(map(str, options.batches))} --rounds {options.rounds}",
         "versions": versions(),
         "date": time.strftime("%Y-%m-%d"),
         "device": name,

@@ -126,8 +126,8 @@ def test_threshold_step_sizes_may_be_one_number_a_pair_or_a_schedule():
     [
         ({"labels": torch.tensor([1, 0, 2, 0])}, "labels must be 0 or 1, got 2"),
         ({"labels": torch.tensor([1, 0, 1])}, r"labels must have shape \(4,\), got \(3,\)"),
-        ({"labels": torch.ones(4, dtype=torch.long)}, "labels must hold both classes, got no negative"),
-        ({"labels": torch.zeros(4, dtype=torch.long)}, "labels must hold both classes, got no positive"),
+        ({"labels": torch.ones(4, dtype=torch.long)}, "labels must hold both 0 and 1, got only 1"),
+        ({"labels": torch.zeros(4, dtype=torch.long)}, "labels must hold both 0 and 1, got only 0"),
         ({"index": torch.tensor([3, 1, 2, 6])}, "index must point to rows labelled as in labels"),
         ({"scores": torch.tensor([0.0, 1.0, torch.nan, 2.0])}, "scores must be finite, got nan"),
     ],

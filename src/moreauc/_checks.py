@@ -113,5 +113,24 @@ def check_index(owner: str, name: str, index: Any, size: int, *, length: int, un
     return rows
 
 
+def check_labels(owner: str, labels: Any) -> Tensor:
+    """Return `labels` as an int64 vector of 0 and 1 that holds both."""
+    values: Tensor = torch.as_tensor(labels)
+    check_shape(owner, "labels", values, [("n",)])
+    strange = values[(values != 0) & (values != 1)]
+    if strange.numel():
+        raise ValueError(f"{owner}: labels must be 0 or 1, got {strange[0].item()}")
+    positives = int((values == 1).sum())
+    if positives in (0, len(values)):
+        raise ValueError(f"{owner}: labels must hold both 0 and 1, got only {int(positives > 0)}")
+    return values.long()
+
+
+def check_link(owner: str, link: Any) -> None:
+    """Check the name of a link function."""
+    if link not in ("sigmoid", "identity"):
+        raise ValueError(f"{owner}: link must be 'sigmoid' or 'identity', got {link!r}")
+
+
 def _shape_text(shape: tuple[int | str, ...]) -> str:
     return "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"

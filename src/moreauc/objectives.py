@@ -11,7 +11,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_finite, check_floating, check_real, check_same_shape, check_shape
+from moreauc._checks import (
+    check_finite,
+    check_floating,
+    check_labels,
+    check_link,
+    check_real,
+    check_same_shape,
+    check_shape,
+)
 from moreauc.pairs import cvar_over_negatives
 from moreauc.surrogates import Surrogate, get_surrogate
 
@@ -120,19 +128,12 @@ def _prepare(
     alpha = 1.0 - check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)
     beta = check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
     loss = get_surrogate(surrogate, margin)
-    if link not in ("sigmoid", "identity"):
-        raise ValueError(f"{owner}: link must be 'sigmoid' or 'identity', got {link!r}")
+    check_link(owner, link)
     scores, labels = check_floating(owner, "scores", scores), torch.as_tensor(labels)
     check_shape(owner, "scores", scores, [("n",)])
     check_same_shape(owner, "labels", labels, "scores", scores)
     check_finite(owner, scores=scores)
-    is_positive = labels.to(scores.device) == 1
-    strange = labels[(labels != 0) & (labels != 1)]
-    if strange.numel():
-        raise ValueError(f"{owner}: labels must be 0 or 1, got {strange[0].item()}")
-    number = int(is_positive.sum())
-    if number in (0, len(labels)):
-        raise ValueError(f"{owner}: labels must hold both 0 and 1, got only {int(number > 0)}")
+    is_positive = check_labels(owner, labels).to(scores.device) == 1
     h = scores.detach().double()
     if link == "sigmoid":
         h = torch.sigmoid(h)

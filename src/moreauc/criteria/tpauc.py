@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_device, check_finite, check_floating, check_index, check_real, check_shape
+from moreauc._checks import (
+    check_device,
+    check_finite,
+    check_floating,
+    check_index,
+    check_labels,
+    check_link,
+    check_real,
+    check_shape,
+)
 from moreauc.criteria._base import Criterion, straight_through
 from moreauc.pairs import cvar_over_negatives
 from moreauc.rules import Gamma, UpdateRule
@@ -57,7 +66,8 @@ class TPAUCLoss(Criterion):
         link: "sigmoid" (the paper's experiments) or "identity", applied to the scores.
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
-        threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both.
+        threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both. The default is provisional, not the
+            outcome of a measurement: choose it on validation data.
         initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
 
     Attributes:
@@ -102,12 +112,11 @@ class TPAUCLoss(Criterion):
     ) -> None:
         super().__init__()
         owner = self._owner
-        whole = _check_labels(owner, labels, torch.as_tensor(labels).shape)
+        whole = check_labels(owner, labels)
         self.min_tpr = check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)
         self.max_fpr = check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
         self.surrogate = get_surrogate(surrogate, margin)
-        if link not in ("sigmoid", "identity"):
-            raise ValueError(f"{owner}: link must be 'sigmoid' or 'identity', got {link!r}")
+        check_link(owner, link)
         self.link = link
         self.threshold_lr = threshold_lr
         positive = whole == 1
@@ -171,7 +180,8 @@ class TPAUCLoss(Criterion):
         check_floating(owner, "scores", scores)
         check_shape(owner, "scores", scores, [("B",)])
         check_device(owner, "scores", scores, self.table_u.values.device)
-        positive = _check_labels(owner, labels, scores.shape).to(scores.device) == 1
+        check_shape(owner, "labels", torch.as_tensor(labels), [tuple(scores.shape)])
+        positive = check_labels(owner, labels).to(scores.device) == 1
         index = check_index(owner, "index", index, len(self.position), length=len(scores), unique=self.training)
         rows = self.position[index.to(self.position.device)]
         if bool(((rows >= 0) != positive).any()):
@@ -214,17 +224,3 @@ class TPAUCLoss(Criterion):
     @staticmethod
     def _zero(rows: Tensor, scores: Tensor) -> Tensor:
         return torch.zeros(len(rows), 1, device=scores.device, dtype=scores.dtype)
-
-
-def _check_labels(owner: str, labels: Any, shape: torch.Size) -> Tensor:
-    """Return labels as integers: 0/1, of the given shape, both classes present."""
-    values: Tensor = torch.as_tensor(labels)
-    check_shape(owner, "labels", values, [tuple(shape) if len(shape) == 1 else ("n",)])
-    bad = values[(values != 0) & (values != 1)]
-    if bad.numel():
-        raise ValueError(f"{owner}: labels must be 0 or 1, got {bad[0].item()}")
-    positives = int((values == 1).sum())
-    if positives in (0, len(values)):
-        missing = "positive" if positives == 0 else "negative"
-        raise ValueError(f"{owner}: labels must hold both classes, got no {missing}")
-    return values.long()
