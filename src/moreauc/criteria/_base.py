@@ -24,6 +24,11 @@ class Criterion(nn.Module):
     """
 
     @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs the values at the previous weights (a correction weight is not 0)."""
+        return False
+
+    @property
     def _owner(self) -> str:
         return type(self).__name__
 

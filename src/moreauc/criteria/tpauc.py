@@ -129,6 +129,11 @@ class TPAUCLoss(Criterion):
         self.table_prime = EstimatorTable(1, rule=rule, initial=0.0)
 
     @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs `previous_scores`: `gamma` is not 0."""
+        return self.table_u.rule.corrects
+
+    @property
     def u(self) -> Tensor:
         """Rows of the positives, shape `(num_positives,)`."""
         return self.table_u.values.squeeze(1)

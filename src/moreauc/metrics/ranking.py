@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import make_scorer, roc_curve
 
+from moreauc._checks import floor_count
 from moreauc.metrics._inputs import Array, Classes, check_region, split_classes
 
 
@@ -210,7 +211,7 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
         lowest, lowest_mass = _select_mass(positives, positive_weight, 1.0 - min_tpr, highest=False)
         highest, highest_mass = _select_mass(negatives, negative_weight, max_fpr, highest=True)
         return _weighted_fraction(lowest, lowest_mass, highest, highest_mass)
-    k1, k2 = _floor_count(len(positives), 1.0 - min_tpr), _floor_count(len(negatives), max_fpr)
+    k1, k2 = floor_count(len(positives), 1.0 - min_tpr), floor_count(len(negatives), max_fpr)
     if k1 == 0:
         return _undefined(owner, f"floor({len(positives)} positives * (1 - min_tpr)) is 0 at min_tpr = {min_tpr}")
     if k2 == 0:
@@ -219,11 +220,6 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
     lowest = positives if k1 == len(positives) else np.partition(positives, k1 - 1)[:k1]
     highest = negatives if cut == 0 else np.partition(negatives, cut)[cut:]
     return _pair_fraction(np.sort(lowest), np.sort(highest))
-
-
-def _floor_count(number: int, share: float) -> int:
-    # 1 - 0.9 is a little less than 0.1, with an error that is small beside 1, not beside the share.
-    return min(number, math.floor(number * (share + 4.0 * np.finfo(np.float64).eps)))
 
 
 def _pair_fraction(positives: Array, negatives: Array) -> float:

@@ -1,0 +1,49 @@
+"""What a training run has seen: one row of numbers for each epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["History"]
+
+
+@dataclass
+class History:
+    """One row for each epoch, and which of them was the best on the validation data.
+
+    Attributes:
+        rows: dictionaries with `phase` ("warm start" or "train"), `epoch` (from 0 in its phase), `loss` (mean over the
+            epoch's steps), `lr`, `seconds`, and `score` (validation TPAUC) where there is validation data.
+        best_score: the highest `score` of the phase "train" (of its start, too), or None without validation data.
+        best_epoch: its epoch, -1 for the weights before the first one.
+        restored: whether the model was given the weights of `best_epoch` at the end.
+
+    Example:
+        >>> history = History()
+        >>> history.add(phase="train", epoch=0, loss=0.5)
+        >>> history["loss"]
+        [0.5]
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    best_score: float | None = None
+    best_epoch: int | None = None
+    restored: bool = False
+
+    def add(self, **row: Any) -> None:
+        """Append a row."""
+        self.rows.append(row)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """Return one column over the epochs of the phase "train"; rows without it are left out."""
+        return [row[name] for row in self.rows if row["phase"] == "train" and name in row]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "best_epoch": self.best_epoch,
+            "best_score": self.best_score,
+            "restored": self.restored,
+            "rows": [dict(row) for row in self.rows],
+        }

@@ -1,0 +1,382 @@
+r"""The one training loop: any model, any of the losses, any loader of `(inputs, labels, index)` batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import MultiStepLR
+
+from moreauc._checks import check_count, check_real
+from moreauc.callbacks import Callback, ProgressBar, TrainState
+from moreauc.history import History
+from moreauc.metrics import tpauc_score
+from moreauc.optim import PreviousIterate, ProximalPoint
+
+__all__ = ["fit", "predict_scores", "train_step"]
+
+_OWNER = "fit"
+
+
+def fit(
+    model: nn.Module,
+    criterion: nn.Module,
+    train: Iterable[Any],
+    *,
+    validation: Iterable[Any] | None = None,
+    epochs: int = 60,
+    optimizer: Optimizer | None = None,
+    lr: float = 0.01,
+    momentum: float = 0.9,
+    weight_decay: float = 2e-4,
+    milestones: Sequence[int] | None = None,
+    lr_factor: float = 0.1,
+    warm_start_epochs: int = 0,
+    proximal: float = 0.0,
+    min_tpr: float | None = None,
+    max_fpr: float | None = None,
+    keep_best: bool = True,
+    patience: int | None = None,
+    seed: int | None = None,
+    device: torch.device | str | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+) -> History:
+    r"""Train `model` by `criterion`, and keep the weights that score best on the validation data.
+
+    Before each epoch `set_epoch(number)` is called on the loader and on its `batch_sampler` and `sampler`, where they
+    have it; warm-start epochs count. Where the criterion needs the scores at the previous weights (`needs_previous`), a
+    :class:`~moreauc.PreviousIterate` is kept for it. The global random state is the same after the call as before it
+    where `seed` is given.
+
+    Args:
+        model: maps inputs to raw scores of shape `(B,)` or `(B, 1)`. Inputs given as a tuple are passed by position,
+            as a dictionary by name.
+        criterion: called as `criterion(scores, labels, index)`; with `previous_scores=` where it needs them.
+        train: loader of `(inputs, labels, index)` batches: a `DataLoader`, a PyG loader,
+            :class:`~moreauc.data.TensorBatches`. `index` are row numbers of the labels that the criterion was built with.
+        validation: loader of `(inputs, labels, ...)` batches, both classes in it; None to train without.
+        epochs: passes over `train` by `criterion`.
+        optimizer: any optimizer of the model's parameters; None for SGD with `lr`, `momentum` and `weight_decay`.
+        lr: learning rate of that SGD.
+        momentum: its momentum.
+        weight_decay: its weight decay.
+        milestones: epochs after which the learning rate is multiplied by `lr_factor`; None for one third and two
+            thirds of `epochs` (20 and 40 of 60, as in the paper), `()` for never.
+        lr_factor: that factor.
+        warm_start_epochs: epochs of cross entropy before, at a constant learning rate (the paper starts from such a
+            model). They end with the last weights, not the best; SGD's momentum starts anew after them.
+        proximal: weight of the pull towards a reference point that is renewed at each milestone, as PESG does for AUC-M
+            (see :class:`~moreauc.optim.ProximalPoint`).
+        min_tpr: region of the validation score; None for the criterion's own `min_tpr`.
+        max_fpr: as `min_tpr`.
+        keep_best: whether to end with the weights of the best validation score (the later one of equals) instead of
+            the last ones. The criterion keeps its last state.
+        patience: end the run after so many epochs without a better validation score; None to run all.
+        seed: seed of dropout and the like; None to go on with the global random state.
+        device: where to train; model and criterion are moved there. None to stay where the model is.
+        callbacks: hooks, called in this order; see :class:`~moreauc.callbacks.Callback`.
+        progress: whether to show a progress bar.
+
+    Returns:
+        One row of numbers for each epoch.
+
+    Raises:
+        ValueError: for an argument out of range, validation data without both classes or without a region. An error of
+            the criterion (NaN scores, say) gets a note that tells where it came up.
+
+    Example:
+        >>> from moreauc import TPAUCLoss
+        >>> from moreauc.data import TensorBatches
+        >>> from moreauc.samplers import PosNegSampler
+        >>> x = torch.linspace(-1, 1, 40).unsqueeze(1)
+        >>> y = (x.squeeze(1) > 0.5).long()
+        >>> batches = TensorBatches(x, y, PosNegSampler(y, num_positives=4, num_negatives=8))
+        >>> model = nn.Linear(1, 1)
+        >>> criterion = TPAUCLoss(y, min_tpr=0.5, max_fpr=0.5)
+        >>> history = fit(model, criterion, batches, validation=TensorBatches(x, y), epochs=5, seed=0)
+        >>> history.best_score, len(history["loss"])
+        (1.0, 5)
+    """
+    check_count(_OWNER, "epochs", epochs)
+    check_count(_OWNER, "warm_start_epochs", warm_start_epochs, minimum=0)
+    check_real(_OWNER, "proximal", proximal, low=0.0)
+    if patience is not None:
+        check_count(_OWNER, "patience", patience)
+    if milestones is None:
+        milestones = sorted({epochs // 3, 2 * epochs // 3} - {0})
+    for milestone in milestones:
+        check_count(_OWNER, "milestones", milestone)
+    check_real(_OWNER, "lr_factor", lr_factor, low=0.0, low_open=True)
+    if optimizer is None:
+        check_real(_OWNER, "lr", lr, low=0.0, low_open=True)
+        check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
+        check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
+    judge = None
+    if validation is not None:
+        judge = _Judge(criterion, validation, min_tpr, max_fpr, keep_best=keep_best, patience=patience)
+    if device is not None:
+        model.to(device)
+        criterion.to(device)
+
+    def new_optimizer() -> Optimizer:
+        return optimizer or SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+    hooks = [*callbacks, ProgressBar()] if progress else list(callbacks)
+    history, state = History(), None
+    with _random_state(model, seed):
+        try:
+            if warm_start_epochs:
+                state = TrainState(
+                    model, _CrossEntropy(), new_optimizer(), "warm start", warm_start_epochs, history=history
+                )
+                _run(state, train, hooks)
+            state = TrainState(model, criterion, new_optimizer(), "train", epochs, history=history)
+            if judge is not None:
+                judge.look(state, epoch=-1)
+            schedule = _Schedule(state.optimizer, milestones, lr_factor, proximal)
+            try:
+                _run(state, train, hooks, judge, schedule, epochs_before=warm_start_epochs)
+            finally:
+                schedule.close()
+            if judge is not None:
+                judge.finish(state)
+        finally:
+            for hook in hooks:
+                hook.on_end(state)
+    return history
+
+
+def train_step(
+    model: nn.Module,
+    criterion: nn.Module,
+    optimizer: Optimizer,
+    batch: Any,
+    previous: PreviousIterate | None = None,
+) -> Tensor:
+    """Do one step: scores, loss, backward, optimizer; return the loss without gradient.
+
+    Args:
+        model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
+        criterion: called as `criterion(scores, labels, index)`.
+        optimizer: moves the weights.
+        batch: `(inputs, labels, index)`, on the model's device.
+        previous: the model at its previous weights; needed where the criterion's `needs_previous` is True.
+    """
+    inputs, labels, index = batch
+    scores = _scores(model, inputs)
+    if getattr(criterion, "needs_previous", False):
+        if previous is None:
+            raise ValueError("train_step: previous must be given where the criterion needs previous scores, got None")
+        loss = criterion(scores, labels, index, previous_scores=_scores(previous, inputs))
+    else:
+        loss = criterion(scores, labels, index)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()  # type: ignore[no-any-return]
+
+
+def predict_scores(
+    model: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return raw scores and labels of all batches, on the CPU; the model's mode is as before afterwards.
+
+    Args:
+        model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
+        batches: loader of `(inputs, labels, ...)` batches.
+        device: where the model is; None to look it up.
+    """
+    place = _device_of(model) if device is None else torch.device(device)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            parts = [(_scores(model, _move(batch[0], place)).double().cpu(), _flat(batch[1])) for batch in batches]
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    if not parts:
+        raise ValueError("predict_scores: batches must not be empty, got no batch")
+    return torch.cat([scores for scores, _ in parts]).clone(), torch.cat([labels for _, labels in parts])
+
+
+class _CrossEntropy(nn.Module):
+    """Binary cross entropy, called as the criteria are."""
+
+    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
+
+
+class _Schedule:
+    """Learning-rate steps, and with each a new reference point where there is one."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], factor: float, proximal: float) -> None:
+        self._scheduler = MultiStepLR(optimizer, list(milestones), gamma=factor)
+        self._milestones = set(milestones)
+        self._pull = ProximalPoint(optimizer, proximal) if proximal > 0.0 else None
+
+    def after_epoch(self, epoch: int) -> None:
+        self._scheduler.step()
+        if self._pull is not None and epoch + 1 in self._milestones:
+            self._pull.restart()
+
+    def close(self) -> None:
+        if self._pull is not None:
+            self._pull.remove()
+
+
+class _Judge:
+    """Scores the validation data and remembers the best weights."""
+
+    def __init__(
+        self,
+        criterion: nn.Module,
+        validation: Iterable[Any],
+        min_tpr: float | None,
+        max_fpr: float | None,
+        *,
+        keep_best: bool,
+        patience: int | None,
+    ) -> None:
+        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+        for name, value in region.items():
+            region[name] = getattr(criterion, name, None) if value is None else value
+            if region[name] is None:
+                kind = type(criterion).__name__
+                raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
+        self._min_tpr = check_real(_OWNER, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True)
+        self._max_fpr = check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True)
+        self._validation, self._keep_best, self._patience = validation, keep_best, patience
+        self._best: dict[str, Tensor] = {}
+
+    def look(self, state: TrainState, epoch: int) -> float:
+        """Score the present weights."""
+        scores, labels = predict_scores(state.model, self._validation)
+        if labels.min() == labels.max():
+            raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
+        if not bool(scores.isfinite().all()):
+            raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
+        score = tpauc_score(labels.numpy(), scores.numpy(), min_tpr=self._min_tpr, max_fpr=self._max_fpr)
+        history = state.history
+        if history.best_score is None or score >= history.best_score:
+            history.best_score, history.best_epoch = score, epoch
+            if self._keep_best:
+                self._best = {name: value.detach().clone() for name, value in state.model.state_dict().items()}
+        if self._patience is not None and epoch - (history.best_epoch or 0) >= self._patience:
+            state.stop = True
+        return score
+
+    def finish(self, state: TrainState) -> None:
+        """Give the model its best weights back."""
+        if self._keep_best:
+            state.model.load_state_dict(self._best)
+            state.history.restored = True
+
+
+def _run(
+    state: TrainState,
+    train: Iterable[Any],
+    hooks: Sequence[Callback],
+    judge: _Judge | None = None,
+    schedule: _Schedule | None = None,
+    *,
+    epochs_before: int = 0,
+) -> None:
+    """Run one phase."""
+    model, criterion = state.model, state.criterion
+    state.steps = len(train) if hasattr(train, "__len__") else None
+    for hook in hooks:
+        hook.on_begin(state)
+    with ExitStack() as stack:
+        previous: PreviousIterate | None = None
+        for state.epoch in range(state.epochs):
+            started = time.perf_counter()
+            for part in (train, getattr(train, "batch_sampler", None), getattr(train, "sampler", None)):
+                if hasattr(part, "set_epoch"):
+                    part.set_epoch(epochs_before + state.epoch)
+            model.train()
+            criterion.train()
+            if previous is None and getattr(criterion, "needs_previous", False):
+                previous = PreviousIterate(model, state.optimizer)
+                stack.callback(previous.remove)
+            row = {"phase": state.phase, "epoch": state.epoch, **_epoch(state, train, hooks, previous)}
+            if judge is not None:
+                row["score"] = judge.look(state, state.epoch)
+            state.history.add(**row, seconds=time.perf_counter() - started)
+            if schedule is not None:
+                schedule.after_epoch(state.epoch)
+            for hook in hooks:
+                hook.on_epoch(state)
+            if state.stop:
+                break
+
+
+def _epoch(
+    state: TrainState, train: Iterable[Any], hooks: Sequence[Callback], previous: PreviousIterate | None
+) -> dict[str, float]:
+    """Go through the loader once; return the mean loss and the learning rate."""
+    place, lr = _device_of(state.model), state.optimizer.param_groups[0]["lr"]
+    total, state.step = torch.zeros((), device=place), -1
+    for state.step, batch in enumerate(train):
+        try:
+            state.loss = train_step(state.model, state.criterion, state.optimizer, _on_device(batch, place), previous)
+        except ValueError as error:
+            error.add_note(f"in {state.phase}, epoch {state.epoch}, step {state.step}, learning rate {lr:g}")
+            raise
+        total += state.loss
+        for hook in hooks:
+            hook.on_step(state)
+    if state.step < 0:
+        raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
+    return {"loss": float(total) / (state.step + 1), "lr": lr}
+
+
+def _scores(model: Any, inputs: Any) -> Tensor:
+    if isinstance(inputs, Mapping):
+        scores = model(**inputs)
+    else:
+        scores = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    return scores.squeeze(1) if scores.ndim == 2 and scores.shape[1] == 1 else scores  # type: ignore[no-any-return]
+
+
+def _on_device(batch: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 3:
+        size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
+        raise ValueError(f"{_OWNER}: train must give batches (inputs, labels, index), got {size}")
+    inputs, labels, index = batch
+    return _move(inputs, device), _move(labels, device), _move(index, device)
+
+
+def _move(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _move(entry, device) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_move(entry, device) for entry in value)
+    return value.to(device, non_blocking=True) if hasattr(value, "to") else torch.as_tensor(value, device=device)
+
+
+def _flat(labels: Any) -> Tensor:
+    return torch.as_tensor(labels).reshape(-1).cpu()
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def _random_state(model: nn.Module, seed: int | None) -> Iterator[None]:
+    """Seed the global generators for a while; None to leave them alone."""
+    if seed is None:
+        yield
+        return
+    check_count(_OWNER, "seed", seed, minimum=0)
+    places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(places)):
+        torch.manual_seed(seed)
+        yield
