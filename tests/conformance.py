@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from moreauc import FCCOLoss, TCCOLoss, TPAUCLoss
+from moreauc.criteria import (
+    AUCMinMaxLoss,
+    AUCSquaredHingeLoss,
+    AWPolyLoss,
+    CrossEntropyLoss,
+    FCCOLoss,
+    MiniBatchTPAUCLoss,
+    SOTAsLoss,
+    TCCOLoss,
+    TPAUCLoss,
+)
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,7 @@ class Case:
         values: names of the arguments that hold model outputs (the first gets the gradient).
         reorder: the same batch in another order of its items.
         tables: name of a table attribute -> row numbers that a batch visits, in that attribute's own indexing.
+        state: names of the attributes that a call in training mode moves; none for a loss without memory.
     """
 
     name: str
@@ -29,6 +40,7 @@ class Case:
     values: tuple[str, ...]
     reorder: Callable[[dict[str, Tensor]], dict[str, Tensor]]
     tables: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    state: tuple[str, ...] = ("u",)
 
 
 def hinge(u: Tensor, index: Tensor) -> Tensor:
@@ -105,8 +117,20 @@ def _tpauc_batch(step: int) -> dict[str, Tensor]:
 
 
 def _tpauc_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    rows = (LABELS.cumsum(0) - 1)[batch["index"][batch["labels"] == 1]]
+    rows = _positive_rows(batch)
     return {"u": rows, "s": rows}
+
+
+def _positive_rows(batch: dict[str, Tensor]) -> Tensor:
+    return (LABELS.cumsum(0) - 1)[batch["index"][batch["labels"] == 1]]
+
+
+def _baseline_batch(step: int) -> dict[str, Tensor]:
+    return {name: value for name, value in _tpauc_batch(step).items() if name != "previous_scores"}
+
+
+def _no_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {}
 
 
 CASES = (
@@ -156,6 +180,27 @@ CASES = (
             ("moving-average", {}),
             ("msvr", {"gamma": 0.2, "surrogate": "logistic"}),
             ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
+        ]
+    ]
+    + [
+        Case(
+            name=f"{kind.__name__}-{name}",
+            build=lambda kind=kind, options=options: kind(LABELS, **options),
+            batch=_baseline_batch,
+            values=("scores",),
+            reorder=_reorder_fcco,
+            tables=_no_rows if kind is not SOTAsLoss else lambda batch: {"log_u": _positive_rows(batch)},
+            state=state,
+        )
+        for kind, name, options, state in [
+            (CrossEntropyLoss, "plain", {}, ()),
+            (CrossEntropyLoss, "weighted", {"positive_weight": "balanced"}, ()),
+            (AUCSquaredHingeLoss, "default", {}, ()),
+            (AUCMinMaxLoss, "default", {"dual_lr": 0.5}, ("a", "b", "theta")),
+            (MiniBatchTPAUCLoss, "default", {"min_tpr": 0.3, "max_fpr": 0.6}, ()),
+            (AWPolyLoss, "default", {"power": 0.1}, ()),
+            (SOTAsLoss, "default", {"temperature_negatives": 0.1}, ("log_u", "log_v")),
+            (SOTAsLoss, "logistic", {"surrogate": "logistic", "link": "identity", "tau1": 0.4}, ("log_u", "log_v")),
         ]
     ]
 )

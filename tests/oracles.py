@@ -271,3 +271,47 @@ def algorithm_2(
         w_before = w
         w = [w[c] - lr * gradient[c] for c in range(len(w))]
         yield list(w), dict(u), dict(s), s_prime
+
+
+def algorithm_2_by_quantiles(
+    scores, dscores, w, positives, batches, *, loss, dloss, min_tpr, max_fpr, tau, gamma, lr, weight
+):
+    """Algorithm 2 with its lines 5 and 6 replaced by quantiles. Yields (w, u, s, s') after each step.
+
+    One quantile q of the negatives' scores is averaged with `weight`; s_i is the loss at q; s' a quantile of the rows.
+    """
+    alpha, beta = 1 - min_tpr, max_fpr
+    w, w_before = list(w), list(w)
+    u: dict[int, float] = {}
+    s = dict.fromkeys(positives, 0.0)
+    s_prime, q = 0.0, None
+    for b1, b2 in batches:
+        kth = sorted((scores(j, w) for j in b2), reverse=True)[math.ceil(beta * len(b2) - 1e-9) - 1]
+        q_before = kth if q is None else q
+        q = (1 - weight) * q_before + weight * kth
+        correction = msvr_gamma(gamma, len(positives), len(b1), tau)
+        u_next = dict(u)
+        gradient = [0.0] * len(w)
+        for i in b1:
+            s[i] = loss(q - scores(i, w))
+            s_before = loss(q_before - scores(i, w_before))
+            now = s[i] + sum(max(loss(scores(j, w) - scores(i, w)) - s[i], 0.0) for j in b2) / (beta * len(b2))
+            before = s_before + sum(
+                max(loss(scores(j, w_before) - scores(i, w_before)) - s_before, 0.0) for j in b2
+            ) / (beta * len(b2))
+            if i not in u:
+                u[i] = now
+            u_next[i] = (1 - tau) * u[i] + tau * now + correction * (now - before)
+            if u[i] > s_prime:
+                for j in b2:
+                    z = scores(j, w) - scores(i, w)
+                    if loss(z) > s[i]:
+                        slope = dloss(z) / (beta * len(b2)) / alpha / len(b1)
+                        for c in range(len(w)):
+                            gradient[c] += slope * (dscores(j, w)[c] - dscores(i, w)[c])
+        u = u_next
+        rows = sorted(u.values(), reverse=True)
+        above = max(1, math.floor(alpha * len(rows) + 1e-9))
+        s_prime = rows[above] if above < len(rows) else rows[-1] - 2.3e-16 * (1 + abs(rows[-1]))  # below all
+        w_before, w = w, [w[c] - lr * gradient[c] for c in range(len(w))]
+        yield list(w), dict(u), dict(s), s_prime

@@ -10,6 +10,7 @@ from torch import nn
 
 from moreauc import PreviousIterate
 from moreauc.criteria import TPAUCLoss
+from moreauc.objectives import tpauc_optimum
 
 STEPS = 200
 SURROGATES = {
@@ -83,6 +84,67 @@ def test_tpauc_loss_is_algorithm_2(float64, gamma, link, surrogate, permuted, mi
     assert sign in signs or (link == "sigmoid" and max_fpr == 1.0)  # there every pair stays active at 0
 
 
+@pytest.mark.parametrize(("min_tpr", "max_fpr"), [(0.4, 0.5), (0.0, 1.0), (0.9, 0.2)])
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("surrogate", SURROGATES)
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
+@pytest.mark.parametrize("gamma", [0.0, 0.1, "theory"])
+def test_thresholds_by_quantiles(float64, gamma, link, surrogate, permuted, min_tpr, max_fpr):
+    data = Data(5, link, permuted)
+    tau = 0.4 if gamma == "theory" else 0.9
+    options = {"min_tpr": min_tpr, "max_fpr": max_fpr, "tau": tau, "gamma": gamma}
+    loss, dloss = SURROGATES[surrogate]
+    twin = oracles.algorithm_2_by_quantiles(
+        *(data.score, data.dscore, data.w0, data.positives, data.batches),
+        **{"loss": loss, "dloss": dloss, "lr": 0.02, "weight": 0.1, **options},
+    )
+    model = nn.Linear(3, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([data.w0]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    criterion = TPAUCLoss(torch.tensor(data.labels), surrogate=surrogate, link=link, threshold_lr="quantile", **options)
+    previous = PreviousIterate(model, optimizer)
+    x, labels = torch.tensor(data.x), torch.tensor(data.labels)
+    moved = 0
+    for (b1, b2), order, (w, u, s, s_prime) in zip(data.batches, data.orders, twin, strict=True):
+        index = torch.tensor([*b1, *b2])[order]
+        before = previous(x[index]).squeeze(1) if gamma else None
+        value = criterion(model(x[index]).squeeze(1), labels[index], index, before)
+        optimizer.zero_grad()
+        value.backward()
+        moved += bool(model.weight.grad.abs().max() > 0)
+        optimizer.step()
+        assert model.weight[0].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
+        assert criterion.s.tolist() == pytest.approx([s[i] for i in data.positives], rel=1e-9, abs=1e-9)
+        assert criterion.s_prime.item() == pytest.approx(s_prime, rel=1e-9, abs=1e-9)
+        held = [(k, u[i]) for k, i in enumerate(data.positives) if i in u]
+        assert [criterion.u[k].item() for k, _ in held] == pytest.approx([v for _, v in held], rel=1e-9, abs=1e-9)
+    assert moved > STEPS / 20
+
+
+def test_quantile_thresholds_settle_at_the_optimum_of_a_still_model(float64):
+    """With fixed scores and whole batches the thresholds are those that `tpauc_optimum` finds."""
+    labels = (torch.rand(200) < 0.2).long()
+    scores, region = torch.randn(200) + labels, {"min_tpr": 0.3, "max_fpr": 0.25}
+    criterion = TPAUCLoss(labels, threshold_lr="quantile", tau=1.0, **region)
+    for _ in range(3):
+        value = criterion(scores, labels, torch.arange(200))
+    best = tpauc_optimum(scores, labels, **region)
+    torch.testing.assert_close(criterion.s, best.s)
+    assert value.item() == pytest.approx(best.value, rel=1e-12)
+    evaluated = criterion.eval()(scores, labels, torch.arange(200))
+    assert evaluated.item() == pytest.approx(best.value, rel=1e-12)
+
+
+@pytest.mark.parametrize("min_tpr", [0.0, 0.5])
+def test_a_single_positive_still_gives_a_gradient(min_tpr):
+    criterion = TPAUCLoss([0, 1, 0, 0], min_tpr=min_tpr, max_fpr=0.5, threshold_lr="quantile")
+    for _ in range(3):
+        scores = torch.tensor([0.3, 0.1, 0.2, -1.0], requires_grad=True)
+        criterion(scores, torch.tensor([0, 1, 0, 0]), torch.arange(4)).backward()
+        assert scores.grad[1] < 0
+
+
 LABELS = torch.tensor([1, 0, 0, 1, 0, 1, 0])
 BATCH = {"scores": torch.randn(4), "labels": torch.tensor([1, 0, 1, 0]), "index": torch.tensor([3, 1, 5, 6])}
 
@@ -117,8 +179,12 @@ def test_threshold_step_sizes_may_be_one_number_a_pair_or_a_schedule():
     assert criterion.threshold_lr == (1.0, 0.1)
     with pytest.raises(ValueError, match=r"threshold_lr must be a number in \[0, inf\), got -1.0"):
         criterion.threshold_lr = (1.0, -1.0)
-    with pytest.raises(ValueError, match="threshold_lr must be a number or a pair"):
+    with pytest.raises(ValueError, match="threshold_lr must be a number, a pair or 'quantile'"):
         criterion.threshold_lr = (1.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="threshold_lr must be a number, a pair or 'quantile', got 'median'"):
+        criterion.threshold_lr = "median"
+    criterion.threshold_lr = "quantile"
+    assert criterion.threshold_lr == "quantile"
 
 
 @pytest.mark.parametrize(

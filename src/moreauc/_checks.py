@@ -1,7 +1,7 @@
-"""All range, shape and index errors of the package, and the one rounding rule that decides how many are taken.
+"""All range, shape and index errors of the package, and the one rule for how many a share of them is.
 
-Every `check_` function names the class or function the user called (`owner`), the argument, what is allowed and what came,
-and raises before its caller has changed any state.
+Every `check_` function names the class or function the user called (`owner`), the argument, what is allowed and what
+came, and raises before its caller has changed any state.
 """
 
 from __future__ import annotations

@@ -13,28 +13,46 @@ the negatives that it reaches with a weight above 0; elsewhere the error is roun
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from moreauc.surrogates import Surrogate
 
 
-class SortedPairs(Function):
-    r"""The sums of :func:`moreauc.pairs.cvar_over_negatives` for the piecewise-polynomial, non-decreasing losses.
-
-    Takes `positive (B1,)`, `negative (B2,)`, `threshold (B1,)` of one type, the loss :math:`(m + z)_+^d` and
-    :math:`\beta`; returns `psi (B1,)` in that type, and the number of active negatives `(B1,)` as int64.
-    """
+class Kernel(ABC):
+    """One way to the sums over pairs and to their gradient; arguments as in :mod:`moreauc.pairs`, all of one type."""
 
     @staticmethod
-    def forward(
-        ctx: Any, positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, beta: float
-    ) -> tuple[Tensor, Tensor]:
+    @abstractmethod
+    def sums(
+        positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        r"""Return `psi (B1,)`, the number of active negatives `(B1,)`, and what :meth:`pull` needs.
+
+        Args:
+            positive: shape `(B1,)`.
+            negative: shape `(B2,)`.
+            threshold: shape `(B1,)`.
+            surrogate: the loss.
+            total: :math:`\beta B_2`.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
+        """Return the gradients `(B1,)` and `(B2,)` of the sum of `psi` weighted by `weight (B1,)`."""
+
+
+class SortedPairs(Kernel):
+    r"""Sorting and prefix sums, for the piecewise-polynomial, non-decreasing losses :math:`(m + z)_+^d`."""
+
+    @staticmethod
+    def sums(
+        positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         ordered, order = negative.sort(descending=True)
         count = _count_above(ordered, positive, threshold.clamp_min(0), surrogate)
         top = ordered[0].double()
@@ -49,33 +67,23 @@ class SortedPairs(Function):
             mass, push = linear, count.double()
         # Below 0 a threshold is exceeded by every pair; those of loss 0 add nothing to the mass.
         active = torch.where(threshold < 0, len(negative), count)
-        total = beta * len(negative)
         s = threshold.double()
         psi = (s + (mass - s * active) / total).to(positive.dtype)
-        if any(ctx.needs_input_grad[:2]):
-            ctx.save_for_backward(positive, ordered, order, count, push)
-            ctx.surrogate, ctx.total = surrogate, total
-        ctx.mark_non_differentiable(active)
-        return psi, active
+        return psi, active, (positive, ordered, order, count, push)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_psi: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        positive, ordered, order, count, push = ctx.saved_tensors
-        weight = grad_psi.double() / ctx.total
-        grad_positive = grad_negative = None
-        if ctx.needs_input_grad[0]:
-            grad_positive = (-weight * push).to(positive.dtype)
-        if ctx.needs_input_grad[1]:
-            # Positive i reaches the first count_i negatives: its weight is added from there down to rank 0.
-            pull = _sum_of_reaching(weight, count, len(ordered))
-            if ctx.surrogate.piecewise_polynomial == 2:
-                low = positive.min().double()
-                y = ordered.double() - low + ctx.surrogate.margin
-                b = positive.double() - low  # v_ij = y_j - b_i
-                pull = 2.0 * (y * pull - _sum_of_reaching(weight * b, count, len(ordered)))
-            grad_negative = torch.empty_like(pull).scatter_(0, order, pull).to(ordered.dtype)
-        return grad_positive, grad_negative, None, None, None
+    def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
+        positive, ordered, order, count, push = saved
+        weight = weight.double() / total
+        grad_positive = (-weight * push).to(positive.dtype)
+        # Positive i reaches the first count_i negatives: its weight is added from there down to rank 0.
+        pull = _sum_of_reaching(weight, count, len(ordered))
+        if surrogate.piecewise_polynomial == 2:
+            low = positive.min().double()
+            y = ordered.double() - low + surrogate.margin
+            b = positive.double() - low  # v_ij = y_j - b_i
+            pull = 2.0 * (y * pull - _sum_of_reaching(weight * b, count, len(ordered)))
+        return grad_positive, torch.empty_like(pull).scatter_(0, order, pull).to(ordered.dtype)
 
 
 def _count_above(ordered: Tensor, positive: Tensor, level: Tensor, surrogate: Surrogate) -> Tensor:

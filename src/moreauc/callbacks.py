@@ -128,15 +128,15 @@ class TensorBoardLogger(Callback):
         import_extra("tensorboard", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder))
 
     def on_epoch(self, state: TrainState) -> None:
         """Write the last row of the history."""
         row = state.history.rows[-1]
         for name in ("loss", "lr", "score"):
             if name in row:
-                self._writer.add_scalar(name, row[name], len(state.history.rows))  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, row[name], len(state.history.rows))
 
     def on_end(self, state: TrainState | None) -> None:
         """Flush and close the file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()

@@ -2,75 +2,48 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from typer.core import TyperGroup
 
 import moreauc
+from moreauc.commands import compare, evaluate, fit, predict, study
+from moreauc.commands._console import say
+
+
+class _Group(TyperGroup):
+    """Turns an error about the input into one line on standard error and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, OSError, ModuleNotFoundError) as error:
+            if ctx.params["traceback"]:
+                raise
+            text = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
+            typer.echo(f"error: {text}", err=True)
+            raise typer.Exit(2) from error
+
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Losses and solvers for when the mean loss is wrong."
+    cls=_Group, no_args_is_help=True, add_completion=False, help="Losses and solvers for when the mean loss is wrong."
 )
-study = typer.Typer(no_args_is_help=True, help="Studies that show the theory at work.")
-app.add_typer(study, name="study")
-console = Console()
+app.command()(fit.fit)
+app.command()(evaluate.evaluate)
+app.command()(predict.predict)
+app.command()(compare.compare)
+app.add_typer(study.app, name="study")
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
-    if version:
-        console.print(moreauc.__version__)
-        raise typer.Exit
-
-
-@study.command()
-def convergence(
-    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/convergence"),
-    steps: Annotated[int, typer.Option(min=50, help="Iterations of each run.")] = 6000,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting, side by side.")] = 16,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in the code an error came up.")] = False,
 ) -> None:
-    """Compare tables with the plug-in estimator on problems whose optimum is known.
-
-    Writes report.json, three figures and a page that shows them.
-    """
-    from moreauc.studies import ConvergenceStudy
-
-    plan = ConvergenceStudy(steps=steps, seeds=seeds, jobs=jobs)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    total = sum(task.steps for task in plan.tasks)
-    try:
-        with Progress(*columns, console=console) as progress:
-            bar = progress.add_task(f"{len(plan.tasks)} runs, {seeds} seeds each", total=total)
-            report = plan.report(out, progress=lambda done: progress.advance(bar, done))
-    except ModuleNotFoundError as error:
-        console.print(str(error), style="red", markup=False, highlight=False)
-        raise typer.Exit(1) from error
-    section = report.sections[0]
-    table = Table(title="Stationarity and gap to the optimum, mean ± std over seeds", title_justify="left")
-    for number, name in enumerate(section.columns[:4]):
-        table.add_column(name, justify="left" if number < 2 else "right")
-    last = None
-    for row in section.rows:
-        if last not in (None, row[0]):
-            table.add_section()
-        table.add_row("" if row[0] == last else row[0], *row[1:4])
-        last = row[0]
-    console.print(table)
-    for part in report.sections[1:]:
-        console.print(*part.text, sep="\n", highlight=False)
-    console.print(f"Report: {out / 'index.html'}", highlight=False)
+    if version:
+        say(moreauc.__version__)
+        raise typer.Exit
 
 
 def main() -> None:

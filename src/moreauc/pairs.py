@@ -4,9 +4,11 @@ Three ways to one result: the pair matrix (small batches), sorting (:mod:`moreau
 matrix that are made again for the gradient. The last two need memory linear in the batch.
 """
 
+# ruff: noqa: D102 (the base class says once what `sums` and `pull` are)
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,10 +17,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from moreauc._checks import check_floating, check_real, check_same_shape, check_shape
-from moreauc._sorted_pairs import SortedPairs
+from moreauc._sorted_pairs import Kernel, SortedPairs
 from moreauc.surrogates import Surrogate
 
 Method = Literal["auto", "pairs", "sorted", "tiles"]
+Pull = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _OWNER = "cvar_over_negatives"
 
@@ -63,8 +66,8 @@ def cvar_over_negatives(
         surrogate: the loss :math:`\ell`.
         max_fpr: :math:`\beta` in (0, 1].
         method: "pairs", the `B1 x B2` matrix; "sorted", for :class:`~moreauc.surrogates.SquaredHinge` and
-            :class:`~moreauc.surrogates.Hinge`; "tiles", for any loss; "auto", the fastest that fits. "sorted" and
-            "tiles" can be differentiated once.
+            :class:`~moreauc.surrogates.Hinge`; "tiles", for any loss; "auto", the fastest that fits. Each can be
+            differentiated once.
 
     Returns:
         `psi` and `slope`, both of shape `(B1,)` and of the widest type among the inputs, at least float32. Only `psi`
@@ -87,20 +90,38 @@ def cvar_over_negatives(
     dtype = torch.promote_types(torch.promote_types(positive.dtype, negative.dtype), threshold.dtype)
     dtype = torch.promote_types(dtype, torch.float32)  # half types neither resolve nor hold the sums
     positive, negative, threshold = positive.to(dtype), negative.to(dtype), threshold.detach().to(dtype)
-    method = _choose(method, positive, negative, surrogate)
-    psi, active = _evaluate(method, positive, negative, threshold, surrogate, beta)
-    slope = 1.0 - active.double() / (beta * len(negative))
-    return psi, slope.to(dtype)
+    kernel = _KERNELS[_choose(method, positive, negative, surrogate)]
+    psi, active = _Differentiable.apply(positive, negative, threshold, kernel, surrogate, beta)  # type: ignore[no-untyped-call]
+    return psi, _slope(active, beta * len(negative), dtype)
 
 
-def _evaluate(
-    method: Method, positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, beta: float
-) -> tuple[Tensor, Tensor]:
-    if method == "pairs":
-        return _pair_matrix(positive, negative, threshold, surrogate, beta)
-    kernel = SortedPairs if method == "sorted" else _TiledPairs
-    psi, active = kernel.apply(positive, negative, threshold, surrogate, beta)  # type: ignore[no-untyped-call]
-    return psi, active
+def cvar_and_pull(
+    positive: Tensor, negative: Tensor, threshold: Tensor, *, surrogate: Surrogate, max_fpr: float
+) -> tuple[Tensor, Tensor, Pull]:
+    """Return what :func:`cvar_over_negatives` does and the way to its gradient, without a graph and without checks.
+
+    For a loss whose gradient is known as soon as its value is: `pull(weight)`, with one weight for each positive,
+    returns the gradients of the weighted sum of `psi` in `positive` and in `negative`.
+
+    Args:
+        positive: shape `(B1,)`; as the next two of one type, at least float32, without gradient.
+        negative: shape `(B2,)`.
+        threshold: shape `(B1,)`.
+        surrogate: the loss.
+        max_fpr: in (0, 1].
+    """
+    kernel = _KERNELS[_choose("auto", positive, negative, surrogate)]
+    total = max_fpr * len(negative)
+    psi, active, saved = kernel.sums(positive, negative, threshold, surrogate, total)
+
+    def pull(weight: Tensor) -> tuple[Tensor, Tensor]:
+        return kernel.pull(saved, weight, surrogate, total)
+
+    return psi, _slope(active, total, positive.dtype), pull
+
+
+def _slope(active: Tensor, total: float, dtype: torch.dtype) -> Tensor:
+    return (1.0 - active.double() / total).to(dtype)
 
 
 def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surrogate) -> Method:
@@ -121,47 +142,84 @@ def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surro
     return method
 
 
-def _pair_matrix(
-    positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, beta: float
-) -> tuple[Tensor, Tensor]:
-    excess = surrogate.value(negative - positive.unsqueeze(1)) - threshold.unsqueeze(1)
-    # The difference of two floats is above 0 exactly where the first is the larger.
-    psi = threshold + torch.relu(excess).sum(dim=1) / (beta * len(negative))
-    return psi, (excess.detach() > 0).sum(dim=1)
-
-
-class _TiledPairs(Function):
-    """The pair matrix in tiles, made again in backward; sums across tiles in float64."""
+class _Differentiable(Function):
+    """A kernel as an operation of autograd."""
 
     @staticmethod
     def forward(
-        ctx: Any, positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, beta: float
+        ctx: Any,
+        positive: Tensor,
+        negative: Tensor,
+        threshold: Tensor,
+        kernel: type[Kernel],
+        surrogate: Surrogate,
+        beta: float,
     ) -> tuple[Tensor, Tensor]:
+        total = beta * len(negative)
+        psi, active, saved = kernel.sums(positive, negative, threshold, surrogate, total)
+        ctx.save_for_backward(*saved)
+        ctx.pull = partial(kernel.pull, surrogate=surrogate, total=total)
+        ctx.mark_non_differentiable(active)
+        ctx.set_materialize_grads(False)  # none is made up for `active`
+        return psi, active
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_psi: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if grad_psi is None:
+            return 6 * (None,)
+        return *ctx.pull(ctx.saved_tensors, grad_psi), None, None, None, None
+
+
+class PairMatrix(Kernel):
+    """The whole matrix at once; two of its size are kept for the gradient, where autograd would keep more."""
+
+    @staticmethod
+    def sums(
+        positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        z = negative - positive.unsqueeze(1)
+        excess = surrogate.value(z) - threshold.unsqueeze(1)
+        psi = torch.add(threshold, torch.relu(excess).sum(dim=1), alpha=1.0 / total)
+        # The difference of two floats is above 0 exactly where the first is the larger.
+        inside = excess.gt_(0)  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
+        return psi, inside.sum(dim=1, dtype=torch.float64), (z, inside)
+
+    @staticmethod
+    def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
+        z, inside = saved
+        pull = surrogate.slope(z) * inside * (weight / total).unsqueeze(1)
+        return -pull.sum(dim=1), pull.sum(dim=0)
+
+
+class TiledPairs(Kernel):
+    """The pair matrix in tiles, made again for the gradient; sums across tiles in float64."""
+
+    @staticmethod
+    def sums(
+        positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         mass = torch.zeros_like(positive, dtype=torch.float64)
         active = torch.zeros_like(positive, dtype=torch.int64)
         for row, column in _tiles(positive, negative):
             excess = surrogate.value(negative[column] - positive[row, None]) - threshold[row, None]
             mass[row] += torch.relu(excess).sum(dim=1)
             active[row] += (excess > 0).sum(dim=1)
-        ctx.save_for_backward(positive, negative, threshold)
-        ctx.surrogate, ctx.total = surrogate, beta * len(negative)
-        ctx.mark_non_differentiable(active)
-        return (threshold + mass / ctx.total).to(positive.dtype), active
+        return (threshold + mass / total).to(positive.dtype), active, (positive, negative, threshold)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_psi: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        positive, negative, threshold = ctx.saved_tensors
+    def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
+        positive, negative, threshold = saved
         grad_positive = torch.zeros_like(positive, dtype=torch.float64)
         grad_negative = torch.zeros_like(negative, dtype=torch.float64)
-        weight = grad_psi / ctx.total
+        weight = weight / total
         for row, column in _tiles(positive, negative):
             z = negative[column] - positive[row, None]
-            active = ctx.surrogate.value(z) > threshold[row, None]
-            pull = ctx.surrogate.slope(z) * active * weight[row, None]
+            active = surrogate.value(z) > threshold[row, None]
+            pull = surrogate.slope(z) * active * weight[row, None]
             grad_positive[row] -= pull.sum(dim=1)
             grad_negative[column] += pull.sum(dim=0)
-        return grad_positive.to(positive.dtype), grad_negative.to(negative.dtype), None, None, None
+        return grad_positive.to(positive.dtype), grad_negative.to(negative.dtype)
 
 
 def _tiles(positive: Tensor, negative: Tensor) -> Iterator[tuple[slice, slice]]:
@@ -172,3 +230,6 @@ def _tiles(positive: Tensor, negative: Tensor) -> Iterator[tuple[slice, slice]]:
     for top in range(0, len(positive), rows):
         for left in range(0, len(negative), columns):
             yield slice(top, top + rows), slice(left, left + columns)
+
+
+_KERNELS: dict[Method, type[Kernel]] = {"pairs": PairMatrix, "sorted": SortedPairs, "tiles": TiledPairs}

@@ -2,14 +2,16 @@ r"""The one training loop: any model, any of the losses, any loader of `(inputs,
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
@@ -30,7 +32,7 @@ def fit(
     *,
     validation: Iterable[Any] | None = None,
     epochs: int = 60,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Literal["sgd", "adam"] = "sgd",
     lr: float = 0.01,
     momentum: float = 0.9,
     weight_decay: float = 2e-4,
@@ -59,18 +61,19 @@ def fit(
             as a dictionary by name.
         criterion: called as `criterion(scores, labels, index)`; with `previous_scores=` where it needs them.
         train: loader of `(inputs, labels, index)` batches: a `DataLoader`, a PyG loader,
-            :class:`~moreauc.data.TensorBatches`. `index` are row numbers of the labels that the criterion was built with.
+            :class:`~moreauc.data.TensorBatches`. `index` are row numbers of the labels the criterion was built with.
         validation: loader of `(inputs, labels, ...)` batches, both classes in it; None to train without.
         epochs: passes over `train` by `criterion`.
-        optimizer: any optimizer of the model's parameters; None for SGD with `lr`, `momentum` and `weight_decay`.
-        lr: learning rate of that SGD.
-        momentum: its momentum.
-        weight_decay: its weight decay.
+        optimizer: any optimizer of the model's parameters; or "sgd" for SGD with `lr`, `momentum` and `weight_decay`,
+            or "adam" for AdamW with `lr` and `weight_decay`, whose steps do not depend on the scale of the loss.
+        lr: learning rate, where `optimizer` is a name.
+        momentum: momentum of "sgd".
+        weight_decay: weight decay, where `optimizer` is a name.
         milestones: epochs after which the learning rate is multiplied by `lr_factor`; None for one third and two
             thirds of `epochs` (20 and 40 of 60, as in the paper), `()` for never.
         lr_factor: that factor.
         warm_start_epochs: epochs of cross entropy before, at a constant learning rate (the paper starts from such a
-            model). They end with the last weights, not the best; SGD's momentum starts anew after them.
+            model). They end with the last weights, not the best; an optimizer given by name starts anew after them.
         proximal: weight of the pull towards a reference point that is renewed at each milestone, as PESG does for AUC-M
             (see :class:`~moreauc.optim.ProximalPoint`).
         min_tpr: region of the validation score; None for the criterion's own `min_tpr`.
@@ -99,9 +102,9 @@ def fit(
         >>> batches = TensorBatches(x, y, PosNegSampler(y, num_positives=4, num_negatives=8))
         >>> model = nn.Linear(1, 1)
         >>> criterion = TPAUCLoss(y, min_tpr=0.5, max_fpr=0.5)
-        >>> history = fit(model, criterion, batches, validation=TensorBatches(x, y), epochs=5, seed=0)
+        >>> history = fit(model, criterion, batches, validation=TensorBatches(x, y), epochs=9, lr=0.5)
         >>> history.best_score, len(history["loss"])
-        (1.0, 5)
+        (1.0, 9)
     """
     check_count(_OWNER, "epochs", epochs)
     check_count(_OWNER, "warm_start_epochs", warm_start_epochs, minimum=0)
@@ -113,7 +116,9 @@ def fit(
     for milestone in milestones:
         check_count(_OWNER, "milestones", milestone)
     check_real(_OWNER, "lr_factor", lr_factor, low=0.0, low_open=True)
-    if optimizer is None:
+    if not isinstance(optimizer, Optimizer):
+        if optimizer not in ("sgd", "adam"):
+            raise ValueError(f"{_OWNER}: optimizer must be an optimizer, 'sgd' or 'adam', got {optimizer!r}")
         check_real(_OWNER, "lr", lr, low=0.0, low_open=True)
         check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
@@ -125,7 +130,11 @@ def fit(
         criterion.to(device)
 
     def new_optimizer() -> Optimizer:
-        return optimizer or SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+        if isinstance(optimizer, Optimizer):
+            return optimizer
+        if optimizer == "adam":
+            return AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
+        return SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     hooks = [*callbacks, ProgressBar()] if progress else list(callbacks)
     history, state = History(), None
@@ -254,6 +263,7 @@ class _Judge:
         self._max_fpr = check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
         self._best: dict[str, Tensor] = {}
+        self._improved = -1  # the last epoch with a higher score than any before
 
     def look(self, state: TrainState, epoch: int) -> float:
         """Score the present weights."""
@@ -262,13 +272,22 @@ class _Judge:
             raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
         if not bool(scores.isfinite().all()):
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
-        score = tpauc_score(labels.numpy(), scores.numpy(), min_tpr=self._min_tpr, max_fpr=self._max_fpr)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the region is empty is an error here
+            score = tpauc_score(labels.numpy(), scores.numpy(), min_tpr=self._min_tpr, max_fpr=self._max_fpr)
+        if math.isnan(score):
+            raise ValueError(
+                f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
+                f"positives and {int((labels == 0).sum())} negatives"
+            )
         history = state.history
+        if history.best_score is None or score > history.best_score:
+            self._improved = epoch
         if history.best_score is None or score >= history.best_score:
             history.best_score, history.best_epoch = score, epoch
             if self._keep_best:
                 self._best = {name: value.detach().clone() for name, value in state.model.state_dict().items()}
-        if self._patience is not None and epoch - (history.best_epoch or 0) >= self._patience:
+        if self._patience is not None and epoch - self._improved >= self._patience:
             state.stop = True
         return score
 
@@ -290,16 +309,18 @@ def _run(
 ) -> None:
     """Run one phase."""
     model, criterion = state.model, state.criterion
-    state.steps = len(train) if hasattr(train, "__len__") else None
+    state.steps = len(train) if isinstance(train, Sized) else None
     for hook in hooks:
         hook.on_begin(state)
     with ExitStack() as stack:
         previous: PreviousIterate | None = None
-        for state.epoch in range(state.epochs):
+        for epoch in range(state.epochs):
+            state.epoch = epoch
             started = time.perf_counter()
             for part in (train, getattr(train, "batch_sampler", None), getattr(train, "sampler", None)):
-                if hasattr(part, "set_epoch"):
-                    part.set_epoch(epochs_before + state.epoch)
+                set_epoch = getattr(part, "set_epoch", None)
+                if set_epoch is not None:
+                    set_epoch(epochs_before + epoch)
             model.train()
             criterion.train()
             if previous is None and getattr(criterion, "needs_previous", False):
@@ -323,7 +344,8 @@ def _epoch(
     """Go through the loader once; return the mean loss and the learning rate."""
     place, lr = _device_of(state.model), state.optimizer.param_groups[0]["lr"]
     total, state.step = torch.zeros((), device=place), -1
-    for state.step, batch in enumerate(train):
+    for step, batch in enumerate(train):
+        state.step = step
         try:
             state.loss = train_step(state.model, state.criterion, state.optimizer, _on_device(batch, place), previous)
         except ValueError as error:

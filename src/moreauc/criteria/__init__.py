@@ -1,7 +1,23 @@
 """The losses: each checks a batch, reads and updates its tables, and returns a scalar to call `backward` on."""
 
+from moreauc.criteria.auc_min_max import AUCMinMaxLoss
+from moreauc.criteria.auc_squared_hinge import AUCSquaredHingeLoss
+from moreauc.criteria.aw_poly import AWPolyLoss
+from moreauc.criteria.cross_entropy import CrossEntropyLoss
 from moreauc.criteria.fcco import FCCOLoss
+from moreauc.criteria.mini_batch_tpauc import MiniBatchTPAUCLoss
+from moreauc.criteria.sota_s import SOTAsLoss
 from moreauc.criteria.tcco import TCCOLoss
 from moreauc.criteria.tpauc import TPAUCLoss
 
-__all__ = ["FCCOLoss", "TCCOLoss", "TPAUCLoss"]
+__all__ = [
+    "AUCMinMaxLoss",
+    "AUCSquaredHingeLoss",
+    "AWPolyLoss",
+    "CrossEntropyLoss",
+    "FCCOLoss",
+    "MiniBatchTPAUCLoss",
+    "SOTAsLoss",
+    "TCCOLoss",
+    "TPAUCLoss",
+]

@@ -87,6 +87,11 @@ class FCCOLoss(Criterion):
         self.table_u = EstimatorTable(self.num_blocks, self.dim, rule=rule, initial=initial)
 
     @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs `previous_inner`: `gamma` is not 0."""
+        return self.table_u.rule.corrects
+
+    @property
     def u(self) -> Tensor:
         """The rows, shape `(num_blocks, dim)`, or `(num_blocks,)` where `dim` is 1. A view of the buffer."""
         return self.table_u.values.squeeze(1) if self.dim == 1 else self.table_u.values

@@ -125,6 +125,11 @@ class TCCOLoss(Criterion):
             self.previous_middle = ParameterSnapshot(middle)
 
     @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs `previous_h`: `gamma1` or `gamma2` is not 0."""
+        return self.table_u.rule.corrects or self.table_v.rule.corrects
+
+    @property
     def u(self) -> Tensor:
         """The outer rows, shape `(num_outer, dim_middle)`, or `(num_outer,)` where `dim_middle` is 1."""
         return self.table_u.values.squeeze(1) if self.dim_middle == 1 else self.table_u.values

@@ -2,6 +2,7 @@ r"""Two-way partial AUC as a coupled compositional loss (SONX, Algorithm 2)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -9,26 +10,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from moreauc._checks import (
-    check_device,
-    check_finite,
-    check_floating,
-    check_index,
-    check_labels,
-    check_link,
-    check_real,
-    check_shape,
-)
-from moreauc.criteria._base import Criterion, straight_through
+from moreauc._checks import check_finite, check_real
+from moreauc.criteria._base import straight_through
+from moreauc.criteria._labelled import Link, PairCriterion
 from moreauc.pairs import cvar_over_negatives
 from moreauc.rules import Gamma, UpdateRule
-from moreauc.surrogates import get_surrogate
 from moreauc.tables import EstimatorTable
 
-Link = Literal["sigmoid", "identity"]
+ThresholdRate = float | tuple[float, float] | Literal["quantile"]
+
+_QUANTILE_WEIGHT = 0.1  # of the batch's quantile in the moving average
 
 
-class TPAUCLoss(Criterion):
+class TPAUCLoss(PairCriterion):
     r"""Surrogate of the two-way partial AUC: the lowest positives against the highest negatives.
 
     .. math::
@@ -57,6 +51,20 @@ class TPAUCLoss(Criterion):
     :math:`\frac1{B_1} \sum_i f(u_{i,t}, s'_t)`. In `eval()` mode a call returns :math:`f(\psi_i(w, s_i), s')` averaged
     over the batch at the present thresholds, and changes nothing.
 
+    `threshold_lr="quantile"` replaces lines 5 and 6, and is not covered by the paper's theorems. Given :math:`w` the
+    best thresholds are known in closed form: as :math:`\ell` does not decrease, the best :math:`s_i` is
+    :math:`\ell(q - h_i)` with the same :math:`q` for all positives, the upper :math:`\beta`-quantile of the negatives'
+    scores, and the best :math:`s'` is the upper :math:`\alpha`-quantile of the rows. So one number is tracked instead
+    of one for each positive, at each step and not only at a row's own:
+
+    .. math::
+
+        q_t = 0.9\, q_{t-1} + 0.1\, h_{(\lceil \beta B_2 \rceil)}(w_t; B_2), \quad
+        s_{i,t} = \ell(q_t - h_i(w_t)), \quad s'_{t+1} = u_{(\lfloor \alpha n_+ \rfloor + 1), t+1}
+
+    (:math:`(k)` is the k-th largest; rows not visited yet are left out; :math:`q_0` is the first batch's own).
+    There is no step size to choose, and no state that ages between two visits of a positive.
+
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`; rows are named by their position in it.
         min_tpr: lower end of the true positive rate, in [0, 1).
@@ -66,13 +74,13 @@ class TPAUCLoss(Criterion):
         link: "sigmoid" (the paper's experiments) or "identity", applied to the scores.
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
-        threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both. The default is provisional, not the
-            outcome of a measurement: choose it on validation data.
+        threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,
+            which :class:`~moreauc.estimator.TPAUCClassifier` uses. docs/thresholds.md has the measurements.
         initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
 
     Attributes:
         u: rows, one for each positive in order of appearance in `labels`.
-        s: thresholds of the positives, in the same order; they start at 0.
+        s: thresholds of the positives, in the same order, as they were used or moved last; they start at 0.
         s_prime: threshold over the positives, a 0-d tensor; it starts at 0.
 
     Shape:
@@ -94,8 +102,6 @@ class TPAUCLoss(Criterion):
         (9.0, tensor([ 12., -12.]))
     """
 
-    position: Tensor
-
     def __init__(
         self,
         labels: Tensor | Sequence[int],
@@ -107,26 +113,19 @@ class TPAUCLoss(Criterion):
         link: Link = "sigmoid",
         tau: float = 0.9,
         gamma: Gamma = 0.0,
-        threshold_lr: float | tuple[float, float] = (1.0, 0.01),
+        threshold_lr: ThresholdRate = (1.0, 0.01),
         initial: float | Tensor | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(labels, surrogate, margin, link)
         owner = self._owner
-        whole = check_labels(owner, labels)
         self.min_tpr = check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)
         self.max_fpr = check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
-        self.surrogate = get_surrogate(surrogate, margin)
-        check_link(owner, link)
-        self.link = link
         self.threshold_lr = threshold_lr
-        positive = whole == 1
-        self.num_positives = int(positive.sum())
-        # -1 for a negative, else the row in the tables
-        self.register_buffer("position", torch.where(positive, positive.cumsum(0) - 1, -1))
         rule = UpdateRule(owner, tau, gamma)
         self.table_u = EstimatorTable(self.num_positives, rule=rule, initial=initial)
         self.table_s = EstimatorTable(self.num_positives, rule=rule, initial=0.0, keep_previous=True)
         self.table_prime = EstimatorTable(1, rule=rule, initial=0.0)
+        self.table_quantile = EstimatorTable(1, rule=UpdateRule(owner, _QUANTILE_WEIGHT))
 
     @property
     def needs_previous(self) -> bool:
@@ -167,65 +166,106 @@ class TPAUCLoss(Criterion):
         self.table_u.rule = replace(self.table_u.rule, gamma=value)
 
     @property
-    def threshold_lr(self) -> tuple[float, float]:
-        r"""Step sizes :math:`(\eta_s, \eta_{s'})` of the thresholds; may be set to one number for both."""
+    def threshold_lr(self) -> tuple[float, float] | Literal["quantile"]:
+        r"""Step sizes :math:`(\eta_s, \eta_{s'})` of the thresholds, or "quantile"; one number sets both."""
         return self._threshold_lr
 
     @threshold_lr.setter
-    def threshold_lr(self, value: float | tuple[float, float]) -> None:
+    def threshold_lr(self, value: ThresholdRate) -> None:
+        if isinstance(value, str):
+            if value != "quantile":
+                raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
+            self._threshold_lr: tuple[float, float] | Literal["quantile"] = "quantile"
+            return
         pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
         if len(pair) != 2:
-            raise ValueError(f"{self._owner}: threshold_lr must be a number or a pair, got {value!r}")
+            raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
         first, second = (check_real(self._owner, "threshold_lr", entry, low=0.0) for entry in pair)
         self._threshold_lr = (first, second)
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         owner, alpha = self._owner, 1.0 - self.min_tpr
-        check_floating(owner, "scores", scores)
-        check_shape(owner, "scores", scores, [("B",)])
-        check_device(owner, "scores", scores, self.table_u.values.device)
-        check_shape(owner, "labels", torch.as_tensor(labels), [tuple(scores.shape)])
-        positive = check_labels(owner, labels).to(scores.device) == 1
-        index = check_index(owner, "index", index, len(self.position), length=len(scores), unique=self.training)
-        rows = self.position[index.to(self.position.device)]
-        if bool(((rows >= 0) != positive).any()):
-            raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")
-        rows = rows[positive].to(scores.device)
         before = None
-        if self.training and self.table_u.rule.corrects:
+        scores, positive, rows = self._check_batch(scores, labels, index)
+        if self.training and self.needs_previous:
             self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
             before = previous_scores
-        check_finite(owner, scores=scores, previous_scores=before)
-
-        s = self.table_s.read(rows, fill=self._zero(rows, scores))
-        psi, slope = self._psi(scores, positive, s.squeeze(1))
-        s_prime = self.s_prime.to(torch.promote_types(self.s_prime.dtype, psi.dtype), copy=True)
+            check_finite(owner, previous_scores=before)
+        h = self._linked(scores)
+        ranked, others = h[positive], h[~positive]
+        thresholds = _Thresholds(self, rows, ranked.detach(), others.detach())
+        psi, slope = self._psi(ranked, others, thresholds.s)
+        s_prime = thresholds.s_prime
         if not self.training:
             return (s_prime + torch.relu(psi - s_prime) / alpha).mean()
         now = psi.detach().unsqueeze(1)
         row = self.table_u.read(rows, fill=now)
         value = s_prime + torch.relu(straight_through(row.squeeze(1), psi) - s_prime) / alpha
+        old = None
         if before is not None:
-            old = self.table_s.previous(rows, fill=self._zero(rows, scores)).squeeze(1)
-            before = self._psi(before.detach(), positive, old)[0].unsqueeze(1)
-        new = self.table_u.propose(row, now, before)
-
+            h = self._linked(before.detach().to(scores.dtype))
+            old = self._psi(h[positive], h[~positive], thresholds.previous(h[positive]))[0].unsqueeze(1)
+        new = self.table_u.propose(row, now, old)
         above = (row.squeeze(1) > s_prime).to(row.dtype) / alpha  # d f / d u; d f / d s' is 1 minus this
-        eta, eta_prime = self._threshold_lr
-        new_s = s - (eta / len(rows) * slope * above).unsqueeze(1).to(s.dtype)
-        new_prime = s_prime - eta_prime * (1.0 - above).mean()
-        check_finite(owner, **{"the loss": value, "the updated row": new, "the updated threshold": new_s})
+        moved = thresholds.moved(slope, above)
+        check_finite(owner, **{"the loss": value, "the updated row": new, "the updated threshold": moved})
         self.table_u.write(rows, row, new)
-        self.table_s.write(rows, s, new_s)
-        first = torch.zeros(1, dtype=torch.long, device=scores.device)
-        self.table_prime.write(first, s_prime.reshape(1, 1), new_prime.detach().reshape(1, 1))
+        thresholds.write(moved, above)
         return value.mean()
 
-    def _psi(self, scores: Tensor, positive: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        h = torch.sigmoid(scores) if self.link == "sigmoid" else scores
-        return cvar_over_negatives(h[positive], h[~positive], s, surrogate=self.surrogate, max_fpr=self.max_fpr)
+    def _psi(self, positive: Tensor, negative: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        return cvar_over_negatives(positive, negative, s, surrogate=self.surrogate, max_fpr=self.max_fpr)
 
-    @staticmethod
-    def _zero(rows: Tensor, scores: Tensor) -> Tensor:
-        return torch.zeros(len(rows), 1, device=scores.device, dtype=scores.dtype)
+
+class _Thresholds:
+    """The thresholds of one call: read first, moved and written when everything else has been checked."""
+
+    def __init__(self, loss: TPAUCLoss, rows: Tensor, positive: Tensor, negative: Tensor) -> None:
+        self.loss, self.rows, self.positive = loss, rows, positive
+        self.zero = torch.zeros(len(rows), 1, dtype=positive.dtype, device=positive.device)
+        self.first = torch.zeros(1, dtype=torch.long, device=positive.device)
+        self.held = loss.table_s.read(rows, fill=self.zero)
+        wide = torch.promote_types(loss.s_prime.dtype, self.held.dtype)
+        self.s_prime = loss.s_prime.to(wide, copy=True)
+        self.by_quantile = loss.threshold_lr == "quantile"
+        self.s = self.held.squeeze(1)
+        if self.by_quantile:
+            count = math.ceil(loss.max_fpr * len(negative) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
+            seen = negative.topk(max(count, 1)).values[-1].reshape(1, 1)
+            self.before = loss.table_quantile.read(self.first, fill=seen)
+            self.quantile = loss.table_quantile.propose(self.before, seen) if loss.training else self.before
+            self.s = loss.surrogate.value(self.quantile.squeeze(1) - positive)
+
+    def previous(self, positive: Tensor) -> Tensor:
+        """Return the thresholds of the previous iteration; `positive` are the scores at its weights."""
+        if self.by_quantile:
+            return self.loss.surrogate.value(self.before.squeeze(1) - positive)
+        return self.loss.table_s.previous(self.rows, fill=self.zero).squeeze(1)
+
+    def moved(self, slope: Tensor, above: Tensor) -> Tensor:
+        r"""Return the thresholds of the batch's positives after the step, shape `(B1, 1)` (line 5)."""
+        if isinstance(self.loss.threshold_lr, str):
+            return self.s.unsqueeze(1)
+        eta = self.loss.threshold_lr[0]
+        return self.held - (eta / len(self.rows) * slope * above).unsqueeze(1).to(self.held.dtype)
+
+    def write(self, moved: Tensor, above: Tensor) -> None:
+        """End the iteration; the rows have been written."""
+        loss = self.loss
+        if isinstance(loss.threshold_lr, str):
+            loss.table_quantile.write(self.first, self.before, self.quantile)
+            prime = _upper_quantile(loss.table_u.values[loss.table_u.visited].squeeze(1), 1.0 - loss.min_tpr)
+        else:
+            prime = self.s_prime - loss.threshold_lr[1] * (1.0 - above).mean()  # line 6
+        loss.table_s.write(self.rows, self.held.to(moved.dtype), moved)
+        loss.table_prime.write(self.first, self.s_prime.reshape(1, 1), prime.detach().reshape(1, 1))
+
+
+def _upper_quantile(rows: Tensor, fraction: float) -> Tensor:
+    """Return the largest value with `fraction` of the rows above it, at least one; below all where that is all."""
+    count = max(1, math.floor(fraction * len(rows) + 1e-9))
+    if count < len(rows):
+        return rows.topk(count + 1).values[-1]
+    lowest = rows.min()
+    return lowest - torch.finfo(rows.dtype).eps * (1.0 + lowest.abs())

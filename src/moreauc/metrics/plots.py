@@ -1,4 +1,4 @@
-"""ROC curves with the region that the partial AUC looks at; needs the extra "plots"."""
+"""ROC curves with the region that the partial AUC looks at."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import roc_curve
 
-from moreauc._extras import import_extra
 from moreauc.metrics._inputs import check_region, split_classes
 from moreauc.metrics.ranking import selected_fraction
 
@@ -69,12 +68,14 @@ def plot_roc_region(
         fpr, tpr, _ = roc_curve(labels, np.concatenate([positives, negatives]))
         score = selected_fraction(_OWNER, classes, min_tpr, max_fpr)
         curves.append((fpr, tpr, f"{name}: TPAUC {score:.3f}" if name else f"TPAUC {score:.3f}"))
-    plt = import_extra("matplotlib.pyplot", "plots")
+    import matplotlib.pyplot as plt  # here, so that the metrics come without it
+    from matplotlib.patches import Rectangle
+
     axes: Axes = plt.subplots(figsize=(4.8, 4.8), layout="constrained")[1] if ax is None else ax
     for fpr, tpr, text in curves:
         axes.plot(fpr, tpr, label=text)
     region = f"TPR >= {min_tpr:g}, FPR <= {max_fpr:g}"
-    axes.add_patch(plt.Rectangle((0.0, min_tpr), max_fpr, 1.0 - min_tpr, color="0.5", alpha=0.2, lw=0, label=region))
+    axes.add_patch(Rectangle((0.0, min_tpr), max_fpr, 1.0 - min_tpr, color="0.5", alpha=0.2, lw=0, label=region))
     axes.plot([0, 1], [0, 1], color="0.6", linestyle=":", linewidth=1)  # chance
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     axes.set_aspect("equal")

@@ -1,5 +1,6 @@
 """What sits between a loss and a `torch.optim` optimizer."""
 
 from moreauc.optim.previous import PreviousIterate
+from moreauc.optim.proximal import ProximalPoint
 
-__all__ = ["PreviousIterate"]
+__all__ = ["PreviousIterate", "ProximalPoint"]

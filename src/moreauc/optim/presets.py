@@ -2,12 +2,14 @@ r"""The methods by name: each a criterion with its options, a dozen words of wir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from torch import Tensor
 
+from moreauc._checks import check_real
 from moreauc.criteria import (
     AUCMinMaxLoss,
     AUCSquaredHingeLoss,
@@ -41,3 +43,67 @@ class Preset:
     regional: bool = False
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     proximal: float = 0.0
+
+
+# Pairs of raw scores, not of sigmoids, where that was as good: nothing saturates. What the grids hold came out of
+# trials on tables that no report of ours is about (docs/thresholds.md).
+_PAIRS = {"link": "identity"}
+_SURROGATES = ("squared_hinge", "logistic")
+_WIDTHS = (0.5, 0.0, 1.0)
+_TEMPERATURES = (1.0, 0.1, 10.0)
+
+METHODS: Mapping[str, Preset] = {
+    "sonx": Preset(
+        "SONX",
+        TPAUCLoss,
+        {**_PAIRS, "threshold_lr": "quantile"},
+        regional=True,
+        grid={"widen": _WIDTHS, "surrogate": _SURROGATES, "gamma": (0.0, 0.1)},
+    ),
+    "ce": Preset("CE", CrossEntropyLoss, grid={"sampler": ("shuffled", "balanced"), "epochs": (60, 20)}),
+    "ce_weighted": Preset("CE, weighted", CrossEntropyLoss, {"positive_weight": "balanced"}, grid={"epochs": (60, 20)}),
+    "auc_sh": Preset("AUC-SH", AUCSquaredHingeLoss, _PAIRS, grid={"surrogate": _SURROGATES}),
+    "auc_m": Preset(
+        "AUC-M", AUCMinMaxLoss, {"dual_lr": 1.0}, grid={"margin": (1.0, 0.5), "dual_lr": (1.0, 0.1)}, proximal=2e-3
+    ),
+    "mb": Preset("MB", MiniBatchTPAUCLoss, _PAIRS, regional=True, grid={"widen": _WIDTHS, "surrogate": _SURROGATES}),
+    "aw_poly": Preset("AW-poly", AWPolyLoss, {"power": 1.0}, grid={"power": (1.0, 0.3, 3.0)}),
+    "sota_s": Preset(
+        "SOTA-s",
+        SOTAsLoss,
+        grid={"temperature_negatives": _TEMPERATURES, "temperature_positives": _TEMPERATURES},
+    ),
+}
+
+
+def make_criterion(
+    name: str, labels: Tensor | Sequence[int], *, min_tpr: float, max_fpr: float, widen: float = 0.0, **options: Any
+) -> Criterion:
+    """Build the loss of a method.
+
+    Args:
+        name: key of `METHODS`.
+        labels: 0/1 labels of the training set.
+        min_tpr: region, for the methods that know one.
+        max_fpr: as `min_tpr`.
+        widen: how far the region to train on is widened towards the whole square, in [0, 1]: 0 trains on the region
+            itself, 1 on the AUC. The narrower the region, the fewer rows decide, mislabelled ones among them; a wider
+            one is often better on new data. No meaning for methods without a region.
+        options: keyword arguments of the loss, which go before those of the preset.
+
+    Example:
+        >>> make_criterion("sonx", [0, 1, 0], min_tpr=0.5, max_fpr=0.5, gamma=0.1).threshold_lr
+        'quantile'
+    """
+    if name not in METHODS:
+        raise ValueError(f"make_criterion: name must be one of {list(METHODS)}, got {name!r}")
+    preset = METHODS[name]
+    widen = check_real("make_criterion", "widen", widen, low=0.0, high=1.0)
+    region = {"min_tpr": (1.0 - widen) * min_tpr, "max_fpr": max_fpr + widen * (1.0 - max_fpr)}
+    if not preset.regional:
+        region = {}
+    allowed = list(signature(preset.criterion).parameters)[1:]
+    for key in options:
+        if key not in allowed:
+            raise ValueError(f"make_criterion: options of {name!r} must be among {[*allowed, 'widen']}, got {key!r}")
+    return preset.criterion(labels, **{**region, **preset.options, **options})

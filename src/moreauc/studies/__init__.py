@@ -1,5 +1,8 @@
-"""Studies that let one see the theory at work; `moreauc study` runs them."""
+"""Studies: what the docs claim, as programs that measure it again."""
 
 from moreauc.studies.convergence import ConvergenceStudy
+from moreauc.studies.keel import KeelStudy
+from moreauc.studies.label_noise import LabelNoiseStudy
+from moreauc.studies.thresholds import ThresholdStudy
 
-__all__ = ["ConvergenceStudy"]
+__all__ = ["ConvergenceStudy", "KeelStudy", "LabelNoiseStudy", "ThresholdStudy"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from moreauc._extras import import_extra
-
 COLORS = {
     "table, gamma of the theory": "#0b6e99",
     "table, gamma 0.1": "#3fa7a0",
@@ -23,9 +21,12 @@ _DPI = 130
 
 
 def pyplot() -> Any:
-    """Return matplotlib's pyplot without a display, or say which extra brings it."""
-    import_extra("matplotlib", "plots").use("Agg")
-    return import_extra("matplotlib.pyplot", "plots")
+    """Return matplotlib's pyplot without a display."""
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    matplotlib.use("Agg")
+    return plt
 
 
 def draw_methods(results: list[dict[str, Any]], path: Path) -> None:

@@ -1,0 +1,179 @@
+"""From a table to the numbers a network takes: missing values, scales, categories.
+
+Columns are told apart by position, so that a table fitted as a DataFrame may come as an array later where it is all
+numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.api import types
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+Array = NDArray[Any]
+Kind = Literal["numbers", "levels"]
+
+# A level seen in fewer rows goes with the other rare ones; a column has at most so many levels, the most frequent.
+_LEAST_ROWS = 3
+_MOST_LEVELS = 50
+
+# What pandas calls the content of a column of Python objects.
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
+_LEVELS = ("string", "boolean", "categorical")
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Turn a table into a dense float32 array.
+
+    Numbers: a missing value becomes the median, and a column that had any gets a second one that tells where;
+    standardised to mean 0 and deviation 1. Levels (bool, string and category columns of a DataFrame): one column of
+    0 and 1 for each level, a missing value being a level of its own; rare levels share one column; a level not seen
+    in `fit` is taken for a rare one, and is all zeros where there are none.
+
+    Args:
+        standardize: whether to standardise the numbers.
+
+    Attributes:
+        kinds_: "numbers" or "levels" for each column.
+        num_outputs_: columns of the result.
+
+    Raises:
+        ValueError: for a column of a DataFrame that is neither (dates, mixed types, ...) and for infinity.
+
+    Example:
+        >>> table = pd.DataFrame({"age": [20.0, None, 40.0, 30.0, 30.0], "town": ["a", "a", "b", "a", "b"]})
+        >>> encoder = TableEncoder().fit(table)
+        >>> encoder.kinds_
+        ['numbers', 'levels']
+        >>> encoder.transform(table).round(2)
+        array([[-1.58,  0.  ,  1.  ,  0.  ],
+               [ 0.  ,  1.  ,  1.  ,  0.  ],
+               [ 1.58,  0.  ,  0.  ,  1.  ],
+               [ 0.  ,  0.  ,  1.  ,  0.  ],
+               [ 0.  ,  0.  ,  0.  ,  1.  ]], dtype=float32)
+    """
+
+    def __init__(self, *, standardize: bool = True) -> None:
+        self.standardize = standardize
+
+    def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
+        """Learn the kinds of the columns of a DataFrame or a 2-d array, and medians, scales and levels of `rows` of it.
+
+        Args:
+            X: the table; an array must hold numbers.
+            y: not used, as in scikit-learn.
+            rows: row numbers that the statistics are taken from; None for all.
+        """
+        kinds = _kinds(X)
+        numbers, levels = self._split(X, kinds)
+        if rows is not None:
+            numbers, levels = numbers[rows], levels[rows]
+        filled = SimpleImputer(strategy="median", keep_empty_features=True)
+        scaled = make_pipeline(filled, StandardScaler()) if self.standardize else filled
+        self.numbers_ = make_union(scaled, MissingIndicator(error_on_new=False)) if numbers.shape[1] else None
+        self.levels_ = None
+        if levels.shape[1]:
+            self.levels_ = OneHotEncoder(
+                handle_unknown="infrequent_if_exist",
+                min_frequency=_LEAST_ROWS,
+                max_categories=_MOST_LEVELS,
+                sparse_output=False,
+                dtype=np.float32,
+            )
+        parts = self._fitted(numbers, levels)
+        for part, values in parts:
+            part.fit(values)
+        self.kinds_: list[Kind] = kinds
+        self.num_outputs_ = sum(part.transform(values[:1]).shape[1] for part, values in parts)
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`."""
+        check_is_fitted(self)
+        numbers, levels = self._split(X, self.kinds_)
+        parts = [part.transform(values) for part, values in self._fitted(numbers, levels)]
+        # Beyond float32 lies infinity: a number so far out is as good as the largest.
+        limit = np.finfo(np.float32).max
+        result: NDArray[np.float32] = np.clip(np.concatenate(parts, axis=1), -limit, limit).astype(np.float32)
+        return result
+
+    def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:
+        pairs = [(self.numbers_, numbers), (self.levels_, levels)]
+        return [(part, values) for part, values in pairs if part is not None]
+
+    @staticmethod
+    def _split(X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
+        """Return the numbers as floats, NaN where missing, and the levels as strings, None where missing."""
+        if not isinstance(X, pd.DataFrame):
+            if "levels" in kinds:
+                raise ValueError(
+                    "TPAUCClassifier: X must be a DataFrame, as in fit, where not all columns are numbers (column "
+                    f"{kinds.index('levels')} is not), got {type(X).__name__}"
+                )
+            return X, np.empty((len(X), 0), dtype=object)
+        columns = [X.iloc[:, j] for j in range(len(kinds))]
+        numbers = [_numbers(column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"]
+        levels = [_levels(column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
+        return (
+            np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
+            np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
+        )
+
+
+def _kinds(X: Any) -> list[Kind]:
+    if not isinstance(X, pd.DataFrame):
+        return ["numbers"] * X.shape[1]
+    return [_kind(X.iloc[:, j]) for j in range(X.shape[1])]
+
+
+def _kind(column: pd.Series) -> Kind:
+    name, dtype = column.name, column.dtype
+    if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
+        return "levels"
+    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
+        return "numbers"
+    content = types.infer_dtype(column, skipna=True)
+    if content in _NUMBERS:
+        return "numbers"
+    if content in _LEVELS:
+        return "levels"
+    if content in ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period"):
+        advice = "turn it into numbers (days since a date, hour, weekday, ...) or drop it"
+    else:
+        advice = "turn it into one type, numbers or strings, or drop it"
+    raise ValueError(
+        f"TPAUCClassifier: X must hold columns of numbers, bools, strings or categories, "
+        f"got {content} in column {name!r}; {advice}"
+    )
+
+
+def _numbers(column: pd.Series) -> Array:
+    if _kind(column) == "levels" and not types.is_bool_dtype(column.dtype):
+        raise ValueError(
+            f"TPAUCClassifier: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}"
+        )
+    values: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isinf(values).any():
+        raise ValueError(f"TPAUCClassifier: X must be finite or missing, got infinity in column {column.name!r}")
+    return values
+
+
+def _levels(column: pd.Series) -> Array:
+    """Return strings that depend on the value only: 1 and 1.0 are one level, whatever the rest of the column is."""
+    _kind(column)  # dates and the like are refused, not taken for unknown levels
+    codes, values = pd.factorize(column)
+    names = np.array([*(_level_name(value) for value in values), None], dtype=object)
+    levels: Array = names[codes]  # -1, missing, is the last
+    return levels
+
+
+def _level_name(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

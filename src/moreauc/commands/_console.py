@@ -1,0 +1,65 @@
+"""What the commands print: tables and lines on standard output, progress on standard error where that is a terminal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def say(*lines: str) -> None:
+    """Print lines as they are: no colours, no wrapping inside a path."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first column is text and whose others are numbers."""
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False, highlight=False)
+
+
+@contextmanager
+def progress_bar(text: str, total: float) -> Iterator[Callable[[float], None]]:
+    """Show a bar on a terminal, nothing elsewhere; gives the function that advances it."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task(text, total=total)
+        yield lambda done: progress.advance(bar, done)
+
+
+def command_line(*words: str | Path | float | None, **options: object) -> str:
+    """Return a command as one would type it; options that are None or False are left out.
+
+    Example:
+        >>> command_line("fit", "my data.csv", max_fpr=0.4, drop=["id", "name"], force=False)
+        "moreauc fit 'my data.csv' --max-fpr 0.4 --drop id --drop name"
+    """
+    parts = ["moreauc", *(str(word) for word in words if word is not None)]
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if value is True:
+            parts.append(option)
+        elif value is not None and value is not False:
+            for entry in value if isinstance(value, list | tuple) else [value]:
+                parts += [option, str(entry)]
+    return shlex.join(parts)

@@ -1,0 +1,24 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="Table: .csv, .tsv, .parquet or .pq.", show_default=False)]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `moreauc fit` wrote.", show_default=False)]
+Positive = Annotated[
+    str | None, typer.Option(help="Value of the positive class; found out if not given.", show_default=False)
+]
+MinTPR = Annotated[float, typer.Option("--min-tpr", help="Lower edge of the true positive rate, in [0, 1).")]
+MaxFPR = Annotated[
+    float, typer.Option("--max-fpr", help="Upper edge of the false positive rate, in (0, 1]; the budget of decisions.")
+]
+Drop = Annotated[
+    list[str] | None, typer.Option(help="Column to leave out; may be given several times.", show_default=False)
+]
+Out = Annotated[Path, typer.Option(help="Folder for the results; must be new or empty.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Replace the results of an earlier run.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")]

@@ -1,0 +1,68 @@
+"""The model a run leaves, with all that scoring another table takes.
+
+The file is a pickle: whoever made it decides what happens when it is read. Load only files of people you trust.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib  # type: ignore[import-untyped]
+import pandas as pd
+
+from moreauc.commands._run_folder import MODEL
+from moreauc.data.columns import Target, match_features
+from moreauc.data.tables import TableError
+from moreauc.report import versions
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A fitted classifier and the table it belongs to.
+
+    Attributes:
+        model: the classifier, fitted to labels 0 and 1.
+        kinds: columns it was trained on, and whether they hold numbers or text.
+        target: which column and value it predicts.
+        min_tpr: region it was trained for.
+        max_fpr: as `min_tpr`.
+        versions: versions of what it was trained with.
+    """
+
+    model: Any
+    kinds: dict[str, str]
+    target: Target
+    min_tpr: float
+    max_fpr: float
+    versions: dict[str, str]
+
+    def features(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
+        """Return the columns of a table that the model takes."""
+        return match_features(frame, self.kinds, source=source)
+
+
+def save_model(folder: Path, model: Any, kinds: dict[str, str], target: Target, region: tuple[float, float]) -> None:
+    """Write a fitted classifier into the folder of a run."""
+    joblib.dump(SavedModel(model, kinds, target, *region, versions()), folder / MODEL, compress=3)
+
+
+def load_model(run: Path) -> SavedModel:
+    """Read the model of a run.
+
+    Raises:
+        TableError: if the folder has none, or it cannot be read.
+    """
+    path = run / MODEL
+    if not run.is_dir():
+        raise TableError(f"{run}: no such folder; give the folder that `moreauc fit` wrote")
+    if not path.is_file():
+        raise TableError(f"{run}: holds no {MODEL}; give the folder that `moreauc fit` wrote")
+    try:
+        saved = joblib.load(path)
+    except Exception as error:  # a pickle may raise anything
+        raise TableError(f"{path}: the model cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(saved, SavedModel):
+        raise TableError(f"{path}: not a model of `moreauc fit`, got {type(saved).__name__}")
+    return saved

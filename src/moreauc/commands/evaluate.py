@@ -1,0 +1,61 @@
+"""`moreauc evaluate`: how well a saved model does on a labelled table."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moreauc.commands import _options as options
+from moreauc.commands._console import command_line, print_table, say
+from moreauc.commands._evaluation import COLUMNS, check_rows
+from moreauc.commands._run_folder import PAGE, check_free, run_folder
+from moreauc.commands._saved import load_model
+from moreauc.commands.fit import evaluate_model
+from moreauc.data.columns import match_target
+from moreauc.data.tables import read_table
+
+
+def evaluate(
+    run: options.Run,
+    data: options.Data,
+    out: Annotated[Path | None, typer.Option(help="Folder for a report; none by default.", show_default=False)] = None,
+    force: options.Force = False,
+) -> None:
+    """Score a labelled table with a saved model.
+
+    Prints TPAUC with its bootstrap interval, AUC, and the rates at the model's threshold; with --out leaves
+    report.html, report.json and log.txt. The model file is a pickle: use only those of people you trust.
+    """
+    from moreauc.commands._pages import evaluate_report
+    from moreauc.optim.presets import METHODS
+
+    begin = time.perf_counter()
+    if out is not None:
+        check_free(out, force=force)
+    saved = load_model(run)
+    frame, labels = match_target(read_table(data), saved.target, source=str(data))
+    check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr)
+    features = saved.features(frame, str(data))
+    title = METHODS[saved.model.loss].title
+    if out is None:
+        evaluation = evaluate_model(title, saved.model, features, labels)
+    else:
+        with run_folder(out, force=force) as folder:
+            evaluation = evaluate_model(title, saved.model, features, labels)
+            report = evaluate_report(
+                data,
+                command_line("evaluate", run, data, out=out),
+                f"{title} of {run.name} on {data.name}",
+                labels,
+                saved.model.decision_function(features),
+                saved.model,
+                evaluation,
+            )
+            report.seconds = time.perf_counter() - begin
+            report.write(folder, PAGE)
+    print_table(f"{data.name}: {len(labels)} rows, {labels.sum()} positives", COLUMNS, [evaluation.row])
+    if out is not None:
+        say(f"Report: {out / PAGE}")

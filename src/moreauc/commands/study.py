@@ -1,0 +1,128 @@
+"""`moreauc study`: what the docs claim, as programs that measure it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from moreauc.commands._console import console, print_table, progress_bar, say
+from moreauc.report import Report
+
+app = typer.Typer(no_args_is_help=True, help="Studies: what the docs claim, measured again.")
+
+T = TypeVar("T")
+Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+Trials = Annotated[int, typer.Option(min=1, help="Settings tried for each method and fold.")]
+
+
+@app.command()
+def convergence(
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/convergence"),
+    steps: Annotated[int, typer.Option(min=50, help="Iterations of each run.")] = 6000,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting, side by side.")] = 16,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+) -> None:
+    """Compare tables with the plug-in estimator on problems whose optimum is known.
+
+    Writes report.json, three figures and a page that shows them.
+    """
+    from rich.table import Table
+
+    from moreauc.studies import ConvergenceStudy
+
+    plan = ConvergenceStudy(steps=steps, seeds=seeds, jobs=jobs)
+    total = sum(task.steps for task in plan.tasks)
+    with progress_bar(f"{len(plan.tasks)} runs, {seeds} seeds each", total) as advance:
+        report = plan.report(out, progress=advance)
+    section = report.sections[0]
+    table = Table(title="Stationarity and gap to the optimum, mean ± std over seeds", title_justify="left")
+    for number, name in enumerate(section.columns[:4]):
+        table.add_column(name, justify="left" if number < 2 else "right")
+    last = None
+    for row in section.rows:
+        if last not in (None, row[0]):
+            table.add_section()
+        table.add_row("" if row[0] == last else row[0], *row[1:4])
+        last = row[0]
+    console.print(table)
+    for part in report.sections[1:]:
+        console.print(*part.text, sep="\n", highlight=False)
+    say(f"Report: {out / 'index.html'}")
+
+
+@app.command()
+def keel(
+    out: Annotated[Path, typer.Option(help="Folder for the results; what is there is not done again.")] = Path(
+        "reports/keel"
+    ),
+    data: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder with the tables; MOREAUC_DATA by default.")
+    ] = None,
+    sets: Annotated[str | None, typer.Option(help="Names of tables with commas; all by default.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Names of methods with commas; all by default.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other folds.")] = 5,
+    trials: Trials = 6,
+    jobs: Jobs = 2,
+    report_only: Annotated[bool, typer.Option("--report", help="Only make the tables from what is there.")] = False,
+) -> None:
+    """Compare SONX, the baselines and boosted trees on the imbalanced tables of KEEL."""
+    from moreauc.studies import KeelStudy
+
+    options = {"sets": sets, "methods": methods}
+    named = {name: tuple(value.split(",")) for name, value in options.items() if value is not None}
+    plan = KeelStudy(folder=data, seeds=seeds, trials=trials, jobs=jobs, **named)
+    if not report_only:
+        _with_bar("fold", lambda show: plan.run(out, progress=show))
+    _show(plan.report(out), out)
+
+
+@app.command()
+def label_noise(
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/label_noise"),
+    seeds: Annotated[int, typer.Option(min=2, help="Tables drawn.")] = 10,
+    trials: Trials = 6,
+    jobs: Jobs = 2,
+) -> None:
+    """Measure what mislabelled training rows do to SONX, cross entropy and SOTA-s."""
+    from moreauc.studies import LabelNoiseStudy
+
+    plan = LabelNoiseStudy(seeds=seeds, trials=trials, jobs=jobs)
+    _show(_with_bar("run", lambda show: plan.report(out, progress=show)), out)
+
+
+@app.command()
+def thresholds(
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/thresholds"),
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other folds.")] = 2,
+    trials: Trials = 4,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of the runs for the training objective.")] = 30,
+    jobs: Jobs = 2,
+) -> None:
+    """Compare ways to move the thresholds of the TPAUC loss."""
+    from moreauc.studies import ThresholdStudy
+
+    plan = ThresholdStudy(seeds=seeds, trials=trials, epochs=epochs, jobs=jobs)
+    _show(_with_bar("fold", lambda show: plan.report(out, progress=show)), out)
+
+
+def _with_bar(piece: str, run: Callable[[Callable[[int, int], None]], T]) -> T:
+    """Run something that tells how many pieces are done, with a bar."""
+    with progress_bar(f"every {piece}", 1.0) as advance:
+        shown = 0.0
+
+        def show(done: int, total: int) -> None:
+            nonlocal shown
+            advance(done / total - shown)
+            shown = done / total
+
+        return run(show)
+
+
+def _show(report: Report, out: Path) -> None:
+    for section in report.sections:
+        if section.rows:
+            print_table(section.heading, section.columns, section.rows)
+    say(f"Report: {out / 'index.html'}")

@@ -1,0 +1,139 @@
+r"""What the losses of labelled rows share: the checks of a batch, the link, and pairs of the two classes by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from moreauc._checks import (
+    check_device,
+    check_finite,
+    check_floating,
+    check_index,
+    check_labels,
+    check_link,
+    check_shape,
+)
+from moreauc.criteria._base import Criterion
+from moreauc.pairs import cvar_over_negatives
+from moreauc.surrogates import get_surrogate
+
+Link = Literal["sigmoid", "identity"]
+
+_BLOCK = 1 << 22  # entries of the pair matrix that `by_rows` makes at a time
+
+
+class Batch(NamedTuple):
+    """A checked batch.
+
+    Attributes:
+        scores: shape `(B,)`, at least float32, with gradient.
+        positive: which of them are positive, shape `(B,)`, on the device of the scores.
+        rows: number of each positive among the positives of the training set, shape `(B1,)`, in the batch's order.
+    """
+
+    scores: Tensor
+    positive: Tensor
+    rows: Tensor
+
+
+class LabelledCriterion(Criterion):
+    r"""Base of the losses that are called with scores, labels and row numbers of the training set.
+
+    Args:
+        labels: 0/1 labels of the whole training set, shape `(n,)`; rows are named by their position in it.
+
+    Attributes:
+        num_positives: positives in the training set.
+        num_negatives: negatives in the training set.
+        position: for each row of the set its number among the positives, -1 for a negative; a buffer.
+
+    Shape:
+        - scores: `(B,)`, raw model outputs, finite
+        - labels: `(B,)`, 0/1; index: `(B,)`, row numbers of the training set, in training mode no repeats
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, labels other than 0/1, a class missing in the set or, unless the leaf
+            says otherwise, in the batch, NaN or infinite scores, an index out of range, repeated or not labelled as in
+            the set, and shapes that differ; before any state has changed.
+    """
+
+    position: Tensor
+
+    def __init__(self, labels: Tensor | Sequence[int]) -> None:
+        super().__init__()
+        positive = check_labels(self._owner, labels) == 1
+        self.num_positives = int(positive.sum())
+        self.num_negatives = len(positive) - self.num_positives
+        self.register_buffer("position", torch.where(positive, positive.cumsum(0) - 1, -1))
+
+    def _check_batch(self, scores: Tensor, labels: Tensor, index: Tensor, *, both: bool = True) -> Batch:
+        """Check a batch; `both` says whether it must hold both classes."""
+        owner = self._owner
+        check_floating(owner, "scores", scores)
+        check_shape(owner, "scores", scores, [("B",)])
+        check_device(owner, "scores", scores, self.position.device)
+        check_shape(owner, "labels", torch.as_tensor(labels), [tuple(scores.shape)])
+        positive = check_labels(owner, labels, both=both).to(scores.device) == 1
+        index = check_index(owner, "index", index, len(self.position), length=len(scores), unique=self.training)
+        rows = self.position[index.to(self.position.device)]
+        if bool(((rows >= 0) != positive).any()):
+            raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")
+        check_finite(owner, scores=scores)
+        # half types neither resolve nor hold the sums
+        return Batch(scores.to(torch.promote_types(scores.dtype, torch.float32)), positive, rows[positive])
+
+
+class PairCriterion(LabelledCriterion):
+    r"""Base of the losses over pairs, :math:`\ell(h_j - h_i)` with :math:`i` positive and :math:`j` negative.
+
+    Args:
+        labels: as for the base.
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        margin: its margin.
+        link: "sigmoid" or "identity"; :math:`h` is this function of the raw score.
+    """
+
+    def __init__(self, labels: Tensor | Sequence[int], surrogate: str, margin: float, link: Link) -> None:
+        super().__init__(labels)
+        self.surrogate = get_surrogate(surrogate, margin)
+        check_link(self._owner, link)
+        self.link: Link = link
+
+    def _linked(self, scores: Tensor) -> Tensor:
+        return torch.sigmoid(scores) if self.link == "sigmoid" else scores
+
+    def _mean_over_pairs(self, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the mean of the loss over all pairs of linked scores, without a matrix where the loss allows it."""
+        # No loss is below 0, so the excess over the threshold 0 is the loss itself, and its subgradient there is 0.
+        zero = torch.zeros_like(positive)
+        psi, _ = cvar_over_negatives(positive, negative, zero, surrogate=self.surrogate, max_fpr=1.0)
+        return psi.mean()
+
+
+def by_rows(function: Callable[..., Tensor], positive: Tensor, *negative: Tensor) -> Tensor:
+    """Return `function(positive, *negative)`, one value for each positive, in memory linear in the batch.
+
+    Args:
+        function: takes some of the positives, shape `(b,)`, and the other arguments; makes a `b x B2` matrix and
+            returns shape `(b,)`, without drawing random numbers.
+        positive: shape `(B1,)`.
+        negative: tensors of shape `(B2,)`.
+
+    Returns:
+        Shape `(B1,)`. A matrix larger than a block is made block by block, and again for the gradient.
+    """
+    size = max(1, _BLOCK // len(negative[0]))
+    if size >= len(positive):
+        return function(positive, *negative)
+    return torch.cat(
+        [
+            checkpoint(function, block, *negative, use_reentrant=False, preserve_rng_state=False)
+            for block in torch.split(positive, size)
+        ]
+    )

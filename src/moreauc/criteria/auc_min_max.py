@@ -1,0 +1,127 @@
+r"""The whole AUC as a min-max problem without pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_finite, check_real
+from moreauc.criteria._labelled import Link, PairCriterion
+from moreauc.rules import UpdateRule
+from moreauc.tables import EstimatorTable
+
+
+class AUCMinMaxLoss(PairCriterion):
+    r"""Min-max margin loss of the AUC (AUC-M).
+
+    .. math::
+
+        \min_{w,a,b} \max_{\theta \ge 0}\; p (1 - p) \Big( \bar E_+[(h - a)^2] + \bar E_-[(h - b)^2]
+            + 2 \theta (m + \bar E_-[h] - \bar E_+[h]) - \theta^2 \Big)
+
+    with :math:`p` the share of positives in the training set and :math:`\bar E_\pm` the mean over a class; in a batch,
+    over its rows of that class. This is unbiased whatever the mixture of the batch. The published form,
+    :math:`(1 - p) E[(h - a)^2 1_+] + p E[(h - b)^2 1_-] + 2 \theta (p (1 - p) m + E[p h 1_- - (1 - p) h 1_+])
+    - p (1 - p) \theta^2`, averages over all rows with the indicator of a class; since
+    :math:`E[x 1_+] = p \bar E_+[x]`, it is the same, for batches drawn in proportion. The factor :math:`p (1 - p)`
+    scales all gradients, hence the step sizes: rare positives ask for larger ones.
+
+    At the best :math:`a = \bar E_+[h]`, :math:`b = \bar E_-[h]`, :math:`\theta = (m + b - a)_+` it is
+    :math:`p (1 - p)` times the variances of both classes plus :math:`(m + b - a)_+^2`: the mean of
+    :math:`(m + h_j - h_i)^2` over all pairs, without the part that would pull the classes together once their means
+    are more than :math:`m` apart.
+
+    In training mode a call takes value and gradient at the present :math:`a, b, \theta`, then moves these, by descent
+    in :math:`a` and :math:`b` and projected ascent in :math:`\theta`. In `eval()` mode it returns the value at the
+    present ones and changes nothing. PESG, the published algorithm, also pulls the weights to a reference point: add
+    :class:`~moreauc.optim.ProximalPoint` to the optimizer. It pulls :math:`a` and :math:`b`, too. This loss does not:
+    the objective is strongly convex in both by itself.
+
+    Args:
+        labels: 0/1 labels of the whole training set, shape `(n,)`.
+        margin: :math:`m`, at least 0.
+        link: "sigmoid" or "identity", applied to the scores.
+        dual_lr: step size of :math:`a, b, \theta`, at least 0. A plain attribute: a schedule may change it.
+
+    Attributes:
+        a: tracks the mean of the positives, a 0-d tensor; it starts at 0.
+        b: tracks the mean of the negatives, likewise.
+        theta: dual variable, at least 0, likewise.
+        positive_rate: :math:`p`.
+
+    Shape:
+        as for all losses: scores, labels, index `(B,)`; output a scalar
+
+    Raises:
+        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
+
+    Example:
+        >>> criterion = AUCMinMaxLoss(torch.tensor([0, 1]), link="identity", dual_lr=1.0)
+        >>> criterion(torch.tensor([1.0, 3.0]), torch.tensor([0, 1]), torch.arange(2)).item()
+        2.5
+        >>> criterion.a.item(), criterion.b.item(), criterion.theta.item()
+        (1.5, 0.5, 0.0)
+
+    Reference:
+        Yuan, Yan, Sonka and Yang, Large-scale Robust Deep AUC Maximization: A New Surrogate Loss and Empirical Studies
+        on Medical Image Classification, ICCV 2021, arXiv:2012.03173.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        *,
+        margin: float = 1.0,
+        link: Link = "sigmoid",
+        dual_lr: float = 0.1,
+    ) -> None:
+        super().__init__(labels, "squared", margin, link)
+        self.dual_lr = dual_lr
+        self.positive_rate = self.num_positives / len(self.position)
+        self.table = EstimatorTable(3, rule=UpdateRule(self._owner, 1.0), initial=0.0)  # a, b, theta; moved below
+
+    @property
+    def a(self) -> Tensor:
+        """What tracks the mean of the positives, shape `()`."""
+        return self.table.values[0, 0]
+
+    @property
+    def b(self) -> Tensor:
+        """What tracks the mean of the negatives, shape `()`."""
+        return self.table.values[1, 0]
+
+    @property
+    def theta(self) -> Tensor:
+        """The dual variable, shape `()`."""
+        return self.table.values[2, 0]
+
+    @property
+    def dual_lr(self) -> float:
+        """Step size of the three variables, at least 0."""
+        return self._dual_lr
+
+    @dual_lr.setter
+    def dual_lr(self, value: float) -> None:
+        self._dual_lr = check_real(self._owner, "dual_lr", value, low=0.0)
+
+    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        batch = self._check_batch(scores, labels, index)
+        h = self._linked(batch.scores)
+        positive, negative = h[batch.positive], h[~batch.positive]
+        three = torch.arange(3, device=h.device)
+        held = self.table.read(three, fill=h.detach().new_zeros(3, 1))
+        a, b, theta = held.squeeze(1)
+        scale = self.positive_rate * (1.0 - self.positive_rate)
+        gap = self.surrogate.margin + negative.mean() - positive.mean()
+        spread = (positive - a).square().mean() + (negative - b).square().mean()
+        value: Tensor = scale * (spread + 2.0 * theta * gap - theta.square())
+        if self.training:
+            slope = torch.stack([a - positive.detach().mean(), b - negative.detach().mean(), theta - gap.detach()])
+            new = held - self.dual_lr * 2.0 * scale * slope.unsqueeze(1).to(held.dtype)
+            new[2].clamp_min_(0.0)
+            check_finite(self._owner, **{"the loss": value, "the updated a, b, theta": new})
+            self.table.write(three, held, new)
+        return value

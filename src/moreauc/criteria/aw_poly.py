@@ -1,0 +1,86 @@
+r"""Pairs weighted by how hard their two members are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from moreauc._checks import check_real
+from moreauc.criteria._labelled import Link, PairCriterion, by_rows
+
+
+class AWPolyLoss(PairCriterion):
+    r"""Pairwise loss with polynomial weights of the scores (AW-poly).
+
+    .. math:: \frac1{B_1 B_2} \sum_{i \in B_+} \sum_{j \in B_-} (1 - p_i)^a\, p_j^a\, \ell(h_j - h_i), \qquad
+        p = \frac1{1 + e^{-s}}
+
+    with :math:`a` = `power` and :math:`s` the raw scores; the weights use the sigmoid whatever the link. Low positives
+    and high negatives count most, in place of a selection by rank: `power` stands for the region, with no formula
+    between the two. The sum is divided by the number of pairs, not by the sum of the weights.
+
+    **The weights carry gradient.** So it is in the authors' code, where they are part of the graph. Its `1e-6`
+    inside the power (the slope of :math:`p^a` at 0 is infinite for :math:`a < 1`) is not needed here: as a function
+    of the raw score the weight is :math:`e^{a \log p}`, whose slope :math:`a p^a (1 - p)` is bounded. That code takes
+    the squared loss (`surrogate="squared"`) and starts with some epochs without weights (set `power` to 0, then to its
+    value).
+
+    Args:
+        labels: 0/1 labels of the whole training set, shape `(n,)`.
+        power: :math:`a`, at least 0. A plain attribute: a schedule may change it. The authors' example has 0.1.
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        margin: its margin.
+        link: "sigmoid" or "identity", applied to the scores in :math:`\ell`.
+
+    Shape:
+        as for all losses: scores, labels, index `(B,)`; output a scalar
+
+    Raises:
+        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
+
+    Example:
+        >>> criterion = AWPolyLoss(torch.tensor([0, 1]), power=1.0)
+        >>> criterion(torch.zeros(2), torch.tensor([0, 1]), torch.arange(2)).item()
+        0.25
+
+    Reference:
+        Yang et al., When All We Need is a Piece of the Pie: A Generic Framework for Optimizing Two-way Partial AUC,
+        ICML 2021, and the code that its authors published with it.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        *,
+        power: float,
+        surrogate: str = "squared_hinge",
+        margin: float = 1.0,
+        link: Link = "sigmoid",
+    ) -> None:
+        super().__init__(labels, surrogate, margin, link)
+        self.power = power
+
+    @property
+    def power(self) -> float:
+        """Exponent of the weights, at least 0."""
+        return self._power
+
+    @power.setter
+    def power(self, value: float) -> None:
+        self._power = check_real(self._owner, "power", value, low=0.0)
+
+    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        batch = self._check_batch(scores, labels, index)
+        positive, negative = batch.scores[batch.positive], batch.scores[~batch.positive]
+        hardness = torch.exp(self.power * logsigmoid(-positive))  # 1 - p is the sigmoid of -s
+        weight = torch.exp(self.power * logsigmoid(negative))
+        rows = by_rows(self._weighted_mean, self._linked(positive), self._linked(negative), weight)
+        return (hardness * rows).mean()
+
+    def _weighted_mean(self, positive: Tensor, negative: Tensor, weight: Tensor) -> Tensor:
+        # Not a matrix product: autocast would make it one of half precision.
+        return (self.surrogate.value(negative - positive.unsqueeze(1)) * weight).mean(dim=1)

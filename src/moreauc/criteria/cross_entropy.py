@@ -1,0 +1,63 @@
+r"""Binary cross entropy, plain and class-weighted, behind the call that all losses share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from moreauc._checks import check_real
+from moreauc.criteria._labelled import LabelledCriterion
+
+
+class CrossEntropyLoss(LabelledCriterion):
+    r"""Binary cross entropy of the raw scores (CE).
+
+    .. math::
+        \frac1B \Big[ c \sum_{i \in B_+} \log(1 + e^{-s_i}) + \sum_{j \in B_-} \log(1 + e^{s_j}) \Big]
+
+    with :math:`c` = `positive_weight`. The sum of weighted terms is divided by the number of rows, not by the sum of
+    their weights. The loss has no state and takes batches that hold one class only.
+
+    A weight corrects the proportion of the classes in the batches. `"balanced"` is meant for batches drawn in
+    proportion, where it gives both classes the same say. In batches with a fixed number of each class they have it
+    already: there 1 is the balanced loss, and `"balanced"` favours the positives :math:`n_- / n_+` times.
+
+    Args:
+        labels: 0/1 labels of the whole training set, shape `(n,)`.
+        positive_weight: :math:`c`, above 0, or "balanced" for :math:`n_- / n_+` of the training set.
+
+    Shape:
+        as for all losses: scores, labels, index `(B,)`; output a scalar
+
+    Raises:
+        ValueError: as for the other losses, but not for a class missing in the batch.
+
+    Example:
+        >>> import torch
+        >>> labels = torch.tensor([0, 1, 0, 0])
+        >>> criterion = CrossEntropyLoss(labels, positive_weight="balanced")
+        >>> criterion.positive_weight
+        3.0
+        >>> round(criterion(torch.zeros(2), torch.tensor([1, 0]), torch.tensor([1, 3])).item(), 4)
+        1.3863
+    """
+
+    def __init__(self, labels: Tensor | Sequence[int], *, positive_weight: float | Literal["balanced"] = 1.0) -> None:
+        super().__init__(labels)
+        if isinstance(positive_weight, str):
+            if positive_weight != "balanced":
+                raise ValueError(
+                    f"{self._owner}: positive_weight must be a number above 0 or 'balanced', got {positive_weight!r}"
+                )
+            positive_weight = self.num_negatives / self.num_positives
+        self.positive_weight = check_real(self._owner, "positive_weight", positive_weight, low=0.0, low_open=True)
+
+    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        batch = self._check_batch(scores, labels, index, both=False)
+        positive, negative = batch.scores[batch.positive], batch.scores[~batch.positive]
+        total = self.positive_weight * softplus(-positive).sum() + softplus(negative).sum()
+        return total / len(scores)

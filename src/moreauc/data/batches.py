@@ -1,0 +1,156 @@
+"""Batches of tensors that are in memory, without the cost of a `DataLoader`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import methodcaller
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from moreauc._checks import check_count, check_labels
+
+Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+
+_OWNER = "TensorBatches"
+
+
+class TensorBatches:
+    """Loader of `(inputs, labels, index)` batches from tensors in memory, each a copy of the rows `index`.
+
+    With a sampler the batches are those of the sampler; without one they are all rows in their order, `batch_size` at
+    a time, for evaluation. `labels` and `index` are int64 vectors on the device of the inputs. A sampler with a method
+    `remaining()`, as :class:`~moreauc.samplers.PosNegSampler`, is asked once an epoch and its plan moved to the device
+    at once.
+
+    Args:
+        inputs: a tensor, or a tuple, list or dict of tensors, all with `n` rows and on one device; batches have the
+            same form, a list becoming a tuple.
+        labels: 0/1 labels, shape `(n,)`.
+        sampler: iterable over batches of row numbers, as `batch_sampler=` of a `DataLoader`; None for all rows.
+        batch_size: rows of a batch without a sampler, at least 1; the last batch may be smaller.
+
+    Raises:
+        ValueError: for inputs of another kind, of different lengths or devices, labels other than 0/1 or of another
+            length, a `batch_size` below 1, a sampler that cannot be iterated over, and, while iterating, row numbers
+            outside [0, n).
+
+    Example:
+        >>> from moreauc.samplers import PosNegSampler
+        >>> x, y = torch.arange(5.0).unsqueeze(1), torch.tensor([0, 1, 0, 1, 0])
+        >>> train = TensorBatches(x, y, PosNegSampler(y, num_positives=1, num_negatives=2))
+        >>> for inputs, labels, index in train:
+        ...     print(inputs.squeeze(1), labels, index)
+        tensor([3., 2., 4.]) tensor([1, 0, 0]) tensor([3, 2, 4])
+        tensor([1., 0., 4.]) tensor([1, 0, 0]) tensor([1, 0, 4])
+        >>> [index.tolist() for inputs, labels, index in TensorBatches(x, y, batch_size=3)]
+        [[0, 1, 2], [3, 4]]
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor | Sequence[Tensor] | dict[str, Tensor],
+        labels: Tensor | Sequence[int] | NDArray[Any],
+        sampler: Iterable[Sequence[int]] | None = None,
+        *,
+        batch_size: int = 1024,
+    ) -> None:
+        self.inputs: Inputs = tuple(inputs) if isinstance(inputs, list) else inputs  # type: ignore[assignment]
+        parts = _check_parts(self.inputs)
+        self.labels = check_labels(_OWNER, labels, both=False).to(parts[0].device)
+        for part in parts:
+            if len(part) != len(self.labels):
+                raise ValueError(
+                    f"{_OWNER}: inputs must have as many rows as labels, {len(self.labels)}, got {len(part)}"
+                )
+        if sampler is not None and not hasattr(sampler, "__iter__"):
+            raise ValueError(f"{_OWNER}: sampler must be an iterable over batches, got {type(sampler).__name__}")
+        self.sampler = sampler
+        self.batch_size = check_count(_OWNER, "batch_size", batch_size)
+
+    def __len__(self) -> int:
+        if self.sampler is None:
+            return -(-len(self.labels) // self.batch_size)
+        return len(self.sampler)  # type: ignore[arg-type]  # an error of Python's own where it has no length
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
+        # What the sampler gives is fixed here, not at the first batch: its position may move meanwhile.
+        return self._gather(self._index())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.labels.device
+
+    def to(self, device: torch.device | str) -> TensorBatches:
+        """Return the same batches, from the same sampler, with the tensors on `device`."""
+        inputs = _change(self.inputs, methodcaller("to", device))
+        moved = object.__new__(TensorBatches)  # what has been checked need not be checked again
+        moved.__dict__.update(self.__dict__, inputs=inputs, labels=self.labels.to(device))
+        return moved
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the epoch on to a sampler that has epochs."""
+        if self.sampler is not None and hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def set_position(self, epoch: int, step: int) -> None:
+        """Pass the position on to the sampler; without one there is nothing to resume.
+
+        Raises:
+            ValueError: if the sampler has no `set_position`.
+        """
+        if self.sampler is None:
+            return
+        if not hasattr(self.sampler, "set_position"):
+            raise ValueError(f"{_OWNER}: sampler must have set_position, got {type(self.sampler).__name__} without")
+        self.sampler.set_position(epoch, step)
+
+    def _index(self) -> Iterator[Tensor]:
+        if self.sampler is None:
+            return iter(torch.split(torch.arange(len(self.labels), device=self.device), self.batch_size))
+        if hasattr(self.sampler, "remaining"):
+            plan: Tensor = self.sampler.remaining()
+            return iter(self._check_rows(plan).to(self.device))
+        batches = iter(self.sampler)
+        return (self._check_rows(torch.as_tensor(batch, dtype=torch.long)).to(self.device) for batch in batches)
+
+    def _check_rows(self, rows: Tensor) -> Tensor:
+        if rows.numel():
+            low, high = (int(value) for value in rows.aminmax())
+            if low < 0 or high >= len(self.labels):
+                bad = low if low < 0 else high
+                raise ValueError(f"{_OWNER}: sampler must give rows in [0, {len(self.labels)}), got {bad}")
+        return rows
+
+    def _gather(self, index: Iterator[Tensor]) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
+        for rows in index:
+            inputs = _change(self.inputs, methodcaller("index_select", 0, rows))
+            yield inputs, self.labels.index_select(0, rows), rows
+
+
+def _change(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
+    """Return inputs of the same form, each tensor changed by `function`."""
+    if isinstance(inputs, Tensor):
+        return function(inputs)
+    if isinstance(inputs, dict):
+        return {name: function(part) for name, part in inputs.items()}
+    return tuple(map(function, inputs))
+
+
+def _check_parts(inputs: Any) -> list[Tensor]:
+    """Return the tensors of `inputs`, at least one, all with rows and on one device."""
+    if isinstance(inputs, dict):
+        parts = list(inputs.values())
+    else:
+        parts = list(inputs) if isinstance(inputs, tuple) else [inputs]
+    for part in parts or [None]:
+        if not isinstance(part, Tensor):
+            kind = type(part).__name__ if parts else f"an empty {type(inputs).__name__}"
+            raise ValueError(f"{_OWNER}: inputs must be a tensor, or a tuple or dict of tensors, got {kind}")
+        if part.ndim == 0 or part.device != parts[0].device:
+            found = f"{part.ndim} dimensions on {part.device}"
+            raise ValueError(f"{_OWNER}: inputs must have rows and lie on one device, {parts[0].device}, got {found}")
+    return parts

@@ -1,0 +1,305 @@
+"""Columns of a table: which one is the target, and whether the others can be learnt from.
+
+Every error is one line that names the column and the remedy. Rows are counted from 1, the first one below the header.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from moreauc.data.tables import TableError, list_names
+
+__all__ = ["Target", "check_features", "drop_columns", "match_features", "match_target", "split_target"]
+
+_ID_ROWS = 20  # below, distinct texts may be chance
+
+
+@dataclass(frozen=True)
+class Target:
+    """The two classes of a table.
+
+    Attributes:
+        name: the column.
+        positive: value of the positive class, as text.
+        negative: value of the other class, as text.
+        reason: how the positive class was found, for people.
+    """
+
+    name: str
+    positive: str
+    negative: str
+    reason: str
+
+
+def split_target(
+    frame: pd.DataFrame, target: str, *, positive: str | None = None, source: str = "table"
+) -> tuple[pd.DataFrame, NDArray[np.int64], Target]:
+    """Take the target column out of a table and turn it into labels 0 and 1.
+
+    Without `positive`, 1 is the positive class of 0/1 and -1/1, True that of False/True, and the rarer one of other
+    pairs of values.
+
+    Args:
+        frame: the table.
+        target: name of the column with the classes.
+        positive: value of the positive class; None to find it out.
+        source: name of the table in errors.
+
+    Returns:
+        The other columns, the labels of shape `(n,)`, and which class is which.
+
+    Raises:
+        TableError: if the column is missing, has missing values, not two classes, or no class called `positive`.
+
+    Example:
+        >>> frame = pd.DataFrame({"age": [34, 61, 47], "ill": ["no", "yes", "no"]})
+        >>> features, y, classes = split_target(frame, "ill")
+        >>> y.tolist(), classes.positive, classes.reason
+        ([0, 1, 0], 'yes', 'the rarer of two values')
+    """
+    texts = _target_texts(frame, target, source)
+    counts = texts.value_counts()
+    if len(counts) != 2:
+        shown = ", ".join(f"{value} ({count} rows)" for value, count in counts.iloc[:5].items())
+        more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
+        kind = "one class only" if len(counts) == 1 else f"{len(counts)} classes"
+        raise TableError(f"{source}: target {target!r} must have two classes, got {kind}: {shown}{more}")
+    chosen, reason = _positive_class(source, target, counts, positive)
+    other = next(value for value in counts.index if value != chosen)
+    labels = (texts == chosen).to_numpy().astype(np.int64)
+    return frame.drop(columns=target), labels, Target(target, chosen, other, reason)
+
+
+def match_target(
+    frame: pd.DataFrame, target: Target, *, source: str = "table"
+) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+    """Take the target column out of another table with the same two classes.
+
+    Args:
+        frame: the table.
+        target: the classes as :func:`split_target` found them.
+        source: name of the table in errors.
+
+    Returns:
+        The other columns, and the labels of shape `(n,)`.
+
+    Raises:
+        TableError: if the column is missing, has missing or other values, or lacks one of the classes.
+    """
+    texts = _target_texts(frame, target.name, source)
+    strange = texts[~texts.isin([target.positive, target.negative])]
+    if len(strange):
+        raise TableError(
+            f"{source}: target {target.name!r} must be {target.negative} or {target.positive}, "
+            f"got {strange.iloc[0]} in row {strange.index[0] + 1}"
+        )
+    labels = (texts == target.positive).to_numpy().astype(np.int64)
+    for name, value, count in (
+        ("positives", target.positive, labels.sum()),
+        ("negatives", target.negative, len(labels) - labels.sum()),
+    ):
+        if not count:
+            raise TableError(f"{source}: there are no {name} ({target.name} = {value}) among its {len(labels)} rows")
+    return frame.drop(columns=target.name), labels
+
+
+def drop_columns(frame: pd.DataFrame, names: Sequence[str], *, source: str = "table") -> pd.DataFrame:
+    """Return the table without some columns, which must exist.
+
+    Raises:
+        TableError: if one is missing.
+    """
+    for name in names:
+        _check_column(frame, name, "column to drop", source)
+    return frame.drop(columns=list(names))
+
+
+def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.DataFrame, dict[str, str]]:
+    """Check the columns to learn from, and bring them to two kinds: numbers (float64) and text.
+
+    Refused are columns without any value, with one value only, with infinities, with numbers and text mixed, with other
+    things (dates, lists), and texts that are all distinct, which name a row instead of describing it.
+
+    Args:
+        frame: the columns without the target.
+        source: name of the table in errors.
+
+    Returns:
+        The columns, and the kind of each, "number" or "text".
+
+    Raises:
+        TableError: for such a column; it names them, and the option that leaves them out.
+
+    Example:
+        >>> columns, kinds = check_features(pd.DataFrame({"age": [34, 61], "ward": ["A", "B"]}))
+        >>> kinds
+        {'age': 'number', 'ward': 'text'}
+    """
+    if not len(frame.columns):
+        raise TableError(f"{source}: there is no column besides the target")
+    empty = [name for name in frame if frame[name].isna().all()]
+    _refuse(source, empty, "hold missing values only")
+    columns = {}
+    for name in frame:
+        remedy = f"; make it one kind, or leave it out with {_drop_option([name])}"
+        columns[name] = _as_number_or_text(source, name, frame[name], remedy)
+    constant = [name for name, column in columns.items() if column.nunique(dropna=False) == 1]
+    _refuse(source, constant, "hold one value only")
+    kinds = {name: "number" if column.dtype.kind == "f" else "text" for name, column in columns.items()}
+    names = [
+        name
+        for name, column in columns.items()
+        if kinds[name] == "text" and len(column) >= _ID_ROWS and column.nunique() == column.notna().sum()
+    ]
+    _refuse(source, names, "hold a different text in every row, as names of rows do")
+    return pd.DataFrame(columns), kinds
+
+
+def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = "table") -> pd.DataFrame:
+    """Return the columns a model was trained on, in their order and kinds; other columns are left out.
+
+    Args:
+        frame: the table to score.
+        kinds: the training columns, as :func:`check_features` returned them.
+        source: name of the table in errors.
+
+    Returns:
+        The columns.
+
+    Raises:
+        TableError: if a column is missing, holds text where there were numbers, or cannot be used at all.
+    """
+    missing = [name for name in kinds if name not in frame]
+    if missing:
+        raise TableError(
+            f"{source}: {_column_word(missing)} {list_names(missing)} missing, on which the model was trained"
+        )
+    columns = {}
+    for name, kind in kinds.items():
+        column = _as_number_or_text(source, name, frame[name])
+        if kind == "text" and column.dtype.kind == "f":
+            column = column.map(label_text, na_action="ignore").astype(object)
+        elif kind == "number" and column.dtype.kind != "f":
+            row = column.first_valid_index()
+            raise TableError(
+                f"{source}: column {name!r} must hold numbers, as in training, got {column[row]!r} in row {row + 1}"
+            )
+        columns[name] = column
+    return pd.DataFrame(columns)
+
+
+def label_text(value: Any) -> str:
+    """Return a class as text; 1 and 1.0 are the same class.
+
+    Example:
+        >>> label_text(1.0), label_text("yes"), label_text(True)
+        ('1', 'yes', 'True')
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        return str(value)
+    number = float(value)
+    return str(int(number)) if number.is_integer() else str(number)
+
+
+def _target_texts(frame: pd.DataFrame, target: str, source: str) -> pd.Series[str]:
+    _check_column(frame, target, "target column", source)
+    column = frame[target]
+    missing = column.index[column.isna()]
+    if len(missing):
+        raise TableError(
+            f"{source}: target {target!r} has missing values in {len(missing)} rows, the first is row {missing[0] + 1}"
+        )
+    return column.map(label_text)
+
+
+def _check_column(frame: pd.DataFrame, name: str, role: str, source: str) -> None:
+    if name in frame:
+        return
+    names = [str(column) for column in frame.columns]
+    folded = {column.casefold(): column for column in names}
+    close = [folded[found] for found in get_close_matches(name.casefold(), folded, n=3, cutoff=0.6)]
+    hint = f"did you mean {list_names(close)}?" if close else f"columns are {list_names(names)}"
+    raise TableError(f"{source}: no {role} {name!r}; {hint}")
+
+
+def _positive_class(source: str, target: str, counts: pd.Series[int], positive: str | None) -> tuple[str, str]:
+    values = set(counts.index)
+    if positive is not None:
+        if positive not in values:
+            raise TableError(
+                f"{source}: target {target!r} has no class {positive!r} to be the positive one, "
+                f"its classes are {list_names(sorted(values))}"
+            )
+        return positive, "as asked for"
+    for pair in (("0", "1"), ("False", "True"), ("-1", "1")):
+        if values == set(pair):
+            return pair[1], f"of {pair[0]} and {pair[1]}"
+    if counts.iloc[0] == counts.iloc[1]:
+        raise TableError(
+            f"{source}: target {target!r} has as many {counts.index[0]} as {counts.index[1]}; "
+            "say which is the positive class with --positive"
+        )
+    return str(counts.index[-1]), "the rarer of two values"
+
+
+def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: str = "") -> pd.Series[Any]:
+    """Return a column of float64 or of texts (object); a missing value is NaN in either."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(column.cat.categories.dtype)
+    if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype):
+        return _check_finite(source, name, column.astype(float))
+    present = column.dropna()
+    if present.map(lambda value: isinstance(value, bool | np.bool_)).all():
+        return column.astype(float)
+    strange = present[~present.map(lambda value: isinstance(value, str | Real))]
+    if len(strange):
+        raise TableError(
+            f"{source}: column {name!r} must hold numbers or text, got {type(strange.iloc[0]).__name__} in row "
+            f"{strange.index[0] + 1}{remedy}"
+        )
+    numbers = pd.to_numeric(present, errors="coerce").notna()
+    if numbers.all():
+        return _check_finite(source, name, pd.to_numeric(column).astype(float))
+    if numbers.any():
+        number, text = present[numbers], present[~numbers]
+        raise TableError(
+            f"{source}: column {name!r} mixes numbers and text: {number.iloc[0]} in row {number.index[0] + 1}, "
+            f"{text.iloc[0]!r} in row {text.index[0] + 1}{remedy}"
+        )
+    return column.astype(object).where(column.notna(), np.nan)
+
+
+def _check_finite(source: str, name: str, column: pd.Series[Any]) -> pd.Series[Any]:
+    infinite = column.index[np.isinf(column.to_numpy())]
+    if len(infinite):
+        raise TableError(
+            f"{source}: column {name!r} must be finite, got {column[infinite[0]]} in row {infinite[0] + 1}; "
+            "leave the field empty if the value is missing"
+        )
+    return column
+
+
+def _refuse(source: str, names: list[Any], what: str) -> None:
+    if names:
+        if len(names) == 1:
+            what = what.replace("hold ", "holds ")
+        raise TableError(
+            f"{source}: {_column_word(names)} {list_names(names)} {what}; leave out with {_drop_option(names)}"
+        )
+
+
+def _column_word(names: list[Any]) -> str:
+    return "column" if len(names) == 1 else "columns"
+
+
+def _drop_option(names: list[Any]) -> str:
+    return " ".join(f"--drop {shlex.quote(str(name))}" for name in names[:5]) + (" ..." if len(names) > 5 else "")

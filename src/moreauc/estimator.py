@@ -1,0 +1,377 @@
+"""Two-way partial AUC for scikit-learn: a classifier that is a shell over :func:`moreauc.train.fit`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, RandomSampler
+
+from moreauc._checks import check_count, check_real, floor_count
+from moreauc._operating_point import choose_threshold, fit_platt
+from moreauc._tabular import TableEncoder
+from moreauc.criteria import CrossEntropyLoss
+from moreauc.data import TensorBatches
+from moreauc.metrics import tpauc_score
+from moreauc.metrics._inputs import check_region
+from moreauc.models import MLP
+from moreauc.optim.presets import METHODS, make_criterion
+from moreauc.samplers import PosNegSampler
+from moreauc.train import fit, predict_scores
+
+__all__ = ["TPAUCClassifier"]
+
+Array = NDArray[Any]
+
+_OWNER = "TPAUCClassifier"
+_SMALLEST_PART = 2  # rows of each class that the hold-out and the rest must have
+_CHUNK = 4096  # rows scored at once
+
+
+class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
+
+    A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.optim.presets`. A
+    stratified part of the rows is held out: the epoch that scores best on it is kept (there is no second training on
+    all rows), and the threshold of `predict` is chosen on it. Where a class has too few rows for that (2 in each part,
+    and enough for the region to hold a pair), nothing is held out: the last epoch is kept and the threshold is chosen
+    on the training rows.
+
+    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
+    columns; see the guide for what is done with them.
+
+    Args:
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        loss: name of the method: "sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly" or "sota_s".
+        loss_options: keyword arguments of its criterion, for instance `{"gamma": 0.1}`; None for the preset.
+        module: "mlp", "linear", a module (a copy of it is trained, from its present weights), or a function that
+            makes one from the number of inputs. It maps `(B, number of inputs)` to raw scores `(B,)` or `(B, 1)`.
+        hidden: widths of the hidden layers of "mlp".
+        dropout: probability in [0, 1) to drop a hidden unit of "mlp" in training.
+        standardize: whether to bring the numbers to mean 0 and deviation 1.
+        epochs: passes over the training rows.
+        batch_size: rows of a step, at least 2.
+        positive_fraction: share of positives in a batch with the sampler "balanced", in (0, 1).
+        sampler: "balanced" for so many positives and negatives in each batch, "shuffled" for rows as they come,
+            "auto" for "shuffled" with cross entropy and "balanced" with the others, which need both classes.
+        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
+        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
+        momentum: momentum of "sgd".
+        weight_decay: weight decay; decoupled from the gradient with "adam".
+        warm_start_epochs: epochs of cross entropy before.
+        validation_fraction: share of the rows held out, in [0, 1).
+        patience: end after so many epochs without a better score on the held-out rows; None to run all.
+        fpr_budget: largest false positive rate that `predict` may have on the held-out rows, in [0, 1]; None for
+            `max_fpr`.
+        probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class, as
+            scikit-learn expects; "calibrated" for Platt's estimate, by which `predict` does not go.
+        positive_label: the class to find; None for the second of `classes_`, which are sorted.
+        device: where to train. The fitted model is on the CPU.
+        random_state: seed or generator of the split, the initial weights, the batches and dropout; None for NumPy's
+            global generator.
+        verbose: 0, or 1 for a progress bar.
+
+    Attributes:
+        classes_: the two classes, sorted.
+        positive_label_: the class to find.
+        threshold_: raw scores above it are called positive.
+        platt_: slope and intercept of the calibrated log odds over the raw score.
+        model_: the network, in `eval()` mode on the CPU; its raw scores rise with the chance of `positive_label_`.
+        criterion_: the loss as it was after the last step.
+        preprocessor_: turns `X` into what `model_` takes.
+        history_: numbers of each epoch, a :class:`~moreauc.history.History`.
+        validation_rows_: row numbers of what was held out; empty where nothing was.
+        n_features_in_: columns of `X`.
+        feature_names_in_: their names, where `X` was a DataFrame with string names.
+
+    Raises:
+        ValueError: in `fit`, for an argument out of range and for data that cannot be used; nothing is trained then.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> X, y = make_classification(900, 6, weights=[0.9], flip_y=0, n_clusters_per_class=1, random_state=0)
+        >>> classifier = TPAUCClassifier(min_tpr=0.5, max_fpr=0.3, fpr_budget=0.1, epochs=20, random_state=0)
+        >>> classifier.fit(X[:600], y[:600]).score(X[600:], y[600:]) > 0.8
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        min_tpr: float = 0.5,
+        max_fpr: float = 0.5,
+        loss: str = "sonx",
+        loss_options: Mapping[str, Any] | None = None,
+        module: str | nn.Module | Callable[[int], nn.Module] = "mlp",
+        hidden: tuple[int, ...] = (64, 64),
+        dropout: float = 0.0,
+        standardize: bool = True,
+        epochs: int = 60,
+        batch_size: int = 128,
+        positive_fraction: float = 0.5,
+        sampler: Literal["auto", "balanced", "shuffled"] = "auto",
+        optimizer: Literal["adam", "sgd"] = "adam",
+        lr: float = 0.003,
+        momentum: float = 0.9,
+        weight_decay: float = 2e-4,
+        warm_start_epochs: int = 0,
+        validation_fraction: float = 0.2,
+        patience: int | None = None,
+        fpr_budget: float | None = None,
+        probabilities: Literal["threshold", "calibrated"] = "threshold",
+        positive_label: Any = None,
+        device: torch.device | str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.min_tpr = min_tpr
+        self.max_fpr = max_fpr
+        self.loss = loss
+        self.loss_options = loss_options
+        self.module = module
+        self.hidden = hidden
+        self.dropout = dropout
+        self.standardize = standardize
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.positive_fraction = positive_fraction
+        self.sampler = sampler
+        self.optimizer = optimizer
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.warm_start_epochs = warm_start_epochs
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.fpr_budget = fpr_budget
+        self.probabilities = probabilities
+        self.positive_label = positive_label
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike) -> TPAUCClassifier:
+        """Train on a table and its two classes.
+
+        Args:
+            X: array or DataFrame, shape `(n, n_features)`.
+            y: classes, two of any kind, shape `(n,)`.
+        """
+        self._check_arguments()
+        X = self._check_table(X, reset=True)
+        classes, positive_label, positive = self._check_target(X, y)
+        random = check_random_state(self.random_state)
+        train, held = self._split(positive, random)
+        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
+
+        preprocessor = TableEncoder(standardize=self.standardize).fit(X, rows=train)
+        inputs = torch.from_numpy(preprocessor.transform(X)).to(self.device)
+        labels = torch.from_numpy(positive.astype(np.int64)).to(self.device)
+        model = self._make_module(preprocessor.num_outputs_, seeds[0])
+        options = dict(self.loss_options or {})
+        criterion = make_criterion(
+            self.loss, labels[train].cpu(), min_tpr=self.min_tpr, max_fpr=self.max_fpr, **options
+        )
+        sampler = self._make_sampler(criterion, labels[train].cpu(), seeds[1])
+        history = fit(
+            model,
+            criterion,
+            TensorBatches(inputs[train], labels[train], sampler),
+            validation=TensorBatches(inputs[held], labels[held], batch_size=_CHUNK) if len(held) else None,
+            epochs=self.epochs,
+            optimizer=self.optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            warm_start_epochs=self.warm_start_epochs,
+            proximal=METHODS[self.loss].proximal,
+            min_tpr=self.min_tpr,
+            max_fpr=self.max_fpr,
+            patience=self.patience,
+            seed=seeds[2],
+            device=self.device,
+            progress=bool(self.verbose),
+        )
+        self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
+        self.preprocessor_, self.model_, self.criterion_ = preprocessor, model.cpu().eval(), criterion.cpu()
+        self.validation_rows_ = held
+        self._choose_operating_point(inputs.cpu(), positive, held if len(held) else train)
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """Return how far the raw scores are from the threshold, shape `(n,)`; above 0 is `classes_[1]`."""
+        scores = self._scores(X)
+        return (self._direction() * (scores - self.threshold_)).astype(np.float32)
+
+    def predict(self, X: Any) -> Array:
+        """Return the class of each row, shape `(n,)`, at the threshold chosen for the false-positive budget."""
+        above = self.decision_function(X) > 0
+        predicted: Array = self.classes_[above.astype(np.int64)]
+        return predicted
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
+        scores, (slope, intercept) = self._scores(X), self.platt_
+        odds = slope * (scores - self.threshold_) if self.probabilities == "threshold" else slope * scores + intercept
+        odds = self._direction() * odds
+        return expit(np.column_stack([-odds, odds])).astype(np.float32)  # type: ignore[no-any-return]
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the two-way partial AUC of the raw scores in the region; see :func:`moreauc.metrics.tpauc_score`.
+
+        Args:
+            X: array or DataFrame, shape `(n, n_features)`.
+            y: classes, shape `(n,)`.
+            sample_weight: weights of at least 0, shape `(n,)`.
+        """
+        scores = self._scores(X)
+        values = column_or_1d(y)
+        strange = values[~np.isin(values, self.classes_)]
+        if len(strange):
+            raise ValueError(f"{_OWNER}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}")
+        return tpauc_score(
+            values == self.positive_label_,
+            scores,
+            min_tpr=self.min_tpr,
+            max_fpr=self.max_fpr,
+            sample_weight=sample_weight,
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _check_arguments(self) -> None:
+        """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
+        check_region(_OWNER, self.min_tpr, self.max_fpr)
+        choices = {"loss": tuple(METHODS), "optimizer": ("adam", "sgd"), "sampler": ("auto", "balanced", "shuffled")}
+        for name, allowed in {**choices, "probabilities": ("threshold", "calibrated")}.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{_OWNER}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
+        if self.loss_options is not None and not isinstance(self.loss_options, Mapping):
+            raise ValueError(f"{_OWNER}: loss_options must be a dictionary or None, got {self.loss_options!r}")
+        if self.module not in ("mlp", "linear") and not callable(self.module):
+            raise ValueError(
+                f"{_OWNER}: module must be 'mlp', 'linear', a module or a function that makes one, got {self.module!r}"
+            )
+        check_count(_OWNER, "batch_size", self.batch_size, minimum=2)
+        check_real(
+            _OWNER, "positive_fraction", self.positive_fraction, low=0.0, high=1.0, low_open=True, high_open=True
+        )
+        check_real(_OWNER, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
+        if self.fpr_budget is not None:
+            check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
+        try:
+            torch.empty(0, device=self.device)
+        except (AssertionError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{_OWNER}: device must be one that torch has here, got {self.device!r}") from error
+
+    def _check_table(self, X: Any, *, reset: bool) -> Any:
+        """Return a DataFrame as it is and anything else as a float array without infinity."""
+        if not isinstance(X, pd.DataFrame):
+            kinds = [np.float64, np.float32]
+            return validate_data(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if 0 in X.shape:
+            raise ValueError(f"{_OWNER}: X must have at least one row and one column, got shape {X.shape}")
+        return X
+
+    def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array, Any, Array]:
+        """Return the classes, the one to find, and where it is."""
+        values = column_or_1d(y, warn=True)
+        assert_all_finite(values, input_name="y", estimator_name=_OWNER)
+        if pd.isna(values).any():
+            raise ValueError(f"{_OWNER}: y must have no missing values, got {int(pd.isna(values).sum())}")
+        check_consistent_length(X, values)
+        check_classification_targets(values)
+        kind = type_of_target(values, input_name="y", raise_unknown=True)
+        if kind != "binary":  # scikit-learn's wording
+            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+        classes = np.unique(values)
+        if len(classes) < 2:
+            raise ValueError(f"{_OWNER}: y must hold two classes, got one class, {classes[:1].tolist()}")
+        label = classes[1] if self.positive_label is None else self.positive_label
+        if label not in classes.tolist():
+            raise ValueError(f"{_OWNER}: positive_label must be one of {classes.tolist()}, got {label!r}")
+        return classes, label, values == label
+
+    def _split(self, positive: Array, random: np.random.RandomState) -> tuple[Array, Array]:
+        """Return row numbers of the training part and of the hold-out, which is empty where it cannot be had."""
+        train: list[Array] = []
+        held: list[Array] = []
+        for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
+            order = random.permutation(rows)
+            number = round(len(rows) * self.validation_fraction)
+            held.append(order[:number])
+            train.append(order[number:])
+        pairs = floor_count(len(held[0]), 1.0 - self.min_tpr) * floor_count(len(held[1]), self.max_fpr)
+        if min(map(len, train + held)) < _SMALLEST_PART or not pairs:
+            return np.arange(len(positive)), np.arange(0)
+        return np.sort(np.concatenate(train)), np.sort(np.concatenate(held))
+
+    def _make_module(self, num_inputs: int, seed: int) -> nn.Module:
+        if isinstance(self.module, nn.Module):
+            return copy.deepcopy(self.module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if isinstance(self.module, str):
+                return MLP(num_inputs, hidden=self.hidden if self.module == "mlp" else (), dropout=self.dropout)
+            made = self.module(num_inputs)
+        if not isinstance(made, nn.Module):
+            raise ValueError(f"{_OWNER}: module must make a torch module, got {type(made).__name__}")
+        return made
+
+    def _make_sampler(self, criterion: nn.Module, labels: Tensor, seed: int) -> Iterable[list[int]]:
+        balanced = self.sampler == "balanced" or (
+            self.sampler == "auto" and not isinstance(criterion, CrossEntropyLoss)
+        )
+        if not balanced:
+            order = RandomSampler(range(len(labels)), generator=torch.Generator().manual_seed(seed))
+            # A batch norm cannot train on one row; which row is left out is another one in each epoch.
+            return BatchSampler(order, self.batch_size, drop_last=len(labels) % self.batch_size == 1)
+        positives = int(labels.sum())
+        asked = min(max(round(self.batch_size * self.positive_fraction), 1), self.batch_size - 1)
+        return PosNegSampler(
+            labels,
+            num_positives=min(asked, positives),
+            num_negatives=min(self.batch_size - asked, len(labels) - positives),
+            seed=seed,
+        )
+
+    def _choose_operating_point(self, inputs: Tensor, positive: Array, rows: Array) -> None:
+        scores = self._raw_scores(inputs[rows])
+        budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
+        self.threshold_ = choose_threshold(positive[rows], scores, budget)
+        self.platt_ = fit_platt(positive[rows], scores)
+
+    def _direction(self) -> int:
+        """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
+        return 1 if self.positive_label_ == self.classes_[1] else -1
+
+    def _scores(self, X: Any) -> Array:
+        check_is_fitted(self)
+        X = self._check_table(X, reset=False)
+        return self._raw_scores(torch.from_numpy(self.preprocessor_.transform(X)))
+
+    def _raw_scores(self, inputs: Tensor) -> Array:
+        batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=_CHUNK)
+        scores: Array = predict_scores(self.model_, batches)[0].numpy()
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"{_OWNER}: the model gave scores that are not finite; X may lie far outside what it was fitted on"
+            )
+        return scores

@@ -1,0 +1,160 @@
+r"""A pull of the weights toward a reference point, as a hook on any optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from moreauc._checks import check_real
+
+
+class ProximalPoint:
+    r"""Adds the gradient of :math:`\frac{\gamma}{2} \|w - w_\text{ref}\|^2` to each step of an optimizer.
+
+    The reference point is at first where the weights are when this object is made. :meth:`restart` moves it to the
+    average of the iterates since the last restart. So PESG does at the end of each of its stages, when it divides its
+    learning rate: call it where a schedule does that. (In LibAUC's code the first reference is random, near 0.)
+
+    Just before a step :math:`\gamma (w - w_\text{ref})` joins the gradients; after it `parameter.grad` is again what
+    the loss left there. The optimizer treats the sum as its gradient, momentum and preconditioning included.
+    Parameters without a gradient are not pulled. A step that is skipped counts for nothing.
+
+    Args:
+        optimizer: any `torch.optim` optimizer whose gradients are there when `step` is called: no closure.
+        weight: :math:`\gamma`, at least 0. A plain attribute: a schedule may change it.
+
+    Cost: two copies of the weights, and one of the gradients during a step.
+
+    Limits: a deep copy of an optimizer loses its hooks, so make a new `ProximalPoint` for it. A fused optimizer under a
+    gradient scaler divides by the scale inside its step, the pull included; use one that is not fused.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> proximal = ProximalPoint(optimizer, weight=1.0)
+        >>> for _ in range(2):
+        ...     weight.grad = torch.tensor([1.0])
+        ...     optimizer.step()
+        >>> weight.data  # 1 - 0.5, then 0.5 - 0.5 (1 - 0.5)
+        tensor([0.2500])
+        >>> proximal.restart()
+        >>> proximal.state_dict()["reference"]
+        [tensor([0.3750])]
+
+    Reference:
+        Yuan, Yan, Sonka and Yang, Large-scale Robust Deep AUC Maximization: A New Surrogate Loss and Empirical Studies
+        on Medical Image Classification, ICCV 2021, arXiv:2012.03173.
+    """
+
+    def __init__(self, optimizer: Optimizer, weight: float) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError(
+                f"ProximalPoint: optimizer must be a torch.optim optimizer, got {type(optimizer).__name__}"
+            )
+        self.weight = weight
+        self.optimizer = optimizer
+        self._reference: dict[Tensor, Tensor] = {}
+        self._average: dict[Tensor, Tensor] = {}
+        self._steps = 0  # iterates in the average
+        self._own_gradients: list[tuple[Tensor, Tensor]] = []
+        self._adopt()
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    @property
+    def weight(self) -> float:
+        """Strength of the pull, at least 0."""
+        return self._weight
+
+    @weight.setter
+    def weight(self, value: float) -> None:
+        self._weight = check_real("ProximalPoint", "weight", value, low=0.0)
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Take the average of the iterates since the last restart as reference; before any step change nothing."""
+        if self._steps:
+            for parameter, average in self._average.items():
+                self._reference[parameter] = average.clone()
+        self._steps = 0
+
+    def remove(self) -> None:
+        """Take the hooks off the optimizer."""
+        for handle in self._handles:
+            handle.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return reference, average and its length for a checkpoint, tensors in the optimizer's order."""
+        self._adopt()
+        return {
+            "reference": [self._reference[parameter].clone() for parameter in self._parameters()],
+            "average": [self._average[parameter].clone() for parameter in self._parameters()],
+            "steps": torch.tensor(self._steps),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the state of a checkpoint; the optimizer must hold as many parameters, of the same shapes and order."""
+        parameters = self._parameters()
+        for name in ("reference", "average"):
+            if len(state[name]) != len(parameters):
+                raise ValueError(
+                    f"ProximalPoint: state[{name!r}] must hold {len(parameters)} tensors, got {len(state[name])}"
+                )
+            for number, (parameter, value) in enumerate(zip(parameters, state[name], strict=True)):
+                if value.shape != parameter.shape:
+                    shapes = f"{tuple(parameter.shape)}, got {tuple(value.shape)}"
+                    raise ValueError(f"ProximalPoint: state[{name!r}][{number}] must have shape {shapes}")
+        for parameter, reference, average in zip(parameters, state["reference"], state["average"], strict=True):
+            self._reference[parameter] = reference.detach().to(parameter.device, _wide(parameter), copy=True)
+            self._average[parameter] = average.detach().to(parameter.device, _wide(parameter), copy=True)
+        self._steps = int(state["steps"])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be pickled or copied: the hooks would be lost without a word."""
+        raise TypeError("ProximalPoint cannot be copied or pickled; save its state_dict() and make a new one")
+
+    def _parameters(self) -> list[Tensor]:
+        return list(chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
+
+    @torch.no_grad()
+    def _adopt(self) -> None:
+        """Start a reference for parameters that are new, and follow those that were moved or cast."""
+        for parameter in self._parameters():
+            if parameter not in self._reference:
+                self._reference[parameter] = parameter.detach().to(_wide(parameter), copy=True)
+                self._average[parameter] = self._reference[parameter].clone()
+            for kept in (self._reference, self._average):
+                kept[parameter] = kept[parameter].to(parameter.device, _wide(parameter))
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
+            raise ValueError("ProximalPoint: step must be called without a closure, got one; it makes new gradients")
+        self._adopt()
+        for parameter in self._parameters():
+            gradient = parameter.grad
+            if gradient is not None:
+                self._own_gradients.append((parameter, gradient))
+                pull = self.weight * (parameter - self._reference[parameter])
+                parameter.grad = (pull + gradient).to(gradient.dtype)
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for parameter, gradient in self._own_gradients:
+            parameter.grad = gradient
+        self._own_gradients.clear()
+        self._steps += 1
+        for parameter in self._parameters():
+            self._average[parameter].lerp_(parameter.to(_wide(parameter)), 1.0 / self._steps)
+
+
+def _wide(parameter: Tensor) -> torch.dtype:
+    """Return the type to average in: half types would swallow small steps."""
+    return torch.promote_types(parameter.dtype, torch.float32)

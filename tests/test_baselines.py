@@ -1,0 +1,513 @@
+from __future__ import annotations
+
+import copy
+import io
+import math
+import random
+
+import baseline_oracles as oracles
+import pytest
+import torch
+from torch import nn
+
+from moreauc.criteria import (
+    AUCMinMaxLoss,
+    AUCSquaredHingeLoss,
+    AWPolyLoss,
+    CrossEntropyLoss,
+    MiniBatchTPAUCLoss,
+    SOTAsLoss,
+    _labelled,
+)
+from moreauc.optim import ProximalPoint
+
+STEPS = 200
+LINKS = pytest.mark.parametrize("link", ["sigmoid", "identity"])
+SURROGATES = pytest.mark.parametrize("surrogate", ["squared_hinge", "hinge", "squared", "logistic", "sigmoid"])
+LABELS = torch.tensor([int(k % 4 == 1) for k in range(40)])  # 10 positives
+REGION = {"min_tpr": 0.4, "max_fpr": 0.3}
+KINDS = {
+    CrossEntropyLoss: {},
+    AUCSquaredHingeLoss: {},
+    AUCMinMaxLoss: {},
+    MiniBatchTPAUCLoss: REGION,
+    AWPolyLoss: {"power": 0.3},
+    SOTAsLoss: {"temperature_negatives": 0.1},
+}
+EVERY = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+PAIRS = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not CrossEntropyLoss])
+
+
+def make_batch(seed, num_positives=5, num_negatives=8, scale=1.5):
+    rng = random.Random(seed)
+    positives = rng.sample(LABELS.nonzero().squeeze(1).tolist(), num_positives)
+    negatives = rng.sample((LABELS == 0).nonzero().squeeze(1).tolist(), num_negatives)
+    index = rng.sample(positives + negatives, num_positives + num_negatives)
+    return [rng.gauss(0, scale) for _ in index], [int(LABELS[k]) for k in index], index
+
+
+def call(criterion, scores, labels, index, dtype=torch.float64):
+    values = torch.tensor(scores, dtype=dtype, requires_grad=True)
+    loss = criterion(values, torch.tensor(labels), torch.tensor(index))
+    loss.backward()
+    return loss.item(), values.grad.tolist()
+
+
+def assert_close(got, expected):
+    assert got[0] == pytest.approx(expected[0], rel=1e-10, abs=1e-10)
+    assert got[1] == pytest.approx(expected[1], rel=1e-10, abs=1e-10)
+
+
+@pytest.mark.parametrize(("weight", "number"), [(1.0, 1.0), (0.3, 0.3), ("balanced", 3.0)])
+@pytest.mark.parametrize("counts", [(5, 8), (5, 0), (0, 8)])
+def test_cross_entropy_is_its_oracle_also_for_one_class(weight, number, counts):
+    criterion = CrossEntropyLoss(LABELS, positive_weight=weight)
+    batch = make_batch(1, *counts)
+    expected = oracles.cross_entropy(batch[0], batch[1], number)
+    assert_close(call(criterion, *batch), expected)
+    assert_close(call(criterion.eval(), *batch), expected)
+
+
+@LINKS
+@SURROGATES
+def test_losses_without_memory_are_their_oracles(link, surrogate):
+    common = {"surrogate": surrogate, "margin": 0.7, "link": link}
+    for seed in range(5):
+        scores, labels, index = make_batch(seed, 5, 10)
+        arguments = (scores, labels, surrogate, 0.7, link)
+        batch = (scores, labels, index)
+        assert_close(call(AUCSquaredHingeLoss(LABELS, **common), *batch), oracles.mean_over_pairs(*arguments))
+        for power in (0.3, 1.0, 2.5):
+            expected = oracles.mean_over_pairs(*arguments, power=power)
+            assert_close(call(AWPolyLoss(LABELS, power=power, **common), *batch), expected)
+        mini = MiniBatchTPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.3, **common)
+        assert_close(call(mini, *batch), oracles.mini_batch(*arguments, 3, 3))
+        assert_close(call(mini.eval(), *batch), oracles.mini_batch(*arguments, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("min_tpr", "max_fpr", "taken"),
+    [(0.9, 0.1, (1, 2)), (0.8, 0.3, (2, 6)), (0.99, 0.01, (1, 1)), (0.41, 0.99, (5, 19))],
+)
+def test_mini_batch_rounds_down_but_takes_at_least_one(min_tpr, max_fpr, taken):
+    """10 positives, 20 negatives: 10 (1 - 0.8) is 2, whatever floating point says, and 0.1 is 1."""
+    scores, labels, index = make_batch(3, 10, 20)
+    got = call(MiniBatchTPAUCLoss(LABELS, min_tpr=min_tpr, max_fpr=max_fpr, link="identity"), scores, labels, index)
+    assert_close(got, oracles.mini_batch(scores, labels, "squared_hinge", 1.0, "identity", *taken))
+
+
+class Run:
+    """Linear scores of 40 rows; some batches come twice in a row, and positives come back after a gap."""
+
+    def __init__(self, seed):
+        rng = random.Random(seed)
+        self.labels = LABELS.tolist()
+        self.x = [[rng.gauss(0.6 * label, 1) for _ in range(3)] for label in self.labels]
+        self.w = [rng.gauss(0, 0.7) for _ in range(3)]
+        self.batches = []
+        for step in range(STEPS):
+            batch = make_batch(rng.random())[2]
+            if step % 7 == 3:
+                batch = rng.sample(self.batches[-1], len(batch))  # the same rows at once, in another order
+            self.batches.append(batch)
+
+    def model(self):
+        model = nn.Linear(3, 1, bias=False)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([self.w]))
+        return model
+
+
+@LINKS
+@pytest.mark.parametrize("pull", [0.0, 0.3])
+def test_min_max_with_a_proximal_point_is_pesg(float64, link, pull):
+    run = Run(11)
+    restarts = (40, 41, 120)
+    options = {"margin": 0.8, "link": link, "dual_lr": 0.4}
+    twin = oracles.pesg(
+        run.x, run.labels, run.w, run.batches, rate=0.25, lr=0.5, pull=pull, restarts=restarts, **options
+    )
+    model = run.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    proximal = ProximalPoint(optimizer, pull)
+    criterion = AUCMinMaxLoss(LABELS, **options)
+    x = torch.tensor(run.x)
+    at_zero = 0
+    for step, (batch, (value, w, a, b, theta, w_ref)) in enumerate(zip(run.batches, twin, strict=True)):
+        index = torch.tensor(batch)
+        loss = criterion(model(x[index]).squeeze(1), LABELS[index], index)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step in restarts:
+            proximal.restart()
+        state = [criterion.a.item(), criterion.b.item(), criterion.theta.item()]
+        assert loss.item() == pytest.approx(value, rel=1e-10, abs=1e-10)
+        assert state == pytest.approx([a, b, theta], rel=1e-10, abs=1e-10)
+        assert model.weight[0].tolist() == pytest.approx(w, rel=1e-10, abs=1e-10)
+        assert proximal.state_dict()["reference"][0][0].tolist() == pytest.approx(w_ref, rel=1e-10, abs=1e-10)
+        at_zero += theta == 0
+    assert at_zero < STEPS  # theta has moved
+
+
+@LINKS
+def test_min_max_is_the_published_form_in_expectation(link):
+    """Both agree over the whole set, whose mixture is the true one; class-balanced batches have the same mean."""
+    rng = random.Random(2)
+    scores = [rng.gauss(0, 1) for _ in range(40)]
+    point = (0.3, -0.2, 0.4)
+    criterion = AUCMinMaxLoss(LABELS, margin=0.8, link=link, dual_lr=0.7)
+    criterion.table.values = torch.tensor(point, dtype=torch.float64).unsqueeze(1)
+    assert criterion.positive_rate == 0.25
+    value, gradient, slopes = oracles.published_min_max(scores, LABELS.tolist(), 0.25, 0.8, link, *point)
+    balanced = []
+    for k in range(3):  # each positive with three negatives: batches that hold one half positives
+        for i in range(10):
+            index = [4 * i + 1, 4 * i + (0, 2, 3)[k]]
+            batch = [scores[n] for n in index]
+            balanced.append(call(criterion.eval(), batch, [1, 0], index)[0])
+    assert sum(balanced) / 30 == pytest.approx(value, rel=1e-10)
+    assert_close(call(criterion.train(), scores, LABELS.tolist(), list(range(40))), (value, gradient))
+    moved = [criterion.a.item(), criterion.b.item(), criterion.theta.item()]
+    signs = (-1, -1, 1)
+    expected = [p + 0.7 * sign * slope for p, sign, slope in zip(point, signs, slopes, strict=True)]
+    assert moved == pytest.approx(expected, rel=1e-10)
+
+
+@LINKS
+@pytest.mark.parametrize(("margin", "shift"), [(1.0, 0.0), (0.5, 0.0), (0.2, 6.0)])
+def test_min_max_at_its_optimum_is_the_square_loss_of_the_auc(link, margin, shift):
+    scores, labels, index = make_batch(4)
+    scores = [score + shift * label for score, label in zip(scores, labels, strict=True)]
+    h = [oracles.linked(link, score)[0] for score in scores]
+    a = sum(v for v, label in zip(h, labels, strict=True) if label) / 5
+    b = sum(v for v, label in zip(h, labels, strict=True) if not label) / 8
+    theta = max(0.0, margin + b - a)
+    criterion = AUCMinMaxLoss(LABELS, margin=margin, link=link, dual_lr=1.0)
+    criterion.table.values = torch.tensor([[a], [b], [theta]], dtype=torch.float64)
+    got = call(criterion, scores, labels, index)
+    rate = 0.25 * 0.75
+    value, gradient = oracles.mean_over_pairs(scores, labels, "squared", margin, link)
+    extra = (margin + b - a) ** 2 - theta**2  # only where the means are more than the margin apart
+    assert got[0] == pytest.approx(rate * (value - extra), rel=1e-10)
+    assert (extra > 0) == (shift > 0)
+    if not shift:
+        assert got[1] == pytest.approx([rate * g for g in gradient], rel=1e-9, abs=1e-12)
+    assert criterion.table.values.squeeze(1).tolist() == pytest.approx([a, b, theta], abs=1e-12)  # a fixed point
+
+
+@LINKS
+@pytest.mark.parametrize("surrogate", ["squared_hinge", "logistic"])
+@pytest.mark.parametrize(("inner", "outer"), [(1.0, 1.0), (0.5, 2.0), (3.0, 0.7)])
+@pytest.mark.parametrize("taus", [(0.9, 0.9), (0.3, 0.6), (1.0, 1.0)])
+def test_sota_s_is_its_oracle_for_200_steps(float64, link, surrogate, inner, outer, taus):
+    run = Run(5)
+    twin = oracles.SOTAs(inner, outer, *taus, surrogate, 0.8, link)
+    criterion = SOTAsLoss(
+        LABELS,
+        temperature_negatives=inner,
+        temperature_positives=outer,
+        tau1=taus[0],
+        tau2=taus[1],
+        surrogate=surrogate,
+        margin=0.8,
+        link=link,
+    )
+    model = run.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    x = torch.tensor(run.x)
+    positives = LABELS.nonzero().squeeze(1).tolist()
+    for batch in run.batches:
+        index = torch.tensor(batch)
+        scores = model(x[index]).squeeze(1)
+        scores.retain_grad()
+        loss = criterion(scores, LABELS[index], index)
+        optimizer.zero_grad()
+        loss.backward()
+        assert_close((loss.item(), scores.grad.tolist()), twin.step(scores.tolist(), LABELS[index].tolist(), batch))
+        held = [(k, i) for k, i in enumerate(positives) if i in twin.u]
+        assert criterion.log_u[[k for k, _ in held]].tolist() == pytest.approx(
+            [math.log(twin.u[i]) for _, i in held], rel=1e-10, abs=1e-10
+        )
+        assert criterion.log_v.item() == pytest.approx(math.log(twin.v), rel=1e-10, abs=1e-10)
+        optimizer.step()
+    scores, labels, index = make_batch(8)
+    expected = twin.objective(scores, labels)
+    assert call(criterion.eval(), scores, labels, index)[0] == pytest.approx(expected, rel=1e-10)
+
+
+def test_sota_s_of_the_whole_set_has_the_gradient_of_its_objective():
+    scores = torch.randn(40, dtype=torch.float64, requires_grad=True)
+    criterion = SOTAsLoss(LABELS, temperature_negatives=0.4, temperature_positives=0.7, link="identity")
+    arguments = (scores, LABELS, torch.arange(40))
+    one, other = criterion(*arguments), criterion.eval()(*arguments)
+    torch.testing.assert_close(one, other)
+    torch.testing.assert_close(torch.autograd.grad(one, scores), torch.autograd.grad(other, scores))
+    assert torch.autograd.gradcheck(lambda s: criterion(s, *arguments[1:]), scores)
+
+
+def test_limits_of_the_temperatures_and_of_the_region():
+    batch = make_batch(6)
+    auc = call(AUCSquaredHingeLoss(LABELS, link="identity"), *batch)
+    hot = SOTAsLoss(LABELS, temperature_negatives=1e7, temperature_positives=1e7, link="identity")
+    got = call(hot, *batch)
+    assert got[0] == pytest.approx(auc[0], rel=1e-5) and got[1] == pytest.approx(auc[1], rel=1e-5, abs=1e-6)
+
+    cold = SOTAsLoss(LABELS, temperature_negatives=1e-4, temperature_positives=1e-4, link="identity")
+    scores, labels = batch[0], batch[1]
+    low = min(score for score, label in zip(scores, labels, strict=True) if label)
+    high = max(score for score, label in zip(scores, labels, strict=True) if not label)
+    value, gradient = call(cold, *batch)
+    assert value == pytest.approx((1 + high - low) ** 2, rel=1e-3)
+    assert gradient[scores.index(low)] == pytest.approx(-2 * (1 + high - low), rel=1e-3)
+    assert gradient[scores.index(high)] == pytest.approx(2 * (1 + high - low), rel=1e-3)
+
+    assert_close(call(MiniBatchTPAUCLoss(LABELS, min_tpr=0.0, max_fpr=1.0, link="identity"), *batch), auc)
+    assert_close(call(AWPolyLoss(LABELS, power=0.0, link="identity"), *batch), auc)
+
+
+@LINKS
+@pytest.mark.parametrize("kind", [AWPolyLoss, SOTAsLoss])
+def test_blocks_of_rows_change_nothing(monkeypatch, kind, link):
+    batch = make_batch(7)
+    whole = kind(LABELS, link=link, **KINDS[kind])
+    blocks = copy.deepcopy(whole)
+    expected = call(whole, *batch)
+    monkeypatch.setattr(_labelled, "_BLOCK", 16)  # two rows of eight
+    assert_close(call(blocks, *batch), expected)
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(blocks.state_dict()[name], value)
+    with torch.no_grad():
+        scores, labels, index = (torch.tensor(entry) for entry in batch)
+        assert not blocks(scores, labels, index).requires_grad
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_extreme_scores_are_finite_and_narrow_scores_are_averaged_in_float32(kind, dtype):
+    for link in ["sigmoid"] if kind is CrossEntropyLoss else ["sigmoid", "identity"]:
+        options = {} if kind is CrossEntropyLoss else {"link": link}
+        criterion = kind(LABELS, **KINDS[kind], **options)
+        index = torch.tensor([1, 5, 0, 2])
+        for signs in ([1, 1, -1, -1], [-1, -1, 1, 1], [1, -1, 1, -1], [1, 1, 1, 1]):
+            scores = torch.tensor(signs, dtype=dtype).mul(1000.0).requires_grad_()
+            loss = criterion(scores, LABELS[index], index)
+            loss.backward()
+            assert torch.isfinite(loss) and torch.isfinite(scores.grad).all() and loss.dtype == torch.float32
+            assert scores.grad.dtype == dtype
+        state = [value for value in criterion.state_dict().values() if value.is_floating_point()]
+        assert all(value.dtype == torch.float32 and torch.isfinite(value).all() for value in state)
+
+
+@EVERY
+def test_autocast_does_not_narrow_the_loss(kind):
+    batch = make_batch(9)
+    expected = call(kind(LABELS, **KINDS[kind]), *batch, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = call(kind(LABELS, **KINDS[kind]), *batch, dtype=torch.float32)
+    assert got == expected
+
+
+def test_sota_s_stays_exact_where_its_exponentials_overflow():
+    """l / lambda = 4e4: exp is far beyond float64. The pair weights must still sum to the largest loss's slope."""
+    criterion = SOTAsLoss(LABELS, temperature_negatives=0.1, temperature_positives=0.1, link="identity")
+    loss, gradient = call(criterion, [-31.0, 31.0, 0.0], [1, 0, 0], [1, 0, 2])
+    assert loss == pytest.approx(63.0**2 - 0.1 * math.log(2), rel=1e-12)
+    assert gradient == pytest.approx([-126.0, 126.0, 0.0], rel=1e-12)
+
+
+BAD = {
+    "labels": [
+        (torch.tensor([1, 0, 2, 0]), "labels must be 0 or 1, got 2"),
+        (torch.tensor([1, 0, 1]), r"labels must have shape \(4,\), got \(3,\)"),
+    ],
+    "index": [
+        (torch.tensor([1, 0, 2, 3]), "index must point to rows labelled as in labels, got a row of the other class"),
+        (torch.tensor([1, 0, 1, 2]), "index must not repeat a row"),
+        (torch.tensor([1, 0, 5, 40]), r"index must lie in \[0, 40\), got 40"),
+        (torch.tensor([1, 0, 5]), r"index must have shape \(4,\), got \(3,\)"),
+    ],
+    "scores": [
+        (torch.tensor([0.0, torch.nan, 1.0, 2.0]), "scores must be finite, got nan"),
+        (torch.tensor([0.0, torch.inf, 1.0, 2.0]), "scores must be finite, got inf"),
+        (torch.zeros(4, 1), r"scores must have shape \(B,\), got \(4, 1\)"),
+    ],
+}
+
+
+@EVERY
+@pytest.mark.parametrize(("name", "value", "message"), [(n, v, m) for n, rows in BAD.items() for v, m in rows])
+def test_wrong_batches_are_named_and_change_nothing(kind, name, value, message):
+    criterion = kind(LABELS, **KINDS[kind])
+    good = {"scores": torch.randn(4), "labels": torch.tensor([1, 0, 1, 0]), "index": torch.tensor([1, 0, 5, 2])}
+    criterion(**good)
+    before = {key: entry.clone() for key, entry in criterion.state_dict().items()}
+    with pytest.raises(ValueError, match=f"{kind.__name__}: {message}"):
+        criterion(**{**good, name: value})
+    assert all(torch.equal(entry, before[key]) for key, entry in criterion.state_dict().items())
+
+
+@PAIRS
+@pytest.mark.parametrize(("label", "index"), [(1, [1, 5]), (0, [0, 2])])
+def test_pairs_need_both_classes(kind, label, index):
+    criterion = kind(LABELS, **KINDS[kind])
+    before = {key: entry.clone() for key, entry in criterion.state_dict().items()}
+    with pytest.raises(ValueError, match=f"{kind.__name__}: labels must hold both 0 and 1, got only {label}"):
+        criterion(torch.randn(2), torch.tensor([label, label]), torch.tensor(index))
+    assert all(torch.equal(entry, before[key]) for key, entry in criterion.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [AUCMinMaxLoss, SOTAsLoss])
+def test_a_loss_beyond_the_type_is_an_error_and_changes_nothing(kind):
+    criterion = kind(LABELS, link="identity", **KINDS[kind])
+    index = torch.tensor([1, 0])
+    before = {key: entry.clone() for key, entry in criterion.state_dict().items()}
+    with pytest.raises(ValueError, match=f"{kind.__name__}: the loss must be finite, got"):
+        criterion(torch.tensor([-1e30, 1e30]), LABELS[index], index)
+    assert all(torch.equal(entry, before[key]) for key, entry in criterion.state_dict().items())
+
+
+@EVERY
+@pytest.mark.parametrize("labels", [[1, 1], [0, 0], [0, 3], [[0, 1]]])
+def test_wrong_training_labels(kind, labels):
+    with pytest.raises(ValueError, match=f"{kind.__name__}: labels must"):
+        kind(torch.tensor(labels), **KINDS[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (CrossEntropyLoss, {"positive_weight": 0.0}, r"positive_weight must be a number in \(0, inf\), got 0.0"),
+        (CrossEntropyLoss, {"positive_weight": "equal"}, "positive_weight must be a number above 0 or 'balanced', got"),
+        (AUCSquaredHingeLoss, {"link": "probit"}, "link must be 'sigmoid' or 'identity', got 'probit'"),
+        (AUCSquaredHingeLoss, {"surrogate": "cubic"}, "cubic"),
+        (AUCMinMaxLoss, {"margin": -1.0}, r"margin must be a number in \[0, inf\), got -1.0"),
+        (AUCMinMaxLoss, {"dual_lr": -1.0}, r"dual_lr must be a number in \[0, inf\), got -1.0"),
+        (MiniBatchTPAUCLoss, {"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
+        (MiniBatchTPAUCLoss, {"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
+        (AWPolyLoss, {"power": -0.1}, r"power must be a number in \[0, inf\), got -0.1"),
+        (SOTAsLoss, {"temperature_negatives": 0.0}, r"temperature_negatives must be a number in \(0, inf\), got 0.0"),
+        (SOTAsLoss, {"temperature_positives": 0.0}, r"temperature_positives must be a number in \(0, inf\), got 0.0"),
+        (SOTAsLoss, {"tau1": 0.0}, r"tau1 must be a number in \(0, 1\], got 0.0"),
+        (SOTAsLoss, {"tau2": 1.5}, r"tau2 must be a number in \(0, 1\], got 1.5"),
+    ],
+)
+def test_wrong_arguments(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        kind(LABELS, **{**KINDS[kind], **options})
+
+
+def test_schedules_may_change_what_the_loss_was_made_with():
+    sota, min_max, poly = SOTAsLoss(LABELS), AUCMinMaxLoss(LABELS), AWPolyLoss(LABELS, power=0.0)
+    sota.tau1, sota.tau2, min_max.dual_lr, poly.power = 0.2, 0.3, 0.0, 2.0
+    assert (sota.tau1, sota.tau2, poly.power) == (0.2, 0.3, 2.0)
+    call(min_max, *make_batch(1))
+    assert min_max.table.values.abs().sum() == 0
+    for criterion, name in [(sota, "tau1"), (sota, "tau2"), (min_max, "dual_lr"), (poly, "power")]:
+        with pytest.raises(ValueError, match=f"{name} must be a number"):
+            setattr(criterion, name, -1.0)
+
+
+def quadratic(optimizer, weights, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        sum((weight - 3).square().sum() for weight in weights).backward()
+        optimizer.step()
+
+
+def test_proximal_point_leaves_gradients_and_parameters_without_one_alone():
+    weight, frozen = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight, frozen], lr=0.1)
+    proximal = ProximalPoint(optimizer, 5.0)
+    with torch.no_grad():
+        frozen.fill_(7.0)
+    quadratic(optimizer, [weight], 1)
+    assert weight.grad.tolist() == [-4.0, -4.0] and frozen.grad is None  # the loss's own
+    optimizer.step()  # the same gradient once more: the pull is that of the new place only
+    assert weight.tolist() == pytest.approx([1.4 + 0.4 - 0.1 * 5.0 * 0.4] * 2)
+    assert frozen.tolist() == [7.0, 7.0]
+    proximal.remove()
+    optimizer.step()
+    assert weight.tolist() == pytest.approx([2.0, 2.0])
+
+
+def test_proximal_point_resumes_from_a_checkpoint_as_if_not_interrupted():
+    def make():
+        weights = [nn.Parameter(torch.full((2,), 1.0)), nn.Parameter(torch.full((3, 1), -1.0))]
+        optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], lr=0.1, momentum=0.9)
+        return weights, optimizer, ProximalPoint(optimizer, 0.7)
+
+    def go(parts, steps):
+        for step in steps:
+            quadratic(parts[1], parts[0], 1)
+            if step == 4:
+                parts[2].restart()
+
+    whole, first, second = make(), make(), make()
+    go(whole, range(12))
+    go(first, range(7))
+    file = io.BytesIO()
+    torch.save({"w": first[0], "o": first[1].state_dict(), "p": first[2].state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    with torch.no_grad():
+        for weight, value in zip(second[0], saved["w"], strict=True):
+            weight.copy_(value)
+    second[1].load_state_dict(saved["o"])
+    second[2].load_state_dict(saved["p"])
+    go(second, range(7, 12))
+    whole[2].restart(), second[2].restart()
+    for one, other in zip(whole[0], second[0], strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(whole[2].state_dict()["reference"], second[2].state_dict()["reference"], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_proximal_point_restarts_at_the_average_of_the_iterates_since_the_last_restart():
+    weight = nn.Parameter(torch.tensor([0.0]))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    proximal = ProximalPoint(optimizer, 0.0)
+    proximal.restart()
+    assert proximal.state_dict()["reference"][0].item() == 0.0  # no iterate yet
+    for place in (1.0, 2.0, 6.0):
+        weight.grad = weight.detach() - place
+        optimizer.step()
+    proximal.restart()
+    assert proximal.state_dict()["reference"][0].item() == pytest.approx(3.0)
+    weight.grad = weight.detach() - 10.0
+    optimizer.step()
+    proximal.restart()
+    assert proximal.state_dict()["reference"][0].item() == pytest.approx(10.0)
+
+
+def test_proximal_point_follows_casts_new_groups_and_averages_half_types_in_float32():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    proximal = ProximalPoint(optimizer, 0.5)
+    model.to(torch.bfloat16)
+    model(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    late = nn.Parameter(torch.ones(1))
+    optimizer.add_param_group({"params": [late]})
+    optimizer.step()
+    state = proximal.state_dict()
+    assert model.weight.dtype == torch.bfloat16 and {tensor.dtype for tensor in state["average"]} == {torch.float32}
+    assert len(state["reference"]) == 3 and state["steps"].item() == 1
+
+
+def test_proximal_point_errors():
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with pytest.raises(ValueError, match=r"ProximalPoint: optimizer must be a torch.optim optimizer, got Linear"):
+        ProximalPoint(nn.Linear(1, 1), 0.1)
+    with pytest.raises(ValueError, match=r"ProximalPoint: weight must be a number in \[0, inf\), got -1"):
+        ProximalPoint(optimizer, -1)
+    proximal = ProximalPoint(optimizer, 0.1)
+    with pytest.raises(ValueError, match="ProximalPoint: step must be called without a closure"):
+        optimizer.step(lambda: 0.0)
+    state = proximal.state_dict()
+    with pytest.raises(ValueError, match=r"state\['reference'\] must hold 1 tensors, got 0"):
+        proximal.load_state_dict({**state, "reference": []})
+    with pytest.raises(ValueError, match=r"state\['average'\]\[0\] must have shape \(2,\), got \(3,\)"):
+        proximal.load_state_dict({**state, "average": [torch.ones(3)]})
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copy.deepcopy(proximal)

@@ -1,0 +1,227 @@
+"""The pages of the commands, opened in a real browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from moreauc.cli import app
+from moreauc.commands._evaluation import check_rows, evaluate_scores
+from moreauc.data.tables import TableError
+from moreauc.figures import draw_comparison, draw_histograms, draw_roc, draw_training
+from moreauc.history import History
+from moreauc.report import Fact, Image, Report, Section
+
+RUNNER = CliRunner()
+PNG = b"\x89PNG\r\n\x1a\n"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+# Forbids everything that is not inside the page, and notes what was tried nevertheless.
+GUARD = """<head><script>
+const tried = [];
+document.addEventListener("securitypolicyviolation", (e) => tried.push(e.blockedURI));
+</script><meta http-equiv="Content-Security-Policy"
+content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">"""
+
+# Tells, after everything has been loaded, what the browser made of the page.
+PROBE = """<script>
+window.addEventListener("load", () => {
+  const box = (e) => { const r = e.getBoundingClientRect(); return [r.left, r.right]; };
+  const found = {
+    images: [...document.images].map(
+      (i) => ({complete: i.complete, width: i.naturalWidth, height: i.naturalHeight, alt: i.alt, box: box(i)})),
+    rows: [...document.querySelectorAll("table")].map((t) => t.tBodies[0].rows.length),
+    facts: [...document.querySelectorAll(".facts dd")].map((d) => d.firstChild.textContent),
+    requests: tried,
+    width: document.documentElement.scrollWidth, window: window.innerWidth,
+  };
+  const out = document.createElement("pre");
+  out.id = "probe";
+  out.textContent = JSON.stringify(found);
+  document.body.append(out);
+});
+</script></body>"""
+
+
+def find_browser() -> str:
+    named = os.environ.get("MOREAUC_BROWSER")
+    found = next(filter(None, map(shutil.which, [named] if named else NAMES)), None)
+    if found is None:
+        tried = f"MOREAUC_BROWSER={named}" if named else f"{', '.join(NAMES)} on the PATH"
+        pytest.fail(f"no browser ({tried}): install Chromium, or set MOREAUC_BROWSER to one", pytrace=False)
+    return found
+
+
+def open_page(page: Path, folder: Path, width: int) -> dict:
+    """Open a copy of a page, alone in a folder, and return what the probe saw."""
+    text = page.read_text(encoding="utf-8")
+    assert text.count("</body>") == text.count("<head>") == 1
+    copy = folder / "copy.html"
+    copy.write_text(text.replace("<head>", GUARD).replace("</body>", PROBE), encoding="utf-8")
+    options = [
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+        *("--disable-background-networking", "--disable-component-update", f"--window-size={width},2000"),
+        *(f"--user-data-dir={folder / 'profile'}", "--dump-dom"),
+    ]
+    done = subprocess.run([find_browser(), *options, copy.as_uri()], capture_output=True, text=True, timeout=120)
+    match = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert match, done.stderr[-2000:]
+    return json.loads(html.unescape(match[1]))
+
+
+def check_page(page: Path, folder: Path, *, images: list[str], rows: list[int], width: int) -> dict:
+    """Check what every page must have: the figures, the tables, nothing from elsewhere, nothing too wide."""
+    seen = open_page(page, folder, width)
+    assert [image["alt"].split(" ")[0] for image in seen["images"]] == images
+    for image in seen["images"]:
+        assert image["complete"] and image["width"] > 200 and image["height"] > 100, image["alt"]
+        assert image["box"][0] >= 0 and image["box"][1] <= seen["window"], image["alt"]
+    assert seen["rows"] == rows
+    assert seen["requests"] == []
+    assert seen["width"] <= seen["window"], "the page scrolls sideways"
+    links = re.findall(r'(?:src|href)="([^"]{0,40})', page.read_text(encoding="utf-8"))
+    assert {link for link in links if not link.startswith("data:image/png;base64,")} == {"report.json"}
+    return seen
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small training run, the evaluation of its model, and a comparison, as a user gets them."""
+    folder = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 5 == 0
+    lines = [
+        f"{a:.4f},{b:.4f},{int(label)}" for (a, b), label in zip(rng.normal(size=(200, 2)) + y[:, None], y, strict=True)
+    ]
+    (folder / "data.csv").write_text("\n".join(["a,b,y", *lines]))
+    data, model = str(folder / "data.csv"), str(folder / "run")
+    for command in (
+        ["fit", data, "--target", "y", "--epochs", "3", "--out", model],
+        ["evaluate", model, data, "--out", str(folder / "evaluation")],
+        [
+            *("compare", data, "--target", "y", "--methods", "sonx,ce", "--folds", "2", "--inner-folds", "2"),
+            *("--trials", "1", "--jobs", "1", "--out", str(folder / "comparison")),
+        ],
+    ):
+        result = RUNNER.invoke(app, command)
+        assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.mark.parametrize("width", [1200, 420])
+def test_the_page_of_a_training_run(run, tmp_path, width):
+    names = ["ROC", "Scores", "Objective", "TPAUC"]
+    settings = len(json.loads((run / "run" / "report.json").read_text())["settings"])
+    seen = check_page(run / "run" / "report.html", tmp_path, images=names, rows=[2, 2, settings], width=width)
+    numbers = json.loads((run / "run" / "report.json").read_text())["test"][0]
+    expected = [numbers["tpauc"]["estimate"], numbers["auc"], numbers["tpr_at_budget"], numbers["tpr"]]
+    assert [float(fact) for fact in seen["facts"]] == pytest.approx(expected, abs=6e-4)
+
+
+def test_the_page_of_an_evaluation(run, tmp_path):
+    check_page(run / "evaluation" / "report.html", tmp_path, images=["ROC", "Scores"], rows=[1, 1], width=1200)
+
+
+@pytest.mark.parametrize("width", [1200, 420])
+def test_the_page_of_a_comparison(run, tmp_path, width):
+    names = ["TPAUC", "ROC"]
+    seen = check_page(run / "comparison" / "report.html", tmp_path, images=names, rows=[2, 1], width=width)
+    assert seen["facts"][2:] == ["40", "2"]  # positives, methods
+
+
+def test_the_probe_sees_a_broken_page(tmp_path):
+    """The checks above can fail: a picture that is no picture, and one from another place."""
+    broken = Image(PNG + b"no picture", "Broken picture", 400)
+    page = Report("t", "c", {}, [Section("h", images=[broken])]).write(tmp_path)
+    seen = open_page(page, tmp_path, 1200)
+    assert [image["width"] for image in seen["images"]] == [0]
+    assert seen["requests"] == []
+    page.write_text(page.read_text().replace("</body>", '<img src="https://elsewhere.invalid/a.png"></body>'))
+    assert open_page(page, tmp_path, 1200)["requests"] == ["https://elsewhere.invalid/a.png"]
+
+
+def test_a_missing_browser_is_a_failure_that_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("MOREAUC_BROWSER", "surely-not-there")
+    with pytest.raises(
+        pytest.fail.Exception, match=r"no browser \(MOREAUC_BROWSER=surely-not-there\): install Chromium"
+    ):
+        find_browser()
+    monkeypatch.delenv("MOREAUC_BROWSER")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(pytest.fail.Exception, match=r"no browser .*google-chrome on the PATH"):
+        find_browser()
+
+
+def test_pages_escape_facts_and_captions(tmp_path):
+    section = Section(
+        "h", facts=[Fact("<n>", "<v>", "<o>")], images=[Image(PNG, '"<c>"', 10)], columns="ab", rows=["xy"], labels=1
+    )
+    report = Report("t", "c", {}, [section])
+    page = report.write(tmp_path, "report.html").read_text()
+    assert not re.search("<[nvoc]>", page)
+    assert "<dt>&lt;n&gt;</dt><dd>&lt;v&gt;<small>&lt;o&gt;</small>" in page
+    assert 'alt="&quot;&lt;c&gt;&quot;" width="10"' in page and "data:image/png;base64,iVBORw0KGgo=" in page
+    assert '<td class="text">x</td><td>y</td>' in page
+
+
+def test_figures_are_pictures_with_words():
+    y, scores = np.array([0, 0, 1, 1]), np.array([-1.0, 0.5, 0.2, 2.0])
+    history = History()
+    history.add(phase="train", epoch=0, loss=1.0)
+    alone = draw_training({"A": history})
+    assert len(alone) == 1 and alone[0].caption.startswith("Objective of A")
+    history.add(phase="train", epoch=1, loss=0.5, score=0.7)
+    history.best_epoch = 0
+    rows = [{"title": name, "scores": [0.1, 0.2], "mean": 0.15, "std": 0.05} for name in "AB"]
+    region = {"min_tpr": 0.5, "max_fpr": 0.5}
+    pictures = [
+        draw_roc(y, {"A": scores}, **region),
+        draw_roc(y, {"A": scores, "B": scores, "C": scores}, **region),
+        draw_histograms(y, scores),
+        draw_histograms(y, scores, threshold=0.0),
+        draw_comparison(rows),
+        *draw_training({"A": history, "B": history}),
+    ]
+    assert all(picture.png[:8] == PNG and picture.width > 200 for picture in pictures)
+    assert pictures[0].caption == "ROC curve of A; the region that TPAUC looks at is shaded."
+    assert "of A, B and C;" in pictures[1].caption
+    assert "dashed" in pictures[3].caption and "dashed" not in pictures[2].caption
+
+
+def test_scores_of_constant_models_can_be_drawn():
+    assert draw_histograms([0, 1], [3.0, 3.0], threshold=0.0).png[:8] == PNG
+
+
+def test_the_numbers_of_an_evaluation():
+    labels = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
+    scores = np.array([4.0, 3.0, 1.0, -2.0, 3.5, 2.0, 0.5, -1.0, -3.0, -4.0])
+    result = evaluate_scores("m", labels, scores, scores > 0, threshold=0.0, min_tpr=0.5, max_fpr=0.5)
+    assert result.tpauc.estimate == pytest.approx(1 / 6)  # {1, -2} against {3.5, 2, 0.5}: one of six
+    assert result.tpr_at_budget == 0.75 and (result.tpr, result.fpr) == (0.75, 0.5)
+    assert result.auc == pytest.approx((6 + 5 + 4 + 2) / 24)
+    assert result.row[:2] == ("m", "0.1667") and result.row[3:] == ("0.7083", "0.7500", "0.7500", "0.5000")
+    assert result.to_dict()["tpauc"]["resamples"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("positives", "negatives", "message"),
+    [
+        (0, 5, "t: there are no positives among 5 rows"),
+        (5, 0, "t: there are no negatives among 5 rows"),
+        (1, 5, "t: with 1 positive, --min-tpr 0.6 leaves none in the region; TPAUC is undefined"),
+        (5, 2, "t: with 2 negatives, --max-fpr 0.4 leaves none in the region; TPAUC is undefined"),
+    ],
+)
+def test_rows_without_a_score(positives, negatives, message):
+    with pytest.raises(TableError, match=f"^{re.escape(message)}$"):
+        check_rows(np.repeat([1, 0], [positives, negatives]), "t", min_tpr=0.6, max_fpr=0.4)
+    check_rows(np.repeat([1, 0], [3, 3]), "t", min_tpr=0.6, max_fpr=0.4)

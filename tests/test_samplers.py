@@ -1,0 +1,330 @@
+"""Batches of fixed composition: exact, fair, a pure function of seed, epoch and step."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter
+from math import ceil
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from moreauc.data import IndexedDataset
+from moreauc.samplers import PosNegSampler
+
+
+def make_labels(positives: int, negatives: int, seed: int = 0) -> torch.Tensor:
+    labels = [1] * positives + [0] * negatives
+    random.Random(seed).shuffle(labels)
+    return torch.tensor(labels)
+
+
+def random_cases(count: int) -> list[tuple[int, int, int, int, int]]:
+    draw = random.Random(1)
+    cases = []
+    while len(cases) < count:
+        world_size = draw.choice([1, 1, 2, 3])
+        positives, negatives = draw.randint(world_size, 12), draw.randint(world_size, draw.choice([12, 150]))
+        cases.append((positives, negatives, draw.randint(1, 14), draw.randint(1, 40), world_size))
+    return cases
+
+
+# By hand: both classes take equally long; all rows at each step; all but one; exactly half, one less and one more;
+# a batch that ends with a pass; one row; many passes over few rows.
+CASES = [
+    (6, 6, 3, 3, 1),
+    (4, 9, 9, 9, 1),
+    (7, 31, 6, 30, 1),
+    (12, 100, 6, 49, 1),
+    (12, 100, 5, 50, 1),
+    (12, 100, 7, 51, 1),
+    (5, 40, 5, 8, 1),
+    (1, 1, 1, 1, 1),
+    (3, 200, 1, 2, 1),
+    (5, 7, 2, 3, 5),
+    *random_cases(120),
+]
+cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def make(case: tuple[int, int, int, int, int], rank: int = 0, **kwargs) -> tuple[torch.Tensor, PosNegSampler]:
+    positives, negatives, num_positives, num_negatives, world_size = case
+    labels = make_labels(positives, negatives)
+    sizes = {"num_positives": num_positives, "num_negatives": num_negatives}
+    return labels, PosNegSampler(labels, **sizes, rank=rank, world_size=world_size, **kwargs)
+
+
+@cases
+def test_every_batch_has_its_numbers_and_no_row_twice(case):
+    positives, negatives, num_positives, num_negatives, world_size = case
+    for rank in range(world_size):
+        labels, sampler = make(case, rank)
+        assert sampler.num_positives == min(num_positives, positives // world_size)
+        assert sampler.num_negatives == min(num_negatives, negatives // world_size)
+        expected = [1] * sampler.num_positives + [0] * sampler.num_negatives
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            batches = list(sampler)
+            assert len(batches) == len(sampler)
+            for batch in batches:
+                assert labels[batch].tolist() == expected
+                assert len(set(batch)) == len(batch)
+
+
+@cases
+def test_rows_come_equally_often_in_an_epoch_and_over_all_epochs(case):
+    labels, sampler = make(case)
+    for value in (0, 1):
+        shard = (labels == value).nonzero().squeeze(1)[:: case[-1]].tolist()
+        total: Counter[int] = Counter()
+        for epoch in range(12):
+            sampler.set_epoch(epoch)
+            counts = Counter(row for batch in sampler for row in batch if labels[row] == value)
+            assert set(counts) == set(shard)  # each at least once
+            assert max(counts.values()) - min(counts.values()) <= 1
+            total += counts
+            assert max(total.values()) - min(total.values()) <= 1
+
+
+@cases
+def test_shards_are_disjoint_and_whole_and_epochs_equally_long(case):
+    positives, negatives, num_positives, num_negatives, world_size = case
+    seen: Counter[int] = Counter()
+    for rank in range(world_size):
+        _, sampler = make(case, rank)
+        largest = [(positives, num_positives), (negatives, num_negatives)]
+        assert len(sampler) == max(ceil(ceil(n / world_size) / min(size, n // world_size)) for n, size in largest)
+        seen.update({row for batch in sampler for row in batch})
+    assert seen == Counter(range(positives + negatives))
+
+
+def test_len_is_one_pass_over_the_longer_class():
+    assert len(make((10, 95, 4, 20, 1))[1]) == 5
+    assert len(make((41, 95, 4, 20, 1))[1]) == 11
+
+
+def test_each_row_is_as_likely_as_any_other_at_each_step():
+    """Over seeds: batches of two out of seven cut every pass, so that repaired places are among those counted."""
+    seeds, labels = 3000, make_labels(1, 7)
+    counts = torch.zeros(4, 8)
+    for seed in range(seeds):
+        plan = PosNegSampler(labels, num_positives=1, num_negatives=2, seed=seed).remaining()[:, 1:]
+        counts[torch.arange(4).unsqueeze(1), plan] += 1
+    share = counts[:, labels == 0] / seeds
+    assert (share - 2 / 7).abs().max() < 5 * (2 / 7 * 5 / 7 / seeds) ** 0.5
+
+
+def test_batches_do_not_depend_on_what_was_asked_before():
+    labels, sampler = make((9, 50, 4, 7, 1), seed=3)
+    expected = {}
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        expected.update({(epoch, step): batch for step, batch in enumerate(sampler)})
+    places = list(expected)
+    random.Random(0).shuffle(places)
+    other = PosNegSampler(labels.numpy().astype(bool), num_positives=4, num_negatives=7, seed=3)
+    assert all(other.batch(*place).tolist() == expected[place] for place in places)
+    assert (other.epoch, other.start) == (0, 0)
+
+
+def test_batches_are_the_same_in_another_process_and_for_all_versions():
+    """The numbers are written out: a change of them would break resuming a run with a newer version."""
+    code = (
+        "import json, numpy, torch; from moreauc.samplers import PosNegSampler; numpy.random.seed(5);"
+        "torch.manual_seed(5); s = PosNegSampler([1, 0, 0, 1, 0, 0, 1, 0], num_positives=2, num_negatives=2, seed=7);"
+        "print(json.dumps([s.batch(e, i).tolist() for e in (5, 0) for i in range(len(s))]))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    sampler = PosNegSampler([1, 0, 0, 1, 0, 0, 1, 0], num_positives=2, num_negatives=2, seed=7)
+    expected = [sampler.batch(epoch, step).tolist() for epoch in (5, 0) for step in range(3)]
+    assert json.loads(result.stdout) == expected
+    assert expected == [[3, 6, 4, 7], [0, 6, 4, 5], [0, 3, 2, 1], [0, 3, 4, 5], [3, 6, 4, 7], [0, 6, 1, 2]]
+
+
+def test_global_random_states_are_neither_read_nor_changed():
+    _, sampler = make((9, 50, 4, 7, 1))
+    before = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
+    first = list(sampler)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all() and random.getstate() == before[2]
+    torch.manual_seed(99), np.random.seed(99), random.seed(99)
+    assert list(make((9, 50, 4, 7, 1))[1]) == first
+
+
+def test_seeds_epochs_ranks_and_classes_differ():
+    case = (40, 40, 10, 10, 2)
+    plans = [make(case, rank, seed=seed)[1] for rank in (0, 1) for seed in (0, 1)]
+    shuffles = []
+    for sampler in plans:
+        for epoch in (0, 1):
+            sampler.set_epoch(epoch)
+            for columns in (slice(0, 10), slice(10, 20)):
+                rows = sampler.remaining()[:, columns].flatten()
+                shuffles.append(tuple(rows.argsort().tolist()))  # the order alone, whichever rows they are
+    assert len(set(shuffles)) == len(shuffles) == 16
+
+
+@pytest.mark.parametrize("step", [0, 1, 5, 8])
+def test_resuming_in_the_middle_continues_as_if_uninterrupted(step):
+    case = (9, 50, 4, 7, 1)
+    _, whole = make(case)
+    whole.set_epoch(2)
+    expected = list(whole)
+    assert len(expected) == 8
+    whole.set_position(2, step)
+    _, resumed = make(case)
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    assert (resumed.epoch, resumed.start) == (2, step)
+    assert list(resumed) == expected[step:] == resumed.remaining().tolist()
+    resumed.set_epoch(3)
+    whole.set_epoch(3)
+    assert list(resumed) == list(whole) and len(list(resumed)) == 8
+
+
+def test_moving_the_position_does_not_disturb_an_iteration_under_way():
+    _, sampler = make((9, 50, 4, 7, 1))
+    expected = list(sampler)
+    running, found = iter(sampler), []
+    for step in range(len(sampler)):
+        sampler.set_position(4, step)
+        found.append(next(running))
+    assert found == expected
+
+
+def test_changing_a_result_does_not_change_the_next():
+    _, sampler = make((9, 50, 4, 7, 1))
+    expected = list(sampler)
+    sampler.batch(0, 0).zero_()
+    sampler.remaining().zero_()
+    assert list(sampler) == expected
+
+
+@pytest.mark.parametrize("clone", [lambda s: pickle.loads(pickle.dumps(s)), copy.deepcopy], ids=["pickle", "deepcopy"])
+def test_copies_are_equal_and_pickles_leave_the_plan_out(clone):
+    _, sampler = make((20, 5000, 4, 7, 1))
+    sampler.set_position(3, 6)
+    size = len(pickle.dumps(sampler))
+    expected = list(sampler)
+    assert len(pickle.dumps(sampler)) == size
+    assert list(clone(sampler)) == expected
+
+
+def test_fewer_rows_than_asked_are_logged_once(caplog):
+    with caplog.at_level(logging.INFO):
+        _, sampler = make((3, 50, 4, 7, 1))
+        list(sampler)
+    assert [record.getMessage() for record in caplog.records] == [
+        "PosNegSampler: 3 positives in a batch, not 4: there are no more"
+    ]
+
+
+def test_a_plan_of_many_rows_is_exact_too():
+    labels = torch.zeros(200_000, dtype=torch.long)
+    labels[::1000] = 1
+    sampler = PosNegSampler(labels, num_positives=64, num_negatives=96, seed=1)
+    plan = sampler.remaining()
+    assert (labels[plan].sum(1) == 64).all()
+    assert (plan.sort(dim=1).values.diff(dim=1) > 0).all()
+    counts = plan.flatten().bincount(minlength=len(labels))
+    for value in (0, 1):
+        assert counts[labels == value].aminmax().max - counts[labels == value].min() <= 1
+
+
+def loader(sampler: PosNegSampler, labels: torch.Tensor, workers: int) -> DataLoader:
+    inputs = torch.arange(len(labels), dtype=torch.float32).unsqueeze(1)
+    return DataLoader(IndexedDataset(TensorDataset(inputs, labels)), batch_sampler=sampler, num_workers=workers)
+
+
+def read(batches) -> list[list[list[float]]]:
+    return [[part.flatten().tolist() for part in batch] for batch in batches]
+
+
+def test_workers_give_the_batches_of_the_main_process():
+    labels, sampler = make((9, 50, 4, 7, 1))
+    sampler.set_epoch(1)
+    expected = [[rows, labels[rows].tolist(), rows] for rows in sampler]
+    assert read(loader(sampler, labels, 0)) == expected
+    assert read(loader(sampler, labels, 2)) == expected
+    assert len(loader(sampler, labels, 0)) == len(sampler)
+
+
+def test_resuming_with_workers_goes_by_what_the_loop_consumed():
+    """Two workers have fetched ahead when the loop stops after three batches."""
+    labels, sampler = make((9, 50, 4, 7, 1))
+    expected = read(loader(sampler, labels, 0))
+    consumed = []
+    for step, batch in enumerate(loader(sampler, labels, 2), start=1):
+        consumed.append(batch)
+        sampler.set_position(0, step)
+        if step == 3:
+            break
+    _, resumed = make((9, 50, 4, 7, 1))
+    resumed.load_state_dict(sampler.state_dict())
+    assert read(consumed) + read(loader(resumed, labels, 2)) == expected
+
+
+GOOD = {"num_positives": 2, "num_negatives": 3}
+
+
+@pytest.mark.parametrize(
+    ("labels", "change", "match"),
+    [
+        ([0, 1, 2], {}, r"PosNegSampler: labels must be 0 or 1, got 2"),
+        ([0, 0, 0], {}, r"PosNegSampler: labels must hold both 0 and 1, got only 0"),
+        ([1, 1, 1], {}, r"PosNegSampler: labels must hold both 0 and 1, got only 1"),
+        ([[0], [1]], {}, r"PosNegSampler: labels must have shape \(n,\), got \(2, 1\)"),
+        ([0, 1], {"num_positives": 0}, r"PosNegSampler: num_positives must be an integer of at least 1, got 0"),
+        ([0, 1], {"num_negatives": 1.5}, r"PosNegSampler: num_negatives must be an integer of at least 1, got 1.5"),
+        ([0, 1], {"seed": -1}, r"PosNegSampler: seed must be an integer of at least 0, got -1"),
+        ([0, 1], {"world_size": 0}, r"PosNegSampler: world_size must be an integer of at least 1, got 0"),
+        ([0, 1], {"rank": -1}, r"PosNegSampler: rank must be an integer of at least 0, got -1"),
+        ([0, 1], {"rank": 1}, r"PosNegSampler: rank must lie in \[0, 1\), got 1"),
+        ([0, 0, 0, 1], {"world_size": 2}, r"world_size must be at most the number of positives, 1, .* got 2"),
+        (
+            [1, 1, 1, 0],
+            {"world_size": 3, "rank": 2},
+            r"world_size must be at most the number of negatives, 1, .* got 3",
+        ),
+    ],
+)
+def test_bad_arguments(labels, change, match):
+    with pytest.raises(ValueError, match=match):
+        PosNegSampler(labels, **GOOD | change)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda s: s.batch(-1, 0), r"epoch must be an integer of at least 0, got -1"),
+        (lambda s: s.batch(0, -1), r"step must be an integer of at least 0, got -1"),
+        (lambda s: s.batch(0, 8), r"step must lie in \[0, 8\), got 8"),
+        (lambda s: s.set_epoch(1.0), r"epoch must be an integer of at least 0, got 1.0"),
+        (lambda s: s.set_position(-1, 0), r"epoch must be an integer of at least 0, got -1"),
+        (lambda s: s.set_position(0, -1), r"step must be an integer of at least 0, got -1"),
+        (lambda s: s.set_position(0, 9), r"step must lie in \[0, 8\], got 9"),
+        (lambda s: s.load_state_dict({"epoch": 0}), r"state must have the entry 'step', got \['epoch'\]"),
+        (lambda s: s.load_state_dict(s.state_dict() | {"seed": 4}), r"state must have seed 0, as this sampler, got 4"),
+        (lambda s: s.load_state_dict(s.state_dict() | {"all_negatives": 49}), r"must have all_negatives 50, .* got 49"),
+        (lambda s: s.load_state_dict(s.state_dict() | {"step": 9}), r"step must lie in \[0, 8\], got 9"),
+    ],
+)
+def test_bad_positions_leave_the_position_alone(call, match):
+    _, sampler = make((9, 50, 4, 7, 1))
+    sampler.set_position(3, 5)
+    with pytest.raises(ValueError, match=rf"PosNegSampler: .*{match}"):
+        call(sampler)
+    assert (sampler.epoch, sampler.start) == (3, 5)
+
+
+def test_repr():
+    assert repr(make((9, 50, 4, 7, 1))[1]) == "PosNegSampler(num_positives=4, num_negatives=7, seed=0): 8 steps"
+    text = "PosNegSampler(num_positives=4, num_negatives=7, seed=0, rank=1, world_size=2): 4 steps"
+    assert repr(make((9, 50, 4, 7, 2), 1)[1]) == text

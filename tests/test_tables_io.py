@@ -1,0 +1,370 @@
+"""Reading tables, choosing the target, and what is refused: each error in full."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from moreauc.data.columns import (
+    Target,
+    check_features,
+    drop_columns,
+    label_text,
+    match_features,
+    match_target,
+    split_target,
+)
+from moreauc.data.examples import EXAMPLES, load_example
+from moreauc.data.tables import TableError, read_table, write_table
+
+KINDS = {"age": "number", "ward": "text"}
+
+
+def exactly(message: str) -> str:
+    return f"^{re.escape(message)}$"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"a,b\n1,x\n2,y\n", {"a": [1, 2], "b": ["x", "y"]}),
+        (b"\xef\xbb\xbfa,b\n1,x\n2,y\n", {"a": [1, 2], "b": ["x", "y"]}),  # byte order mark
+        (b"a;b\n1;x,z\n2;y\n", {"a": [1, 2], "b": ["x,z", "y"]}),
+        (b"a\tb\n1\tx\n2\ty\n", {"a": [1, 2], "b": ["x", "y"]}),
+        (b"a, b\r\n1, x\r\n\r\n2, y\r\n", {"a": [1, 2], "b": ["x", "y"]}),
+        (b'a,b\n1,"x\nz"\n2,"y, ""q"""\n', {"a": [1, 2], "b": ["x\nz", 'y, "q"']}),
+        ("größe,b\n1,é\n2,y\n".encode(), {"größe": [1, 2], "b": ["é", "y"]}),
+        (b"a\n1\n2\n\n", {"a": [1, 2]}),
+    ],
+)
+def test_text_files(tmp_path, content, expected):
+    path = tmp_path / "data.csv"
+    path.write_bytes(content)
+    frame = read_table(path)
+    assert {name: frame[name].tolist() for name in frame} == expected
+
+
+def test_missing_values_of_text_files(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n,x\nNA,\n3,null\n")
+    assert read_table(path).isna().to_numpy().tolist() == [[True, False], [True, True], [False, True]]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".pq", ".CSV"])
+def test_what_is_written_is_read_back(tmp_path, suffix):
+    frame = pd.DataFrame({"n": [1.5, np.nan, -2.0], "t": ["a", "b,c\td", "e"]}, index=[7, 3, 5])
+    path = tmp_path / f"data{suffix}"
+    write_table(frame, path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    pd.testing.assert_frame_equal(read_table(path), frame.reset_index(drop=True))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "data.csv"
+    path.write_text("old")
+
+    def fail(*_, **__):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_table(pd.DataFrame({"a": [1]}), path)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("data.csv", None, "no such file"),
+        ("folder.csv", "folder", "is a folder, a file is needed"),
+        ("data.xls", b"a", "unknown kind of file .xls, must be one of .csv, .tsv, .parquet, .pq"),
+        ("data", b"a", "unknown kind of file (no suffix), must be one of .csv, .tsv, .parquet, .pq"),
+        ("data.csv", b"", "the file is empty"),
+        ("data.parquet", b"", "the file is empty"),
+        ("data.csv", b" \n\n", "the file is empty"),
+        ("data.csv", b"a,b\n", "the file has a header but no rows"),
+        (
+            "data.csv",
+            b"a,b\n1,caf\xe9\n",
+            "not UTF-8, byte 0xe9 at position 9; convert it, for example: "
+            "iconv -f WINDOWS-1252 -t UTF-8 data.csv > data-utf8.csv",
+        ),
+        (
+            "data.csv",
+            "a,b\n1,2\n".encode("utf-16"),
+            "not UTF-8, byte 0xff at position 0; convert it, for example: "
+            "iconv -f UTF-16 -t UTF-8 data.csv > data-utf8.csv",
+        ),
+        ("data.csv", b"a,b\n1,2\n3\n", "line 3 has 1 fields, the header has 2"),
+        ("data.csv", b"a,b\n1,2\n\n3,4,5\n", "line 4 has 3 fields, the header has 2"),
+        ("data.csv", b'a,b\n1,2\n3,"4\n5,6\n', "cannot be read as CSV: Error tokenizing data. C error: EOF"),
+        ("data.csv", b"a,b\n1,\x002\n", "not a text file, byte 0x00 at position 6"),
+        (
+            "data.csv",
+            b"a,b\n1," + 200_000 * b"2",
+            "cannot be read as CSV, line 2: field larger than field limit (131072)",
+        ),
+        ("data.csv", b"a,b,a,b,c\n1,2,3,4,5\n", "column names must be unique, got 'a', 'b' more than once"),
+        (
+            "data.csv",
+            b",a\n0,1\n",
+            "column 1 has no name; name it, or, if it is a row index, write the table without it "
+            "(index=False in pandas)",
+        ),
+        ("data.csv", b"a\n1\n\n2\n", "line 3 is blank; write NA for a missing value in a single column"),
+        ("data.parquet", b"a,b\n1,2\n", "cannot be read as Parquet: Parquet magic bytes not found in footer"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TableError, match=f"^{re.escape(f'{path}: {message}')}"):
+        read_table(path)
+
+
+def test_double_columns_of_parquet(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "data.parquet"
+    parquet.write_table(pyarrow.table([[1], [2]], names=["a", "a"]), path)
+    with pytest.raises(TableError, match=exactly(f"{path}: column names must be unique, got 'a' more than once")):
+        read_table(path)
+
+
+def test_parquet_without_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs pyarrow.*pip install 'moreauc\[parquet\]'"):
+        read_table(tmp_path / "data.parquet")
+
+
+@pytest.mark.parametrize(
+    ("values", "positive", "expected", "reason"),
+    [
+        ([0, 1, 1], None, "1", "of 0 and 1"),
+        ([0.0, 1.0, 1.0], None, "1", "of 0 and 1"),
+        (["0", "1", "1"], None, "1", "of 0 and 1"),
+        ([1, -1, 1], None, "1", "of -1 and 1"),
+        ([True, True, False], None, "True", "of False and True"),
+        (["ill", "well", "well"], None, "ill", "the rarer of two values"),
+        ([2, 1, 2], None, "1", "the rarer of two values"),
+        (["ill", "well", "well"], "well", "well", "as asked for"),
+        ([0.5, 1.5, 1.5], "1.5", "1.5", "as asked for"),
+    ],
+)
+def test_the_positive_class(values, positive, expected, reason):
+    frame = pd.DataFrame({"x": [1, 2, 3], "y": values})
+    features, labels, target = split_target(frame, "y", positive=positive)
+    assert list(features) == ["x"]
+    assert (target.positive, target.reason) == (expected, reason)
+    assert labels.tolist() == [int(label_text(value) == expected) for value in values]
+    assert {target.positive, target.negative} == {label_text(value) for value in values}
+
+
+@pytest.mark.parametrize(
+    ("target", "values", "positive", "message"),
+    [
+        ("Y", [0, 1, 1], None, "t: no target column 'Y'; did you mean 'y'?"),
+        ("result", [0, 1, 1], None, "t: no target column 'result'; columns are 'age', 'y'"),
+        ("y", [0, None, None], None, "t: target 'y' has missing values in 2 rows, the first is row 2"),
+        ("y", [1, 1, 1], None, "t: target 'y' must have two classes, got one class only: 1 (3 rows)"),
+        (
+            "y",
+            ["b", "a", "b", "c", "c", "c"],
+            None,
+            "t: target 'y' must have two classes, got 3 classes: c (3 rows), b (2 rows), a (1 rows)",
+        ),
+        (
+            "y",
+            [1, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6],
+            None,
+            "t: target 'y' must have two classes, got 6 classes: 6 (6 rows), 5 (5 rows), 4 (4 rows), 3 (3 rows), "
+            "2 (2 rows) and 1 more",
+        ),
+        (
+            "y",
+            ["a", "b", "b"],
+            "c",
+            "t: target 'y' has no class 'c' to be the positive one, its classes are 'a', 'b'",
+        ),
+        (
+            "y",
+            ["a", "b"],
+            None,
+            "t: target 'y' has as many a as b; say which is the positive class with --positive",
+        ),
+    ],
+)
+def test_targets_that_are_refused(target, values, positive, message):
+    frame = pd.DataFrame({"age": range(len(values)), "y": values})
+    with pytest.raises(TableError, match=exactly(message)):
+        split_target(frame, target, positive=positive, source="t")
+
+
+def test_the_target_of_another_table():
+    target = Target("y", "ill", "well", "")
+    features, labels = match_target(pd.DataFrame({"y": ["well", "ill"], "x": [1, 2]}), target)
+    assert labels.tolist() == [0, 1] and list(features) == ["x"]
+    for values, message in [
+        (["well", "ill", "Ill"], "t: target 'y' must be well or ill, got Ill in row 3"),
+        (["well", "well"], "t: there are no positives (y = ill) among its 2 rows"),
+        (["ill"], "t: there are no negatives (y = well) among its 1 rows"),
+        ([None, "ill"], "t: target 'y' has missing values in 1 rows, the first is row 1"),
+    ]:
+        with pytest.raises(TableError, match=exactly(message)):
+            match_target(pd.DataFrame({"y": values}), target, source="t")
+
+
+def test_columns_to_learn_from():
+    frame = pd.DataFrame(
+        {
+            "count": [1, 2, 3],
+            "share": [0.5, None, 1.0],
+            "flag": [True, False, True],
+            "flag or not": [True, None, False],
+            "nullable": pd.array([1, None, 2], dtype="Int64"),
+            "digits": ["1", "2", None],
+            "ward": ["A", None, "B"],
+            "grade": pd.Categorical(["low", "high", "low"]),
+            "there": ["x", None, "x"],
+        }
+    )
+    columns, kinds = check_features(frame)
+    assert [name for name, kind in kinds.items() if kind == "text"] == ["ward", "grade", "there"]
+    numbers = columns[[name for name, kind in kinds.items() if kind == "number"]]
+    assert (numbers.dtypes == "float64").all()
+    expected = [[1, 0.5, 1, 1, 1, 1], [2, None, 0, None, None, 2], [3, 1, 1, 0, 2, None]]
+    np.testing.assert_array_equal(numbers.to_numpy(), np.array(expected, dtype=float))
+    assert columns["ward"].isna().tolist() == [False, True, False]
+    assert columns["grade"].tolist() == ["low", "high", "low"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({}, "t: there is no column besides the target"),
+        ({"a": [1, 1]}, "t: column 'a' holds one value only; leave out with --drop a"),
+        (
+            {"a": [1, 1], "b": [1, 2], "c d": ["x", "x"]},
+            "t: columns 'a', 'c d' hold one value only; leave out with --drop a --drop 'c d'",
+        ),
+        (
+            {name: [1, 1] for name in "abcdefg"},
+            "t: columns 'a', 'b', 'c', 'd', 'e' and 2 more hold one value only; leave out with "
+            "--drop a --drop b --drop c --drop d --drop e ...",
+        ),
+        ({"a": [None, None]}, "t: column 'a' holds missing values only; leave out with --drop a"),
+        (
+            {"a": ["34", "x", "7"]},
+            "t: column 'a' mixes numbers and text: 34 in row 1, 'x' in row 2; "
+            "make it one kind, or leave it out with --drop a",
+        ),
+        (
+            {"a": [None, "x", 7.5]},
+            "t: column 'a' mixes numbers and text: 7.5 in row 3, 'x' in row 2; "
+            "make it one kind, or leave it out with --drop a",
+        ),
+        (
+            {"a": [1.0, -np.inf]},
+            "t: column 'a' must be finite, got -inf in row 2; leave the field empty if the value is missing",
+        ),
+        (
+            {"a": ["1", "inf"]},
+            "t: column 'a' must be finite, got inf in row 2; leave the field empty if the value is missing",
+        ),
+        (
+            {"a": [f"p{k}" for k in range(20)]},
+            "t: column 'a' holds a different text in every row, as names of rows do; leave out with --drop a",
+        ),
+        (
+            {"a": [datetime.date(2024, 1, 1), None]},
+            "t: column 'a' must hold numbers or text, got date in row 1; "
+            "make it one kind, or leave it out with --drop a",
+        ),
+        (
+            {"a": pd.to_datetime(["2024-01-01", "2024-01-02"])},
+            "t: column 'a' must hold numbers or text, got Timestamp in row 1; "
+            "make it one kind, or leave it out with --drop a",
+        ),
+        (
+            {"a": ["x", [1]]},
+            "t: column 'a' must hold numbers or text, got list in row 2; "
+            "make it one kind, or leave it out with --drop a",
+        ),
+    ],
+)
+def test_columns_that_are_refused(columns, message):
+    with pytest.raises(TableError, match=exactly(message)):
+        check_features(pd.DataFrame(columns), source="t")
+
+
+def test_few_distinct_texts_are_no_names():
+    columns, kinds = check_features(pd.DataFrame({"a": [f"p{k}" for k in range(19)]}))
+    assert kinds == {"a": "text"} and len(columns) == 19
+
+
+def test_columns_of_another_table():
+    frame = pd.DataFrame({"more": [1, 2, 3], "ward": [1.0, 2.5, None], "age": [3, 4, None]})
+    columns = match_features(frame, KINDS)
+    assert list(columns) == ["age", "ward"]
+    assert columns["ward"].tolist()[:2] == ["1", "2.5"] and columns["ward"].isna().tolist() == [False, False, True]
+    empty = match_features(pd.DataFrame({"age": [None], "ward": [None]}), KINDS)
+    assert empty["age"].dtype == float and empty["ward"].dtype == object
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"age": [1]}, "t: column 'ward' missing, on which the model was trained"),
+        ({"x": [1]}, "t: columns 'age', 'ward' missing, on which the model was trained"),
+        (
+            {"age": [None, "old"], "ward": ["A", "B"]},
+            "t: column 'age' must hold numbers, as in training, got 'old' in row 2",
+        ),
+        (
+            {"age": ["1", "old"], "ward": ["A", "B"]},
+            "t: column 'age' mixes numbers and text: 1 in row 1, 'old' in row 2",
+        ),
+        (
+            {"age": [np.inf], "ward": ["A"]},
+            "t: column 'age' must be finite, got inf in row 1; leave the field empty if the value is missing",
+        ),
+    ],
+)
+def test_columns_of_another_table_that_are_refused(columns, message):
+    with pytest.raises(TableError, match=exactly(message)):
+        match_features(pd.DataFrame(columns), KINDS, source="t")
+
+
+def test_columns_to_drop():
+    frame = pd.DataFrame({"age": [1], "name": ["x"], "ward": ["A"]})
+    assert list(drop_columns(frame, ["name", "age"])) == ["ward"]
+    with pytest.raises(TableError, match=exactly("t: no column to drop 'nam'; did you mean 'name'?")):
+        drop_columns(frame, ["nam"], source="t")
+
+
+@pytest.mark.parametrize(("name", "share"), [("digits", 0.04), ("breast_cancer", 0.05), ("diabetes", 0.1)])
+def test_examples(name, share):
+    X, y, description = load_example(name)
+    assert len(X) == len(y) and set(y.tolist()) == {0, 1}
+    assert y.mean() == pytest.approx(share, abs=0.003)
+    assert f"{y.sum()} of" in description
+    columns, _ = check_features(X)  # ready to learn from
+    assert columns.shape == X.shape
+    again = load_example(name)
+    pd.testing.assert_frame_equal(X, again[0])
+    np.testing.assert_array_equal(y, again[1])
+
+
+def test_an_unknown_example():
+    assert list(EXAMPLES) == ["digits", "breast_cancer", "diabetes"]
+    with pytest.raises(ValueError, match="name must be one of digits, breast_cancer, diabetes, got 'iris'"):
+        load_example("iris")

@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from moreauc import FCCOLoss, PreviousIterate, TPAUCLoss
+from moreauc.callbacks import Callback, ProgressBar, TensorBoardLogger
+from moreauc.criteria import CrossEntropyLoss
+from moreauc.data import IndexedDataset, TensorBatches
+from moreauc.metrics import tpauc_score
+from moreauc.optim.presets import METHODS, make_criterion
+from moreauc.samplers import PosNegSampler
+from moreauc.train import fit, predict_scores, train_step
+
+REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
+
+
+def make_data(n=120, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    y = (torch.arange(n) % 6 == 0).long()
+    x = torch.randn(n, 4, generator=random)
+    x[:, 0] += 3.0 * y
+    return x, y
+
+
+def batches(x, y, seed=0):
+    return TensorBatches(x, y, PosNegSampler(y, num_positives=6, num_negatives=12, seed=seed))
+
+
+def make_model(dropout=0.0):
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1))
+
+
+class Recorder(Callback):
+    def __init__(self):
+        self.events = []
+        self.lrs = []
+
+    def on_begin(self, state):
+        self.events.append(("begin", state.phase))
+
+    def on_step(self, state):
+        self.events.append(("step", state.phase, state.epoch, state.step))
+        self.lrs.append(state.optimizer.param_groups[0]["lr"])
+
+    def on_epoch(self, state):
+        self.events.append(("epoch", state.phase, state.epoch))
+
+    def on_end(self, state):
+        self.events.append(("end", state.phase))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_fit_is_the_plain_loop(gamma, dropout):
+    """The loop that a reader would write by hand gives the same weights, bit for bit."""
+    x, y = make_data()
+    by_fit, by_hand = make_model(dropout), make_model(dropout)
+    options = {**REGION, "gamma": gamma}
+    history = fit(
+        *(by_fit, TPAUCLoss(y, **options), batches(x, y)),
+        **{"epochs": 6, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.01, "milestones": [2, 4], "seed": 7},
+    )
+    torch.manual_seed(7)
+    criterion = TPAUCLoss(y, **options)
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1, momentum=0.5, weight_decay=0.01)
+    previous = PreviousIterate(by_hand, optimizer)
+    loader = batches(x, y)
+    for epoch in range(6):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * 0.1 ** ((epoch >= 2) + (epoch >= 4))
+        loader.set_epoch(epoch)
+        losses = []
+        for inputs, labels, index in loader:
+            scores = by_hand(inputs).squeeze(1)
+            before = previous(inputs).squeeze(1) if gamma else None
+            loss = criterion(scores, labels, index, before)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert history.rows[epoch]["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+        assert history.rows[epoch]["lr"] == pytest.approx(0.1 * 0.1 ** ((epoch >= 2) + (epoch >= 4)))
+    for a, b in zip(by_fit.parameters(), by_hand.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_the_best_validation_score_is_kept_and_restored():
+    x, y = make_data()
+    valid = TensorBatches(*make_data(seed=1))
+    model, scores = make_model(), []
+
+    class Watch(Callback):
+        def on_epoch(self, state):
+            raw, labels = predict_scores(state.model, valid)
+            scores.append((tpauc_score(labels.numpy(), raw.numpy(), **REGION), copy.deepcopy(state.model.state_dict())))
+
+    history = fit(model, TPAUCLoss(y, **REGION), batches(x, y), validation=valid, epochs=8, lr=0.5, callbacks=[Watch()])
+    assert history["score"] == pytest.approx([score for score, _ in scores])
+    best = max(range(8), key=lambda epoch: (scores[epoch][0], epoch))
+    assert history.restored and history.best_epoch == best and history.best_score == pytest.approx(scores[best][0])
+    assert all(torch.equal(value, scores[best][1][name]) for name, value in model.state_dict().items())
+    last = make_model()
+    history = fit(last, TPAUCLoss(y, **REGION), batches(x, y), validation=valid, epochs=8, lr=0.5, keep_best=False)
+    assert not history.restored
+    assert all(torch.equal(value, scores[-1][1][name]) for name, value in last.state_dict().items())
+
+
+def test_weights_before_the_first_epoch_may_be_the_best():
+    x, y = make_data()
+    model = nn.Linear(4, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[5.0, 0.0, 0.0, 0.0]]))
+    start = copy.deepcopy(model.state_dict())
+
+    class Spoil(Callback):
+        def on_step(self, state):
+            with torch.no_grad():
+                state.model.weight[0, 0] -= 50.0
+
+    valid = TensorBatches(x, y)
+    history = fit(model, TPAUCLoss(y, **REGION), batches(x, y), validation=valid, epochs=2, callbacks=[Spoil()])
+    assert history.best_epoch == -1
+    assert torch.equal(model.weight, start["weight"])
+
+
+def test_patience_ends_a_run_that_no_longer_improves():
+    x, y = make_data()
+    model = nn.Linear(4, 1)
+    history = fit(
+        *(model, TPAUCLoss(y, **REGION), batches(x, y)),
+        **{"validation": TensorBatches(x, y), "epochs": 50, "lr": 1e-30, "momentum": 0.0, "patience": 3},
+    )
+    assert len(history.rows) == 3  # equal scores are kept, but do not count as better
+
+    class Worsen(Callback):
+        def on_epoch(self, state):
+            with torch.no_grad():
+                state.model.weight[0, 0] -= 1.0
+
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[3.0, 0.1, 0.1, 0.1]]))
+    history = fit(
+        *(model, TPAUCLoss(y, **REGION), batches(x, y)),
+        **{"validation": TensorBatches(x, y), "epochs": 50, "lr": 1e-30, "momentum": 0.0, "patience": 3},
+        callbacks=[Worsen()],
+    )
+    assert 3 <= len(history.rows) < 10
+    assert len(history.rows) - 1 - history.best_epoch <= 3
+
+
+def test_warm_start_is_cross_entropy_and_comes_first():
+    x, y = make_data()
+    by_fit, by_hand, recorder = make_model(), make_model(), Recorder()
+    history = fit(
+        *(by_fit, TPAUCLoss(y, **REGION), batches(x, y)),
+        **{"epochs": 1, "warm_start_epochs": 2, "lr": 0.1, "callbacks": [recorder], "seed": 0},
+    )
+    assert [(row["phase"], row["epoch"]) for row in history.rows] == [
+        ("warm start", 0),
+        ("warm start", 1),
+        ("train", 0),
+    ]
+    assert [event for event in recorder.events if event[0] != "step"] == [
+        *(("begin", "warm start"), ("epoch", "warm start", 0), ("epoch", "warm start", 1)),
+        *(("begin", "train"), ("epoch", "train", 0), ("end", "train")),
+    ]
+    loader = batches(x, y)
+    loss, optimizer = nn.BCEWithLogitsLoss(), torch.optim.SGD(by_hand.parameters(), 0.1, 0.9, weight_decay=2e-4)
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        for inputs, labels, _ in loader:
+            optimizer.zero_grad()
+            loss(by_hand(inputs).squeeze(1), labels.float()).backward()
+            optimizer.step()
+    criterion = TPAUCLoss(y, **REGION)
+    optimizer = torch.optim.SGD(by_hand.parameters(), 0.1, 0.9, weight_decay=2e-4)
+    loader.set_epoch(2)
+    for batch in loader:
+        train_step(by_hand, criterion, optimizer, batch)
+    for a, b in zip(by_fit.parameters(), by_hand.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_in_the_same_loop_and_learns(method):
+    x, y = make_data(360)
+    model = make_model()
+    criterion = make_criterion(method, y, **REGION)
+    history = fit(
+        *(model, criterion, batches(x, y)),
+        **{"validation": TensorBatches(*make_data(360, seed=1)), **REGION, "optimizer": "adam", "lr": 0.01},
+        **{"epochs": 15, "proximal": METHODS[method].proximal, "seed": 0},
+    )
+    assert history.best_score > 0.75
+    assert all(math.isfinite(loss) for loss in history["loss"])
+
+
+def test_a_data_loader_and_tensor_batches_give_the_same_model():
+    x, y = make_data()
+    models = []
+    for make in (
+        lambda sampler: TensorBatches(x, y, sampler),
+        lambda sampler: DataLoader(IndexedDataset(TensorDataset(x, y)), batch_sampler=sampler),
+    ):
+        model = make_model()
+        loader = make(PosNegSampler(y, num_positives=6, num_negatives=12))
+        fit(model, TPAUCLoss(y, **REGION), loader, epochs=3, lr=0.1, seed=0)
+        models.append(model)
+    for a, b in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_inputs_may_be_tuples_or_dictionaries():
+    x, y = make_data()
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def forward(self, left, right):
+            return self.layer(torch.cat([left, right], 1)).squeeze(1)
+
+    for inputs in ((x[:, :2], x[:, 2:]), {"left": x[:, :2], "right": x[:, 2:]}):
+        sampler = PosNegSampler(y, num_positives=6, num_negatives=12)
+        criterion = TPAUCLoss(y, gamma=0.1, **REGION)
+        history = fit(Two(), criterion, TensorBatches(inputs, y, sampler), epochs=2, lr=0.1)
+        assert len(history["loss"]) == 2
+
+
+def test_the_seed_decides_and_global_random_state_is_left_alone():
+    x, y = make_data()
+
+    def run(seed):
+        model = make_model(dropout=0.5)
+        fit(model, TPAUCLoss(y, **REGION), batches(x, y), epochs=2, lr=0.1, seed=seed)
+        return model[0].weight
+
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first = run(1)
+    torch.manual_seed(5)
+    make_model()
+    inside = torch.get_rng_state()
+    fit(make_model(0.5), TPAUCLoss(y, **REGION), batches(x, y), epochs=1, seed=1)
+    assert torch.equal(inside, torch.get_rng_state())
+    assert torch.equal(first, run(1)) and not torch.equal(first, run(2))
+    assert state is not None
+
+
+def test_a_callback_may_stop_the_run_and_change_step_sizes():
+    x, y = make_data()
+    criterion = TPAUCLoss(y, threshold_lr=1.0, **REGION)
+
+    class Decay(Callback):
+        def on_epoch(self, state):
+            state.criterion.threshold_lr = 1.0 / (state.epoch + 2)
+            state.stop = state.epoch == 2
+
+    history = fit(make_model(), criterion, batches(x, y), epochs=9, callbacks=[Decay()])
+    assert len(history.rows) == 3 and criterion.threshold_lr == (0.25, 0.25)
+
+
+def test_milestones_default_to_the_thirds():
+    x, y = make_data()
+    recorder = Recorder()
+    fit(make_model(), TPAUCLoss(y, **REGION), batches(x, y), epochs=6, lr=1.0, momentum=0.0, callbacks=[recorder])
+    steps = len(batches(x, y))
+    assert recorder.lrs == pytest.approx([1.0] * 2 * steps + [0.1] * 2 * steps + [0.01] * 2 * steps)
+
+
+def test_an_optimizer_of_the_users_own():
+    x, y = make_data()
+    model = make_model()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01)
+    history = fit(model, TPAUCLoss(y, **REGION), batches(x, y), optimizer=optimizer, epochs=2, milestones=())
+    assert history["lr"] == [0.01, 0.01] and optimizer.state
+
+
+def test_hooks_are_gone_after_the_run():
+    x, y = make_data()
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fit(model, TPAUCLoss(y, gamma=0.1, **REGION), batches(x, y), optimizer=optimizer, epochs=1, proximal=0.1)
+    assert not model._forward_pre_hooks and not optimizer._optimizer_step_pre_hooks
+
+
+def test_predict_scores_leaves_the_modes_alone():
+    x, y = make_data()
+    model = make_model(dropout=0.5)
+    model.train()
+    model[2].eval()
+    scores, labels = predict_scores(model, TensorBatches(x, y, batch_size=7))
+    assert [module.training for module in model] == [True, True, False, True] and model.training
+    assert torch.equal(labels, y)
+    torch.testing.assert_close(scores, model.eval()(x).detach().squeeze(1).double())
+
+
+def test_needs_previous_follows_gamma():
+    assert not TPAUCLoss([0, 1], **REGION).needs_previous
+    assert TPAUCLoss([0, 1], gamma="theory", tau=0.5, **REGION).needs_previous
+    assert not CrossEntropyLoss([0, 1]).needs_previous
+    assert FCCOLoss(3, lambda u, index: u, tau=0.5, gamma=0.1).needs_previous
+    x, y = make_data()
+    with pytest.raises(ValueError, match="train_step: previous must be given where the criterion needs"):
+        batch = next(iter(batches(x, y)))
+        train_step(make_model(), TPAUCLoss(y, gamma=0.1, **REGION), torch.optim.SGD([torch.zeros(1)], 0.1), batch)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be an integer of at least 1, got 0"),
+        ({"warm_start_epochs": -1}, "warm_start_epochs must be an integer of at least 0, got -1"),
+        ({"lr": 0.0}, r"lr must be a number in \(0, inf\), got 0.0"),
+        ({"momentum": 1.0}, r"momentum must be a number in \[0, 1\), got 1.0"),
+        ({"weight_decay": -1.0}, r"weight_decay must be a number in \[0, inf\), got -1.0"),
+        ({"optimizer": "lion"}, "optimizer must be an optimizer, 'sgd' or 'adam', got 'lion'"),
+        ({"milestones": [0]}, "milestones must be an integer of at least 1, got 0"),
+        ({"lr_factor": 0.0}, r"lr_factor must be a number in \(0, inf\), got 0.0"),
+        ({"proximal": -1.0}, r"proximal must be a number in \[0, inf\), got -1.0"),
+        ({"patience": 0}, "patience must be an integer of at least 1, got 0"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"min_tpr": 1.0, "validation": True}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
+        ({"max_fpr": 0.0, "validation": True}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
+    ],
+)
+def test_wrong_arguments_are_named_before_anything_moves(options, message):
+    x, y = make_data()
+    if "validation" in options:
+        options = {**options, "validation": TensorBatches(x, y)}
+    model = make_model()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=f"fit: {message}"):
+        fit(model, TPAUCLoss(y, **REGION), batches(x, y), **options)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_wrong_data_is_named():
+    x, y = make_data()
+    model, criterion = make_model(), TPAUCLoss(y, **REGION)
+    with pytest.raises(ValueError, match="validation must hold both classes, got only labels 0"):
+        fit(model, criterion, batches(x, y), validation=TensorBatches(x, torch.zeros_like(y)), epochs=1)
+    few = TensorBatches(x[:12], y[:12])
+    with pytest.raises(ValueError, match="enough rows for the region to hold a pair, got 2 positives and 10 negatives"):
+        fit(model, criterion, batches(x, y), validation=few, min_tpr=0.9, epochs=1)
+    with pytest.raises(ValueError, match="min_tpr must be given with validation, CrossEntropyLoss has none, got None"):
+        fit(model, CrossEntropyLoss(y), batches(x, y), validation=TensorBatches(x, y), epochs=1)
+    with pytest.raises(ValueError, match=r"train must give batches \(inputs, labels, index\), got 2"):
+        fit(model, criterion, [(x, y)], epochs=1)
+    with pytest.raises(ValueError, match="train must give at least one batch in each epoch, got none"):
+        fit(model, criterion, [], epochs=1)
+    with pytest.raises(ValueError, match="batches must not be empty"):
+        predict_scores(model, [])
+    x[3] = torch.nan
+    with pytest.raises(ValueError, match="scores must be finite") as caught:
+        fit(model, criterion, batches(x, y), epochs=1, lr=0.25)
+    assert any("in train, epoch 0, step" in note and "learning rate 0.25" in note for note in caught.value.__notes__)
+    with pytest.raises(ValueError, match="scores on the validation data that are not finite"):
+        fit(model, TPAUCLoss(y, **REGION), batches(*make_data()), validation=TensorBatches(x, y), epochs=1)
+
+
+def test_the_progress_bar_shows_objective_and_scores():
+    from rich.console import Console
+
+    x, y = make_data()
+    console = Console(record=True, width=140, force_terminal=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    fit(
+        *(make_model(), TPAUCLoss(y, **REGION), batches(x, y)),
+        **{"validation": TensorBatches(x, y), "epochs": 3, "warm_start_epochs": 1, "callbacks": [ProgressBar(console)]},
+    )
+    text = console.export_text()
+    console.file.close()
+    assert "warm start 1/1  objective" in text
+    assert "train 3/3  objective" in text and "validation TPAUC" in text and "(best" in text
+
+
+def test_progress_on_the_standard_console(capsys):
+    x, y = make_data()
+    fit(make_model(), TPAUCLoss(y, **REGION), batches(x, y), epochs=2, progress=True)
+    assert "train 2/2" in capsys.readouterr().out
+
+
+def test_tensorboard_gets_every_epoch(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
+    x, y = make_data()
+    history = fit(
+        *(make_model(), TPAUCLoss(y, **REGION), batches(x, y)),
+        **{"validation": TensorBatches(x, y), "epochs": 3, "callbacks": [TensorBoardLogger(tmp_path)]},
+    )
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(history["loss"], rel=1e-6)
+    assert [event.value for event in events.Scalars("score")] == pytest.approx(history["score"], rel=1e-6)
+
+
+def test_without_tensorboard_the_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'moreauc\[tensorboard\]'"):
+        TensorBoardLogger(tmp_path)
+
+
+def test_history_as_plain_data():
+    x, y = make_data()
+    history = fit(make_model(), TPAUCLoss(y, **REGION), batches(x, y), epochs=2)
+    plain = history.to_dict()
+    assert plain["best_score"] is None and [row["epoch"] for row in plain["rows"]] == [0, 1]
+    assert history.rows[0].keys() == {"phase", "epoch", "loss", "lr", "seconds"}
+
+
+def test_unknown_methods_and_widths():
+    with pytest.raises(ValueError, match=r"make_criterion: name must be one of .*, got 'sgd'"):
+        make_criterion("sgd", [0, 1], **REGION)
+    with pytest.raises(ValueError, match=r"make_criterion: widen must be a number in \[0, 1\], got 2.0"):
+        make_criterion("sonx", [0, 1], widen=2.0, **REGION)
+    with pytest.raises(ValueError, match=r"make_criterion: options of 'ce' must be among .*, got 'gamma'"):
+        make_criterion("ce", [0, 1], gamma=0.1, **REGION)
+    wide = make_criterion("sonx", [0, 1], widen=0.5, min_tpr=0.6, max_fpr=0.4)
+    assert wide.min_tpr == pytest.approx(0.3) and wide.max_fpr == pytest.approx(0.7)
+    assert make_criterion("mb", [0, 1], widen=1.0, **REGION).max_fpr == 1.0
