@@ -29,7 +29,7 @@ from moreauc.report import versions
 FEATURES, ROWS, BATCHES, HALF = 64, 10_000, 50, 64
 WIDTHS = {"small": (64, 64), "medium": (256, 256, 256)}
 CE, FLOOR = "cross entropy", "cross entropy + forward without gradient"
-# Name of a variant: arguments of its loss. "quantile" is the other rule for the thresholds.
+# Name of a variant: arguments of its loss.
 LOSSES: dict[str, dict[str, Any]] = {
     "TPAUCLoss, gamma 0": {},
     "TPAUCLoss, gamma 0.1": {"gamma": 0.1},

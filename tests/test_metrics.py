@@ -29,6 +29,7 @@ from moreauc.metrics import (
     pauc_score,
     pauc_standardized_score,
     plot_roc_region,
+    ranking,
     tpauc_area_score,
     tpauc_score,
     tpauc_scorer,
@@ -636,3 +637,39 @@ def test_metrics_do_not_import_matplotlib():
     code = "import sys, moreauc.metrics; print('matplotlib' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+# To append to tests/test_metrics.py (imports there: numpy as np, pytest, ranking).
+
+
+@pytest.mark.parametrize("rank", [0, 1, 50_000, 99_998, 99_999])
+@pytest.mark.parametrize("kind", ["normal", "ties", "equal", "sorted", "periodic", "outlier", "integers"])
+def test_order_statistic_of_many_scores(kind, rank):
+    random = np.random.default_rng(0)
+    scores = random.standard_normal(100_000)
+    if kind == "ties":
+        scores = scores.round(1)
+    elif kind == "equal":
+        scores[:] = 0.5
+    elif kind == "sorted":
+        scores.sort()
+    elif kind == "periodic":  # the sample sees one value only, which says nothing about the rest
+        scores[:: len(scores) // ranking._SAMPLE] = -9.0
+    elif kind == "outlier":
+        scores[::1000] = 1e300
+    elif kind == "integers":
+        scores = random.integers(-5, 5, len(scores))
+    assert ranking._order_statistic(scores, rank) == np.sort(scores)[rank]
+
+
+@pytest.mark.parametrize("decimals", [1, 9])
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_tpauc_of_many_scores_is_the_auc_of_the_selected(share, decimals):
+    random = np.random.default_rng(1)
+    labels = (random.random(200_000) < share).astype(int)
+    scores = np.round(random.standard_normal(len(labels)) + labels, decimals)
+    lowest = np.sort(scores[labels == 1])[: int(labels.sum() * 0.6)]
+    highest = np.sort(scores[labels == 0])[::-1][: int((1 - labels).sum() * 0.3)]
+    selected = np.repeat([1, 0], [len(lowest), len(highest)])
+    expected = roc_auc_score(selected, np.concatenate([lowest, highest]))
+    assert tpauc_score(labels, scores, min_tpr=0.4, max_fpr=0.3) == pytest.approx(expected, abs=1e-12)

@@ -262,7 +262,7 @@ def test_types_are_widened_and_gradients_come_back_in_the_type_of_the_scores(met
     assert cvar_over_negatives(positive, negative, wide, surrogate=surrogate, max_fpr=1.0)[0].dtype == torch.float64
 
 
-@pytest.mark.parametrize("method", ["tiles", "sorted"])
+@pytest.mark.parametrize("method", ["pairs", "tiles", "sorted"])
 def test_second_derivatives_are_refused(method: Method) -> None:
     positive, negative, threshold, _ = draw((3, 4), "negative", torch.float64)
     psi, _ = cvar_over_negatives(

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+_SHORT = 1024  # numbers that are checked as a list
 
 
 def check_count(owner: str, name: str, value: Any, *, minimum: int = 1) -> int:
@@ -54,6 +57,8 @@ def check_floating(owner: str, name: str, value: Any) -> Tensor:
 
 def check_shape(owner: str, name: str, value: Tensor, allowed: Sequence[tuple[int | str, ...]]) -> None:
     """Check the shape of `value` against the allowed ones; a str in a shape stands for any positive size."""
+    if tuple(value.shape) in allowed:
+        return
     for shape in allowed:
         if len(shape) == value.ndim and all(
             size > 0 if isinstance(want, str) else size == want for want, size in zip(shape, value.shape, strict=True)
@@ -87,7 +92,10 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
     A finite sum has finite terms, and is cheap; only where it is not finite are the entries looked at.
     """
     present = {name: value.detach() for name, value in tensors.items() if value is not None}
-    if math.isfinite(sum(value.sum() for value in present.values())):
+    first, *others = (value.sum() for value in present.values())
+    for other in others:
+        first = first + other
+    if math.isfinite(first):
         return
     for name, value in present.items():
         bad = value[~torch.isfinite(value)]
@@ -102,14 +110,17 @@ def check_index(owner: str, name: str, index: Any, size: int, *, length: int, un
         raise ValueError(f"{owner}: {name} must hold integers, got {rows.dtype}")
     check_shape(owner, name, rows, [(length,)])
     rows = rows.long()
-    ordered = rows.sort().values
-    closest = ordered.diff().min() if length > 1 else torch.ones_like(ordered[0])
-    first, last, gap = torch.stack([ordered[0], ordered[-1], closest]).tolist()
+    if length <= _SHORT:  # for a few numbers a set costs less than the calls that sort them
+        numbers = rows.tolist()
+        first, last, repeats = min(numbers), max(numbers), len(set(numbers)) < length
+    else:
+        ordered = np.sort(rows.numpy(force=True))  # several times faster than torch's sort
+        first, last, repeats = ordered[0], ordered[-1], bool((ordered[1:] == ordered[:-1]).any())
     if first < 0 or last >= size:
-        bad = first if first < 0 else last
-        raise ValueError(f"{owner}: {name} must lie in [0, {size}), got {bad}")
-    if unique and gap == 0:
-        double = ordered[1:][ordered[1:] == ordered[:-1]][0].item()
+        raise ValueError(f"{owner}: {name} must lie in [0, {size}), got {first if first < 0 else last}")
+    if unique and repeats:
+        ordered = np.sort(rows.numpy(force=True))
+        double = ordered[1:][ordered[1:] == ordered[:-1]][0]
         raise ValueError(f"{owner}: {name} must not repeat a row inside one batch, got {double} more than once")
     return rows
 

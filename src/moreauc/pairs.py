@@ -25,14 +25,13 @@ Pull = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _OWNER = "cvar_over_negatives"
 
-# Where "auto" leaves the pair matrix, in pairs. CPU: forward and backward of float32 normal scores, one thread of a
-# server core, medians; with B1 = B2 = B the matrix took 0.35 ms at B = 256, 0.60 at 384, 7.5 at 1024, 450 at 4096, and
-# sorting 0.55, 0.57, 0.68, 1.2. A narrow matrix is cheap per score, so a side below 16 never pays for a sort
-# (8 x 20000: 0.7 ms and 2.3; 32 x 65536: 15.7 and 6.5). Tiles of the logistic loss drew level at B = 2048 (27 to 44 ms
-# and 32) and won at 4096 (400 and 124); the tile's size hardly matters from 2^16 to 2^18. CUDA (H200, 2026-11-15):
-# the matrix took 0.85 ms at B = 4096, 2.5 at 8192 and 9.6 at 16384, sorting 3.1, 3.7 and 3.8; the numbers for tiles are
+# Where "auto" leaves the pair matrix, in pairs. CPU: benchmarks/reports/pairs.json has the sweep (forward and backward,
+# float32, one thread). Sorting overtakes a square matrix between 384 and 512 of each class. A narrow matrix is cheap
+# per score, so a side below 16 never pays for a sort. Tiles of the logistic loss overtake the matrix near 2048; their
+# size hardly matters from 2^16 to 2^18. CUDA (H200, 2026-11-15, when autograd still differentiated the matrix): it
+# took 0.85 ms at 4096 of each class, 2.5 at 8192 and 9.6 at 16384, sorting 3.1, 3.7 and 3.8; the numbers for tiles are
 # estimates.
-_SORT_FROM = {"cpu": 1 << 17, "cuda": 1 << 26}
+_SORT_FROM = {"cpu": 3 << 16, "cuda": 1 << 26}
 _SORT_SIDE = 16
 _TILE_FROM = {"cpu": 1 << 22, "cuda": 1 << 25}
 _TILE = {"cpu": 1 << 17, "cuda": 1 << 24}
@@ -127,7 +126,7 @@ def _slope(active: Tensor, total: float, dtype: torch.dtype) -> Tensor:
 def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surrogate) -> Method:
     can_sort = surrogate.non_decreasing and surrogate.piecewise_polynomial in (1, 2)
     if method == "auto":
-        device = positive.device.type if positive.device.type in _TILE else "cpu"
+        device = "cuda" if positive.is_cuda else "cpu"
         size = len(positive) * len(negative)
         if can_sort:
             worth = size >= _SORT_FROM[device] + _SORT_SIDE * (len(positive) + len(negative))
@@ -178,17 +177,17 @@ class PairMatrix(Kernel):
     def sums(
         positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        z = negative - positive.unsqueeze(1)
-        excess = surrogate.value(z) - threshold.unsqueeze(1)
+        value, push = surrogate.value_and_slope(negative - positive.unsqueeze(1))
+        excess = value - threshold.unsqueeze(1)
         psi = torch.add(threshold, torch.relu(excess).sum(dim=1), alpha=1.0 / total)
         # The difference of two floats is above 0 exactly where the first is the larger.
         inside = excess.gt_(0)  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
-        return psi, inside.sum(dim=1, dtype=torch.float64), (z, inside)
+        return psi, inside.sum(dim=1, dtype=torch.float64), (push, inside)
 
     @staticmethod
     def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
-        z, inside = saved
-        pull = surrogate.slope(z) * inside * (weight / total).unsqueeze(1)
+        push, inside = saved
+        pull = push * inside * (weight / total).unsqueeze(1)
         return -pull.sum(dim=1), pull.sum(dim=0)
 
 

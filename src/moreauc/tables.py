@@ -77,6 +77,7 @@ class EstimatorTable(nn.Module):
         self.keep_previous = keep_previous
         self.register_buffer("values", self._initial_values(initial, argument))
         self.register_buffer("visited", torch.full((self.num_rows,), initial is not None))
+        self._complete = initial is not None  # every row holds a value
         if keep_previous:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
             self.register_buffer("replaced", torch.zeros_like(self.values))
@@ -96,7 +97,6 @@ class EstimatorTable(nn.Module):
         initial = initial.detach()
         return initial.expand(shape).clone() if initial.ndim == 0 else initial.reshape(shape).clone()
 
-    @torch.no_grad()
     def read(self, index: Tensor, *, fill: Tensor) -> Tensor:
         """Return the rows `index` as they are now, `fill` standing in for rows that hold nothing yet.
 
@@ -107,35 +107,38 @@ class EstimatorTable(nn.Module):
         Returns:
             A copy of the rows, shape `(B, dim)`. Nothing is written.
         """
-        held = self.values[index]
+        held = self.values.index_select(0, index)
         wide = torch.promote_types(held.dtype, fill.dtype)
-        return torch.where(self.visited[index].unsqueeze(-1), held.to(wide), fill.to(wide))
+        if held.dtype != wide:
+            held = held.to(wide)
+        if self._complete:
+            return held
+        return torch.where(self.visited.index_select(0, index).unsqueeze(-1), held, fill.detach().to(wide))
 
-    @torch.no_grad()
     def previous(self, index: Tensor, *, fill: Tensor) -> Tensor:
         """Return the rows `index` as they were one iteration ago; arguments and shapes as in :meth:`read`."""
         if not self.keep_previous:
             raise RuntimeError("this table was made without keep_previous")
-        changed = (self.written[index] == self.step - 1).unsqueeze(-1)
+        changed = (self.written.index_select(0, index) == self.step - 1).unsqueeze(-1)
         same = self.read(index, fill=fill)
-        return torch.where(changed, self.replaced[index].to(same.dtype), same)
+        return torch.where(changed, self.replaced.index_select(0, index).to(same.dtype), same)
 
-    @torch.no_grad()
     def propose(self, row: Tensor, now: Tensor, before: Tensor | None = None) -> Tensor:
         """Return what the rule makes of `row`; shapes `(B, dim)`. Nothing is written."""
-        now = now.to(row.dtype)
-        return self.rule(row, now, None if before is None else before.to(row.dtype), num_rows=self.num_rows)
+        now = now.detach().to(row.dtype)
+        before = None if before is None else before.detach().to(row.dtype)
+        return self.rule(row.detach(), now, before, num_rows=self.num_rows)
 
-    @torch.no_grad()
     def write(self, index: Tensor, row: Tensor, new: Tensor) -> None:
         """End the iteration: rows `index` (no repeats), which were `row`, become `new`; the others stay as they are."""
         self._widen(new.dtype)
         if self.keep_previous:
-            self.replaced.index_copy_(0, index, row)
-            self.written.index_copy_(0, index, self.step.expand(len(index)))
-            self.step += 1
-        self.values.index_copy_(0, index, new)
-        self.visited.index_fill_(0, index, True)
+            self.replaced.index_copy_(0, index, row.detach())
+            self.written.index_fill_(0, index, self.step)
+            self.step.add_(1)
+        self.values.index_copy_(0, index, new.detach())
+        if not self._complete:
+            self.visited.index_fill_(0, index, True)
 
     def _widen(self, dtype: torch.dtype) -> None:
         wide = torch.promote_types(self.values.dtype, dtype)
@@ -148,6 +151,9 @@ class EstimatorTable(nn.Module):
         saved = state_dict.get(prefix + "values")
         if isinstance(saved, Tensor):
             self._widen(saved.dtype)
+        visited = state_dict.get(prefix + "visited")
+        if isinstance(visited, Tensor):
+            self._complete = bool(visited.all())
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:

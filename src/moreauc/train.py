@@ -133,7 +133,10 @@ def fit(
         if isinstance(optimizer, Optimizer):
             return optimizer
         if optimizer == "adam":
-            return AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
+            parameters = list(model.parameters())
+            # one kernel for all weights, where all of them can have it
+            fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+            return AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=fused)
         return SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     hooks = [*callbacks, ProgressBar()] if progress else list(callbacks)

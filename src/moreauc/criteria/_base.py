@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from moreauc._checks import check_device, check_floating, check_same_shape, check_shape
@@ -62,6 +63,25 @@ def straight_through(row: Tensor, value: Tensor) -> Tensor:
     the observed value: :math:`\partial g_i(w_t; B)\, \partial f_i(u_{i,t})`, as in line 5 of Algorithm 1.
     """
     return row + (value - value.detach()).to(row.dtype)
+
+
+class _WithGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return grad * gradient, None, None
+
+
+def with_gradient(source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    """Return the scalar `value` whose derivative in `source` is `gradient`, known already; one node for a graph."""
+    result: Tensor = _WithGradient.apply(source, value, gradient)  # type: ignore[no-untyped-call]
+    return result
 
 
 class ParameterSnapshot(nn.Module):

@@ -33,11 +33,15 @@ class Batch(NamedTuple):
     Attributes:
         scores: shape `(B,)`, at least float32, with gradient.
         positive: which of them are positive, shape `(B,)`, on the device of the scores.
+        upper: places of the positives in the batch, shape `(B1,)`. Selecting by numbers is faster than by a mask.
+        lower: places of the negatives, shape `(B2,)`.
         rows: number of each positive among the positives of the training set, shape `(B1,)`, in the batch's order.
     """
 
     scores: Tensor
     positive: Tensor
+    upper: Tensor
+    lower: Tensor
     rows: Tensor
 
 
@@ -72,21 +76,31 @@ class LabelledCriterion(Criterion):
         self.num_negatives = len(positive) - self.num_positives
         self.register_buffer("position", torch.where(positive, positive.cumsum(0) - 1, -1))
 
-    def _check_batch(self, scores: Tensor, labels: Tensor, index: Tensor, *, both: bool = True) -> Batch:
-        """Check a batch; `both` says whether it must hold both classes."""
+    def _check_batch(
+        self, scores: Tensor, labels: Tensor, index: Tensor, *, both: bool = True, finite: bool = True
+    ) -> Batch:
+        """Check a batch; `both`: it must hold both classes; `finite`: look for NaN now, not with the results."""
         owner = self._owner
         check_floating(owner, "scores", scores)
         check_shape(owner, "scores", scores, [("B",)])
         check_device(owner, "scores", scores, self.position.device)
-        check_shape(owner, "labels", torch.as_tensor(labels), [tuple(scores.shape)])
-        positive = check_labels(owner, labels, both=both).to(scores.device) == 1
+        labels = torch.as_tensor(labels)
+        check_shape(owner, "labels", labels, [tuple(scores.shape)])
         index = check_index(owner, "index", index, len(self.position), length=len(scores), unique=self.training)
-        rows = self.position[index.to(self.position.device)]
-        if bool(((rows >= 0) != positive).any()):
+        rows = self.position.index_select(0, index.to(self.position.device))
+        positive = rows >= 0
+        # Labels that are those of the set are 0 and 1; only others are looked at again, to say what is wrong.
+        if not torch.equal(positive.to(labels.dtype), labels.to(scores.device)):
+            check_labels(owner, labels, both=both)
             raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")
-        check_finite(owner, scores=scores)
+        upper, lower = positive.nonzero().squeeze(1), (~positive).nonzero().squeeze(1)
+        if both and not (len(upper) and len(lower)):
+            check_labels(owner, labels)
+        if finite:
+            check_finite(owner, scores=scores)
         # half types neither resolve nor hold the sums
-        return Batch(scores.to(torch.promote_types(scores.dtype, torch.float32)), positive, rows[positive])
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return Batch(scores, positive, upper, lower, rows.index_select(0, upper))
 
 
 class PairCriterion(LabelledCriterion):

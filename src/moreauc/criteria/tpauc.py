@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_finite, check_real
-from moreauc.criteria._base import straight_through
-from moreauc.criteria._labelled import Link, PairCriterion
-from moreauc.pairs import cvar_over_negatives
+from moreauc.criteria._base import with_gradient
+from moreauc.criteria._labelled import Batch, Link, PairCriterion
+from moreauc.pairs import Pull, cvar_and_pull, cvar_over_negatives
 from moreauc.rules import Gamma, UpdateRule
 from moreauc.tables import EstimatorTable
 
@@ -185,37 +185,59 @@ class TPAUCLoss(PairCriterion):
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        owner, alpha = self._owner, 1.0 - self.min_tpr
+        batch = self._check_batch(scores, labels, index, finite=False)
         before = None
-        scores, positive, rows = self._check_batch(scores, labels, index)
         if self.training and self.needs_previous:
             self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
             before = previous_scores
-            check_finite(owner, previous_scores=before)
-        h = self._linked(scores)
-        ranked, others = h[positive], h[~positive]
-        thresholds = _Thresholds(self, rows, ranked.detach(), others.detach())
-        psi, slope = self._psi(ranked, others, thresholds.s)
-        s_prime = thresholds.s_prime
-        if not self.training:
-            return (s_prime + torch.relu(psi - s_prime) / alpha).mean()
-        now = psi.detach().unsqueeze(1)
-        row = self.table_u.read(rows, fill=now)
-        value = s_prime + torch.relu(straight_through(row.squeeze(1), psi) - s_prime) / alpha
-        old = None
-        if before is not None:
-            h = self._linked(before.detach().to(scores.dtype))
-            old = self._psi(h[positive], h[~positive], thresholds.previous(h[positive]))[0].unsqueeze(1)
-        new = self.table_u.propose(row, now, old)
-        above = (row.squeeze(1) > s_prime).to(row.dtype) / alpha  # d f / d u; d f / d s' is 1 minus this
-        moved = thresholds.moved(slope, above)
-        check_finite(owner, **{"the loss": value, "the updated row": new, "the updated threshold": moved})
-        self.table_u.write(rows, row, new)
-        thresholds.write(moved, above)
-        return value.mean()
+        return self._iteration(batch, before) if self.training else self._evaluation(batch)
 
-    def _psi(self, positive: Tensor, negative: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        return cvar_over_negatives(positive, negative, s, surrogate=self.surrogate, max_fpr=self.max_fpr)
+    def _evaluation(self, batch: Batch) -> Tensor:
+        check_finite(self._owner, scores=batch.scores)
+        h = self._linked(batch.scores)
+        ranked, others = h.index_select(0, batch.upper), h.index_select(0, batch.lower)
+        thresholds = _Thresholds(self, batch.rows, ranked.detach(), others.detach())
+        psi, _ = cvar_over_negatives(ranked, others, thresholds.s, surrogate=self.surrogate, max_fpr=self.max_fpr)
+        return (thresholds.s_prime + torch.relu(psi - thresholds.s_prime) / (1.0 - self.min_tpr)).mean()
+
+    def _iteration(self, batch: Batch, before: Tensor | None) -> Tensor:
+        alpha, rows = 1.0 - self.min_tpr, batch.rows
+        with torch.no_grad():
+            h = self._linked(batch.scores)
+            ranked, others = h.index_select(0, batch.upper), h.index_select(0, batch.lower)
+            thresholds = _Thresholds(self, rows, ranked, others)
+            s_prime = thresholds.s_prime
+            psi, slope, pull = self._psi(ranked, others, thresholds.s)
+            row = self.table_u.read(rows, fill=psi.unsqueeze(1))
+            old = None
+            if before is not None:
+                h_old = self._linked(before.to(h.dtype))
+                ranked = h_old.index_select(0, batch.upper)
+                old = self._psi(ranked, h_old.index_select(0, batch.lower), thresholds.previous(ranked))[0].unsqueeze(1)
+            new = self.table_u.propose(row, psi.unsqueeze(1), old)
+            excess = row.squeeze(1) - s_prime
+            value = torch.add(s_prime, torch.relu(excess).mean(), alpha=1.0 / alpha)
+            above = excess.gt_(0) / alpha  # d f / d u; d f / d s' is 1 minus this
+            moved = thresholds.moved(slope, above)
+            results = {"the loss": value, "the updated row": new, "the updated threshold": moved}
+            check_finite(self._owner, scores=batch.scores, previous_scores=before, **results)  # one wait for all
+            gradient = self._gradient(batch, h, pull(above.to(h.dtype) / len(rows)))
+            self.table_u.write(rows, row, new)
+            thresholds.write(moved, above)
+        return with_gradient(batch.scores, value, gradient)
+
+    def _psi(self, positive: Tensor, negative: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Pull]:
+        if positive.dtype != s.dtype:
+            wide = torch.promote_types(positive.dtype, s.dtype)
+            positive, negative, s = positive.to(wide), negative.to(wide), s.to(wide)
+        return cvar_and_pull(positive, negative, s, surrogate=self.surrogate, max_fpr=self.max_fpr)
+
+    def _gradient(self, batch: Batch, h: Tensor, pulls: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the gradient in the scores from those in the linked scores of the two classes."""
+        gradient = torch.empty_like(h)
+        for places, part in zip((batch.upper, batch.lower), pulls, strict=True):
+            gradient.index_copy_(0, places, part.to(h.dtype))
+        return gradient * (h * (1.0 - h)) if self.link == "sigmoid" else gradient
 
 
 class _Thresholds:
@@ -223,11 +245,9 @@ class _Thresholds:
 
     def __init__(self, loss: TPAUCLoss, rows: Tensor, positive: Tensor, negative: Tensor) -> None:
         self.loss, self.rows, self.positive = loss, rows, positive
-        self.zero = torch.zeros(len(rows), 1, dtype=positive.dtype, device=positive.device)
         self.first = torch.zeros(1, dtype=torch.long, device=positive.device)
-        self.held = loss.table_s.read(rows, fill=self.zero)
-        wide = torch.promote_types(loss.s_prime.dtype, self.held.dtype)
-        self.s_prime = loss.s_prime.to(wide, copy=True)
+        self.held = loss.table_s.read(rows, fill=positive)  # which fills nothing: all rows hold a value
+        self.s_prime = loss.table_prime.values.view(())
         self.by_quantile = loss.threshold_lr == "quantile"
         self.s = self.held.squeeze(1)
         if self.by_quantile:
@@ -241,7 +261,7 @@ class _Thresholds:
         """Return the thresholds of the previous iteration; `positive` are the scores at its weights."""
         if self.by_quantile:
             return self.loss.surrogate.value(self.before.squeeze(1) - positive)
-        return self.loss.table_s.previous(self.rows, fill=self.zero).squeeze(1)
+        return self.loss.table_s.previous(self.rows, fill=self.held).squeeze(1)
 
     def moved(self, slope: Tensor, above: Tensor) -> Tensor:
         r"""Return the thresholds of the batch's positives after the step, shape `(B1, 1)` (line 5)."""
@@ -257,7 +277,7 @@ class _Thresholds:
             loss.table_quantile.write(self.first, self.before, self.quantile)
             prime = _upper_quantile(loss.table_u.values[loss.table_u.visited].squeeze(1), 1.0 - loss.min_tpr)
         else:
-            prime = self.s_prime - loss.threshold_lr[1] * (1.0 - above).mean()  # line 6
+            prime = torch.add(self.s_prime, 1.0 - above.mean(), alpha=-loss.threshold_lr[1])  # line 6
         loss.table_s.write(self.rows, self.held.to(moved.dtype), moved)
         loss.table_prime.write(self.first, self.s_prime.reshape(1, 1), prime.detach().reshape(1, 1))
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +30,8 @@ from sklearn.metrics import make_scorer, roc_curve
 
 from moreauc._checks import floor_count
 from moreauc.metrics._inputs import Array, Classes, check_region, split_classes
+
+_SAMPLE = 4096  # scores that bracket an edge of the region
 
 
 def tpauc_score(
@@ -216,20 +219,50 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
         return _undefined(owner, f"floor({len(positives)} positives * (1 - min_tpr)) is 0 at min_tpr = {min_tpr}")
     if k2 == 0:
         return _undefined(owner, f"floor({len(negatives)} negatives * max_fpr) is 0 at max_fpr = {max_fpr}")
-    cut = len(negatives) - k2
-    lowest = positives if k1 == len(positives) else np.partition(positives, k1 - 1)[:k1]
-    highest = negatives if cut == 0 else np.partition(negatives, cut)[cut:]
-    return _pair_fraction(np.sort(lowest), np.sort(highest))
+    # Only scores from the lowest selected negative to the highest selected positive can win a pair or tie.
+    high, low = _order_statistic(positives, k1 - 1), _order_statistic(negatives, len(negatives) - k2)
+    if low > high:
+        return 0.0
+    lowest = _inside(positives, (positives >= low) & (positives < high))
+    highest = _inside(negatives, (negatives <= high) & (negatives > low))
+    # Of several scores equal to an edge as many are taken as are still to be selected.
+    lowest = np.concatenate([lowest, np.full(k1 - np.count_nonzero(positives < high), high)])
+    highest = np.concatenate([np.full(k2 - np.count_nonzero(negatives > low), low), highest])
+    return _twice_won(lowest, highest) / (2 * k1 * k2)
 
 
-def _pair_fraction(positives: Array, negatives: Array) -> float:
+def _inside(scores: Array, mask: Array) -> Array:
+    return np.sort(scores.take(np.flatnonzero(mask)))
+
+
+def _order_statistic(scores: Array, rank: int) -> Any:
+    """Return the score that has `rank` others before it in ascending order.
+
+    Of many scores a sample tells between which two the answer almost surely lies; where it is not so, or not known to
+    be so, all of them are partitioned.
+    """
+    step = len(scores) // _SAMPLE
+    if step >= 16:
+        sample = np.sort(scores[::step])
+        middle, spread = rank * len(sample) / len(scores), 2.0 * math.sqrt(len(sample))  # four standard deviations
+        first, last = math.floor(middle - spread), math.ceil(middle + spread)
+        left = sample[first] if first >= 0 else scores.min()
+        right = sample[last] if last < len(sample) else scores.max()
+        below = int(np.count_nonzero(scores < left))
+        near = scores.take(np.flatnonzero((scores >= left) & (scores <= right)))
+        if below <= rank < below + len(near):
+            scores, rank = near, rank - below
+    return np.partition(scores, rank)[rank]
+
+
+def _twice_won(positives: Array, negatives: Array) -> int:
     # Both sorted. Negatives below plus negatives not above a positive: twice the pairs won, a tie counting one.
-    total = len(positives) * len(negatives)
-    if len(positives) <= len(negatives):
-        twice = sum(int(np.searchsorted(negatives, positives, side).sum()) for side in ("left", "right"))
-    else:  # the shorter vector is searched for in the longer one
-        twice = 2 * total - sum(int(np.searchsorted(positives, negatives, side).sum()) for side in ("left", "right"))
-    return twice / (2 * total)
+    if len(positives) > len(negatives):  # the shorter vector is searched for in the longer one
+        return 2 * len(positives) * len(negatives) - _twice_won(negatives, positives)
+    below = np.searchsorted(negatives, positives, "left")
+    tied = np.flatnonzero(negatives.take(below, mode="clip") == positives)
+    not_above = np.searchsorted(negatives, positives.take(tied), "right")
+    return 2 * int(below.sum()) + int(not_above.sum()) - int(below.take(tied).sum())
 
 
 def _select_mass(scores: Array, weight: Array, share: float, *, highest: bool) -> tuple[Array, Array]:

@@ -21,6 +21,7 @@ from moreauc.report import Report, Section, rounded, to_json, versions
 
 ALL_METHODS = (*METHODS, "lightgbm", "xgboost")
 REGIONS: tuple[Region, ...] = ((0.5, 0.5), (0.6, 0.4))
+_INNER_FOLDS = 2
 _RECORD = ("region", "seed", "fold", "score", "inner_score", "options", "failures", "seconds")
 
 
@@ -50,7 +51,13 @@ class KeelStudy:
     def run(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Do what is missing in the folder `out`."""
         plan = Comparison(
-            self.methods, REGIONS, seeds=self.seeds, trials=self.trials, jobs=self.jobs, settings={"batch_size": 256}
+            self.methods,
+            REGIONS,
+            inner_folds=_INNER_FOLDS,
+            seeds=self.seeds,
+            trials=self.trials,
+            jobs=self.jobs,
+            settings={"batch_size": 256},
         )
         work: list[tuple[Task, str]] = []
         tables = {}

@@ -88,7 +88,7 @@ class LabelNoiseStudy:
         """Run, and write `report.json` and the page into `out`."""
         started = time.perf_counter()
         methods = noise_contestants()
-        plan = Comparison(methods, (REGION,), seeds=self.seeds, trials=self.trials, jobs=self.jobs)
+        plan = Comparison(methods, (REGION,), inner_folds=2, seeds=self.seeds, trials=self.trials, jobs=self.jobs)
         tables = {f"{seed} {flips}": noisy_table(seed, flips) for seed in range(self.seeds) for flips in FLIPS}
         work = [
             (Task(method, (REGION,), seed, 0), f"{seed} {flips}")

@@ -83,7 +83,7 @@ class ThresholdStudy:
             for rule, rate in RULES.items()
             for link in LINKS
         ]
-        plan = Comparison(variants, (REGION,), seeds=self.seeds, trials=self.trials, jobs=self.jobs)
+        plan = Comparison(variants, (REGION,), inner_folds=2, seeds=self.seeds, trials=self.trials, jobs=self.jobs)
         work = [(task, name) for name in tables for task in plan.tasks()]
         records = []
         for done, (number, found) in enumerate(run_tasks(work, tables, plan, jobs=self.jobs), 1):

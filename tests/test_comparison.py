@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+import os
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.model_selection import StratifiedKFold
+
+from moreauc.comparison import Comparison, Contestant, contestants, network
+from moreauc.comparison._run import Table, tune_and_test
+from moreauc.metrics import tpauc_score
+
+REGION = (0.5, 0.5)
+
+
+class Fake:
+    """Scores by one column; remembers what it was trained on."""
+
+    seen: ClassVar[list] = []
+
+    def __init__(self, options, region, seed):
+        self.options, self.region, self.seed = options, region, seed
+
+    def fit(self, X, y):
+        Fake.seen.append((self.options["column"], self.region, len(y), int(y.sum())))
+        if self.options["column"] == 3:
+            raise ValueError("scores must be finite, got nan")
+        return self
+
+    def decision_function(self, X):
+        return X[:, self.options["column"]]
+
+
+def fake(regional=False, columns=(0, 1, 2)):
+    return Contestant("fake", "Fake", regional, {"column": columns}, Fake)
+
+
+@pytest.fixture
+def table():
+    """Column 0 is noise, column 1 tells the class half the time, column 2 always; column 3 is for errors."""
+    random = np.random.default_rng(0)
+    y = (np.arange(150) % 5 == 0).astype(int)
+    X = random.normal(size=(150, 4))
+    X[:, 1] += 1.0 * y
+    X[:, 2] += 9.0 * y
+    Fake.seen = []
+    return X, y
+
+
+def test_the_best_trial_of_the_inner_folds_is_tested(table):
+    X, y = table
+    plan = Comparison([fake()], (REGION,), folds=5, inner_folds=3, trials=3)
+    result = plan.run(X, y)
+    assert [record["options"] for record in result.records] == [{"column": 2}] * 5
+    assert [record["score"] for record in result.records] == [1.0] * 5
+    # in each fold 3 trials x 3 inner folds of 80 rows, then once on all 120 rows of the training part
+    sizes = [entry[2] for entry in Fake.seen]
+    assert sizes == ([80] * 9 + [120]) * 5
+
+
+def test_the_test_rows_are_never_trained_on_or_tuned_by(table):
+    X, y = table
+    X[:, 0] = y  # would be perfect
+    train, test = next(iter(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y)))
+    X[train, 0] = -y[train]  # and is the opposite on the training rows
+    (record,) = tune_and_test(
+        Comparison([fake()], (REGION,), trials=3).tasks()[0], Table(X, y), Comparison([fake()], (REGION,), trials=3)
+    )
+    assert record["options"] == {"column": 2} and record["test_rows"] == test.tolist()
+
+
+def test_scores_are_the_metric_of_the_chosen_model_on_the_test_fold(table):
+    X, y = table
+    plan = Comparison([fake(columns=(1,))], ((0.5, 0.5), (0.2, 0.7)), folds=3, trials=4)
+    result = plan.run(X, y)
+    assert len(result.records) == 6
+    for record in result.records:
+        rows, (a, b) = record["test_rows"], record["region"]
+        assert record["score"] == tpauc_score(y[rows], X[rows, 1], min_tpr=a, max_fpr=b)
+    # one value for the only option: tried once, though four trials were allowed
+    assert len([entry for entry in Fake.seen if entry[2] == 100]) == 3  # one final training for both regions
+
+
+def test_methods_that_know_the_region_are_trained_for_each(table):
+    X, y = table
+    plan = Comparison([fake(regional=True)], ((0.5, 0.5), (0.2, 0.7)), folds=3, trials=2)
+    assert len(plan.tasks()) == 6
+    plan.run(X, y)
+    assert {entry[1] for entry in Fake.seen} == {(0.5, 0.5), (0.2, 0.7)}
+
+
+def test_a_trial_that_diverges_counts_as_the_worst(table):
+    X, y = table
+    result = Comparison([fake(columns=(3, 1))], (REGION,), folds=3, trials=2).run(X, y)
+    assert [record["options"] for record in result.records] == [{"column": 1}] * 3
+    assert [record["failures"] for record in result.records] == [1] * 3
+    with pytest.raises(ValueError, match="every trial of Fake diverged in fold 0"):
+        Comparison([fake(columns=(3,))], (REGION,), folds=3, trials=2).run(X, y)
+
+
+def test_errors_of_another_kind_are_passed_on(table):
+    X, y = table
+    X = X.astype(object)[:, :1]
+    with pytest.raises(IndexError):
+        Comparison([fake(columns=(2,))], (REGION,), folds=3, trials=1).run(X, y)
+
+
+def test_rows_ranks_and_joined_scores(table):
+    X, y = table
+    good = Contestant("good", "Good", False, {"column": (2,)}, Fake)
+    poor = Contestant("poor", "Poor", False, {"column": (0,)}, Fake)
+    seen = []
+    result = Comparison([poor, good], (REGION,), folds=3, seeds=2, trials=1).run(
+        X, y, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen == [(k, 12) for k in range(1, 13)]
+    first, second = result.rows
+    assert (first["title"], first["rank"]) == ("Poor", 2.0) and (second["title"], second["rank"]) == ("Good", 1.0)
+    assert len(first["scores"]) == 6 and first["mean"] == pytest.approx(np.mean(first["scores"]))
+    assert first["std"] == pytest.approx(np.std(first["scores"], ddof=1))
+    joined = result.scores()
+    assert tpauc_score(y, joined["Good"], min_tpr=0.5, max_fpr=0.5) == 1.0
+    assert not np.isnan(joined["Poor"]).any() and joined["Poor"].min() >= 0 and joined["Poor"].max() <= 1
+    plain = json.loads(json.dumps(result.to_dict()))
+    assert plain["positives"] == 30 and len(plain["records"]) == 12 and "test_rows" not in plain["records"][0]
+
+
+def test_draws_begin_with_the_defaults_and_go_round_all_values():
+    (sonx,) = contestants(["sonx"])
+    assert sonx.draw(0, seed=3) == {name: values[0] for name, values in sonx.grid.items()}
+    for name, values in sonx.grid.items():
+        for turn in range(3):
+            drawn = [sonx.draw(turn * len(values) + k, seed=1)[name] for k in range(len(values))]
+            assert sorted(map(str, drawn)) == sorted(map(str, values))
+    # losses share the learning rates and weight decays of a trial
+    (mb,) = contestants(["mb"])
+    for trial in range(9):
+        a, b = sonx.draw(trial, seed=2), mb.draw(trial, seed=2)
+        assert (a["lr"], a["weight_decay"], a["epochs"]) == (b["lr"], b["weight_decay"], b["epochs"])
+
+
+@pytest.mark.parametrize("name", ["sonx", "ce", "lightgbm", "xgboost"])
+def test_contestants_learn_a_frame_with_levels_and_missing_values(name):
+    X, y = make_classification(300, 6, weights=[0.8], flip_y=0, class_sep=2.0, random_state=0)
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    frame["level"] = pd.Categorical(np.where(X[:, 0] > 0, "high", "low"))
+    frame.loc[::7, "a"] = np.nan
+    (contestant,) = contestants([name], module="linear")
+    rows = np.arange(300)
+    scores = contestant.fit_and_score(contestant.draw(0, 0), REGION, frame, y, rows[:200], rows[200:], 0)
+    assert tpauc_score(y[200:], scores, min_tpr=0.5, max_fpr=0.5) > 0.6
+
+
+def test_variants_of_a_network():
+    plain, variant = network("sonx"), network("sonx", name="narrow", title="Narrow", grid={"widen": (0.0,)})
+    assert plain.title == "SONX" and variant.draw(5, 0)["widen"] == 0.0 and "gamma" not in variant.grid
+    made = variant.make(variant.draw(0, 0), (0.6, 0.4), 7)
+    assert made.loss_options == {"widen": 0.0} and made.random_state == 7 and made.max_fpr == 0.4
+    assert made.validation_fraction == 0.0
+
+
+def test_two_processes_give_what_one_gives():
+    X, y = make_classification(90, 4, weights=[0.7], flip_y=0, random_state=1)
+    options = {"folds": 2, "inner_folds": 2, "trials": 1, "settings": {"module": "linear"}}
+    alone = Comparison(["ce", "auc_sh"], (REGION,), **options).run(X, y)
+    both = Comparison(["ce", "auc_sh"], (REGION,), jobs=2, **options).run(X, y)
+    for a, b in zip(alone.records, both.records, strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"folds": 1}, "folds must be an integer of at least 2, got 1"),
+        ({"inner_folds": 1}, "inner_folds must be an integer of at least 2, got 1"),
+        ({"trials": 0}, "trials must be an integer of at least 1, got 0"),
+        ({"regions": ()}, r"regions must not be empty, got \(\)"),
+        ({"regions": ((1.0, 0.5),)}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
+        ({"methods": ["ce", "ce"]}, r"methods must be names without repeats, at least one, got \['ce', 'ce'\]"),
+        ({"methods": []}, r"methods must be names without repeats, at least one, got \[\]"),
+        ({"methods": ["forest"]}, r"names must be among .*'xgboost'\], got 'forest'"),
+    ],
+)
+def test_wrong_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        Comparison(**{"methods": ["ce"], **options})
+
+
+def test_wrong_labels(table):
+    X, _ = table
+    with pytest.raises(ValueError, match=r"y must be a vector of 0 and 1, got values \[0, 1, 2\]"):
+        Comparison([fake()], (REGION,)).run(X, np.arange(150) % 3)
+    few = np.zeros(150, dtype=int)
+    few[:8] = 1
+    with pytest.raises(ValueError, match=r"y must have enough positives for 5 folds with 3 inner ones.*got 8"):
+        Comparison([fake()], (REGION,)).run(X, few)
+
+
+def test_a_missing_booster_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'moreauc\[boosting\]'"):
+        contestants(["lightgbm"])
+
+
+def test_workers_only_work_in_workers():
+    from moreauc.comparison import _run
+
+    with pytest.raises(RuntimeError, match="for worker processes only"):
+        _run._work(None, "")
+    assert os.getpid()
