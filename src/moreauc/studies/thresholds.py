@@ -100,8 +100,11 @@ class ThresholdStudy:
             for link in LINKS
             for seed in range(self.seeds)
         ]
-        with ProcessPoolExecutor(self.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-            objectives = list(pool.map(reach, *zip(*runs, strict=True)))
+        if self.jobs == 1:
+            objectives = [reach(*run) for run in runs]
+        else:
+            with ProcessPoolExecutor(self.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+                objectives = list(pool.map(reach, *zip(*runs, strict=True)))
         held_out = _held_out(variants, list(tables), records)
         results: dict[str, Any] = {
             "region": REGION,
