@@ -561,3 +561,11 @@ def test_every_option_in_the_docs_exists(command):
     section = next(part for part in sections if part.startswith(f"`moreauc {command}`"))
     named = set(re.findall(r"--[a-z][a-z-]*", section))
     assert named == options_of(command) - {"--help"}
+
+
+def test_every_option_of_the_studies_in_the_docs_exists():
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    section = next(part for part in re.split(r"^## ", page, flags=re.MULTILINE) if part.startswith("`moreauc study th"))
+    for line in re.findall(r"^moreauc (study [a-z-]+)(.*)$", section, flags=re.MULTILINE):
+        assert set(re.findall(r"--[a-z][a-z-]*", line[1])) <= options_of(line[0])
+    assert "--report" in options_of("study keel")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import ClassVar
 
 import numpy as np
@@ -129,18 +128,42 @@ def test_rows_ranks_and_joined_scores(table):
     assert plain["positives"] == 30 and len(plain["records"]) == 12 and "test_rows" not in plain["records"][0]
 
 
-def test_draws_begin_with_the_defaults_and_go_round_all_values():
+def test_draws_begin_with_the_defaults_and_are_all_different():
+    for contestant in contestants(["sonx", "ce", "ce_weighted", "sota_s", "lightgbm", "xgboost"]):
+        for seed in range(5):
+            drawn = contestant.draw(8, seed)
+            assert drawn[0] == {name: values[0] for name, values in contestant.grid.items()}
+            assert all(one not in drawn[:number] for number, one in enumerate(drawn)) and len(drawn) == 8
+            assert drawn == contestant.draw(8, seed) and drawn[:5] == contestant.draw(5, seed)
+    assert len(fake().draw(10, 0)) == 3  # the grid has no more
+
+
+def test_draws_go_round_all_values_and_do_not_tie_options_together():
     (sonx,) = contestants(["sonx"])
-    assert sonx.draw(0, seed=3) == {name: values[0] for name, values in sonx.grid.items()}
-    for name, values in sonx.grid.items():
-        for turn in range(3):
-            drawn = [sonx.draw(turn * len(values) + k, seed=1)[name] for k in range(len(values))]
-            assert sorted(map(str, drawn)) == sorted(map(str, values))
+    assert {options["lr"] for options in sonx.draw(4, seed=0)} == set(sonx.grid["lr"])
+    pairs = [(o["surrogate"], o["gamma"]) for seed in range(40) for o in sonx.draw(8, seed)[1:]]
+    counts = [pairs.count(pair) for pair in set(pairs)]
+    assert len(counts) == 4 and min(counts) > len(pairs) / 8
     # losses share the learning rates and weight decays of a trial
     (mb,) = contestants(["mb"])
-    for trial in range(9):
-        a, b = sonx.draw(trial, seed=2), mb.draw(trial, seed=2)
+    for a, b in zip(sonx.draw(6, seed=2), mb.draw(6, seed=2), strict=True):
         assert (a["lr"], a["weight_decay"], a["epochs"]) == (b["lr"], b["weight_decay"], b["epochs"])
+
+
+def test_a_model_that_ties_everything_is_not_chosen(table):
+    """One score for all rows gets 1/2 from the metric, and more than a poor but honest model."""
+    X, y = table
+    X[:, 3] = 0.0
+
+    class Flat(Fake):
+        def fit(self, X, y):
+            return self
+
+    assert tpauc_score(y, X[:, 3], min_tpr=0.5, max_fpr=0.5) == 0.5
+    assert 0.0 < tpauc_score(y, X[:, 1], min_tpr=0.5, max_fpr=0.5) < 0.5
+    flat = Contestant("flat", "Flat", False, {"column": (3, 1)}, Flat)
+    result = Comparison([flat], (REGION,), folds=3, inner_folds=2, trials=2).run(X, y)
+    assert [record["options"] for record in result.records] == [{"column": 1}] * 3
 
 
 @pytest.mark.parametrize("name", ["sonx", "ce", "lightgbm", "xgboost"])
@@ -151,14 +174,14 @@ def test_contestants_learn_a_frame_with_levels_and_missing_values(name):
     frame.loc[::7, "a"] = np.nan
     (contestant,) = contestants([name], module="linear")
     rows = np.arange(300)
-    scores = contestant.fit_and_score(contestant.draw(0, 0), REGION, frame, y, rows[:200], rows[200:], 0)
+    scores = contestant.fit_and_score(contestant.draw(1, 0)[0], REGION, frame, y, rows[:200], rows[200:], 0)
     assert tpauc_score(y[200:], scores, min_tpr=0.5, max_fpr=0.5) > 0.6
 
 
 def test_variants_of_a_network():
     plain, variant = network("sonx"), network("sonx", name="narrow", title="Narrow", grid={"widen": (0.0,)})
-    assert plain.title == "SONX" and variant.draw(5, 0)["widen"] == 0.0 and "gamma" not in variant.grid
-    made = variant.make(variant.draw(0, 0), (0.6, 0.4), 7)
+    assert plain.title == "SONX" and variant.draw(5, 0)[4]["widen"] == 0.0 and "gamma" not in variant.grid
+    made = variant.make(variant.draw(1, 0)[0], (0.6, 0.4), 7)
     assert made.loss_options == {"widen": 0.0} and made.random_state == 7 and made.max_fpr == 0.4
     assert made.validation_fraction == 0.0
 
@@ -211,4 +234,3 @@ def test_workers_only_work_in_workers():
 
     with pytest.raises(RuntimeError, match="for worker processes only"):
         _run._work(None, "")
-    assert os.getpid()

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from moreauc.cli import app
 from moreauc.data import keel
 from moreauc.data.keel import KEEL_SETS, data_folder, load_keel
-from moreauc.studies import KeelStudy
 from moreauc.studies.keel import REGIONS, read_results, summary
 
 RUNNER = CliRunner()
@@ -94,6 +93,8 @@ def test_the_study_does_what_is_missing_and_makes_tables(small):
     report = json.loads((out / "report.json").read_text())
     assert {cell["method"] for cell in report["cells"]} == {"sonx", "lightgbm", "xgboost"}
     assert "SONX against each" in result.output
+    other = RUNNER.invoke(app, [*base[:-6], "--trials", "2", *base[-4:], "--methods", "sonx"])
+    assert other.exit_code == 2 and "yeast5-sonx.json must be of the plan" in other.output
     (out / "yeast5-sonx.json").unlink()
     RUNNER.invoke(app, [*base, "--methods", "sonx"], catch_exceptions=False)
     again = json.loads((out / "yeast5-sonx.json").read_text())["records"]
@@ -108,39 +109,51 @@ def test_an_empty_folder_is_named(tmp_path):
     assert "must have results of a run" in result.output
 
 
-def entry(name, method, scores):
+def entry(name, method, scores, other=None):
+    """Results of a method on a set: two seeds of five folds in the first region, and in the second."""
     records = [
-        {"region": list(region), "seed": 0, "fold": k, "score": s, "seconds": 1.0}
-        for region in REGIONS
-        for k, s in enumerate(scores)
+        {"region": list(region), "seed": seed, "fold": fold, "score": values[5 * seed + fold], "seconds": 1.0}
+        for region, values in zip(REGIONS, (scores, scores if other is None else other), strict=True)
+        for seed in range(2)
+        for fold in range(5)
     ]
-    return {"set": name, "method": method, "versions": {"torch": "x"}, "records": records}
+    return {"set": name, "method": method, "versions": {"torch": "x"}, "records": records[::-1]}
 
 
-def test_the_summary_by_hand(tmp_path):
+def test_the_summary_by_hand():
+    spread = [0.4, 0.5, 0.6, 0.7, 0.8, 0.5, 0.6, 0.7, 0.8, 0.9]
     results = [
-        entry("yeast5", "sonx", [0.9] * 5),
-        entry("yeast5", "ce", [0.8, 0.8, 0.8, 0.8, 0.8]),
-        entry("vowel0", "sonx", [0.5] * 5),
-        entry("vowel0", "ce", [0.4, 0.5, 0.6, 0.7, 0.8]),
+        entry("yeast5", "sonx", [0.9] * 10, [0.7] * 10),
+        entry("yeast5", "ce", [0.8] * 10, [0.7] * 10),
+        entry("vowel0", "sonx", [0.5] * 10),
+        entry("vowel0", "ce", spread, [0.1] * 10),
+        entry("segment0", "ce", [0.1] * 10),  # SONX is missing there: no ranks
     ]
     found = summary(results)
-    cell = next(c for c in found["cells"] if c["set"] == "vowel0" and c["method"] == "ce")
-    assert cell["mean"] == pytest.approx(0.6) and cell["rank"] == 1.0
-    assert cell["std"] == pytest.approx(np.std([0.4, 0.5, 0.6, 0.7, 0.8], ddof=1))
-    ranks = {e["method"]: e["all"] for e in found["ranks"]}
-    assert ranks == {"sonx": 1.5, "ce": 1.5}
+    assert found["left_out"] == ["segment0"] and {cell["set"] for cell in found["cells"]} == {"yeast5", "vowel0"}
+    cells = {(cell["set"], cell["method"], tuple(cell["region"])): cell for cell in found["cells"]}
+    cell = cells["vowel0", "ce", REGIONS[0]]
+    assert cell["mean"] == pytest.approx(0.65) and cell["rank"] == 1.0
+    assert cell["std"] == pytest.approx(np.std(spread, ddof=1))
+    assert cell["std_of_seeds"] == pytest.approx(np.std([0.6, 0.7], ddof=1))
+    assert cells["vowel0", "ce", REGIONS[1]]["rank"] == 2.0
+    assert cells["yeast5", "ce", REGIONS[1]]["rank"] == 1.5  # a tie
+    ranks = {e["method"]: e for e in found["ranks"]}
+    assert ranks["sonx"][str(REGIONS[0])] == 1.5 and ranks["sonx"][str(REGIONS[1])] == 1.25
+    assert ranks["sonx"]["all"] == pytest.approx((1 + 2 + 1.5 + 1) / 4)
     (against,) = found["sonx_against"]
-    assert (against["better"], against["equal"], against["worse"]) == (2, 0, 2)
-    assert against["mean_difference"] == pytest.approx(0.0)
+    assert (against["better"], against["equal"], against["worse"]) == (2, 1, 1)
+    assert against["mean_difference"] == pytest.approx((0.1 - 0.15 + 0.0 + 0.4) / 4)
 
 
 def test_reading_keeps_the_order_of_sets_and_methods(tmp_path):
     for name, method in [("yeast5", "ce"), ("segment0", "xgboost"), ("yeast5", "sonx")]:
-        (tmp_path / f"{name}-{method}.json").write_text(json.dumps(entry(name, method, [0.5])))
+        (tmp_path / f"{name}-{method}.json").write_text(json.dumps(entry(name, method, [0.5] * 10)))
     assert [(e["set"], e["method"]) for e in read_results(tmp_path)] == [
         ("segment0", "xgboost"),
         ("yeast5", "sonx"),
         ("yeast5", "ce"),
     ]
-    assert KeelStudy(seeds=2).seeds == 2
+    (tmp_path / "a-b.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"must have nothing but results, got a-b\.json"):
+        read_results(tmp_path)

@@ -273,9 +273,8 @@ def test_second_derivatives_are_refused(method: Method) -> None:
         max_fpr=1.0,
         method=method,
     )
-    (gradient,) = torch.autograd.grad(psi.square().sum(), positive, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+    with pytest.raises(RuntimeError, match="can be differentiated once only"):
+        torch.autograd.grad(psi.square().sum(), positive, create_graph=True)
 
 
 @pytest.mark.parametrize(

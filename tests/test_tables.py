@@ -124,3 +124,12 @@ def test_theory_gamma_arguments(arguments, message):
 
 def test_theory_gamma_of_a_full_batch_is_that_of_storm():
     assert theory_gamma(7, 7, 0.3) == pytest.approx(0.7)
+
+
+def test_a_state_that_does_not_fit_leaves_the_table_incomplete():
+    full = EstimatorTable(2, rule=UpdateRule("test", 0.5), initial=1.0)
+    table = EstimatorTable(3, rule=UpdateRule("test", 0.5))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        table.load_state_dict(full.state_dict())
+    index, now = torch.tensor([1]), torch.tensor([[7.0]])
+    assert torch.equal(table.read(index, fill=now), now)

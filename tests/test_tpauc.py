@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import oracles
 import pytest
 import torch
@@ -227,3 +228,44 @@ def test_wrong_arguments(options, message):
 def test_wrong_training_labels(labels):
     with pytest.raises(ValueError, match="TPAUCLoss: labels must"):
         TPAUCLoss(torch.tensor(labels), min_tpr=0.5, max_fpr=0.5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_second_derivatives_are_refused(training):
+    """A gradient penalty through the loss would lack the loss's own curvature; an error is better than that."""
+    weight = torch.ones((), requires_grad=True)
+    loss = make().train(training)(weight.square() * BATCH["scores"], BATCH["labels"], BATCH["index"])
+    with pytest.raises(RuntimeError, match="can be differentiated once only"):
+        torch.autograd.grad(loss, weight, create_graph=True)
+
+
+def test_a_wider_type_that_came_before_does_not_break_the_quantile_rule():
+    criterion = make(threshold_lr=(1.0, 0.1))
+    criterion(BATCH["scores"].double(), BATCH["labels"], BATCH["index"])
+    criterion.threshold_lr = "quantile"
+    criterion(**BATCH)
+    assert criterion.s.dtype == torch.float64
+
+
+def test_a_threshold_that_runs_away_is_an_error_before_anything_is_written():
+    criterion = make(threshold_lr=(0.0, 1e39))
+    before = {name: value.clone() for name, value in criterion.state_dict().items()}
+    with pytest.raises(ValueError, match="the updated threshold"):
+        criterion(**BATCH)
+    assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "make_labels", [np.array, lambda y: np.array(y)[::-1][::-1], lambda y: np.array(y, dtype=">i4")]
+)
+def test_labels_may_be_arrays_of_any_make(make_labels):
+    labels = make_labels([1, 0, 0, 1])
+    labels.flags.writeable = False
+    criterion = TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
+    assert criterion.num_positives == 2
+
+
+@pytest.mark.parametrize("labels", [None, "0110", [object(), 1], np.array([1, None], dtype=object)])
+def test_labels_that_are_no_numbers(labels):
+    with pytest.raises(ValueError, match="TPAUCLoss: labels must"):
+        TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)

@@ -114,6 +114,18 @@ def test_the_best_validation_score_is_kept_and_restored():
     assert all(torch.equal(value, scores[-1][1][name]) for name, value in last.state_dict().items())
 
 
+def test_a_model_that_ties_everything_is_not_kept():
+    """It gets 1/2 from the metric, more than the honest epochs of a hard problem."""
+    torch.manual_seed(0)
+    x, y = torch.randn(200, 3), (torch.arange(200) % 5 == 0).long()
+    x[:, 0] += 0.3 * y
+    model = nn.Linear(3, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    history = fit(model, TPAUCLoss(y, **REGION), batches(x, y), validation=TensorBatches(x, y), epochs=3, lr=0.1)
+    assert history.best_epoch >= 0 and history.best_score < 0.5 and model.weight.abs().max() > 0
+
+
 def test_weights_before_the_first_epoch_may_be_the_best():
     x, y = make_data()
     model = nn.Linear(4, 1)
@@ -270,6 +282,19 @@ def test_a_callback_may_stop_the_run_and_change_step_sizes():
     assert len(history.rows) == 3 and criterion.threshold_lr == (0.25, 0.25)
 
 
+def test_stopping_in_the_warm_start_ends_the_run():
+    x, y = make_data()
+
+    class Stop(Callback):
+        def on_epoch(self, state):
+            state.stop = True
+
+    history = fit(
+        make_model(), TPAUCLoss(y, **REGION), batches(x, y), epochs=2, warm_start_epochs=3, callbacks=[Stop()]
+    )
+    assert [row["phase"] for row in history.rows] == ["warm start"]
+
+
 def test_milestones_default_to_the_thirds():
     x, y = make_data()
     recorder = Recorder()
@@ -328,6 +353,7 @@ def test_needs_previous_follows_gamma():
         ({"milestones": [0]}, "milestones must be an integer of at least 1, got 0"),
         ({"lr_factor": 0.0}, r"lr_factor must be a number in \(0, inf\), got 0.0"),
         ({"proximal": -1.0}, r"proximal must be a number in \[0, inf\), got -1.0"),
+        ({"patience": 2}, "patience must be None without validation, got 2"),
         ({"patience": 0}, "patience must be an integer of at least 1, got 0"),
         ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({"min_tpr": 1.0, "validation": True}, r"min_tpr must be a number in \[0, 1\), got 1.0"),

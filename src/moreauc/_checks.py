@@ -125,9 +125,21 @@ def check_index(owner: str, name: str, index: Any, size: int, *, length: int, un
     return rows
 
 
+def as_labels(owner: str, labels: Any) -> Tensor:
+    """Return `labels` as a tensor; arrays of any layout are copied, since torch takes neither all of them nor views."""
+    if isinstance(labels, Tensor):
+        return labels
+    try:
+        array = np.array(labels)
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+    except (TypeError, ValueError) as error:
+        kind = type(labels).__name__
+        raise ValueError(f"{owner}: labels must be a vector of 0 and 1, got a {kind} of other things") from error
+
+
 def check_labels(owner: str, labels: Any, *, both: bool = True) -> Tensor:
     """Return `labels` as an int64 vector of 0 and 1 that holds both, or either if not `both`."""
-    values: Tensor = torch.as_tensor(labels)
+    values = as_labels(owner, labels)
     check_shape(owner, "labels", values, [("n",)])
     strange = values[(values != 0) & (values != 1)]
     if strange.numel():

@@ -264,6 +264,9 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"{_OWNER}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
         if self.loss_options is not None and not isinstance(self.loss_options, Mapping):
             raise ValueError(f"{_OWNER}: loss_options must be a dictionary or None, got {self.loss_options!r}")
+        for key in self.loss_options or {}:
+            if not isinstance(key, str) or key in ("name", "labels", "min_tpr", "max_fpr"):
+                raise ValueError(f"{_OWNER}: loss_options must not hold {key!r}, which is given elsewhere or no name")
         if self.module not in ("mlp", "linear") and not callable(self.module):
             raise ValueError(
                 f"{_OWNER}: module must be 'mlp', 'linear', a module or a function that makes one, got {self.module!r}"

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from moreauc._checks import check_floating, check_real, check_same_shape, check_shape
 from moreauc._sorted_pairs import Kernel, SortedPairs
@@ -123,6 +122,12 @@ def _slope(active: Tensor, total: float, dtype: torch.dtype) -> Tensor:
     return (1.0 - active.double() / total).to(dtype)
 
 
+def refuse_second_derivatives() -> None:
+    """Raise inside a backward that autograd records: what it recorded would lack a part, silently."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("losses over pairs can be differentiated once only; call without create_graph=True")
+
+
 def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surrogate) -> Method:
     can_sort = surrogate.non_decreasing and surrogate.piecewise_polynomial in (1, 2)
     if method == "auto":
@@ -163,8 +168,8 @@ class _Differentiable(Function):
         return psi, active
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_psi: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
         if grad_psi is None:
             return 6 * (None,)
         return *ctx.pull(ctx.saved_tensors, grad_psi), None, None, None, None

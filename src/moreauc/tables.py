@@ -1,7 +1,7 @@
 r"""The per-block memory of the algorithms: one row for each block, visited a few at a time.
 
 A table is an `nn.Module` whose state is buffers, so checkpoints, `.to()`, copies and pickles carry it. The cost of a
-step is that of the visited rows; nothing is ever done to the whole table.
+step is that of the visited rows; the table itself never looks at the others.
 """
 
 from __future__ import annotations
@@ -151,10 +151,8 @@ class EstimatorTable(nn.Module):
         saved = state_dict.get(prefix + "values")
         if isinstance(saved, Tensor):
             self._widen(saved.dtype)
-        visited = state_dict.get(prefix + "visited")
-        if isinstance(visited, Tensor):
-            self._complete = bool(visited.all())
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self._complete = bool(self.visited.all())  # of what was loaded, which may be nothing after an error
 
     def extra_repr(self) -> str:
         """Show the size and the rule."""

@@ -18,6 +18,7 @@ from moreauc._checks import check_count, check_real
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.history import History
 from moreauc.metrics import tpauc_score
+from moreauc.metrics.ranking import ranks_with_ties_lost
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 __all__ = ["fit", "predict_scores", "train_step"]
@@ -79,7 +80,8 @@ def fit(
         min_tpr: region of the validation score; None for the criterion's own `min_tpr`.
         max_fpr: as `min_tpr`.
         keep_best: whether to end with the weights of the best validation score (the later one of equals) instead of
-            the last ones. The criterion keeps its last state.
+            the last ones. Ties between a positive and a negative count as lost for this choice, or a model that gives
+            all rows one score would look good. The criterion keeps its last state.
         patience: end the run after so many epochs without a better validation score; None to run all.
         seed: seed of dropout and the like; None to go on with the global random state.
         device: where to train; model and criterion are moved there. None to stay where the model is.
@@ -111,6 +113,8 @@ def fit(
     check_real(_OWNER, "proximal", proximal, low=0.0)
     if patience is not None:
         check_count(_OWNER, "patience", patience)
+    if patience is not None and validation is None:
+        raise ValueError(f"{_OWNER}: patience must be None without validation, got {patience}")
     if milestones is None:
         milestones = sorted({epochs // 3, 2 * epochs // 3} - {0})
     for milestone in milestones:
@@ -148,6 +152,8 @@ def fit(
                     model, _CrossEntropy(), new_optimizer(), "warm start", warm_start_epochs, history=history
                 )
                 _run(state, train, hooks)
+                if state.stop:
+                    return history
             state = TrainState(model, criterion, new_optimizer(), "train", epochs, history=history)
             if judge is not None:
                 judge.look(state, epoch=-1)
@@ -266,6 +272,7 @@ class _Judge:
         self._max_fpr = check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
         self._best: dict[str, Tensor] = {}
+        self._merit = -1.0  # of the best weights: the score with ties lost, or a constant model would look good
         self._improved = -1  # the last epoch with a higher score than any before
 
     def look(self, state: TrainState, epoch: int) -> float:
@@ -277,16 +284,19 @@ class _Judge:
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the region is empty is an error here
-            score = tpauc_score(labels.numpy(), scores.numpy(), min_tpr=self._min_tpr, max_fpr=self._max_fpr)
+            region = {"min_tpr": self._min_tpr, "max_fpr": self._max_fpr}
+            score = tpauc_score(labels.numpy(), scores.numpy(), **region)
+            merit = tpauc_score(labels.numpy(), ranks_with_ties_lost(labels.numpy(), scores.numpy()), **region)
         if math.isnan(score):
             raise ValueError(
                 f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
                 f"positives and {int((labels == 0).sum())} negatives"
             )
         history = state.history
-        if history.best_score is None or score > history.best_score:
+        if merit > self._merit:
             self._improved = epoch
-        if history.best_score is None or score >= history.best_score:
+        if merit >= self._merit:
+            self._merit = merit
             history.best_score, history.best_epoch = score, epoch
             if self._keep_best:
                 self._best = {name: value.detach().clone() for name, value in state.model.state_dict().items()}

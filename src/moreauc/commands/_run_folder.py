@@ -36,6 +36,9 @@ def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
         return
     if not force:
         raise OutputError(f"{path}: the folder is not empty; choose another --out, or replace its report with --force")
+    for name in (MODEL, PAGE, NUMBERS, LOG):
+        if (path / name).is_dir():
+            raise OutputError(f"{path / name}: is a folder, and a file of the results has that name")
     if not with_model and (path / MODEL).exists():
         raise OutputError(
             f"{path}: holds a model, which a report of this command does not belong to; choose another --out"
@@ -50,9 +53,10 @@ def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator
     `path` is as before. With `force` only files of the same names are replaced. Messages of the library and warnings
     go to the log in the folder, with their times.
     """
+    path = Path(os.path.abspath(path))  # without "..", which might go through a folder that is still to be made
     check_free(path, force=force, with_model=with_model)
     created = _make_parents(path)
-    part = path.absolute().parent / f".{path.absolute().name}.{secrets.token_hex(4)}.part"
+    part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
     try:
         part.mkdir()
         with _log_to(part / LOG):

@@ -30,6 +30,8 @@ def predict(
     check_table_path(out)
     if out.is_dir():
         raise OutputError(f"{out}: is a folder, --out needs a file")
+    if out.exists() and data.exists() and out.samefile(data):
+        raise OutputError(f"{out}: is the table to be scored; choose another --out")
     if out.exists() and not force:
         raise OutputError(f"{out}: the file exists; choose another --out, or replace it with --force")
     if not out.absolute().parent.is_dir():

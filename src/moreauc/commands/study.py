@@ -64,7 +64,7 @@ def keel(
     sets: Annotated[str | None, typer.Option(help="Names of tables with commas; all by default.")] = None,
     methods: Annotated[str | None, typer.Option(help="Names of methods with commas; all by default.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other folds.")] = 5,
-    trials: Trials = 6,
+    trials: Trials = 4,
     jobs: Jobs = 2,
     report_only: Annotated[bool, typer.Option("--report", help="Only make the tables from what is there.")] = False,
 ) -> None:
@@ -82,8 +82,8 @@ def keel(
 @app.command()
 def label_noise(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/label_noise"),
-    seeds: Annotated[int, typer.Option(min=2, help="Tables drawn.")] = 10,
-    trials: Trials = 6,
+    seeds: Annotated[int, typer.Option(min=2, help="Tables drawn.")] = 6,
+    trials: Trials = 4,
     jobs: Jobs = 2,
 ) -> None:
     """Measure what mislabelled training rows do to SONX, cross entropy and SOTA-s."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,33 +63,44 @@ class Contestant:
     grid: Mapping[str, tuple[Any, ...]]
     make: Callable[[Options, Region, int], Any]
 
-    def draw(self, trial: int, seed: int) -> Options:
-        """Return the options of a trial: the defaults first, then drawn from the grid.
+    def draw(self, trials: int, seed: int) -> list[Options]:
+        """Return the options of so many trials, no two the same: the defaults, then draws from the grid.
 
-        The draw of an option depends on its name, the trial and the seed only: the networks of all losses meet the
-        same learning rates and weight decays. The values of an option come in random order, and all of them before any
-        comes again.
+        The values of an option come in random order, all of them before any comes again (of three or more values the
+        default comes last in the first turn, having been tried). The order depends on the name of the option and the
+        seed only, so that the networks of all losses meet the same learning rates and weight decays, as long as none
+        draws the same twice. There are fewer trials where the grid has no more.
         """
-        options = {}
-        for name, values in self.grid.items():
-            turn, place = divmod(trial, len(values))
-            order = np.random.default_rng([seed, turn, *name.encode()]).permutation(len(values))
-            if turn == 0:
-                order = np.concatenate([[0], order[order != 0]])
-            options[name] = values[int(order[place])]
-        return options
+        found = [{name: values[0] for name, values in self.grid.items()}]
+        queues: dict[str, list[Any]] = {name: [] for name in self.grid}
+        randoms = {name: np.random.default_rng([seed, *name.encode()]) for name in self.grid}
+        size = math.prod(len(values) for values in self.grid.values())
+        while len(found) < min(trials, size):
+            options = {}
+            for name, values in self.grid.items():
+                if not queues[name]:
+                    order = randoms[name].permutation(len(values)).tolist()
+                    if len(found) == 1 and len(values) > 2:
+                        order = [number for number in order if number] + [0]
+                    queues[name] = order
+                options[name] = values[queues[name].pop(0)]
+            if options not in found:
+                found.append(options)
+        return found
 
     def fit_and_score(
         self, options: Options, region: Region, X: Any, positive: NDArray[Any], rows: Any, others: Any, seed: int
     ) -> NDArray[Any]:
         """Train on `rows` of the table and return the scores of `others`."""
         estimator = self.make(options, region, seed)
-        estimator.fit(_take(X, rows), positive[rows])
-        scores: NDArray[Any]
-        if hasattr(estimator, "decision_function"):
-            scores = estimator.decision_function(_take(X, others))
-        else:
-            scores = estimator.predict_proba(_take(X, others))[:, 1]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # trees have much to say about small tables
+            estimator.fit(_take(X, rows), positive[rows])
+            scores: NDArray[Any]
+            if hasattr(estimator, "decision_function"):
+                scores = estimator.decision_function(_take(X, others))
+            else:
+                scores = estimator.predict_proba(_take(X, others))[:, 1]
         return scores
 
 
@@ -140,7 +153,7 @@ def network(
 
     Example:
         >>> variant = network("sonx", name="slow", title="SONX, slow", grid={"threshold_lr": (0.1,)})
-        >>> variant.draw(0, seed=0)["threshold_lr"]
+        >>> variant.draw(1, seed=0)[0]["threshold_lr"]
         0.1
     """
     preset = METHODS[method]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from moreauc._checks import check_count, floor_count
 from moreauc.comparison._contestants import Contestant, Options, Region, contestants
 from moreauc.metrics import tpauc_score
 from moreauc.metrics._inputs import check_region
+from moreauc.metrics.ranking import ranks_with_ties_lost
 
 _OWNER = "Comparison"
 _DEFAULT = ("sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly", "sota_s")
@@ -32,8 +32,9 @@ class Comparison:
 
     For each seed the rows are cut into stratified folds. In each fold every method has the same number of trials: its
     default options, then options drawn from its grid. A trial is judged by its mean TPAUC over inner stratified folds
-    of the training rows; the best trial (the first of equals) is trained again on all of them and scores the test
-    rows, which nothing was chosen by. Networks train without early choice; their epochs are among the options.
+    of the training rows, ties lost (a model that gives all rows one score must not look good); the best trial (the
+    first of equals) is trained again on all of them and scores the test rows, which nothing was chosen by. Networks
+    train without early choice; their epochs are among the options.
 
     Args:
         methods: keys of :data:`moreauc.optim.presets.METHODS`, "lightgbm", "xgboost", or contestants of your own.
@@ -264,7 +265,7 @@ def tune_and_test(task: Task, table: Table, plan: Comparison) -> list[dict[str, 
     train, test = table.split_rows(plan.folds, task.seed, task.fold)
     inner = StratifiedKFold(plan.inner_folds, shuffle=True, random_state=task.seed)
     parts = [(train[a], train[b]) for a, b in inner.split(train, positive[train])]
-    options = _distinct([task.contestant.draw(trial, task.seed) for trial in range(plan.trials)])
+    options = task.contestant.draw(plan.trials, task.seed)
     means = np.array([_inner_scores(task, option, table, parts) for option in options])  # (trials, regions)
     failures = int(np.isnan(means).any(axis=1).sum())
     means = np.where(np.isnan(means), -1.0, means)
@@ -301,11 +302,6 @@ def tune_and_test(task: Task, table: Table, plan: Comparison) -> list[dict[str, 
     return [record | {"seconds": spent} for record in records]
 
 
-def _distinct(options: list[Options]) -> list[Options]:
-    """Drop repeats: a small grid may be drawn from twice."""
-    return [option for number, option in enumerate(options) if option not in options[:number]]
-
-
 def _inner_scores(task: Task, option: Options, table: Table, parts: Sequence[Any]) -> list[float]:
     """Return the mean score over the inner folds in each region, NaN where training diverged."""
     scores = []
@@ -314,18 +310,17 @@ def _inner_scores(task: Task, option: Options, table: Table, parts: Sequence[Any
         if values is None:
             return [math.nan] * len(task.regions)
         labels = table.positive[others]
-        scores.append([tpauc_score(labels, values, min_tpr=a, max_fpr=b) for a, b in task.regions])
+        ranks = ranks_with_ties_lost(labels, values)
+        scores.append([tpauc_score(labels, ranks, min_tpr=a, max_fpr=b) for a, b in task.regions])
     return [float(mean) for mean in np.mean(scores, axis=0)]
 
 
 def _scores(task: Task, option: Options, region: Region, table: Table, rows: Any, others: Any) -> NDArray[Any] | None:
     """Return the scores of `others` by a model of `rows`, or None where the training diverged."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # trees have much to say about small tables
-        try:
-            scores = task.contestant.fit_and_score(option, region, table.X, table.positive, rows, others, task.seed)
-        except ValueError as error:
-            if "finite" not in str(error):
-                raise
-            return None
+    try:
+        scores = task.contestant.fit_and_score(option, region, table.X, table.positive, rows, others, task.seed)
+    except ValueError as error:
+        if "finite" not in str(error):
+            raise
+        return None
     return scores if np.isfinite(scores).all() else None

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from moreauc._checks import check_device, check_floating, check_same_shape, check_shape
+from moreauc.pairs import refuse_second_derivatives
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -72,8 +72,8 @@ class _WithGradient(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
         (gradient,) = ctx.saved_tensors
         return grad * gradient, None, None
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from moreauc._checks import (
+    as_labels,
     check_device,
     check_finite,
     check_floating,
@@ -84,7 +85,7 @@ class LabelledCriterion(Criterion):
         check_floating(owner, "scores", scores)
         check_shape(owner, "scores", scores, [("B",)])
         check_device(owner, "scores", scores, self.position.device)
-        labels = torch.as_tensor(labels)
+        labels = as_labels(owner, labels)
         check_shape(owner, "labels", labels, [tuple(scores.shape)])
         index = check_index(owner, "index", index, len(self.position), length=len(scores), unique=self.training)
         rows = self.position.index_select(0, index.to(self.position.device))

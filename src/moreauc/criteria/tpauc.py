@@ -75,7 +75,7 @@ class TPAUCLoss(PairCriterion):
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,
-            which :class:`~moreauc.estimator.TPAUCClassifier` uses. docs/thresholds.md has the measurements.
+            which :class:`~moreauc.estimator.TPAUCClassifier` uses. docs/tpauc.md compares them.
         initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
 
     Attributes:
@@ -220,10 +220,11 @@ class TPAUCLoss(PairCriterion):
             above = excess.gt_(0) / alpha  # d f / d u; d f / d s' is 1 minus this
             moved = thresholds.moved(slope, above)
             results = {"the loss": value, "the updated row": new, "the updated threshold": moved}
+            results["the updated threshold over the positives"] = thresholds.stepped(above)
             check_finite(self._owner, scores=batch.scores, previous_scores=before, **results)  # one wait for all
             gradient = self._gradient(batch, h, pull(above.to(h.dtype) / len(rows)))
             self.table_u.write(rows, row, new)
-            thresholds.write(moved, above)
+            thresholds.write(moved, results["the updated threshold over the positives"])
         return with_gradient(batch.scores, value, gradient)
 
     def _psi(self, positive: Tensor, negative: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Pull]:
@@ -266,18 +267,22 @@ class _Thresholds:
     def moved(self, slope: Tensor, above: Tensor) -> Tensor:
         r"""Return the thresholds of the batch's positives after the step, shape `(B1, 1)` (line 5)."""
         if isinstance(self.loss.threshold_lr, str):
-            return self.s.unsqueeze(1)
+            return self.s.unsqueeze(1).to(torch.promote_types(self.s.dtype, self.held.dtype))
         eta = self.loss.threshold_lr[0]
         return self.held - (eta / len(self.rows) * slope * above).unsqueeze(1).to(self.held.dtype)
 
-    def write(self, moved: Tensor, above: Tensor) -> None:
+    def stepped(self, above: Tensor) -> Tensor:
+        """Return the threshold over the positives after its step (line 6); by quantiles it is found at the end."""
+        if isinstance(self.loss.threshold_lr, str):
+            return self.s_prime
+        return self.s_prime - self.loss.threshold_lr[1] * (1.0 - above.mean())
+
+    def write(self, moved: Tensor, prime: Tensor) -> None:
         """End the iteration; the rows have been written."""
         loss = self.loss
-        if isinstance(loss.threshold_lr, str):
+        if self.by_quantile:
             loss.table_quantile.write(self.first, self.before, self.quantile)
             prime = _upper_quantile(loss.table_u.values[loss.table_u.visited].squeeze(1), 1.0 - loss.min_tpr)
-        else:
-            prime = torch.add(self.s_prime, 1.0 - above.mean(), alpha=-loss.threshold_lr[1])  # line 6
         loss.table_s.write(self.rows, self.held.to(moved.dtype), moved)
         loss.table_prime.write(self.first, self.s_prime.reshape(1, 1), prime.detach().reshape(1, 1))
 

@@ -45,8 +45,9 @@ class Preset:
     proximal: float = 0.0
 
 
-# Pairs of raw scores, not of sigmoids, where that was as good: nothing saturates. What the grids hold came out of
-# trials on tables that no report of ours is about (docs/thresholds.md).
+# Raw scores do not saturate, sigmoids bound what a pair can cost: every loss over pairs may choose. What else is in the
+# grids came out of trials on tables that no report of ours is about.
+_LINKS = ("identity", "sigmoid")
 _PAIRS = {"link": "identity"}
 _SURROGATES = ("squared_hinge", "logistic")
 _WIDTHS = (0.5, 0.0, 1.0)
@@ -58,20 +59,31 @@ METHODS: Mapping[str, Preset] = {
         TPAUCLoss,
         {**_PAIRS, "threshold_lr": "quantile"},
         regional=True,
-        grid={"widen": _WIDTHS, "surrogate": _SURROGATES, "gamma": (0.0, 0.1)},
+        grid={"link": _LINKS, "widen": _WIDTHS, "surrogate": _SURROGATES, "gamma": (0.0, 0.1)},
     ),
     "ce": Preset("CE", CrossEntropyLoss, grid={"sampler": ("shuffled", "balanced"), "epochs": (60, 20)}),
     "ce_weighted": Preset("CE, weighted", CrossEntropyLoss, {"positive_weight": "balanced"}, grid={"epochs": (60, 20)}),
-    "auc_sh": Preset("AUC-SH", AUCSquaredHingeLoss, _PAIRS, grid={"surrogate": _SURROGATES}),
+    "auc_sh": Preset("AUC-SH", AUCSquaredHingeLoss, _PAIRS, grid={"link": _LINKS, "surrogate": _SURROGATES}),
     "auc_m": Preset(
-        "AUC-M", AUCMinMaxLoss, {"dual_lr": 1.0}, grid={"margin": (1.0, 0.5), "dual_lr": (1.0, 0.1)}, proximal=2e-3
+        "AUC-M",
+        AUCMinMaxLoss,
+        {**_PAIRS, "dual_lr": 1.0},
+        grid={"link": _LINKS, "margin": (1.0, 0.5), "dual_lr": (1.0, 0.1)},
+        proximal=2e-3,
     ),
-    "mb": Preset("MB", MiniBatchTPAUCLoss, _PAIRS, regional=True, grid={"widen": _WIDTHS, "surrogate": _SURROGATES}),
-    "aw_poly": Preset("AW-poly", AWPolyLoss, {"power": 1.0}, grid={"power": (1.0, 0.3, 3.0)}),
+    "mb": Preset(
+        "MB",
+        MiniBatchTPAUCLoss,
+        _PAIRS,
+        regional=True,
+        grid={"link": _LINKS, "widen": _WIDTHS, "surrogate": _SURROGATES},
+    ),
+    "aw_poly": Preset("AW-poly", AWPolyLoss, {**_PAIRS, "power": 1.0}, grid={"link": _LINKS, "power": (1.0, 0.3, 3.0)}),
     "sota_s": Preset(
         "SOTA-s",
         SOTAsLoss,
-        grid={"temperature_negatives": _TEMPERATURES, "temperature_positives": _TEMPERATURES},
+        _PAIRS,
+        grid={"link": _LINKS, "temperature_negatives": _TEMPERATURES, "temperature_positives": _TEMPERATURES},
     ),
 }
 
@@ -102,7 +114,7 @@ def make_criterion(
     region = {"min_tpr": (1.0 - widen) * min_tpr, "max_fpr": max_fpr + widen * (1.0 - max_fpr)}
     if not preset.regional:
         region = {}
-    allowed = list(signature(preset.criterion).parameters)[1:]
+    allowed = [key for key in signature(preset.criterion).parameters if key not in ("labels", "min_tpr", "max_fpr")]
     for key in options:
         if key not in allowed:
             raise ValueError(f"make_criterion: options of {name!r} must be among {[*allowed, 'widen']}, got {key!r}")

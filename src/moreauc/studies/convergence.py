@@ -117,7 +117,6 @@ class ConvergenceStudy:
         """Run the study, draw its figures into `folder` and write the report there."""
         from moreauc.studies import _figures, _page
 
-        _figures.pyplot()  # a missing extra should not be found out after two minutes
         begin = time.perf_counter()
         results = self.run(progress)
         parts = {part: [r for r in results if r["part"] == part] for part in ("methods", "sweeps", "bounds")}

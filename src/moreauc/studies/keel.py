@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata, wilcoxon
 
-from moreauc.comparison import Comparison, contestants
+from moreauc.comparison import Comparison, contestants, network
 from moreauc.comparison._contestants import Region
 from moreauc.comparison._run import Table, Task, run_tasks
 from moreauc.data.keel import KEEL_SETS, load_keel
@@ -21,6 +21,23 @@ from moreauc.report import Report, Section, rounded, to_json, versions
 
 ALL_METHODS = (*METHODS, "lightgbm", "xgboost")
 REGIONS: tuple[Region, ...] = ((0.5, 0.5), (0.6, 0.4))
+# Variants of SONX, tried after the table of the methods was seen and reported apart from it.
+REMEDIES = {
+    "sonx_half": network(
+        "sonx",
+        name="sonx_half",
+        title="SONX, width 0.5 without tuning it",
+        grid={"widen": (0.5,), "surrogate": ("squared_hinge", "logistic")},
+        settings={"batch_size": 256},
+    ),
+    "sonx_literal": network(
+        "sonx",
+        name="sonx_literal",
+        title="SONX to the letter: Algorithm 2, sigmoid link",
+        grid={"link": ("sigmoid",), "threshold_lr": ((1.0, 0.01), (1.0, 0.1), (16.0, 0.01)), "gamma": (0.1, 0.01, 0.0)},
+        settings={"batch_size": 256},
+    ),
+}
 _INNER_FOLDS = 2
 _RECORD = ("region", "seed", "fold", "score", "inner_score", "options", "failures", "seconds")
 
@@ -35,7 +52,7 @@ class KeelStudy:
     Args:
         folder: where the data is; None for MOREAUC_DATA.
         sets: names of tables.
-        methods: names of methods.
+        methods: names of methods, remedies among them.
         seeds: repetitions with other folds.
         trials: options tried by each method.
         jobs: processes.
@@ -45,13 +62,13 @@ class KeelStudy:
     sets: Sequence[str] = tuple(KEEL_SETS)
     methods: Sequence[str] = ALL_METHODS
     seeds: int = 5
-    trials: int = 6
+    trials: int = 4
     jobs: int = 2
 
     def run(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Do what is missing in the folder `out`."""
         plan = Comparison(
-            self.methods,
+            [REMEDIES.get(name, name) for name in self.methods],
             REGIONS,
             inner_folds=_INNER_FOLDS,
             seeds=self.seeds,
@@ -64,7 +81,10 @@ class KeelStudy:
         for name in self.sets:
             X, y = load_keel(name, self.folder)
             tables[name] = Table(X, y)
-            work += [(t, name) for t in plan.tasks() if not (out / f"{name}-{t.contestant.name}.json").exists()]
+            there = {
+                t.contestant.name for t in plan.tasks() if _is_done(out / f"{name}-{t.contestant.name}.json", plan)
+            }
+            work += [(t, name) for t in plan.tasks() if t.contestant.name not in there]
         # long ones first, so that no process ends alone
         work.sort(key=lambda entry: (not entry[0].contestant.regional, -len(tables[entry[1]].positive)))
         waiting: dict[tuple[str, str], int] = {}
@@ -94,33 +114,56 @@ class KeelStudy:
         return report
 
 
+def _plan_of(plan: Comparison) -> dict[str, int]:
+    return {name: getattr(plan, name) for name in ("folds", "inner_folds", "seeds", "trials")}
+
+
+def _is_done(path: Path, plan: Comparison) -> bool:
+    """Return whether a file is there; one of another plan is an error, not a result."""
+    if not path.exists():
+        return False
+    there = json.loads(path.read_text(encoding="utf-8"))
+    wanted = _plan_of(plan)
+    if {name: there.get(name) for name in wanted} != wanted:
+        raise ValueError(
+            f"moreauc study keel: {path.name} must be of the plan {wanted}, or be removed; it is of another"
+        )
+    return True
+
+
 def read_results(folder: Path) -> list[dict[str, Any]]:
     """Return the files of a run as dictionaries, in the order of sets and methods."""
-    order = {method: number for number, method in enumerate(ALL_METHODS)}
+    order = {method: number for number, method in enumerate([*ALL_METHODS, *REMEDIES])}
     files = [path for path in sorted(folder.glob("*-*.json")) if path.name != "report.json"]
     if not files:
         raise ValueError(f"moreauc study keel: the folder must have results of a run, got {str(folder)!r}")
     found = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    for path, entry in zip(files, found, strict=True):
+        if entry.get("set") not in KEEL_SETS or entry.get("method") not in order:
+            raise ValueError(f"moreauc study keel: the folder must have nothing but results, got {path.name}")
     return sorted(found, key=lambda entry: (list(KEEL_SETS).index(entry["set"]), order[entry["method"]]))
 
 
 def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and deviation of every cell, ranks, and how SONX stands against each other method."""
+    """Return mean and deviation of every cell, ranks, how SONX stands against each other method, and the remedies."""
+    tried = [entry for entry in results if entry["method"] in REMEDIES]
+    results = [entry for entry in results if entry["method"] not in REMEDIES]
     titles = {contestant.name: contestant.title for contestant in contestants(list(METHODS))}
     titles |= {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
     methods = list(dict.fromkeys(entry["method"] for entry in results))
+    names = list(dict.fromkeys(entry["set"] for entry in results))
+    whole = [name for name in names if sum(entry["set"] == name for entry in results) == len(methods)]
     cells, sonx = [], {}
     for region in REGIONS:
-        for name in dict.fromkeys(entry["set"] for entry in results):
+        for name in whole:  # ranks among fewer methods cannot be compared
             scores = {}
             for entry in results:
                 if entry["set"] == name:
                     own = [r for r in entry["records"] if tuple(r["region"]) == region]
                     own.sort(key=lambda record: (record["seed"], record["fold"]))
                     scores[entry["method"]] = np.array([record["score"] for record in own])
-            present = [method for method in methods if method in scores]
-            ranks = rankdata([-scores[method].mean() for method in present])
-            for method, rank in zip(present, ranks, strict=True):
+            ranks = rankdata([-scores[method].mean() for method in methods])
+            for method, rank in zip(methods, ranks, strict=True):
                 values = scores[method]
                 # the spread over seeds of the mean over folds, and over all folds
                 by_seed = values.reshape(-1, 5).mean(axis=1)
@@ -128,6 +171,8 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 cell |= {"mean": float(values.mean()), "std": float(values.std(ddof=1)), "folds": len(values)}
                 cells.append(cell | {"std_of_seeds": float(by_seed.std(ddof=1)) if len(by_seed) > 1 else 0.0})
             sonx[region, name] = scores
+    if not cells:
+        raise ValueError("moreauc study keel: at least one table must have results of all methods, got none")
     ranks_of = {
         method: {
             "title": titles[method],
@@ -139,12 +184,32 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
     return {
         "methods": methods,
+        "left_out": [name for name in names if name not in whole],
+        "plans": sorted(
+            {json.dumps({k: e.get(k) for k in ("seeds", "folds", "inner_folds", "trials")}) for e in results}
+        ),
         "cells": cells,
         "ranks": [{"method": method, **entry} for method, entry in ranks_of.items()],
         "sonx_against": [_against(sonx, m, titles[m]) for m in methods if m != "sonx" and "sonx" in methods],
+        "remedies": _remedies(tried, cells),
         "seconds_of_work": sum(record["seconds"] for entry in results for record in entry["records"]),
         "made_with": sorted({json.dumps(entry["versions"], sort_keys=True) for entry in results}),
     }
+
+
+def _remedies(tried: Sequence[dict[str, Any]], cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return mean and deviation of the variants, beside SONX and the best method of the table."""
+    rows = []
+    for entry in tried:
+        for region in REGIONS:
+            scores = [record["score"] for record in entry["records"] if tuple(record["region"]) == region]
+            there = [cell for cell in cells if cell["set"] == entry["set"] and tuple(cell["region"]) == region]
+            best = max(there, key=lambda cell: cell["mean"])
+            row = {"set": entry["set"], "region": region, "title": REMEDIES[entry["method"]].title}
+            row |= {"mean": float(np.mean(scores)), "std": float(np.std(scores, ddof=1))}
+            row |= {"sonx": next(cell["mean"] for cell in there if cell["method"] == "sonx")}
+            rows.append(row | {"best": best["mean"], "best_title": best["title"]})
+    return rows
 
 
 def _mean_rank(cells: Sequence[dict[str, Any]], method: str, region: Region) -> float:
@@ -175,13 +240,13 @@ def _write(path: Path, name: str, method: str, plan: Comparison, records: list[d
     content = {
         "set": name,
         "method": method,
-        "folds": plan.folds,
-        "inner_folds": plan.inner_folds,
-        "trials": plan.trials,
+        **_plan_of(plan),
         "versions": versions(),
         "records": rounded(kept),
     }
-    path.write_text(to_json(content), encoding="utf-8")
+    part = path.with_suffix(".part")
+    part.write_text(to_json(content), encoding="utf-8")
+    part.replace(path)
 
 
 def _sections(results: dict[str, Any]) -> list[Section]:
@@ -213,4 +278,19 @@ def _sections(results: dict[str, Any]) -> list[Section]:
         return sections
     columns = ["SONX against", "better", "equal", "worse", "mean difference", "p (signed ranks)"]
     text = ["Cells are pairs of table and region; equal means a difference of the means of at most 0.0005."]
-    return [*sections, Section("SONX against each", text, columns=columns, rows=rows, labels=1)]
+    sections.append(Section("SONX against each", text, columns=columns, rows=rows, labels=1))
+    if results["remedies"]:
+        rows = [
+            [
+                f"{row['set']}, {row['region'][0]:g}, {row['region'][1]:g}",
+                row["title"],
+                f"{row['mean']:.3f} ± {row['std']:.3f}",
+                f"{row['sonx']:.3f}",
+                f"{row['best']:.3f} ({row['best_title']})",
+            ]
+            for row in results["remedies"]
+        ]
+        text = ["Variants of SONX that were tried after the tables above were seen."]
+        columns = ["table, region", "variant", "TPAUC", "SONX", "best of the table"]
+        sections.append(Section("Remedies", text, columns=columns, rows=rows, labels=2))
+    return sections
