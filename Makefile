@@ -45,8 +45,8 @@ format: setup
 # half an hour in all and more; `keel` needs the tables of KEEL in the folder MOREAUC_DATA, and does only what is missing.
 study: setup
 	$(BIN)/moreauc study convergence --out docs/reports/convergence
-	$(BIN)/moreauc study thresholds --out docs/reports/thresholds
-	$(BIN)/moreauc study label-noise --out docs/reports/label_noise
+	$(BIN)/moreauc study thresholds --seeds 1 --trials 2 --out docs/reports/thresholds
+	$(BIN)/moreauc study label-noise --seeds 5 --trials 3 --out docs/reports/label_noise
 	$(BIN)/moreauc study keel --out docs/reports/keel
 
 bench: setup

@@ -50,7 +50,13 @@ class TrainState:
 
 
 class Callback:
-    """Base of the callbacks: hooks that do nothing. Override those you need."""
+    """Base of the callbacks: hooks that do nothing. Override those you need.
+
+    Example:
+        >>> class Decay(Callback):
+        ...     def on_epoch(self, state):
+        ...         state.criterion.threshold_lr = (1.0 / (state.epoch + 1), 0.01)
+    """
 
     def on_begin(self, state: TrainState) -> None:
         """Before the first step of a phase."""

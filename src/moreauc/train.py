@@ -185,6 +185,14 @@ def train_step(
         optimizer: moves the weights.
         batch: `(inputs, labels, index)`, on the model's device.
         previous: the model at its previous weights; needed where the criterion's `needs_previous` is True.
+
+    Example:
+        >>> from moreauc import TPAUCLoss
+        >>> model, labels = nn.Linear(2, 1), torch.tensor([1, 0, 0, 1])
+        >>> optimizer = SGD(model.parameters(), lr=0.1)
+        >>> batch = (torch.randn(4, 2), labels, torch.arange(4))
+        >>> train_step(model, TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5), optimizer, batch).shape
+        torch.Size([])
     """
     inputs, labels, index = batch
     scores = _scores(model, inputs)
@@ -209,6 +217,13 @@ def predict_scores(
         model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
         batches: loader of `(inputs, labels, ...)` batches.
         device: where the model is; None to look it up.
+
+    Example:
+        >>> from moreauc.data import TensorBatches
+        >>> batches = TensorBatches(torch.randn(5, 2), torch.tensor([0, 1, 0, 0, 1]))
+        >>> scores, labels = predict_scores(nn.Linear(2, 1), batches)
+        >>> scores.shape, labels.tolist()
+        (torch.Size([5]), [0, 1, 0, 0, 1])
     """
     place = _device_of(model) if device is None else torch.device(device)
     modes = [(module, module.training) for module in model.modules()]

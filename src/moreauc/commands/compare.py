@@ -99,7 +99,8 @@ def compare(
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)
-    print_table(f"TPAUC over {folds} folds and {seeds} seeds", COLUMNS, [table_row(row) for row in ranked(result.rows)])
+    times = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    print_table(f"TPAUC over {folds} folds and {times}", COLUMNS, [table_row(row) for row in ranked(result.rows)])
     say(f"Report: {out / PAGE}")
 
 

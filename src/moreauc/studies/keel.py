@@ -107,7 +107,8 @@ class KeelStudy:
         """Make the tables from the files in `out`, and write `report.json` and the page beside them."""
         started = time.perf_counter()
         results = read_results(out)
-        report = Report("SONX and others on the imbalanced tables of KEEL", "moreauc study keel", summary(results))
+        command = f"moreauc study keel --seeds {self.seeds} --trials {self.trials}"
+        report = Report("SONX and others on the imbalanced tables of KEEL", command, summary(results))
         report.sections = _sections(report.results)
         report.seconds = time.perf_counter() - started
         report.write(out)

@@ -116,7 +116,8 @@ class LabelNoiseStudy:
             "cells": _cells(methods, records),
             "records": records,
         }
-        report = Report("Label noise", "moreauc study label-noise", results, [_section(methods, results["cells"])])
+        command = f"moreauc study label-noise --seeds {self.seeds} --trials {self.trials}"
+        report = Report("Label noise", command, results, [_section(methods, results["cells"])])
         report.seconds = time.perf_counter() - started
         report.write(out)
         return report

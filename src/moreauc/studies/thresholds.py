@@ -116,7 +116,8 @@ class ThresholdStudy:
             "records": records,
         }
         sections = [_objective_section(list(tables), objectives), _held_out_section(list(tables), held_out)]
-        report = Report("Thresholds of the TPAUC loss", "moreauc study thresholds", results, sections)
+        command = f"moreauc study thresholds --seeds {self.seeds} --trials {self.trials} --epochs {self.epochs}"
+        report = Report("Thresholds of the TPAUC loss", command, results, sections)
         report.seconds = time.perf_counter() - started
         report.write(out)
         return report
