@@ -102,8 +102,7 @@ def objective_table() -> str:
             cells = []
             for name in sets:
                 own = [r for r in runs if (r["rule"], r["link"], r["set"]) == (rule, link, name)]
-                value, lag = (sum(r[key] for r in own) / len(own) for key in ("objective", "lag"))
-                cells.append(f"{value:.3f} ({lag:.2f})")
+                cells.append(f"{sum(r['objective'] for r in own) / len(own):.3f}")
             rows.append([rule, link, *cells])
     return markdown(["thresholds", "link", *sets], rows)
 

@@ -127,7 +127,7 @@ def reach(table: Table, name: str, rule: str, link: str, seed: int, epochs: int)
     """Train on a whole table with a few learning rates; return the lowest exact objective and how far `s` is off.
 
     `lag` is the mean of |s_i - s_i*| over the positives divided by the mean of s_i*, with s_i* the best thresholds of
-    the final model.
+    the final model; it says nothing where those are 0, all pairs being in order.
     """
     x = torch.from_numpy(TableEncoder().fit(table.X).transform(table.X))
     y = torch.from_numpy(np.asarray(table.positive))
@@ -173,11 +173,12 @@ def _objective_section(names: list[str], objectives: list[dict[str, Any]]) -> Se
             for name in names:
                 there = [r for r in own if r["set"] == name]
                 value, lag = (float(np.mean([r[key] for r in there])) for key in ("objective", "lag"))
-                cells.append(f"{value:.3f} ({lag:.2f})")
+                cells.append(f"{value:.3f}" if value < 0.05 else f"{value:.3f} ({lag:.2f})")
             rows.append([rule, link, *cells])
     text = [
         "Exact objective on the training rows at the end, thresholds at their best, lowest of three learning rates; in "
-        "brackets how far the thresholds of the loss are from the best ones, relative to those. Lower is better; the "
+        "brackets, where that is not near 0, how far the thresholds of the loss are from the best ones, relative to "
+        "those. Lower is better; the "
         "two links have different scales."
     ]
     return Section("Training objective", text, columns=["thresholds", "link", *names], rows=rows, labels=2)
