@@ -85,6 +85,15 @@ def rank_table() -> str:
     return markdown(columns, rows)
 
 
+def remedy_table() -> str:
+    rows = []
+    for row in read("docs/reports/keel/report.json")["remedies"]:
+        place = f"{row['set'].split('_')[0].split('-')[0]}, ({row['region'][0]:g}, {row['region'][1]:g})"
+        best = f"{row['best']:.3f} ({row['best_title']})"
+        rows.append([place, row["title"], f"{row['mean']:.3f} ± {row['std']:.3f}", f"{row['sonx']:.3f}", best])
+    return markdown(["table, region", "variant", "TPAUC", "SONX", "best of the table"], rows)
+
+
 def noise_table() -> str:
     cells = read("docs/reports/label_noise/report.json")["cells"]
     rows = []
@@ -168,6 +177,7 @@ TABLES = {
     "KEEL_RANKS": rank_table,
     "KEEL_55": lambda: keel_table((0.5, 0.5)),
     "KEEL_64": lambda: keel_table((0.6, 0.4)),
+    "REMEDIES": remedy_table,
     "NOISE": noise_table,
     "OBJECTIVES": objective_table,
     "HELD_OUT": held_out_table,
