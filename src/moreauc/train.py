@@ -2,10 +2,8 @@ r"""The one training loop: any model, any of the losses, any loader of `(inputs,
 
 from __future__ import annotations
 
-import math
 import time
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -15,10 +13,10 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
+from moreauc._judge import Judge
+from moreauc._scoring import device_of, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.history import History
-from moreauc.metrics import tpauc_score
-from moreauc.metrics.ranking import ranks_with_ties_lost
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 __all__ = ["fit", "predict_scores", "train_step"]
@@ -128,7 +126,7 @@ def fit(
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
     judge = None
     if validation is not None:
-        judge = _Judge(criterion, validation, min_tpr, max_fpr, keep_best=keep_best, patience=patience)
+        judge = Judge(criterion, validation, min_tpr, max_fpr, keep_best=keep_best, patience=patience)
     if device is not None:
         model.to(device)
         criterion.to(device)
@@ -195,48 +193,17 @@ def train_step(
         torch.Size([])
     """
     inputs, labels, index = batch
-    scores = _scores(model, inputs)
+    scores = scores_of(model, inputs)
     if getattr(criterion, "needs_previous", False):
         if previous is None:
             raise ValueError("train_step: previous must be given where the criterion needs previous scores, got None")
-        loss = criterion(scores, labels, index, previous_scores=_scores(previous, inputs))
+        loss: Tensor = criterion(scores, labels, index, previous_scores=scores_of(previous, inputs))
     else:
         loss = criterion(scores, labels, index)
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    torch.autograd.backward(loss)
     optimizer.step()
-    return loss.detach()  # type: ignore[no-any-return]
-
-
-def predict_scores(
-    model: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return raw scores and labels of all batches, on the CPU; the model's mode is as before afterwards.
-
-    Args:
-        model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
-        batches: loader of `(inputs, labels, ...)` batches.
-        device: where the model is; None to look it up.
-
-    Example:
-        >>> from moreauc.data import TensorBatches
-        >>> batches = TensorBatches(torch.randn(5, 2), torch.tensor([0, 1, 0, 0, 1]))
-        >>> scores, labels = predict_scores(nn.Linear(2, 1), batches)
-        >>> scores.shape, labels.tolist()
-        (torch.Size([5]), [0, 1, 0, 0, 1])
-    """
-    place = _device_of(model) if device is None else torch.device(device)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.inference_mode():
-            parts = [(_scores(model, _move(batch[0], place)).double().cpu(), _flat(batch[1])) for batch in batches]
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    if not parts:
-        raise ValueError("predict_scores: batches must not be empty, got no batch")
-    return torch.cat([scores for scores, _ in parts]).clone(), torch.cat([labels for _, labels in parts])
+    return loss.detach()
 
 
 class _CrossEntropy(nn.Module):
@@ -264,73 +231,11 @@ class _Schedule:
             self._pull.remove()
 
 
-class _Judge:
-    """Scores the validation data and remembers the best weights."""
-
-    def __init__(
-        self,
-        criterion: nn.Module,
-        validation: Iterable[Any],
-        min_tpr: float | None,
-        max_fpr: float | None,
-        *,
-        keep_best: bool,
-        patience: int | None,
-    ) -> None:
-        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
-        for name, value in region.items():
-            region[name] = getattr(criterion, name, None) if value is None else value
-            if region[name] is None:
-                kind = type(criterion).__name__
-                raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
-        self._min_tpr = check_real(_OWNER, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True)
-        self._max_fpr = check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True)
-        self._validation, self._keep_best, self._patience = validation, keep_best, patience
-        self._best: dict[str, Tensor] = {}
-        self._merit = -1.0  # of the best weights: the score with ties lost, or a constant model would look good
-        self._improved = -1  # the last epoch with a higher score than any before
-
-    def look(self, state: TrainState, epoch: int) -> float:
-        """Score the present weights."""
-        scores, labels = predict_scores(state.model, self._validation)
-        if labels.min() == labels.max():
-            raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
-        if not bool(scores.isfinite().all()):
-            raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the region is empty is an error here
-            region = {"min_tpr": self._min_tpr, "max_fpr": self._max_fpr}
-            score = tpauc_score(labels.numpy(), scores.numpy(), **region)
-            merit = tpauc_score(labels.numpy(), ranks_with_ties_lost(labels.numpy(), scores.numpy()), **region)
-        if math.isnan(score):
-            raise ValueError(
-                f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
-                f"positives and {int((labels == 0).sum())} negatives"
-            )
-        history = state.history
-        if merit > self._merit:
-            self._improved = epoch
-        if merit >= self._merit:
-            self._merit = merit
-            history.best_score, history.best_epoch = score, epoch
-            if self._keep_best:
-                self._best = {name: value.detach().clone() for name, value in state.model.state_dict().items()}
-        if self._patience is not None and epoch - self._improved >= self._patience:
-            state.stop = True
-        return score
-
-    def finish(self, state: TrainState) -> None:
-        """Give the model its best weights back."""
-        if self._keep_best:
-            state.model.load_state_dict(self._best)
-            state.history.restored = True
-
-
 def _run(
     state: TrainState,
     train: Iterable[Any],
     hooks: Sequence[Callback],
-    judge: _Judge | None = None,
+    judge: Judge | None = None,
     schedule: _Schedule | None = None,
     *,
     epochs_before: int = 0,
@@ -370,12 +275,12 @@ def _epoch(
     state: TrainState, train: Iterable[Any], hooks: Sequence[Callback], previous: PreviousIterate | None
 ) -> dict[str, float]:
     """Go through the loader once; return the mean loss and the learning rate."""
-    place, lr = _device_of(state.model), state.optimizer.param_groups[0]["lr"]
+    place, lr = device_of(state.model), state.optimizer.param_groups[0]["lr"]
     total, state.step = torch.zeros((), device=place), -1
     for step, batch in enumerate(train):
         state.step = step
         try:
-            state.loss = train_step(state.model, state.criterion, state.optimizer, _on_device(batch, place), previous)
+            state.loss = train_step(state.model, state.criterion, state.optimizer, on_device(batch, place), previous)
         except ValueError as error:
             error.add_note(f"in {state.phase}, epoch {state.epoch}, step {state.step}, learning rate {lr:g}")
             raise
@@ -385,38 +290,6 @@ def _epoch(
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
     return {"loss": float(total) / (state.step + 1), "lr": lr}
-
-
-def _scores(model: Any, inputs: Any) -> Tensor:
-    if isinstance(inputs, Mapping):
-        scores = model(**inputs)
-    else:
-        scores = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-    return scores.squeeze(1) if scores.ndim == 2 and scores.shape[1] == 1 else scores  # type: ignore[no-any-return]
-
-
-def _on_device(batch: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
-    if not isinstance(batch, tuple | list) or len(batch) != 3:
-        size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
-        raise ValueError(f"{_OWNER}: train must give batches (inputs, labels, index), got {size}")
-    inputs, labels, index = batch
-    return _move(inputs, device), _move(labels, device), _move(index, device)
-
-
-def _move(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _move(entry, device) for name, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return tuple(_move(entry, device) for entry in value)
-    return value.to(device, non_blocking=True) if hasattr(value, "to") else torch.as_tensor(value, device=device)
-
-
-def _flat(labels: Any) -> Tensor:
-    return torch.as_tensor(labels).reshape(-1).cpu()
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 @contextmanager

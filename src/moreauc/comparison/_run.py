@@ -195,12 +195,12 @@ class ComparisonResult:
 
         Models of different folds are brought together by ranks within the negatives of the fold.
         """
-        region = tuple(self.comparison.regions[0] if region is None else region)  # type: ignore[assignment]
+        min_tpr, max_fpr = self.comparison.regions[0] if region is None else region
         joined = {}
         for contestant in contestants(self.comparison.methods):
             values = np.full(len(self.positive), np.nan)
             for record in self.records:
-                if (record["method"], record["region"], record["seed"]) == (contestant.name, region, 0):
+                if (record["method"], record["region"], record["seed"]) == (contestant.name, (min_tpr, max_fpr), 0):
                     rows, scores = np.asarray(record["test_rows"]), np.asarray(record["test_scores"])
                     negatives = np.sort(scores[self.positive[rows] == 0])
                     below = np.searchsorted(negatives, scores, "left") + np.searchsorted(negatives, scores, "right")

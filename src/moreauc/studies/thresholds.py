@@ -19,6 +19,7 @@ from moreauc.comparison import Comparison, Contestant, network
 from moreauc.comparison._contestants import Region
 from moreauc.comparison._run import Table, run_tasks
 from moreauc.criteria import TPAUCLoss
+from moreauc.criteria._labelled import Link
 from moreauc.criteria.tpauc import ThresholdRate
 from moreauc.data import TensorBatches
 from moreauc.data.examples import EXAMPLES, load_example
@@ -35,7 +36,7 @@ RULES: dict[str, ThresholdRate] = {
     "steps 16, 0.01": (16.0, 0.01),
     "quantile": "quantile",
 }
-LINKS = ("sigmoid", "identity")
+LINKS: tuple[Link, ...] = ("sigmoid", "identity")
 REGION: Region = (0.6, 0.4)
 _RATES = (0.001, 0.003, 0.01)
 
@@ -123,7 +124,7 @@ class ThresholdStudy:
         return report
 
 
-def reach(table: Table, name: str, rule: str, link: str, seed: int, epochs: int) -> dict[str, Any]:
+def reach(table: Table, name: str, rule: str, link: Link, seed: int, epochs: int) -> dict[str, Any]:
     """Train on a whole table with a few learning rates; return the lowest exact objective and how far `s` is off.
 
     `lag` is the mean of |s_i - s_i*| over the positives divided by the mean of s_i*, with s_i* the best thresholds of
@@ -140,14 +141,14 @@ def reach(table: Table, name: str, rule: str, link: str, seed: int, epochs: int)
             y,
             min_tpr=REGION[0],
             max_fpr=REGION[1],
-            link=link,  # type: ignore[arg-type]
+            link=link,
             threshold_lr=RULES[rule],
         )
         sampler = PosNegSampler(y, num_positives=64, num_negatives=128, seed=seed)
         batches = TensorBatches(x, y, sampler)
         fit(model, criterion, batches, epochs=epochs, optimizer="adam", lr=lr, weight_decay=0.01, seed=seed)
         scores, _ = predict_scores(model, TensorBatches(x, y))
-        optimum = tpauc_optimum(scores, y, min_tpr=REGION[0], max_fpr=REGION[1], link=link)  # type: ignore[arg-type]
+        optimum = tpauc_optimum(scores, y, min_tpr=REGION[0], max_fpr=REGION[1], link=link)
         if optimum.value < best["objective"]:
             off = (criterion.s.double() - optimum.s).abs().mean() / optimum.s.mean().clamp_min(1e-12)
             best = {"objective": optimum.value, "lag": float(off), "lr": lr}

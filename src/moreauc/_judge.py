@@ -1,0 +1,80 @@
+"""The validation data of a training run: scores each epoch and keeps the best weights."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from moreauc._checks import check_real
+from moreauc._scoring import predict_scores
+from moreauc.callbacks import TrainState
+from moreauc.metrics import tpauc_score
+from moreauc.metrics.ranking import ranks_with_ties_lost
+
+_OWNER = "fit"
+
+
+class Judge:
+    """Scores the validation data and remembers the best weights."""
+
+    def __init__(
+        self,
+        criterion: nn.Module,
+        validation: Iterable[Any],
+        min_tpr: float | None,
+        max_fpr: float | None,
+        *,
+        keep_best: bool,
+        patience: int | None,
+    ) -> None:
+        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+        for name, value in region.items():
+            region[name] = getattr(criterion, name, None) if value is None else value
+            if region[name] is None:
+                kind = type(criterion).__name__
+                raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
+        self._min_tpr = check_real(_OWNER, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True)
+        self._max_fpr = check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True)
+        self._validation, self._keep_best, self._patience = validation, keep_best, patience
+        self._best: dict[str, Tensor] = {}
+        self._merit = -1.0  # of the best weights: the score with ties lost, or a constant model would look good
+        self._improved = -1  # the last epoch with a higher score than any before
+
+    def look(self, state: TrainState, epoch: int) -> float:
+        """Score the present weights."""
+        scores, labels = predict_scores(state.model, self._validation)
+        if labels.min() == labels.max():
+            raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
+        if not bool(scores.isfinite().all()):
+            raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the region is empty is an error here
+            region = {"min_tpr": self._min_tpr, "max_fpr": self._max_fpr}
+            score = tpauc_score(labels.numpy(), scores.numpy(), **region)
+            merit = tpauc_score(labels.numpy(), ranks_with_ties_lost(labels.numpy(), scores.numpy()), **region)
+        if math.isnan(score):
+            raise ValueError(
+                f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
+                f"positives and {int((labels == 0).sum())} negatives"
+            )
+        history = state.history
+        if merit > self._merit:
+            self._improved = epoch
+        if merit >= self._merit:
+            self._merit = merit
+            history.best_score, history.best_epoch = score, epoch
+            if self._keep_best:
+                self._best = {name: value.detach().clone() for name, value in state.model.state_dict().items()}
+        if self._patience is not None and epoch - self._improved >= self._patience:
+            state.stop = True
+        return score
+
+    def finish(self, state: TrainState) -> None:
+        """Give the model its best weights back."""
+        if self._keep_best:
+            state.model.load_state_dict(self._best)
+            state.history.restored = True

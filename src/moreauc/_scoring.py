@@ -1,0 +1,75 @@
+"""From batches to scores: calling a model on whatever a loader gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def predict_scores(
+    model: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return raw scores and labels of all batches, on the CPU; the model's mode is as before afterwards.
+
+    Args:
+        model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
+        batches: loader of `(inputs, labels, ...)` batches.
+        device: where the model is; None to look it up.
+
+    Example:
+        >>> from moreauc.data import TensorBatches
+        >>> batches = TensorBatches(torch.randn(5, 2), torch.tensor([0, 1, 0, 0, 1]))
+        >>> scores, labels = predict_scores(nn.Linear(2, 1), batches)
+        >>> scores.shape, labels.tolist()
+        (torch.Size([5]), [0, 1, 0, 0, 1])
+    """
+    place = device_of(model) if device is None else torch.device(device)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            parts = [(scores_of(model, _move(batch[0], place)).double().cpu(), _flat(batch[1])) for batch in batches]
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    if not parts:
+        raise ValueError("predict_scores: batches must not be empty, got no batch")
+    return torch.cat([scores for scores, _ in parts]).clone(), torch.cat([labels for _, labels in parts])
+
+
+def scores_of(model: Any, inputs: Any) -> Tensor:
+    """Call a model with a tuple by position, a dictionary by name, anything else as it is; return shape `(B,)`."""
+    if isinstance(inputs, Mapping):
+        scores = model(**inputs)
+    else:
+        scores = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    return scores.squeeze(1) if scores.ndim == 2 and scores.shape[1] == 1 else scores  # type: ignore[no-any-return]
+
+
+def on_device(batch: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
+    """Return inputs, labels and index of a batch on the device."""
+    if not isinstance(batch, tuple | list) or len(batch) != 3:
+        size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
+        raise ValueError(f"fit: train must give batches (inputs, labels, index), got {size}")
+    inputs, labels, index = batch
+    return _move(inputs, device), _move(labels, device), _move(index, device)
+
+
+def _move(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _move(entry, device) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_move(entry, device) for entry in value)
+    return value.to(device, non_blocking=True) if hasattr(value, "to") else torch.as_tensor(value, device=device)
+
+
+def _flat(labels: Any) -> Tensor:
+    return torch.as_tensor(labels).reshape(-1).cpu()
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where the first parameter is."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
