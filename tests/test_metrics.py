@@ -639,9 +639,6 @@ def test_metrics_do_not_import_matplotlib():
     assert result.stdout.strip() == "False"
 
 
-# To append to tests/test_metrics.py (imports there: numpy as np, pytest, ranking).
-
-
 @pytest.mark.parametrize("rank", [0, 1, 50_000, 99_998, 99_999])
 @pytest.mark.parametrize("kind", ["normal", "ties", "equal", "sorted", "periodic", "outlier", "integers"])
 def test_order_statistic_of_many_scores(kind, rank):
@@ -673,3 +670,54 @@ def test_tpauc_of_many_scores_is_the_auc_of_the_selected(share, decimals):
     selected = np.repeat([1, 0], [len(lowest), len(highest)])
     expected = roc_auc_score(selected, np.concatenate([lowest, highest]))
     assert tpauc_score(labels, scores, min_tpr=0.4, max_fpr=0.3) == pytest.approx(expected, abs=1e-12)
+
+
+def many_scores(kind, number, random):
+    scores = random.standard_normal(number)
+    return {
+        "normal": lambda: scores,
+        "ties": lambda: scores.round(1),
+        "some ties": lambda: np.where(scores > 0, scores.round(1), scores),
+        "heavy tails": lambda: random.standard_cauchy(number) ** 5,
+        "near the largest float": lambda: scores * 1e307,
+        "over the largest range": lambda: np.where(scores > 0, 1.7e308, -1.7e308),
+        "smallest floats": lambda: np.round(scores) * 5e-324,
+        "neighbours": lambda: 1.0 + np.round(4 * scores) * np.finfo(float).eps,
+        "float32": lambda: scores.astype(np.float32),
+        "uint8": lambda: random.integers(0, 200, number).astype(np.uint8),
+        "int64": lambda: 2**62 + random.integers(-5, 5, number),
+        "uint64": lambda: np.uint64(2**63) + random.integers(0, 2**40, number).astype(np.uint64),
+        "equal": lambda: np.zeros(number),
+    }[kind]()
+
+
+KINDS = [
+    "normal", "ties", "some ties", "heavy tails", "near the largest float", "over the largest range", "smallest floats",
+    "neighbours", "float32", "uint8", "int64", "uint64", "equal",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("buckets", [2, 64, 1 << 18])
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_counted_by_buckets_are_those_counted_by_sorting(kind, buckets, monkeypatch):
+    random = np.random.default_rng(3)
+    for number in (1, 40, 900):
+        positives, negatives = (many_scores(kind, n, random) for n in (number, 500))
+        both = np.concatenate([positives, negatives])
+        expected = int(sum((2 * (p > negatives) + (p == negatives)).sum() for p in positives))
+        edges = float(both.min()), float(both.max())
+        monkeypatch.setattr(ranking, "_FEW", 0)
+        monkeypatch.setattr(ranking, "_BUCKETS", buckets)
+        assert ranking._twice_won(positives, negatives, *edges) == expected
+        monkeypatch.setattr(ranking, "_FEW", 10**9)
+        assert ranking._twice_won(positives, negatives, *edges) == expected
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties"])
+def test_pairs_of_many_scores_of_both_classes(kind):
+    random = np.random.default_rng(4)
+    positives, negatives = (many_scores(kind, ranking._BUCKETS + n, random) for n in (1, 2))
+    both = np.concatenate([positives, negatives])
+    auc = roc_auc_score(np.repeat([1, 0], [len(positives), len(negatives)]), both)
+    twice = ranking._twice_won(positives, negatives, float(both.min()), float(both.max()))
+    assert twice / (2 * len(positives) * len(negatives)) == pytest.approx(auc, abs=1e-12)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from moreauc._checks import floor_count
 from moreauc.metrics._inputs import Array, Classes, check_region, split_classes
 
 _SAMPLE = 4096  # scores that bracket an edge of the region
+_FEW = 50_000  # scores that are sorted sooner than put into buckets, or handed to another thread
+_BUCKETS = 1 << 18
 
 
 def tpauc_score(
@@ -51,7 +54,7 @@ def tpauc_score(
     product of its two weights. Equal weights thus give the unweighted score where :math:`n_+ (1 - \text{min\_tpr})`
     and :math:`n_- \text{max\_fpr}` are whole numbers, and may differ from it elsewhere.
 
-    Time is O(n log n); without weights only the selected scores are sorted.
+    Time is O(n log n); without weights scores outside the region, and most of those inside, are not even sorted.
 
     Args:
         y_true: labels 0 and 1 (or bool), shape `(n,)`.
@@ -234,16 +237,12 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
     high, low = _order_statistic(positives, k1 - 1), _order_statistic(negatives, len(negatives) - k2)
     if low > high:
         return 0.0
-    lowest = _inside(positives, (positives >= low) & (positives < high))
-    highest = _inside(negatives, (negatives <= high) & (negatives > low))
+    lowest = positives.take(np.flatnonzero((positives >= low) & (positives < high)))
+    highest = negatives.take(np.flatnonzero((negatives <= high) & (negatives > low)))
     # Of several scores equal to an edge as many are taken as are still to be selected.
     lowest = np.concatenate([lowest, np.full(k1 - np.count_nonzero(positives < high), high)])
     highest = np.concatenate([np.full(k2 - np.count_nonzero(negatives > low), low), highest])
-    return _twice_won(lowest, highest) / (2 * k1 * k2)
-
-
-def _inside(scores: Array, mask: Array) -> Array:
-    return np.sort(scores.take(np.flatnonzero(mask)))
+    return _twice_won(lowest, highest, float(low), float(high)) / (2 * k1 * k2)
 
 
 def _order_statistic(scores: Array, rank: int) -> Any:
@@ -266,11 +265,71 @@ def _order_statistic(scores: Array, rank: int) -> Any:
     return np.partition(scores, rank)[rank]
 
 
-def _twice_won(positives: Array, negatives: Array) -> int:
-    # Both sorted. Negatives below plus negatives not above a positive: twice the pairs won, a tie counting one.
+def _twice_won(positives: Array, negatives: Array, low: float, high: float) -> int:
+    """Return twice the pairs won, a tie counting one; all scores lie in [low, high].
+
+    Many scores are put into buckets by a function that never decreases. Pairs from two buckets are counted by the
+    buckets' sizes, and so are ties where a bucket holds one value only; what is left is sorted.
+    """
+    shorter, longer = sorted((positives, negatives), key=len)
+    # With more of both classes than there are buckets nearly all would be left, unless they are equal.
+    useless = len(longer) < _FEW or (len(shorter) > _BUCKETS and not _has_ties(shorter))
+    scale = (_BUCKETS - 1) / (high - low) if high > low else 0.0
+    if useless or not 0.0 < scale < math.inf:
+        return _twice_won_sorted(*_sort_both(positives, negatives))
+    upper, lower = _bucket(positives, low, scale), _bucket(negatives, low, scale)
+    n_upper, n_lower = np.bincount(upper, minlength=_BUCKETS), np.bincount(lower, minlength=_BUCKETS)
+    mixed = (n_upper > 0) & (n_lower > 0)
+    positives, upper = _where(mixed, positives, upper)
+    negatives, lower = _where(mixed, negatives, lower)
+    value = np.empty(_BUCKETS, np.result_type(positives, negatives))
+    value[upper], value[lower] = positives, negatives
+    several = np.zeros(_BUCKETS, bool)
+    several[upper.take(np.flatnonzero(value.take(upper) != positives))] = True
+    several[lower.take(np.flatnonzero(value.take(lower) != negatives))] = True
+    tied = np.flatnonzero(mixed & ~several)
+    twice = 2 * _pairs_in_order(n_upper, n_lower) + int(n_upper.take(tied) @ n_lower.take(tied))
+    twice -= 2 * _pairs_in_order(n_upper * several, n_lower * several)  # these are counted again, exactly
+    rest = _sort_both(_where(several, positives, upper)[0], _where(several, negatives, lower)[0])
+    return twice + _twice_won_sorted(*rest)
+
+
+def _has_ties(scores: Array) -> bool:
+    sample = scores[:: len(scores) // _SAMPLE + 1]
+    return len(np.unique(sample)) < len(sample) // 2
+
+
+def _bucket(scores: Array, low: float, scale: float) -> Array:
+    # Rounding never turns the order of two numbers, so this does not decrease; nor do integers when made floats.
+    place = np.subtract(scores, low, dtype=np.float64)
+    place *= scale
+    return place.astype(np.int32)
+
+
+def _where(chosen: Array, scores: Array, bucket: Array) -> tuple[Array, Array]:
+    rows = np.flatnonzero(chosen.take(bucket))
+    return scores.take(rows), bucket.take(rows)
+
+
+def _pairs_in_order(upper: Array, lower: Array) -> int:
+    return int(upper @ (np.cumsum(lower) - lower))
+
+
+def _sort_both(first: Array, second: Array) -> tuple[Array, Array]:
+    if min(len(first), len(second)) < _FEW:
+        return np.sort(first), np.sort(second)
+    with ThreadPoolExecutor(1) as other:  # numpy sorts without holding the interpreter
+        sorting = other.submit(np.sort, second)
+        return np.sort(first), sorting.result()
+
+
+def _twice_won_sorted(positives: Array, negatives: Array) -> int:
     if len(positives) > len(negatives):  # the shorter vector is searched for in the longer one
-        return 2 * len(positives) * len(negatives) - _twice_won(negatives, positives)
+        return 2 * len(positives) * len(negatives) - _twice_won_sorted(negatives, positives)
+    # Negatives below plus negatives not above a positive.
     below = np.searchsorted(negatives, positives, "left")
+    if not len(negatives):
+        return 0
     tied = np.flatnonzero(negatives.take(below, mode="clip") == positives)
     not_above = np.searchsorted(negatives, positives.take(tied), "right")
     return 2 * int(below.sum()) + int(not_above.sum()) - int(below.take(tied).sum())
