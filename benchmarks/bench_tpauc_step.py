@@ -27,7 +27,7 @@ from moreauc import PreviousIterate, TPAUCLoss
 from moreauc.report import versions
 
 FEATURES, ROWS, BATCHES, HALF = 64, 10_000, 50, 64
-WIDTHS = {"small": (64, 64), "medium": (256, 256, 256)}
+WIDTHS = {"small": (64, 64), "medium": (256, 256, 256), "large": (512, 512, 512)}
 CE, FLOOR = "cross entropy", "cross entropy + forward without gradient"
 # Name of a variant: arguments of its loss.
 LOSSES: dict[str, dict[str, Any]] = {

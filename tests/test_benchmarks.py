@@ -66,7 +66,7 @@ def test_metrics_report_has_ratios_and_edges(tmp_path: Path) -> None:
 
 def test_step_report_has_a_ratio_for_each_variant_and_width(tmp_path: Path) -> None:
     report = run("bench_tpauc_step.py", tmp_path / "step.json", "--rounds", "2", "--steps", "1")
-    for part in ("small: 64-64-64-1", "medium: 64-256-256-256-1"):
+    for part in ("small: 64-64-64-1", "medium: 64-256-256-256-1", "large: 64-512-512-512-1"):
         for name in ("cross entropy + forward without gradient", "TPAUCLoss, gamma 0", "TPAUCLoss, gamma 0.1"):
             ratio = report[part][f"{name} / cross entropy"]
             assert ratio["quartiles"][0] <= ratio["median"] <= ratio["quartiles"][1]

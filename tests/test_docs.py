@@ -162,7 +162,7 @@ def metric_table() -> str:
 
 def step_table() -> str:
     report, rows = read("benchmarks/reports/tpauc_step.json"), []
-    for name in [key for key in report if key.startswith(("small", "medium"))]:
+    for name in [key for key in report if key.startswith(("small", "medium", "large"))]:
         variants = ("TPAUCLoss, gamma 0", "cross entropy + forward without gradient", "TPAUCLoss, gamma 0.1")
         ratios = [report[name][f"{variant} / cross entropy"] for variant in variants]
         cells = [

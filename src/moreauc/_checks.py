@@ -92,7 +92,7 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
     A finite sum has finite terms, and is cheap; only where it is not finite are the entries looked at.
     """
     present = {name: value.detach() for name, value in tensors.items() if value is not None}
-    first, *others = (value.sum() for value in present.values())
+    first, *others = (value.sum() if value.ndim else value for value in present.values())
     for other in others:
         first = first + other
     if math.isfinite(first):

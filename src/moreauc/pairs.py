@@ -23,6 +23,7 @@ Method = Literal["auto", "pairs", "sorted", "tiles"]
 Pull = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _OWNER = "cvar_over_negatives"
+_FLOAT32_COUNTS = 1 << 24  # up to here float32 holds every whole number
 
 # Where "auto" leaves the pair matrix, in pairs. CPU: benchmarks/reports/pairs.json has the sweep (forward and backward,
 # float32, one thread). Sorting overtakes a square matrix between 384 and 512 of each class. A narrow matrix is cheap
@@ -187,7 +188,8 @@ class PairMatrix(Kernel):
         psi = torch.add(threshold, torch.relu(excess).sum(dim=1), alpha=1.0 / total)
         # The difference of two floats is above 0 exactly where the first is the larger.
         inside = excess.gt_(0)  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
-        return psi, inside.sum(dim=1, dtype=torch.float64), (push, inside)
+        exact = torch.float64 if len(negative) > _FLOAT32_COUNTS else None
+        return psi, inside.sum(dim=1, dtype=exact), (push, inside)
 
     @staticmethod
     def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:

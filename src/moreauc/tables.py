@@ -115,6 +115,12 @@ class EstimatorTable(nn.Module):
             return held
         return torch.where(self.visited.index_select(0, index).unsqueeze(-1), held, fill.detach().to(wide))
 
+    def read_all(self, *, fill: Tensor) -> Tensor:
+        """Return all rows, shape `(num_rows, dim)`, as :meth:`read` does."""
+        wide = torch.promote_types(self.values.dtype, fill.dtype)
+        held = self.values.to(wide, copy=True)
+        return held if self._complete else torch.where(self.visited.unsqueeze(-1), held, fill.detach().to(wide))
+
     def previous(self, index: Tensor, *, fill: Tensor) -> Tensor:
         """Return the rows `index` as they were one iteration ago; arguments and shapes as in :meth:`read`."""
         if not self.keep_previous:
@@ -139,6 +145,14 @@ class EstimatorTable(nn.Module):
         self.values.index_copy_(0, index, new.detach())
         if not self._complete:
             self.visited.index_fill_(0, index, True)
+
+    def write_all(self, new: Tensor) -> None:
+        """End an iteration that visits all rows, of a table made without `keep_previous`; shape `(num_rows, dim)`."""
+        self._widen(new.dtype)
+        self.values.copy_(new.detach())
+        if not self._complete:
+            self.visited.fill_(True)
+            self._complete = True
 
     def _widen(self, dtype: torch.dtype) -> None:
         wide = torch.promote_types(self.values.dtype, dtype)

@@ -202,7 +202,7 @@ class TPAUCLoss(PairCriterion):
 
     def _iteration(self, batch: Batch, before: Tensor | None) -> Tensor:
         alpha, rows = 1.0 - self.min_tpr, batch.rows
-        with torch.no_grad():
+        with torch.inference_mode():  # cheaper than no_grad; what is kept of it is copied
             h = self._linked(batch.scores)
             ranked, others = h.index_select(0, batch.upper), h.index_select(0, batch.lower)
             thresholds = _Thresholds(self, rows, ranked, others)
@@ -216,16 +216,17 @@ class TPAUCLoss(PairCriterion):
                 old = self._psi(ranked, h_old.index_select(0, batch.lower), thresholds.previous(ranked))[0].unsqueeze(1)
             new = self.table_u.propose(row, psi.unsqueeze(1), old)
             excess = row.squeeze(1) - s_prime
-            value = torch.add(s_prime, torch.relu(excess).mean(), alpha=1.0 / alpha)
+            value = torch.add(s_prime, torch.relu(excess).sum() / len(rows), alpha=1.0 / alpha)
             above = excess.gt_(0) / alpha  # d f / d u; d f / d s' is 1 minus this
             moved = thresholds.moved(slope, above)
             results = {"the loss": value, "the updated row": new, "the updated threshold": moved}
             results["the updated threshold over the positives"] = thresholds.stepped(above)
             check_finite(self._owner, scores=batch.scores, previous_scores=before, **results)  # one wait for all
             gradient = self._gradient(batch, h, pull(above.to(h.dtype) / len(rows)))
+        with torch.no_grad():
             self.table_u.write(rows, row, new)
             thresholds.write(moved, results["the updated threshold over the positives"])
-        return with_gradient(batch.scores, value, gradient)
+        return with_gradient(batch.scores, value, gradient.clone())
 
     def _psi(self, positive: Tensor, negative: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Pull]:
         if positive.dtype != s.dtype:
@@ -246,7 +247,6 @@ class _Thresholds:
 
     def __init__(self, loss: TPAUCLoss, rows: Tensor, positive: Tensor, negative: Tensor) -> None:
         self.loss, self.rows, self.positive = loss, rows, positive
-        self.first = torch.zeros(1, dtype=torch.long, device=positive.device)
         self.held = loss.table_s.read(rows, fill=positive)  # which fills nothing: all rows hold a value
         self.s_prime = loss.table_prime.values.view(())
         self.by_quantile = loss.threshold_lr == "quantile"
@@ -254,7 +254,7 @@ class _Thresholds:
         if self.by_quantile:
             count = math.ceil(loss.max_fpr * len(negative) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
             seen = negative.topk(max(count, 1)).values[-1].reshape(1, 1)
-            self.before = loss.table_quantile.read(self.first, fill=seen)
+            self.before = loss.table_quantile.read_all(fill=seen)
             self.quantile = loss.table_quantile.propose(self.before, seen) if loss.training else self.before
             self.s = loss.surrogate.value(self.quantile.squeeze(1) - positive)
 
@@ -275,16 +275,16 @@ class _Thresholds:
         """Return the threshold over the positives after its step (line 6); by quantiles it is found at the end."""
         if isinstance(self.loss.threshold_lr, str):
             return self.s_prime
-        return self.s_prime - self.loss.threshold_lr[1] * (1.0 - above.mean())
+        return self.s_prime - self.loss.threshold_lr[1] * (1.0 - above.sum() / len(above))
 
     def write(self, moved: Tensor, prime: Tensor) -> None:
         """End the iteration; the rows have been written."""
         loss = self.loss
         if self.by_quantile:
-            loss.table_quantile.write(self.first, self.before, self.quantile)
+            loss.table_quantile.write_all(self.quantile)
             prime = _upper_quantile(loss.table_u.values[loss.table_u.visited].squeeze(1), 1.0 - loss.min_tpr)
         loss.table_s.write(self.rows, self.held.to(moved.dtype), moved)
-        loss.table_prime.write(self.first, self.s_prime.reshape(1, 1), prime.detach().reshape(1, 1))
+        loss.table_prime.write_all(prime.reshape(1, 1))
 
 
 def _upper_quantile(rows: Tensor, fraction: float) -> Tensor:
