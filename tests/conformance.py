@@ -15,6 +15,7 @@ from moreauc.criteria import (
     CrossEntropyLoss,
     FCCOLoss,
     MiniBatchTPAUCLoss,
+    MultiInstanceTPAUCLoss,
     SOTAsLoss,
     TCCOLoss,
     TPAUCLoss,
@@ -32,6 +33,7 @@ class Case:
         reorder: the same batch in another order of its items.
         tables: name of a table attribute -> row numbers that a batch visits, in that attribute's own indexing.
         state: names of the attributes that a call in training mode moves; none for a loss without memory.
+        exact: those of them that are kept in float64 whatever comes.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Case:
     reorder: Callable[[dict[str, Tensor]], dict[str, Tensor]]
     tables: Callable[[dict[str, Tensor]], dict[str, Tensor]]
     state: tuple[str, ...] = ("u",)
+    exact: tuple[str, ...] = ()
 
 
 def hinge(u: Tensor, index: Tensor) -> Tensor:
@@ -133,6 +136,30 @@ def _no_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {}
 
 
+def _bags_batch(columns: int) -> Callable[[int], dict[str, Tensor]]:
+    def batch(step: int) -> dict[str, Tensor]:
+        random, rows = _generator(step), _tpauc_batch(step)
+        shape = (14,) if columns == 1 else (14, columns)
+        return {
+            "instances": torch.randn(shape, generator=random),
+            "bag": torch.cat([torch.arange(6), torch.randint(0, 6, (8,), generator=random)]),
+            "labels": rows["labels"],
+            "index": rows["index"],
+            "previous_instances": torch.randn(shape, generator=random),
+        }
+
+    return batch
+
+
+def _reorder_bags(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: (5 - value).flip(0) if name == "bag" else value.flip(0) for name, value in batch.items()}
+
+
+def _bag_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    rows = _positive_rows(batch)
+    return {"u": rows, "s": rows, "v": batch["index"]}
+
+
 CASES = (
     [
         Case(
@@ -180,6 +207,26 @@ CASES = (
             ("moving-average", {}),
             ("msvr", {"gamma": 0.2, "surrogate": "logistic"}),
             ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
+        ]
+    ]
+    + [
+        Case(
+            name=f"MultiInstanceTPAUCLoss-{pooling}-{name}",
+            build=lambda pooling=pooling, options=options: MultiInstanceTPAUCLoss(
+                LABELS, min_tpr=0.3, max_fpr=0.6, pooling=pooling, temperature=0.5, **options
+            ),
+            batch=_bags_batch(2 if pooling == "attention" else 1),
+            values=("instances", "previous_instances"),
+            reorder=_reorder_bags,
+            tables=_bag_rows,
+            state=("u", "s", "v"),
+            exact=("v",),
+        )
+        for pooling in ("mean", "smoothed_max", "attention")
+        for name, options in [
+            ("moving-average", {}),
+            ("msvr", {"gamma": (0.1, 0.2, 0.3), "bound": 5.0}),
+            ("theory", {"gamma": "theory", "tau": 0.5}),
         ]
     ]
     + [

@@ -315,3 +315,101 @@ def algorithm_2_by_quantiles(
         s_prime = rows[above] if above < len(rows) else rows[-1] - 2.3e-16 * (1 + abs(rows[-1]))  # below all
         w_before, w = w, [w[c] - lr * gradient[c] for c in range(len(w))]
         yield list(w), dict(u), dict(s), s_prime
+
+
+def algorithm_4(
+    inner: Callable,
+    dinner: Callable,
+    pooled: Callable[[Vector], float],
+    dpooled: Callable[[Vector], Vector],
+    w: Vector,
+    positives: Sequence[int],
+    negatives: Sequence[int],
+    batches: Sequence[tuple[Sequence[int], Sequence[int], dict[int, Sequence[int]]]],
+    *,
+    loss: Callable[[float], float],
+    dloss: Callable[[float], float],
+    min_tpr: float,
+    max_fpr: float,
+    tau: tuple[float, float],
+    gamma: tuple[float | str, float | str, float | str],
+    lr: float,
+    threshold_lr: tuple[float, float],
+    bound: float | None = None,
+    needs_positive: int | None = None,
+):
+    """SONT for multi-instance TPAUC. Yields (w, v, u, s, s') after each step.
+
+    `inner(i, k, w)` is what instance k of bag i adds to the average v_i, a vector, and `dinner` its gradients; `pooled`
+    is h as a function of v, link included, and `dpooled` its gradient. Where the box leaves open what happens if a
+    correction makes the component `needs_positive` of v too small, it is shortened as `moreauc.pooling` says.
+    """
+    alpha, beta = 1 - min_tpr, max_fpr
+    w = list(w)
+    w_before = list(w)
+    v: dict[int, Vector] = {}
+    v_before: dict[int, Vector] = {}
+    u: dict[int, float] = {}
+    s = dict.fromkeys(positives, 0.0)
+    s_before = dict(s)
+    s_prime = 0.0
+    for b1, b2, b3 in batches:
+
+        def average(i, point, b3=b3):
+            values = [inner(i, k, point) for k in b3[i]]
+            return [sum(value[c] for value in values) / len(values) for c in range(len(values[0]))]
+
+        for i in [*b1, *b2]:
+            if i not in v:  # as if it had held this value from the start
+                v[i] = v_before[i] = average(i, w)
+        v_next, u_next, s_next = dict(v), dict(u), dict(s)
+        # line 4
+        for bags, everyone, weight in ((b1, positives, gamma[0]), (b2, negatives, gamma[1])):
+            weight = msvr_gamma(weight, len(everyone), len(bags), tau[0])
+            for i in bags:
+                now, before = average(i, w), average(i, w_before)
+                plain = [(1 - tau[0]) * v[i][c] + tau[0] * now[c] for c in range(len(now))]
+                change = [weight * (now[c] - before[c]) for c in range(len(now))]
+                share = 1.0
+                if needs_positive is not None:
+                    p = needs_positive
+                    if plain[p] + change[p] < 0.1 * plain[p]:
+                        share = 0.9 * plain[p] / -change[p]
+                v_next[i] = ball([plain[c] + share * change[c] for c in range(len(now))], bound)
+        gradient = [0.0] * len(w)
+        slope_prime = 0.0
+        weight = msvr_gamma(gamma[2], len(positives), len(b1), tau[1])
+        for i in b1:
+
+            def psi(table, threshold, i=i, b2=b2):
+                total = 0.0
+                for j in b2:
+                    total += max(loss(pooled(table[j]) - pooled(table[i])) - threshold, 0.0)
+                return threshold + total / (beta * len(b2))
+
+            # line 5
+            now, before = psi(v, s[i]), psi(v_before, s_before[i])
+            if i not in u:
+                u[i] = now
+            u_next[i] = (1 - tau[1]) * u[i] + tau[1] * now + weight * (now - before)
+            # line 6
+            active = [j for j in b2 if loss(pooled(v[j]) - pooled(v[i])) > s[i]]
+            df = (1.0 if u[i] > s_prime else 0.0) / alpha
+            s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
+            # line 7
+            slope_prime += (1 - df) / len(b1)
+            # lines 8 and 9
+            for j in active:
+                slope = dloss(pooled(v[j]) - pooled(v[i])) / (beta * len(b2)) * df / len(b1)
+                for bag, sign in ((j, 1.0), (i, -1.0)):
+                    for k in b3[bag]:
+                        matrix = dinner(bag, k, w)
+                        for part, outer in enumerate(dpooled(v[bag])):
+                            for c in range(len(w)):
+                                gradient[c] += sign * slope * outer * matrix[part][c] / len(b3[bag])
+        v_before, s_before = dict(v), dict(s)
+        v, s, u = v_next, s_next, u_next
+        s_prime -= threshold_lr[1] * slope_prime
+        w_before = w
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        yield list(w), dict(v), dict(u), dict(s), s_prime

@@ -105,7 +105,8 @@ def test_moves_to_another_device_and_goes_on_the_same(case, device):
 def test_table_is_as_wide_as_what_it_averages(case):
     criterion = case.build()
     step(criterion, case, 0, torch.bfloat16)
-    assert all(getattr(criterion, name).dtype == torch.float32 for name in case.state)
+    assert all(getattr(criterion, name).dtype == torch.float32 for name in case.state if name not in case.exact)
+    assert all(getattr(criterion, name).dtype == torch.float64 for name in case.exact)
     step(criterion, case, 1, torch.float64)
     assert all(getattr(criterion, name).dtype == torch.float64 for name in case.state)
     narrow = case.build()
@@ -122,7 +123,7 @@ def test_unvisited_rows_do_not_change(case):
         before = {name: getattr(criterion, name).clone() for name in case.tables(case.batch(number))}
         step(criterion, case, number)
         for name, rows in case.tables(case.batch(number)).items():
-            dim = 2 if name == "v" else 1
+            dim = 2 if name == "v" and case.name.startswith("TCCO") else 1
             old, new = before[name].flatten(0, dim - 1), getattr(criterion, name).flatten(0, dim - 1)
             changed = (old != new).reshape(len(old), -1).any(1).nonzero().squeeze(1)
             assert set(changed.tolist()) <= set(rows.tolist())

@@ -6,6 +6,7 @@ from moreauc.criteria.aw_poly import AWPolyLoss
 from moreauc.criteria.cross_entropy import CrossEntropyLoss
 from moreauc.criteria.fcco import FCCOLoss
 from moreauc.criteria.mini_batch_tpauc import MiniBatchTPAUCLoss
+from moreauc.criteria.multi_instance_tpauc import MultiInstanceTPAUCLoss
 from moreauc.criteria.sota_s import SOTAsLoss
 from moreauc.criteria.tcco import TCCOLoss
 from moreauc.criteria.tpauc import TPAUCLoss
@@ -17,6 +18,7 @@ __all__ = [
     "CrossEntropyLoss",
     "FCCOLoss",
     "MiniBatchTPAUCLoss",
+    "MultiInstanceTPAUCLoss",
     "SOTAsLoss",
     "TCCOLoss",
     "TPAUCLoss",

@@ -28,22 +28,45 @@ Link = Literal["sigmoid", "identity"]
 _BLOCK = 1 << 22  # entries of the pair matrix that `by_rows` makes at a time
 
 
-class Batch(NamedTuple):
-    """A checked batch.
+class Rows(NamedTuple):
+    """The checked rows of a batch: rows of a table, or bags.
 
     Attributes:
-        scores: shape `(B,)`, at least float32, with gradient.
-        positive: which of them are positive, shape `(B,)`, on the device of the scores.
+        numbers: their numbers in the training set, shape `(B,)`, as all of these on the device of the loss.
+        positive: which of them are positive, shape `(B,)`.
         upper: places of the positives in the batch, shape `(B1,)`. Selecting by numbers is faster than by a mask.
         lower: places of the negatives, shape `(B2,)`.
-        rows: number of each positive among the positives of the training set, shape `(B1,)`, in the batch's order.
+        among: number of each positive among the positives of the training set, shape `(B1,)`, in the batch's order.
     """
 
-    scores: Tensor
+    numbers: Tensor
     positive: Tensor
     upper: Tensor
     lower: Tensor
-    rows: Tensor
+    among: Tensor
+
+    def split(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values of the positives and those of the negatives."""
+        return values.index_select(0, self.upper), values.index_select(0, self.lower)
+
+    def join(self, parts: tuple[Tensor, Tensor], like: Tensor) -> Tensor:
+        """Undo :meth:`split`, in the type of `like`."""
+        whole = torch.empty_like(like)
+        for places, part in zip((self.upper, self.lower), parts, strict=True):
+            whole.index_copy_(0, places, part.to(like.dtype))
+        return whole
+
+
+class Batch(NamedTuple):
+    """A checked batch of scores.
+
+    Attributes:
+        scores: shape `(B,)`, at least float32, with gradient.
+        rows: what they are scores of.
+    """
+
+    scores: Tensor
+    rows: Rows
 
 
 class LabelledCriterion(Criterion):
@@ -85,23 +108,30 @@ class LabelledCriterion(Criterion):
         check_floating(owner, "scores", scores)
         check_shape(owner, "scores", scores, [("B",)])
         check_device(owner, "scores", scores, self.position.device)
+        rows = self._check_rows(labels, index, tuple(scores.shape), both=both)
+        if finite:
+            check_finite(owner, scores=scores)
+        # half types neither resolve nor hold the sums
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return Batch(scores, rows)
+
+    def _check_rows(self, labels: Tensor, index: Tensor, shape: tuple[int | str, ...], *, both: bool = True) -> Rows:
+        """Check labels, of the shape given, and the numbers of a batch."""
+        owner = self._owner
         labels = as_labels(owner, labels)
-        check_shape(owner, "labels", labels, [tuple(scores.shape)])
-        index = check_index(owner, "index", index, len(self.position), length=len(scores), unique=self.training)
-        rows = self.position.index_select(0, index.to(self.position.device))
+        check_shape(owner, "labels", labels, [shape])
+        index = check_index(owner, "index", index, len(self.position), length=len(labels), unique=self.training)
+        index = index.to(self.position.device)
+        rows = self.position.index_select(0, index)
         positive = rows >= 0
         # Labels that are those of the set are 0 and 1; only others are looked at again, to say what is wrong.
-        if not torch.equal(positive.to(labels.dtype), labels.to(scores.device)):
+        if not torch.equal(positive.to(labels.dtype), labels.to(positive.device)):
             check_labels(owner, labels, both=both)
             raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")
         upper, lower = positive.nonzero().squeeze(1), (~positive).nonzero().squeeze(1)
         if both and not (len(upper) and len(lower)):
             check_labels(owner, labels)
-        if finite:
-            check_finite(owner, scores=scores)
-        # half types neither resolve nor hold the sums
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return Batch(scores, positive, upper, lower, rows.index_select(0, upper))
+        return Rows(index, positive, upper, lower, rows.index_select(0, upper))
 
 
 class PairCriterion(LabelledCriterion):

@@ -110,7 +110,7 @@ class AUCMinMaxLoss(PairCriterion):
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         batch = self._check_batch(scores, labels, index)
         h = self._linked(batch.scores)
-        positive, negative = h[batch.positive], h[~batch.positive]
+        positive, negative = batch.rows.split(h)
         three = torch.arange(3, device=h.device)
         held = self.table.read(three, fill=h.detach().new_zeros(3, 1))
         a, b, theta = held.squeeze(1)

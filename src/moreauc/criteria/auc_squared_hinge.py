@@ -51,4 +51,4 @@ class AUCSquaredHingeLoss(PairCriterion):
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         batch = self._check_batch(scores, labels, index)
         h = self._linked(batch.scores)
-        return self._mean_over_pairs(h[batch.positive], h[~batch.positive])
+        return self._mean_over_pairs(*batch.rows.split(h))

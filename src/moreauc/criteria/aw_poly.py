@@ -75,7 +75,7 @@ class AWPolyLoss(PairCriterion):
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         batch = self._check_batch(scores, labels, index)
-        positive, negative = batch.scores[batch.positive], batch.scores[~batch.positive]
+        positive, negative = batch.rows.split(batch.scores)
         hardness = torch.exp(self.power * logsigmoid(-positive))  # 1 - p is the sigmoid of -s
         weight = torch.exp(self.power * logsigmoid(negative))
         rows = by_rows(self._weighted_mean, self._linked(positive), self._linked(negative), weight)

@@ -58,6 +58,6 @@ class CrossEntropyLoss(LabelledCriterion):
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         batch = self._check_batch(scores, labels, index, both=False)
-        positive, negative = batch.scores[batch.positive], batch.scores[~batch.positive]
+        positive, negative = batch.rows.split(batch.scores)
         total = self.positive_weight * softplus(-positive).sum() + softplus(negative).sum()
         return total / len(scores)

@@ -67,7 +67,7 @@ class MiniBatchTPAUCLoss(PairCriterion):
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         batch = self._check_batch(scores, labels, index)
-        positive, negative = batch.scores[batch.positive], batch.scores[~batch.positive]
+        positive, negative = batch.rows.split(batch.scores)
         # The link keeps the order, so it is taken of the chosen rows only.
         lowest = positive.topk(max(1, floor_count(len(positive), 1.0 - self.min_tpr)), largest=False).values
         highest = negative.topk(max(1, floor_count(len(negative), self.max_fpr))).values

@@ -136,13 +136,13 @@ class SOTAsLoss(PairCriterion):
         batch = self._check_batch(scores, labels, index)
         h = self._linked(batch.scores)
         ratio = self.temperature_negatives / self.temperature_positives
-        now = by_rows(self._log_mean_exp, h[batch.positive], h[~batch.positive])  # log g_i
+        now = by_rows(self._log_mean_exp, *batch.rows.split(h))  # log g_i
         if not self.training:
             return self.temperature_positives * _log_mean(ratio * now)
 
         first = torch.zeros(1, dtype=torch.long, device=h.device)
         seen = now.detach().unsqueeze(1)
-        row = self.table_u.read(batch.rows, fill=seen)
+        row = self.table_u.read(batch.rows.among, fill=seen)
         u = _average(row, seen.to(row.dtype), self.tau1)
         mean = _log_mean(ratio * u).reshape(1, 1)
         held = self.table_v.read(first, fill=mean)
@@ -152,7 +152,7 @@ class SOTAsLoss(PairCriterion):
         descent = self.temperature_negatives * (weight * now).mean()
         value = straight_through(self.temperature_positives * v.squeeze(), descent)
         check_finite(self._owner, **{"the loss": value, "the updated row": u})
-        self.table_u.write(batch.rows, row, u)
+        self.table_u.write(batch.rows.among, row, u)
         self.table_v.write(first, held, v)
         return value
 

@@ -2,27 +2,20 @@ r"""Two-way partial AUC as a coupled compositional loss (SONX, Algorithm 2)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_finite, check_real
+from moreauc._checks import check_finite
 from moreauc.criteria._base import with_gradient
-from moreauc.criteria._labelled import Batch, Link, PairCriterion
-from moreauc.pairs import Pull, cvar_and_pull, cvar_over_negatives
+from moreauc.criteria._labelled import Link
+from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
 from moreauc.rules import Gamma, UpdateRule
-from moreauc.tables import EstimatorTable
-
-ThresholdRate = float | tuple[float, float] | Literal["quantile"]
-
-_QUANTILE_WEIGHT = 0.1  # of the batch's quantile in the moving average
 
 
-class TPAUCLoss(PairCriterion):
+class TPAUCLoss(TwoWayCriterion):
     r"""Surrogate of the two-way partial AUC: the lowest positives against the highest negatives.
 
     .. math::
@@ -116,36 +109,22 @@ class TPAUCLoss(PairCriterion):
         threshold_lr: ThresholdRate = (1.0, 0.01),
         initial: float | Tensor | None = None,
     ) -> None:
-        super().__init__(labels, surrogate, margin, link)
-        owner = self._owner
-        self.min_tpr = check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)
-        self.max_fpr = check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
-        self.threshold_lr = threshold_lr
-        rule = UpdateRule(owner, tau, gamma)
-        self.table_u = EstimatorTable(self.num_positives, rule=rule, initial=initial)
-        self.table_s = EstimatorTable(self.num_positives, rule=rule, initial=0.0, keep_previous=True)
-        self.table_prime = EstimatorTable(1, rule=rule, initial=0.0)
-        self.table_quantile = EstimatorTable(1, rule=UpdateRule(owner, _QUANTILE_WEIGHT))
+        super().__init__(
+            labels,
+            UpdateRule(self._owner, tau, gamma),
+            min_tpr=min_tpr,
+            max_fpr=max_fpr,
+            surrogate=surrogate,
+            margin=margin,
+            link=link,
+            threshold_lr=threshold_lr,
+            initial=initial,
+        )
 
     @property
     def needs_previous(self) -> bool:
         """Whether a call in training mode needs `previous_scores`: `gamma` is not 0."""
         return self.table_u.rule.corrects
-
-    @property
-    def u(self) -> Tensor:
-        """Rows of the positives, shape `(num_positives,)`."""
-        return self.table_u.values.squeeze(1)
-
-    @property
-    def s(self) -> Tensor:
-        """Thresholds of the positives, shape `(num_positives,)`."""
-        return self.table_s.values.squeeze(1)
-
-    @property
-    def s_prime(self) -> Tensor:
-        """Threshold over the positives, shape `()`."""
-        return self.table_prime.values[0, 0]
 
     @property
     def tau(self) -> float:
@@ -165,132 +144,24 @@ class TPAUCLoss(PairCriterion):
     def gamma(self, value: Gamma) -> None:
         self.table_u.rule = replace(self.table_u.rule, gamma=value)
 
-    @property
-    def threshold_lr(self) -> tuple[float, float] | Literal["quantile"]:
-        r"""Step sizes :math:`(\eta_s, \eta_{s'})` of the thresholds, or "quantile"; one number sets both."""
-        return self._threshold_lr
-
-    @threshold_lr.setter
-    def threshold_lr(self, value: ThresholdRate) -> None:
-        if isinstance(value, str):
-            if value != "quantile":
-                raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
-            self._threshold_lr: tuple[float, float] | Literal["quantile"] = "quantile"
-            return
-        pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
-        if len(pair) != 2:
-            raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
-        first, second = (check_real(self._owner, "threshold_lr", entry, low=0.0) for entry in pair)
-        self._threshold_lr = (first, second)
-
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         batch = self._check_batch(scores, labels, index, finite=False)
+        if not self.training:
+            check_finite(self._owner, scores=batch.scores)
+            return self._objective(batch.rows.among, batch.rows.split(self._linked(batch.scores)))
         before = None
-        if self.training and self.needs_previous:
+        if self.needs_previous:
             self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
             before = previous_scores
-        return self._iteration(batch, before) if self.training else self._evaluation(batch)
-
-    def _evaluation(self, batch: Batch) -> Tensor:
-        check_finite(self._owner, scores=batch.scores)
-        h = self._linked(batch.scores)
-        ranked, others = h.index_select(0, batch.upper), h.index_select(0, batch.lower)
-        thresholds = _Thresholds(self, batch.rows, ranked.detach(), others.detach())
-        psi, _ = cvar_over_negatives(ranked, others, thresholds.s, surrogate=self.surrogate, max_fpr=self.max_fpr)
-        return (thresholds.s_prime + torch.relu(psi - thresholds.s_prime) / (1.0 - self.min_tpr)).mean()
-
-    def _iteration(self, batch: Batch, before: Tensor | None) -> Tensor:
-        alpha, rows = 1.0 - self.min_tpr, batch.rows
         with torch.inference_mode():  # cheaper than no_grad; what is kept of it is copied
             h = self._linked(batch.scores)
-            ranked, others = h.index_select(0, batch.upper), h.index_select(0, batch.lower)
-            thresholds = _Thresholds(self, rows, ranked, others)
-            s_prime = thresholds.s_prime
-            psi, slope, pull = self._psi(ranked, others, thresholds.s)
-            row = self.table_u.read(rows, fill=psi.unsqueeze(1))
-            old = None
-            if before is not None:
-                h_old = self._linked(before.to(h.dtype))
-                ranked = h_old.index_select(0, batch.upper)
-                old = self._psi(ranked, h_old.index_select(0, batch.lower), thresholds.previous(ranked))[0].unsqueeze(1)
-            new = self.table_u.propose(row, psi.unsqueeze(1), old)
-            excess = row.squeeze(1) - s_prime
-            value = torch.add(s_prime, torch.relu(excess).sum() / len(rows), alpha=1.0 / alpha)
-            above = excess.gt_(0) / alpha  # d f / d u; d f / d s' is 1 minus this
-            moved = thresholds.moved(slope, above)
-            results = {"the loss": value, "the updated row": new, "the updated threshold": moved}
-            results["the updated threshold over the positives"] = thresholds.stepped(above)
-            check_finite(self._owner, scores=batch.scores, previous_scores=before, **results)  # one wait for all
-            gradient = self._gradient(batch, h, pull(above.to(h.dtype) / len(rows)))
+            old = None if before is None else batch.rows.split(self._linked(before.to(h.dtype)))
+            step = self._advance(batch.rows.among, batch.rows.split(h), old)
+            check_finite(self._owner, scores=batch.scores, previous_scores=before, **step.results)  # one wait for all
+            gradient = batch.rows.join(step.gradient, like=h)
+            if self.link == "sigmoid":
+                gradient = gradient * (h * (1.0 - h))
         with torch.no_grad():
-            self.table_u.write(rows, row, new)
-            thresholds.write(moved, results["the updated threshold over the positives"])
-        return with_gradient(batch.scores, value, gradient.clone())
-
-    def _psi(self, positive: Tensor, negative: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Pull]:
-        if positive.dtype != s.dtype:
-            wide = torch.promote_types(positive.dtype, s.dtype)
-            positive, negative, s = positive.to(wide), negative.to(wide), s.to(wide)
-        return cvar_and_pull(positive, negative, s, surrogate=self.surrogate, max_fpr=self.max_fpr)
-
-    def _gradient(self, batch: Batch, h: Tensor, pulls: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the gradient in the scores from those in the linked scores of the two classes."""
-        gradient = torch.empty_like(h)
-        for places, part in zip((batch.upper, batch.lower), pulls, strict=True):
-            gradient.index_copy_(0, places, part.to(h.dtype))
-        return gradient * (h * (1.0 - h)) if self.link == "sigmoid" else gradient
-
-
-class _Thresholds:
-    """The thresholds of one call: read first, moved and written when everything else has been checked."""
-
-    def __init__(self, loss: TPAUCLoss, rows: Tensor, positive: Tensor, negative: Tensor) -> None:
-        self.loss, self.rows, self.positive = loss, rows, positive
-        self.held = loss.table_s.read(rows, fill=positive)  # which fills nothing: all rows hold a value
-        self.s_prime = loss.table_prime.values.view(())
-        self.by_quantile = loss.threshold_lr == "quantile"
-        self.s = self.held.squeeze(1)
-        if self.by_quantile:
-            count = math.ceil(loss.max_fpr * len(negative) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
-            seen = negative.topk(max(count, 1)).values[-1].reshape(1, 1)
-            self.before = loss.table_quantile.read_all(fill=seen)
-            self.quantile = loss.table_quantile.propose(self.before, seen) if loss.training else self.before
-            self.s = loss.surrogate.value(self.quantile.squeeze(1) - positive)
-
-    def previous(self, positive: Tensor) -> Tensor:
-        """Return the thresholds of the previous iteration; `positive` are the scores at its weights."""
-        if self.by_quantile:
-            return self.loss.surrogate.value(self.before.squeeze(1) - positive)
-        return self.loss.table_s.previous(self.rows, fill=self.held).squeeze(1)
-
-    def moved(self, slope: Tensor, above: Tensor) -> Tensor:
-        r"""Return the thresholds of the batch's positives after the step, shape `(B1, 1)` (line 5)."""
-        if isinstance(self.loss.threshold_lr, str):
-            return self.s.unsqueeze(1).to(torch.promote_types(self.s.dtype, self.held.dtype))
-        eta = self.loss.threshold_lr[0]
-        return self.held - (eta / len(self.rows) * slope * above).unsqueeze(1).to(self.held.dtype)
-
-    def stepped(self, above: Tensor) -> Tensor:
-        """Return the threshold over the positives after its step (line 6); by quantiles it is found at the end."""
-        if isinstance(self.loss.threshold_lr, str):
-            return self.s_prime
-        return self.s_prime - self.loss.threshold_lr[1] * (1.0 - above.sum() / len(above))
-
-    def write(self, moved: Tensor, prime: Tensor) -> None:
-        """End the iteration; the rows have been written."""
-        loss = self.loss
-        if self.by_quantile:
-            loss.table_quantile.write_all(self.quantile)
-            prime = _upper_quantile(loss.table_u.values[loss.table_u.visited].squeeze(1), 1.0 - loss.min_tpr)
-        loss.table_s.write(self.rows, self.held.to(moved.dtype), moved)
-        loss.table_prime.write_all(prime.reshape(1, 1))
-
-
-def _upper_quantile(rows: Tensor, fraction: float) -> Tensor:
-    """Return the largest value with `fraction` of the rows above it, at least one; below all where that is all."""
-    count = max(1, math.floor(fraction * len(rows) + 1e-9))
-    if count < len(rows):
-        return rows.topk(count + 1).values[-1]
-    lowest = rows.min()
-    return lowest - torch.finfo(rows.dtype).eps * (1.0 + lowest.abs())
+            step.write()
+        return with_gradient(batch.scores, step.value, gradient.clone())

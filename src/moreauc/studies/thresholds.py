@@ -20,7 +20,7 @@ from moreauc.comparison._contestants import Region
 from moreauc.comparison._run import Table, run_tasks
 from moreauc.criteria import TPAUCLoss
 from moreauc.criteria._labelled import Link
-from moreauc.criteria.tpauc import ThresholdRate
+from moreauc.criteria._two_way import ThresholdRate
 from moreauc.data import TensorBatches
 from moreauc.data.examples import EXAMPLES, load_example
 from moreauc.models import MLP

@@ -1,0 +1,57 @@
+"""What the losses over bags of instances share: the checks of a batch of bags."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_device, check_finite, check_floating
+from moreauc.pooling import Pooling
+
+
+class Instances(NamedTuple):
+    """Instances of a checked batch of bags.
+
+    Attributes:
+        values: model outputs, shape `(T,)` or `(T, 2)`, at least float32, with gradient.
+        bag: place in the batch of each instance's bag, shape `(T,)`, on the device of the values.
+    """
+
+    values: Tensor
+    bag: Tensor
+
+
+def check_instances(
+    owner: str, instances: Tensor, bag: Tensor, count: int, pooling: Pooling, device: torch.device
+) -> Instances:
+    """Check the instances of `count` bags, at least one in each; that they are finite is checked too."""
+    check_outputs(owner, "instances", instances, pooling)
+    check_device(owner, "instances", instances, device)
+    places: Tensor = torch.as_tensor(bag)
+    if places.dtype == torch.bool or places.is_floating_point() or places.is_complex():
+        raise ValueError(f"{owner}: bag must hold integers, got {places.dtype}")
+    if places.shape != instances.shape[:1]:
+        raise ValueError(f"{owner}: bag must have shape ({len(instances)},), got {tuple(places.shape)}")
+    places = places.long().to(device)
+    if len(places):
+        low, high = (int(value) for value in torch.aminmax(places))
+        if low < 0 or high >= count:
+            raise ValueError(f"{owner}: bag must lie in [0, {count}), got {low if low < 0 else high}")
+    sizes = torch.bincount(places, minlength=count)
+    if int(sizes.min()) == 0:
+        raise ValueError(f"{owner}: bag must name at least one instance of every bag, got none of bag {sizes.argmin()}")
+    check_finite(owner, instances=instances)
+    return Instances(instances.to(torch.promote_types(instances.dtype, torch.float32)), places)
+
+
+def check_outputs(owner: str, name: str, value: Tensor, pooling: Pooling) -> None:
+    """Check type and shape of what a model returned for instances."""
+    check_floating(owner, name, value)
+    columns = pooling.columns
+    if value.ndim != columns or (columns > 1 and value.shape[1] != columns) or not len(value):
+        wanted = "(T,)" if columns == 1 else f"(T, {columns}), score and attention logit"
+        raise ValueError(
+            f"{owner}: {name} must have shape {wanted} for {pooling.name} pooling, got {tuple(value.shape)}"
+        )

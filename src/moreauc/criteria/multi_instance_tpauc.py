@@ -1,0 +1,243 @@
+r"""Two-way partial AUC over bags of instances (SONT, Algorithm 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_finite, check_real
+from moreauc.criteria._bags import check_instances
+from moreauc.criteria._base import with_gradient
+from moreauc.criteria._labelled import Link, Rows
+from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
+from moreauc.pooling import Pooling, PoolingName, get_pooling
+from moreauc.rules import Gamma, UpdateRule, theory_gamma
+from moreauc.tables import EstimatorTable
+
+Gammas = tuple[Gamma, Gamma, Gamma]
+
+
+class MultiInstanceTPAUCLoss(TwoWayCriterion):
+    r"""Surrogate of the two-way partial AUC of bags, from a few instances of each.
+
+    A bag's score is pooled from its instances, :math:`h_i = \sigma(p(v_i))`: :math:`v_i` averages over the bag, the
+    function :math:`p` makes a score of it (:mod:`moreauc.pooling` lists both) and :math:`\sigma` is the link. The
+    objective is that of :class:`~moreauc.TPAUCLoss` with these scores. A row :math:`v_i` for each bag tracks the
+    average, so that a step needs only a few instances of the bags in its batch:
+
+    .. math::
+
+        v_{i,t+1} &= \Pi[(1 - \tau_1) v_{i,t} + \tau_1 y_i(w_t) + \gamma_{1,2} (y_i(w_t) - y_i(w_{t-1}))]
+            && \text{(line 4)} \\
+        u_{i,t+1} &= (1 - \tau_2) u_{i,t} + \tau_2 \psi_i(v_t, s_{i,t})
+            + \gamma_3 (\psi_i(v_t, s_{i,t}) - \psi_i(v_{t-1}, s_{i,t-1})) && \text{(line 5)} \\
+        s_{i,t+1} &= s_{i,t} - \frac{\eta_s}{B_1} \partial_s \psi_i(v_t, s_{i,t})\, \partial_u f(u_{i,t}, s'_t)
+            && \text{(line 6)} \\
+        s'_{t+1} &= s'_t - \eta_{s'} \frac1{B_1} \sum_i \partial_{s'} f(u_{i,t}, s'_t) && \text{(line 7)} \\
+        G_t &= \frac1{B_1} \sum_i \partial_u f(u_{i,t}, s'_t)\, \partial_v \psi_i(v_t, s_{i,t})\, \nabla y(w_t)
+            && \text{(lines 8, 9)}
+
+    with :math:`y_i(w)` the average over the instances sampled from bag :math:`i`, the same ones in both terms of a
+    correction, and sums over the bags of the batch. Everything that is read is as it was before the step.
+
+    Rows are kept on a logarithmic scale where exponentials are averaged, so that no instance score overflows; what
+    happens where a correction would make such an average negative, or a row is far behind, stands in
+    :mod:`moreauc.pooling`. The constants :math:`C` that the paper adds inside its exponentials are 0.
+
+    Args:
+        labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        temperature: that of the smoothed max, above 0.
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        margin: its margin.
+        link: "sigmoid" (the paper's experiments) or "identity", applied to the pooled score.
+        tau: :math:`\tau_1` and :math:`\tau_2` in (0, 1], or one number for both.
+        gamma: :math:`\gamma_1` for positive bags, :math:`\gamma_2` for negative bags, :math:`\gamma_3` for :math:`u`,
+            each at least 0 or "theory"; or one of these for all three.
+        threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile", as for
+            :class:`~moreauc.TPAUCLoss`.
+        bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none.
+
+    Attributes:
+        v: rows of the bags as :mod:`moreauc.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
+        bag_scores: the pooled scores :math:`p(v_i)` that the rows stand for, shape `(n,)`.
+        u: rows of the positive bags in order of appearance in `labels`.
+        s: thresholds of the positive bags, in the same order.
+        s_prime: threshold over the positive bags.
+
+    Shape:
+        - instances, previous_instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and
+          attention logit
+        - bag: `(T,)`, the place in the batch of each instance's bag, in any order
+        - labels: `(B,)`, 0/1; index: `(B,)`, numbers of the bags in the training set, no repeats
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, labels other than 0/1, a class missing in the set or the batch, an
+            instance that is NaN or of the wrong shape, a bag without instances, `bag` or `index` out of range, a bag
+            repeated or not labelled as in the set, and :math:`\gamma_1` or :math:`\gamma_2` above 0 without
+            `previous_instances`; before any state has changed.
+
+    Example:
+        >>> criterion = MultiInstanceTPAUCLoss([0, 1, 0, 1], min_tpr=0.5, max_fpr=0.5, pooling="mean")
+        >>> instances = torch.tensor([0.5, -0.5, 1.0, 0.0, 2.0], requires_grad=True)
+        >>> loss = criterion(instances, torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1]), torch.tensor([2, 3]))
+        >>> loss.backward()
+        >>> instances.grad.sign(), criterion.v
+        (tensor([ 1.,  1.,  1., -1., -1.]), tensor([0.0000, 0.0000, 0.3333, 1.0000]))
+    """
+
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        *,
+        min_tpr: float,
+        max_fpr: float,
+        pooling: PoolingName | Pooling,
+        temperature: float = 0.1,
+        surrogate: str = "squared_hinge",
+        margin: float = 0.5,
+        link: Link = "sigmoid",
+        tau: float | tuple[float, float] = 0.9,
+        gamma: Gamma | Gammas = 0.0,
+        threshold_lr: ThresholdRate = (1.0, 0.01),
+        bound: float | None = None,
+    ) -> None:
+        owner = self._owner
+        tau1, tau2 = _pair(owner, tau)
+        gammas = _triple(owner, gamma)
+        # Rules check their numbers; those of positive and negative bags share table and averaging weight.
+        rules = [UpdateRule(owner, tau1, gammas[0], bound, "1"), UpdateRule(owner, tau1, gammas[1], suffix="2")]
+        super().__init__(
+            labels,
+            UpdateRule(owner, tau2, gammas[2], suffix="3"),
+            min_tpr=min_tpr,
+            max_fpr=max_fpr,
+            surrogate=surrogate,
+            margin=margin,
+            link=link,
+            threshold_lr=threshold_lr,
+        )
+        self.pooling = get_pooling(owner, pooling, temperature)
+        self._gammas: Gammas = gammas
+        bags = len(self.position)
+        self.table_v = EstimatorTable(bags, self.pooling.dim, rule=rules[0], keep_previous=True)
+
+    @property
+    def needs_previous(self) -> bool:
+        r"""Whether a call in training mode needs `previous_instances`: :math:`\gamma_1` or :math:`\gamma_2` above 0."""
+        return self._gammas[0] != 0.0 or self._gammas[1] != 0.0
+
+    @property
+    def v(self) -> Tensor:
+        """Rows of the bags, shape `(num_bags,)`, or `(num_bags, dim)` where the pooling's `dim` is not 1."""
+        return self.table_v.values.squeeze(1) if self.pooling.dim == 1 else self.table_v.values
+
+    @property
+    def bag_scores(self) -> Tensor:
+        """Scores that the rows stand for, shape `(num_bags,)`; of a bag never visited it is that of a row of zeros."""
+        return self.pooling.score(self.table_v.values)
+
+    @property
+    def tau(self) -> tuple[float, float]:
+        r"""Averaging weights :math:`(\tau_1, \tau_2)`; one number sets both."""
+        return self.table_v.rule.tau, self.table_u.rule.tau
+
+    @tau.setter
+    def tau(self, value: float | tuple[float, float]) -> None:
+        tau1, tau2 = _pair(self._owner, value)
+        rules = replace(self.table_v.rule, tau=tau1), replace(self.table_u.rule, tau=tau2)
+        self.table_v.rule, self.table_u.rule = rules
+
+    @property
+    def gamma(self) -> Gammas:
+        r"""Correction weights :math:`(\gamma_1, \gamma_2, \gamma_3)`; one value sets all."""
+        return self._gammas
+
+    @gamma.setter
+    def gamma(self, value: Gamma | Gammas) -> None:
+        gammas = _triple(self._owner, value)
+        replace(self.table_v.rule, gamma=gammas[1], suffix="2")  # for its checks
+        rules = replace(self.table_v.rule, gamma=gammas[0]), replace(self.table_u.rule, gamma=gammas[2])
+        self.table_v.rule, self.table_u.rule = rules
+        self._gammas = gammas
+
+    def forward(
+        self,
+        instances: Tensor,
+        bag: Tensor,
+        labels: Tensor,
+        index: Tensor,
+        previous_instances: Tensor | None = None,
+    ) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        owner = self._owner
+        rows = self._check_rows(labels, index, ("B",))
+        count = len(rows.numbers)
+        values, bag = check_instances(owner, instances, bag, count, self.pooling, self.position.device)
+        if not self.training:
+            return self._objective(rows.among, rows.split(self._linked(self.pooling(values, bag, count))))
+        before = None
+        if self.needs_previous:
+            self._check_previous("previous_instances", previous_instances, "instances", instances, gammas="gamma")
+            before = previous_instances
+            check_finite(owner, previous_instances=before)
+        with torch.no_grad():
+            exact = values.to(_exact(values))
+            now = self.pooling.observe(exact, bag, count)
+            old = None if before is None else self.pooling.observe(before.to(exact.dtype), bag, count)
+            held = self.table_v.read(rows.numbers, fill=now)
+            rule, gamma = self.table_v.rule, self._bag_gammas(rows, held)
+            new = self.pooling.update(held, now, old, tau=rule.tau, gamma=gamma, bound=rule.bound)
+            h = self._linked(self.pooling.score(held)).to(values.dtype)
+            last = None
+            if self.table_u.rule.corrects:
+                past = self.pooling.score(self.table_v.previous(rows.numbers, fill=now))
+                last = rows.split(self._linked(past).to(values.dtype))
+            step = self._advance(rows.among, rows.split(h), last)
+            weight = rows.join(step.gradient, like=h).to(held.dtype)
+            if self.link == "sigmoid":
+                weight = weight * (h * (1.0 - h))
+            gradient = self.pooling.pull(weight, held, exact, bag).to(values.dtype)
+            check_finite(owner, **step.results, **{"the updated bag": new, "the gradient": gradient})
+            self.table_v.write(rows.numbers, held, new)
+            step.write()
+        return with_gradient(values, step.value, gradient)
+
+    def _bag_gammas(self, rows: Rows, held: Tensor) -> Tensor | float:
+        """Return the correction weights of the batch's bags, shape `(B, 1)`."""
+        if not self.needs_previous:
+            return 0.0
+        gamma = held.new_empty(len(held), 1)
+        for places, value, number in zip(
+            (rows.upper, rows.lower), self._gammas[:2], (self.num_positives, self.num_negatives), strict=True
+        ):
+            if value == "theory":
+                value = theory_gamma(number, len(places), self.table_v.rule.tau)
+            gamma.index_fill_(0, places, float(value))
+        return gamma
+
+
+def _exact(values: Tensor) -> torch.dtype:
+    """Return the type of the rows: logarithms of a thousand and more in float32 would spoil their exponentials."""
+    return torch.float32 if values.device.type == "mps" else torch.float64
+
+
+def _pair(owner: str, tau: float | tuple[float, float]) -> tuple[float, float]:
+    pair = tuple(tau) if isinstance(tau, tuple | list) else (tau, tau)
+    if len(pair) != 2:
+        raise ValueError(f"{owner}: tau must be a number or a pair, got {tau!r}")
+    first, second = (check_real(owner, "tau", entry, low=0.0, high=1.0, low_open=True) for entry in pair)
+    return first, second
+
+
+def _triple(owner: str, gamma: Gamma | Gammas) -> Gammas:
+    triple = tuple(gamma) if isinstance(gamma, tuple | list) else (gamma, gamma, gamma)
+    if len(triple) != 3:
+        raise ValueError(f"{owner}: gamma must be a number, 'theory' or three of these, got {gamma!r}")
+    return triple[0], triple[1], triple[2]

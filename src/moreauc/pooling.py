@@ -1,0 +1,311 @@
+r"""From the instances of a bag to its score: an average over instances, then a function of that average.
+
+A pooling is one small class. Its *row* stands for the average :math:`v = \frac1{|X|} \sum_{x \in X} y(x)` of what it
+averages, in a form that neither overflows nor leaves the range that its function needs:
+
+=============  ==============================  ======================  =====================================
+pooling        average :math:`v` of            score of the bag        row
+=============  ==============================  ======================  =====================================
+mean           :math:`\phi`                    :math:`v`               :math:`v`
+smoothed max   :math:`e^{\phi / T}`            :math:`T \log v`        :math:`\log v`
+attention      :math:`(e^a \delta,\ e^a)`      :math:`v_1 / v_2`       :math:`(v_1 / v_2,\ \log v_2)`
+=============  ==============================  ======================  =====================================
+
+with the instance scores :math:`\phi` or :math:`\delta`, the attention logits :math:`a` and the temperature :math:`T`.
+A fourth pooling is one more class with an entry in `POOLINGS`.
+
+**Corrections and positive numbers.** The update :math:`(1 - \tau) v + \tau y + \gamma (y - y')` may push an average of
+exponentials below 0, where it has no logarithm. The paper leaves open what to do then. Here the correction
+:math:`\gamma (y - y')` is shortened, in all components of the row alike, so that at least a tenth of what averaging
+alone gives is left of the positive component.
+
+**Stale rows.** The chain rule divides by the row: an instance counts with :math:`e^a / v_2`. Where a row is behind by
+more than a factor of :math:`e^{30}`, the weight is cut there.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_real
+
+__all__ = ["POOLINGS", "AttentionPooling", "MeanPooling", "Pooling", "PoolingName", "SmoothedMaxPooling", "get_pooling"]
+
+PoolingName = Literal["mean", "smoothed_max", "attention"]
+
+_LEFT = 0.1  # of what averaging alone gives, where a correction would take more
+_STEEPEST = 30.0  # largest logarithm of an instance's weight
+_FARTHEST = 60.0  # a correction larger than this (in logarithms) is shortened anyway; its exponential is still finite
+
+
+class Pooling(ABC):
+    """How the instances of a bag become its score.
+
+    Instances of several bags come in one tensor, with the number of the bag of each in `bag`, in [0, count).
+
+    Attributes:
+        name: what users call it.
+        columns: model outputs for each instance: 1, a tensor of shape `(T,)`; 2, score and attention logit `(T, 2)`.
+        dim: length of a row.
+    """
+
+    name: ClassVar[str]
+    columns: ClassVar[int] = 1
+    dim: ClassVar[int] = 1
+
+    @abstractmethod
+    def observe(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
+        """Return the rows of `count` bags that hold these instances, shape `(count, dim)`, differentiable."""
+
+    @abstractmethod
+    def score(self, row: Tensor) -> Tensor:
+        """Return the scores of bags with these rows, shape `(B,)`, differentiable."""
+
+    @abstractmethod
+    def update(
+        self,
+        row: Tensor,
+        now: Tensor,
+        before: Tensor | None,
+        *,
+        tau: float,
+        gamma: float | Tensor = 0.0,
+        bound: float | None = None,
+    ) -> Tensor:
+        r"""Return the rows of :math:`(1 - \tau) v + \tau y + \gamma (y - y')`, projected where a bound is set.
+
+        Args:
+            row: rows of :math:`v`, shape `(B, dim)`.
+            now: rows of :math:`y`, the average over a few instances of each bag.
+            before: rows of :math:`y'`, the same instances at the previous weights; None without correction.
+            tau: averaging weight in (0, 1].
+            gamma: correction weight, at least 0, one number or shape `(B, 1)`.
+            bound: radius of the ball that :math:`v` is projected onto, or None.
+        """
+
+    @abstractmethod
+    def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
+        r"""Return the gradient of the weighted sum of bag scores in the instances, in their shape.
+
+        The score's derivative is taken at `row`, the average's at the instances given: the chain rule of the paper's
+        :math:`G_t`.
+
+        Args:
+            weight: one for each bag, shape `(B,)`.
+            row: rows, shape `(B, dim)`.
+            instances: shape `(T,)` or `(T, 2)`.
+            bag: number of each instance's bag, shape `(T,)`.
+        """
+
+    def __call__(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
+        """Return the scores of `count` bags that hold these instances, shape `(count,)`, differentiable."""
+        return self.score(self.observe(instances, bag, count))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class MeanPooling(Pooling):
+    r"""Mean of the instance scores, :math:`\frac1{|X|} \sum_x \phi(x)`.
+
+    Example:
+        >>> MeanPooling()(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]), 2)
+        tensor([2., 5.])
+    """
+
+    name = "mean"
+
+    def observe(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
+        """Return the means."""
+        return _segment_mean(instances, bag, count).unsqueeze(1)
+
+    def score(self, row: Tensor) -> Tensor:
+        """Return the means themselves."""
+        return row.squeeze(1)
+
+    def update(
+        self,
+        row: Tensor,
+        now: Tensor,
+        before: Tensor | None,
+        *,
+        tau: float,
+        gamma: float | Tensor = 0.0,
+        bound: float | None = None,
+    ) -> Tensor:
+        """Return the new means; the ball is an interval."""
+        new = torch.lerp(row, now, tau)
+        if before is not None:
+            new = new + gamma * (now - before)
+        return new if bound is None else new.clamp(-bound, bound)
+
+    def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
+        """Return what each instance adds to its bag's mean."""
+        return (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
+
+
+class SmoothedMaxPooling(Pooling):
+    r"""Smoothed maximum of the instance scores, :math:`T \log \frac1{|X|} \sum_x e^{\phi(x) / T}`.
+
+    Between the mean (:math:`T \to \infty`) and the maximum (:math:`T \to 0`).
+
+    Args:
+        temperature: :math:`T`, above 0.
+
+    Example:
+        >>> SmoothedMaxPooling(0.1)(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]), 2)
+        tensor([2.9307, 5.0000])
+    """
+
+    name = "smoothed_max"
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        self.temperature = check_real(type(self).__name__, "temperature", temperature, low=0.0, low_open=True)
+
+    def observe(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
+        """Return the logarithms of the mean exponentials."""
+        return _log_mean_exp(instances / self.temperature, bag, count).unsqueeze(1)
+
+    def score(self, row: Tensor) -> Tensor:
+        """Return the smoothed maxima."""
+        return self.temperature * row.squeeze(1)
+
+    def update(
+        self,
+        row: Tensor,
+        now: Tensor,
+        before: Tensor | None,
+        *,
+        tau: float,
+        gamma: float | Tensor = 0.0,
+        bound: float | None = None,
+    ) -> Tensor:
+        """Return the new logarithms; the ball ends at the logarithm of its radius."""
+        peak, old, fresh = _shares(row, now, tau)
+        mass = old + fresh
+        if before is not None:
+            mass = _shortened(mass, gamma * (_exp(now - peak) - _exp(before - peak)))
+        new = peak + mass.log()
+        return new if bound is None else new.clamp_max(math.log(bound))
+
+    def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
+        """Return the weights of the instances in their bags' smoothed maxima, times those of the bags."""
+        logit = instances / self.temperature - row.squeeze(1).index_select(0, bag)
+        share = (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
+        return share * logit.clamp_max(_STEEPEST).exp()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(temperature={self.temperature:g})"
+
+
+class AttentionPooling(Pooling):
+    r"""Weighted mean of the instance scores, :math:`\sum_x e^{a(x)} \delta(x) / \sum_x e^{a(x)}`.
+
+    Instances have two columns: score :math:`\delta` and attention logit :math:`a`.
+
+    Example:
+        >>> instances = torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 9.0]])
+        >>> AttentionPooling()(instances, torch.tensor([0, 0, 1]), 2)
+        tensor([2., 5.])
+    """
+
+    name = "attention"
+    columns = 2
+    dim = 2
+
+    def observe(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
+        """Return the weighted means, and the logarithms of the mean weights."""
+        score, logit = instances.unbind(1)
+        log_mean = _log_mean_exp(logit, bag, count)
+        share = (logit - log_mean.index_select(0, bag)).exp()  # at most the size of the bag
+        return torch.stack([_segment_mean(share * score, bag, count), log_mean], dim=1)
+
+    def score(self, row: Tensor) -> Tensor:
+        """Return the weighted means."""
+        return row[:, 0]
+
+    def update(
+        self,
+        row: Tensor,
+        now: Tensor,
+        before: Tensor | None,
+        *,
+        tau: float,
+        gamma: float | Tensor = 0.0,
+        bound: float | None = None,
+    ) -> Tensor:
+        """Return the new rows; the ball holds both averages."""
+        (score, log), (score_now, log_now) = row.chunk(2, dim=1), now.chunk(2, dim=1)
+        peak, old, fresh = _shares(log, log_now, tau)
+        mass, moment = old + fresh, old * score + fresh * score_now
+        if before is not None:
+            score_before, log_before = before.chunk(2, dim=1)
+            gain, loss = _exp(log_now - peak), _exp(log_before - peak)
+            change = gamma * (gain - loss)
+            kept = _shortened(mass, change)
+            part = torch.where(kept == mass + change, 1.0, (kept - mass) / change)
+            mass, moment = kept, moment + part * (gamma * (gain * score_now - loss * score_before))
+        score, log = moment / mass, peak + mass.log()
+        if bound is not None:
+            log = torch.minimum(log, math.log(bound) - 0.5 * torch.log1p(score.square()))
+        return torch.cat([score, log], dim=1)
+
+    def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
+        """Return the derivatives of the weighted means in scores and logits, times the weights of the bags."""
+        score, logit = instances.unbind(1)
+        held_score, held_log = row.index_select(0, bag).unbind(1)
+        share = (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
+        share = share * (logit - held_log).clamp_max(_STEEPEST).exp()
+        return torch.stack([share, share * (score - held_score)], dim=1)
+
+
+POOLINGS: dict[str, type[Pooling]] = {
+    pooling.name: pooling for pooling in (MeanPooling, SmoothedMaxPooling, AttentionPooling)
+}
+
+
+def get_pooling(owner: str, pooling: PoolingName | Pooling, temperature: float = 0.1) -> Pooling:
+    """Return a pooling by its name, or as it is; `temperature` is that of the smoothed max."""
+    if isinstance(pooling, Pooling):
+        return pooling
+    if not isinstance(pooling, str) or pooling not in POOLINGS:
+        raise ValueError(f"{owner}: pooling must be one of {list(POOLINGS)} or a Pooling, got {pooling!r}")
+    temperature = check_real(owner, "temperature", temperature, low=0.0, low_open=True)
+    kind = POOLINGS[pooling]
+    return kind(temperature) if issubclass(kind, SmoothedMaxPooling) else kind()
+
+
+def _sizes(bag: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    return torch.bincount(bag, minlength=count).to(dtype)
+
+
+def _segment_mean(values: Tensor, bag: Tensor, count: int) -> Tensor:
+    total = torch.zeros(count, dtype=values.dtype, device=values.device).index_add(0, bag, values)
+    return total / _sizes(bag, count, values.dtype)
+
+
+def _log_mean_exp(logit: Tensor, bag: Tensor, count: int) -> Tensor:
+    low = torch.full((count,), -torch.inf, dtype=logit.dtype, device=logit.device)
+    peak = low.scatter_reduce(0, bag, logit.detach(), "amax")
+    return peak + _segment_mean((logit - peak.index_select(0, bag)).exp(), bag, count).log()
+
+
+def _shares(old: Tensor, new: Tensor, tau: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the larger of two logarithms, and what the two weigh in their average when it is taken out."""
+    if tau == 1.0:
+        return new, torch.zeros_like(old), torch.ones_like(new)
+    peak = torch.maximum(old, new)
+    return peak, (1.0 - tau) * (old - peak).exp(), tau * (new - peak).exp()
+
+
+def _exp(logarithm: Tensor) -> Tensor:
+    return logarithm.clamp_max(_FARTHEST).exp()
+
+
+def _shortened(mass: Tensor, change: Tensor) -> Tensor:
+    return torch.maximum(mass + change, _LEFT * mass)
