@@ -227,6 +227,7 @@ CASES = (
             ("moving-average", {}),
             ("msvr", {"gamma": (0.1, 0.2, 0.3), "bound": 5.0}),
             ("theory", {"gamma": "theory", "tau": 0.5}),
+            ("rows-after", {"gamma": 0.1, "rows": "after"}),
         ]
     ]
     + [

@@ -337,12 +337,17 @@ def algorithm_4(
     threshold_lr: tuple[float, float],
     bound: float | None = None,
     needs_positive: int | None = None,
+    rows: str = "before",
+    scale: Callable = lambda b3, w: 1.0,
 ):
     """SONT for multi-instance TPAUC. Yields (w, v, u, s, s') after each step.
 
     `inner(i, k, w)` is what instance k of bag i adds to the average v_i, a vector, and `dinner` its gradients; `pooled`
     is h as a function of v, link included, and `dpooled` its gradient. Where the box leaves open what happens if a
     correction makes the component `needs_positive` of v too small, it is shortened as `moreauc.pooling` says.
+
+    With rows "after" lines 5 to 9 read v_{t+1} for v_t and v_t for v_{t-1}; all averages of a step may then be
+    multiplied by a number of its own, `scale(b3, w)`, which must not change `pooled`.
     """
     alpha, beta = 1 - min_tpr, max_fpr
     w = list(w)
@@ -357,7 +362,8 @@ def algorithm_4(
 
         def average(i, point, b3=b3):
             values = [inner(i, k, point) for k in b3[i]]
-            return [sum(value[c] for value in values) / len(values) for c in range(len(values[0]))]
+            factor = scale(b3, point)
+            return [factor * sum(value[c] for value in values) / len(values) for c in range(len(values[0]))]
 
         for i in [*b1, *b2]:
             if i not in v:  # as if it had held this value from the start
@@ -376,6 +382,7 @@ def algorithm_4(
                     if plain[p] + change[p] < 0.1 * plain[p]:
                         share = 0.9 * plain[p] / -change[p]
                 v_next[i] = ball([plain[c] + share * change[c] for c in range(len(now))], bound)
+        used, used_before = (v, v_before) if rows == "before" else (v_next, v)
         gradient = [0.0] * len(w)
         slope_prime = 0.0
         weight = msvr_gamma(gamma[2], len(positives), len(b1), tau[1])
@@ -388,23 +395,24 @@ def algorithm_4(
                 return threshold + total / (beta * len(b2))
 
             # line 5
-            now, before = psi(v, s[i]), psi(v_before, s_before[i])
+            now, before = psi(used, s[i]), psi(used_before, s_before[i])
             if i not in u:
                 u[i] = now
             u_next[i] = (1 - tau[1]) * u[i] + tau[1] * now + weight * (now - before)
             # line 6
-            active = [j for j in b2 if loss(pooled(v[j]) - pooled(v[i])) > s[i]]
+            active = [j for j in b2 if loss(pooled(used[j]) - pooled(used[i])) > s[i]]
             df = (1.0 if u[i] > s_prime else 0.0) / alpha
             s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
             # line 7
             slope_prime += (1 - df) / len(b1)
             # lines 8 and 9
             for j in active:
-                slope = dloss(pooled(v[j]) - pooled(v[i])) / (beta * len(b2)) * df / len(b1)
+                slope = dloss(pooled(used[j]) - pooled(used[i])) / (beta * len(b2)) * df / len(b1)
+                slope *= scale(b3, w)
                 for bag, sign in ((j, 1.0), (i, -1.0)):
                     for k in b3[bag]:
                         matrix = dinner(bag, k, w)
-                        for part, outer in enumerate(dpooled(v[bag])):
+                        for part, outer in enumerate(dpooled(used[bag])):
                             for c in range(len(w)):
                                 gradient[c] += sign * slope * outer * matrix[part][c] / len(b3[bag])
         v_before, s_before = dict(v), dict(s)

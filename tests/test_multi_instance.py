@@ -78,6 +78,13 @@ class Data:
             return [slope * TEMPERATURE / v[0]]
         return [slope / v[1], -slope * v[0] / v[1] ** 2]
 
+    def scale(self, b3, w):
+        """Logits less their mean over the batch."""
+        if self.pooling != "attention":
+            return 1.0
+        logits = [dot(self.bags[i][k], w[3:]) for i in b3 for k in b3[i]]
+        return math.exp(-sum(logits) / len(logits))
+
     def averages(self, v):
         """Rows of the loss as the box has them."""
         if self.pooling == "mean":
@@ -119,11 +126,12 @@ GAMMAS = {
 BOUNDS = {"mean": 0.9, "smoothed_max": 2.5, "attention": 1.5}  # each cuts off some rows
 
 
+@pytest.mark.parametrize("rows", ["before", "after"])
 @pytest.mark.parametrize("projected", [False, True])
 @pytest.mark.parametrize("gamma", GAMMAS)
 @pytest.mark.parametrize("link", ["sigmoid", "identity"])
 @pytest.mark.parametrize("pooling", NAMES)
-def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected):
+def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows):
     bound = BOUNDS[pooling] if projected else None
     data = Data(pooling, link)
     tau = (0.4, 0.3) if gamma == "theory" else (0.9, 0.7)
@@ -144,12 +152,21 @@ def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected):
         lr=lr,
         bound=bound,
         needs_positive=needs_positive,
+        rows=rows,
+        scale=data.scale if rows == "after" else lambda b3, w: 1.0,
         **options,
     )
     model = Linear(data.w0)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     criterion = MultiInstanceTPAUCLoss(
-        data.labels, pooling=pooling, temperature=TEMPERATURE, margin=MARGIN, link=link, bound=bound, **options
+        data.labels,
+        pooling=pooling,
+        temperature=TEMPERATURE,
+        margin=MARGIN,
+        link=link,
+        bound=bound,
+        rows=rows,
+        **options,
     )
     previous = PreviousIterate(model, optimizer)
     labels, last, seen, gaps, moved, cut = torch.tensor(data.labels), set(), set(), set(), 0, False
@@ -301,6 +318,7 @@ def test_bad_batches_change_nothing(pooling, change, message):
         ({"bound": 0.0}, "bound must be a number"),
         ({"min_tpr": 1.0}, "min_tpr must be a number"),
         ({"link": "probit"}, "link must be"),
+        ({"rows": "during"}, "rows must be 'before' or 'after', got 'during'"),
     ],
 )
 def test_bad_arguments(options, message):

@@ -16,7 +16,7 @@ def predict_scores(
 
     Args:
         model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
-        batches: loader of `(inputs, labels, ...)` batches.
+        batches: loader of `(inputs, labels, ...)` batches, or :class:`~moreauc.data.WholeBags`.
         device: where the model is; None to look it up.
 
     Example:
@@ -27,6 +27,9 @@ def predict_scores(
         (torch.Size([5]), [0, 1, 0, 0, 1])
     """
     place = device_of(model) if device is None else torch.device(device)
+    if hasattr(batches, "predict"):  # bags, which know how to go through their instances
+        predicted: tuple[Tensor, Tensor] = batches.predict(model, place)
+        return predicted
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -62,7 +65,8 @@ def _move(value: Any, device: torch.device) -> Any:
     if isinstance(value, Mapping):
         return {name: _move(entry, device) for name, entry in value.items()}
     if isinstance(value, tuple | list):
-        return tuple(_move(entry, device) for entry in value)
+        moved = [_move(entry, device) for entry in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)  # BagInputs stay what they are
     return value.to(device, non_blocking=True) if hasattr(value, "to") else torch.as_tensor(value, device=device)
 
 

@@ -19,8 +19,13 @@ exponentials below 0, where it has no logarithm. The paper leaves open what to d
 :math:`\gamma (y - y')` is shortened, in all components of the row alike, so that at least a tenth of what averaging
 alone gives is left of the positive component.
 
-**Stale rows.** The chain rule divides by the row: an instance counts with :math:`e^a / v_2`. Where a row is behind by
-more than a factor of :math:`e^{30}`, the weight is cut there.
+**Levels.** Adding a number to all attention logits changes no score, and nothing holds their level: it drifts as the
+model learns, and rows written at one level are then compared with instances at another. :meth:`Pooling.levelled` takes
+the level of a batch out; losses that use rows after their update do so.
+
+**Rows that lag.** The chain rule divides by the row: an instance counts with :math:`e^a / v_2`. Where the row lags far
+behind the instances at hand, because it has not met the one that matters, that is a huge number, up to a factor of
+:math:`e^{30}` here. The row after its update cannot lag so: it holds these instances with weight :math:`\tau`.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ __all__ = ["POOLINGS", "AttentionPooling", "MeanPooling", "Pooling", "PoolingNam
 PoolingName = Literal["mean", "smoothed_max", "attention"]
 
 _LEFT = 0.1  # of what averaging alone gives, where a correction would take more
-_STEEPEST = 30.0  # largest logarithm of an instance's weight
+_STEEPEST = 30.0  # logarithm of the largest factor by which a row may lag where it is divided by
 _FARTHEST = 60.0  # a correction larger than this (in logarithms) is shortened anyway; its exponential is still finite
 
 
@@ -61,6 +66,10 @@ class Pooling(ABC):
     @abstractmethod
     def observe(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
         """Return the rows of `count` bags that hold these instances, shape `(count, dim)`, differentiable."""
+
+    def levelled(self, instances: Tensor) -> Tensor:
+        """Return instances of a batch without what may be added to all of them and changes no score."""
+        return instances
 
     @abstractmethod
     def score(self, row: Tensor) -> Tensor:
@@ -195,9 +204,9 @@ class SmoothedMaxPooling(Pooling):
 
     def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
         """Return the weights of the instances in their bags' smoothed maxima, times those of the bags."""
-        logit = instances / self.temperature - row.squeeze(1).index_select(0, bag)
+        logit = instances / self.temperature
         share = (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
-        return share * logit.clamp_max(_STEEPEST).exp()
+        return share * (logit - _divisor(row[:, 0], logit, bag)).exp()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(temperature={self.temperature:g})"
@@ -218,12 +227,18 @@ class AttentionPooling(Pooling):
     columns = 2
     dim = 2
 
+    def levelled(self, instances: Tensor) -> Tensor:
+        """Return scores, and logits less their mean over the batch, which is taken for a constant."""
+        score, logit = instances.unbind(1)
+        return torch.stack([score, logit - logit.detach().mean()], dim=1)
+
     def observe(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
         """Return the weighted means, and the logarithms of the mean weights."""
         score, logit = instances.unbind(1)
-        log_mean = _log_mean_exp(logit, bag, count)
-        share = (logit - log_mean.index_select(0, bag)).exp()  # at most the size of the bag
-        return torch.stack([_segment_mean(share * score, bag, count), log_mean], dim=1)
+        peak = _segment_max(logit, bag, count)
+        share = (logit - peak.index_select(0, bag)).exp()
+        mass = _segment_mean(share, bag, count)
+        return torch.stack([_segment_mean(share * score, bag, count) / mass, peak + mass.log()], dim=1)
 
     def score(self, row: Tensor) -> Tensor:
         """Return the weighted means."""
@@ -258,10 +273,9 @@ class AttentionPooling(Pooling):
     def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
         """Return the derivatives of the weighted means in scores and logits, times the weights of the bags."""
         score, logit = instances.unbind(1)
-        held_score, held_log = row.index_select(0, bag).unbind(1)
         share = (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
-        share = share * (logit - held_log).clamp_max(_STEEPEST).exp()
-        return torch.stack([share, share * (score - held_score)], dim=1)
+        share = share * (logit - _divisor(row[:, 1], logit, bag)).exp()
+        return torch.stack([share, share * (score - row[:, 0].index_select(0, bag))], dim=1)
 
 
 POOLINGS: dict[str, type[Pooling]] = {
@@ -289,10 +303,20 @@ def _segment_mean(values: Tensor, bag: Tensor, count: int) -> Tensor:
     return total / _sizes(bag, count, values.dtype)
 
 
-def _log_mean_exp(logit: Tensor, bag: Tensor, count: int) -> Tensor:
+def _segment_max(logit: Tensor, bag: Tensor, count: int) -> Tensor:
+    """Return the maxima, as constants: they are taken out of exponentials and put back."""
     low = torch.full((count,), -torch.inf, dtype=logit.dtype, device=logit.device)
-    peak = low.scatter_reduce(0, bag, logit.detach(), "amax")
+    return low.scatter_reduce(0, bag, logit.detach(), "amax")
+
+
+def _log_mean_exp(logit: Tensor, bag: Tensor, count: int) -> Tensor:
+    peak = _segment_max(logit, bag, count)
     return peak + _segment_mean((logit - peak.index_select(0, bag)).exp(), bag, count).log()
+
+
+def _divisor(log: Tensor, logit: Tensor, bag: Tensor) -> Tensor:
+    """Return the logarithm to divide by for each instance: that of its bag's row, if exponentials stay finite."""
+    return torch.maximum(log, _log_mean_exp(logit, bag, len(log)) - _STEEPEST).index_select(0, bag)
 
 
 def _shares(old: Tensor, new: Tensor, tau: float) -> tuple[Tensor, Tensor, Tensor]:

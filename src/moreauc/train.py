@@ -16,8 +16,10 @@ from moreauc._checks import check_count, check_real
 from moreauc._judge import Judge
 from moreauc._scoring import device_of, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
+from moreauc.data.bag_batches import BagInputs
 from moreauc.history import History
 from moreauc.optim import PreviousIterate, ProximalPoint
+from moreauc.pooling import Pooling
 
 __all__ = ["fit", "predict_scores", "train_step"]
 
@@ -61,7 +63,9 @@ def fit(
         criterion: called as `criterion(scores, labels, index)`; with `previous_scores=` where it needs them.
         train: loader of `(inputs, labels, index)` batches: a `DataLoader`, a PyG loader,
             :class:`~moreauc.data.TensorBatches`. `index` are row numbers of the labels the criterion was built with.
-        validation: loader of `(inputs, labels, ...)` batches, both classes in it; None to train without.
+            :class:`~moreauc.data.BagBatches` for bags of instances, with a model of instances and a criterion of bags.
+        validation: loader of `(inputs, labels, ...)` batches, both classes in it, or
+            :class:`~moreauc.data.WholeBags`; None to train without.
         epochs: passes over `train` by `criterion`.
         optimizer: any optimizer of the model's parameters; or "sgd" for SGD with `lr`, `momentum` and `weight_decay`,
             or "adam" for AdamW with `lr` and `weight_decay`, whose steps do not depend on the scale of the loss.
@@ -146,9 +150,8 @@ def fit(
     with _random_state(model, seed):
         try:
             if warm_start_epochs:
-                state = TrainState(
-                    model, _CrossEntropy(), new_optimizer(), "warm start", warm_start_epochs, history=history
-                )
+                warm = _CrossEntropy(getattr(criterion, "pooling", None))
+                state = TrainState(model, warm, new_optimizer(), "warm start", warm_start_epochs, history=history)
                 _run(state, train, hooks)
                 if state.stop:
                     return history
@@ -181,7 +184,8 @@ def train_step(
         model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
         criterion: called as `criterion(scores, labels, index)`.
         optimizer: moves the weights.
-        batch: `(inputs, labels, index)`, on the model's device.
+        batch: `(inputs, labels, index)`, on the model's device. With :class:`~moreauc.data.BagInputs` as inputs the
+            model gets the instances, and the criterion is called as `criterion(outputs, bag, labels, index)`.
         previous: the model at its previous weights; needed where the criterion's `needs_previous` is True.
 
     Example:
@@ -193,13 +197,17 @@ def train_step(
         torch.Size([])
     """
     inputs, labels, index = batch
+    bags: list[Tensor] = []
+    name = "previous_scores"
+    if isinstance(inputs, BagInputs):
+        (inputs, *bags), name = inputs, "previous_instances"
     scores = scores_of(model, inputs)
+    before: dict[str, Tensor] = {}
     if getattr(criterion, "needs_previous", False):
         if previous is None:
-            raise ValueError("train_step: previous must be given where the criterion needs previous scores, got None")
-        loss: Tensor = criterion(scores, labels, index, previous_scores=scores_of(previous, inputs))
-    else:
-        loss = criterion(scores, labels, index)
+            raise ValueError(f"train_step: previous must be given where the criterion needs {name}, got None")
+        before[name] = scores_of(previous, inputs)
+    loss: Tensor = criterion(scores, *bags, labels, index, **before)
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()
@@ -207,9 +215,18 @@ def train_step(
 
 
 class _CrossEntropy(nn.Module):
-    """Binary cross entropy, called as the criteria are."""
+    """Binary cross entropy, called as the criteria are; scores of bags are pooled from the instances of the batch."""
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+    def __init__(self, pooling: Pooling | None) -> None:
+        super().__init__()
+        self.pooling = pooling
+
+    def forward(self, scores: Tensor, *others: Tensor) -> Tensor:
+        *bags, labels, _ = others
+        if bags:
+            if self.pooling is None:
+                raise ValueError(f"{_OWNER}: warm_start_epochs must be 0 for bags and a criterion without pooling")
+            scores = self.pooling(scores, bags[0], len(labels))
         return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
 
 

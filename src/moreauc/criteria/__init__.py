@@ -5,8 +5,10 @@ from moreauc.criteria.auc_squared_hinge import AUCSquaredHingeLoss
 from moreauc.criteria.aw_poly import AWPolyLoss
 from moreauc.criteria.cross_entropy import CrossEntropyLoss
 from moreauc.criteria.fcco import FCCOLoss
+from moreauc.criteria.midam import MIDAMLoss
 from moreauc.criteria.mini_batch_tpauc import MiniBatchTPAUCLoss
 from moreauc.criteria.multi_instance_tpauc import MultiInstanceTPAUCLoss
+from moreauc.criteria.pooled import PooledLoss
 from moreauc.criteria.sota_s import SOTAsLoss
 from moreauc.criteria.tcco import TCCOLoss
 from moreauc.criteria.tpauc import TPAUCLoss
@@ -17,8 +19,10 @@ __all__ = [
     "AWPolyLoss",
     "CrossEntropyLoss",
     "FCCOLoss",
+    "MIDAMLoss",
     "MiniBatchTPAUCLoss",
     "MultiInstanceTPAUCLoss",
+    "PooledLoss",
     "SOTAsLoss",
     "TCCOLoss",
     "TPAUCLoss",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from moreauc._checks import check_device, check_finite, check_floating
 from moreauc.pooling import Pooling
+
+Rule = Literal["before", "after"]
 
 
 class Instances(NamedTuple):
@@ -55,3 +57,17 @@ def check_outputs(owner: str, name: str, value: Tensor, pooling: Pooling) -> Non
         raise ValueError(
             f"{owner}: {name} must have shape {wanted} for {pooling.name} pooling, got {tuple(value.shape)}"
         )
+
+
+def exact_type(values: Tensor) -> torch.dtype:
+    """Return the type of rows of bags: logarithms of a thousand and more in float32 would spoil their exponentials."""
+    return torch.float32 if values.device.type == "mps" else torch.float64
+
+
+def check_rule(owner: str, rows: Any) -> Rule:
+    """Return `rows`: whether a step uses the rows before or after their update."""
+    if rows == "before":
+        return "before"
+    if rows == "after":
+        return "after"
+    raise ValueError(f"{owner}: rows must be 'before' or 'after', got {rows!r}")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_finite, check_real
-from moreauc.criteria._bags import check_instances
+from moreauc.criteria._bags import Rule, check_instances, check_rule, exact_type
 from moreauc.criteria._base import with_gradient
 from moreauc.criteria._labelled import Link, Rows
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
@@ -43,9 +43,15 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     with :math:`y_i(w)` the average over the instances sampled from bag :math:`i`, the same ones in both terms of a
     correction, and sums over the bags of the batch. Everything that is read is as it was before the step.
 
+    `rows="after"` reads :math:`v_{t+1}` wherever lines 5 to 9 read :math:`v_t` (and :math:`v_t` for :math:`v_{t-1}`),
+    as code for such problems often does, and takes the level of the batch out of attention logits. It is not covered by
+    the paper's theorems and far better where a bag is visited once in many steps: before the update a row holds the
+    score that the bag had at its last visit, and with smoothed max and attention an instance that the row has not met
+    yet gets an enormous gradient.
+
     Rows are kept on a logarithmic scale where exponentials are averaged, so that no instance score overflows; what
-    happens where a correction would make such an average negative, or a row is far behind, stands in
-    :mod:`moreauc.pooling`. The constants :math:`C` that the paper adds inside its exponentials are 0.
+    happens where a correction would make such an average negative stands in :mod:`moreauc.pooling`. The constants
+    :math:`C` that the paper adds inside its exponentials are 0.
 
     Args:
         labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
@@ -62,6 +68,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile", as for
             :class:`~moreauc.TPAUCLoss`.
         bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none.
+        rows: "before" for the box to the letter, "after" for the rule above. docs/bags.md compares them.
 
     Attributes:
         v: rows of the bags as :mod:`moreauc.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
@@ -89,7 +96,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         >>> loss = criterion(instances, torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1]), torch.tensor([2, 3]))
         >>> loss.backward()
         >>> instances.grad.sign(), criterion.v
-        (tensor([ 1.,  1.,  1., -1., -1.]), tensor([0.0000, 0.0000, 0.3333, 1.0000]))
+        (tensor([ 1.,  1.,  1., -1., -1.]), tensor([0.0000, 0.0000, 0.3333, 1.0000], dtype=torch.float64))
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         gamma: Gamma | Gammas = 0.0,
         threshold_lr: ThresholdRate = (1.0, 0.01),
         bound: float | None = None,
+        rows: Rule = "before",
     ) -> None:
         owner = self._owner
         tau1, tau2 = _pair(owner, tau)
@@ -124,6 +132,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             threshold_lr=threshold_lr,
         )
         self.pooling = get_pooling(owner, pooling, temperature)
+        self.rows = check_rule(owner, rows)
         self._gammas: Gammas = gammas
         bags = len(self.position)
         self.table_v = EstimatorTable(bags, self.pooling.dim, rule=rules[0], keep_previous=True)
@@ -188,22 +197,25 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             before = previous_instances
             check_finite(owner, previous_instances=before)
         with torch.no_grad():
-            exact = values.to(_exact(values))
+            exact, past = values.to(exact_type(values)), None if before is None else before.to(exact_type(values))
+            if self.rows == "after":
+                exact, past = self.pooling.levelled(exact), None if past is None else self.pooling.levelled(past)
             now = self.pooling.observe(exact, bag, count)
-            old = None if before is None else self.pooling.observe(before.to(exact.dtype), bag, count)
+            old = None if past is None else self.pooling.observe(past, bag, count)
             held = self.table_v.read(rows.numbers, fill=now)
             rule, gamma = self.table_v.rule, self._bag_gammas(rows, held)
             new = self.pooling.update(held, now, old, tau=rule.tau, gamma=gamma, bound=rule.bound)
-            h = self._linked(self.pooling.score(held)).to(values.dtype)
+            used = held if self.rows == "before" else new
+            h = self._linked(self.pooling.score(used)).to(values.dtype)
             last = None
             if self.table_u.rule.corrects:
-                past = self.pooling.score(self.table_v.previous(rows.numbers, fill=now))
-                last = rows.split(self._linked(past).to(values.dtype))
+                used_last = self.table_v.previous(rows.numbers, fill=now) if self.rows == "before" else held
+                last = rows.split(self._linked(self.pooling.score(used_last)).to(values.dtype))
             step = self._advance(rows.among, rows.split(h), last)
             weight = rows.join(step.gradient, like=h).to(held.dtype)
             if self.link == "sigmoid":
                 weight = weight * (h * (1.0 - h))
-            gradient = self.pooling.pull(weight, held, exact, bag).to(values.dtype)
+            gradient = self.pooling.pull(weight, used, exact, bag).to(values.dtype)
             check_finite(owner, **step.results, **{"the updated bag": new, "the gradient": gradient})
             self.table_v.write(rows.numbers, held, new)
             step.write()
@@ -221,11 +233,6 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
                 value = theory_gamma(number, len(places), self.table_v.rule.tau)
             gamma.index_fill_(0, places, float(value))
         return gamma
-
-
-def _exact(values: Tensor) -> torch.dtype:
-    """Return the type of the rows: logarithms of a thousand and more in float32 would spoil their exponentials."""
-    return torch.float32 if values.device.type == "mps" else torch.float64
 
 
 def _pair(owner: str, tau: float | tuple[float, float]) -> tuple[float, float]:

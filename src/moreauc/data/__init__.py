@@ -1,10 +1,36 @@
 """Data that knows its row numbers, as the losses need them: every batch is `(inputs, labels, index)`.
 
 - :class:`IndexedDataset`: any map-style data set, for a `DataLoader`;
-- :class:`TensorBatches`: tensors in memory, without a `DataLoader`.
+- :class:`TensorBatches`: tensors in memory, without a `DataLoader`;
+- :class:`ListBags`, :class:`FlatBags`, :class:`FileBags`, :func:`from_padded`: labelled bags of instances;
+- :class:`BagBatches`: batches of bags with a few instances of each; :class:`SampledBags` with :class:`BagSampler` and
+  :func:`collate_bags`: the same through a `DataLoader`;
+- :class:`WholeBags`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances.
 """
 
+from moreauc.data.bag_batches import BagBatches, BagInputs, BagKey, BagSampler, SampledBags, collate_bags
+from moreauc.data.bag_scores import WholeBags, bag_scores, instance_outputs
+from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags
 from moreauc.data.batches import TensorBatches
 from moreauc.data.indexed import IndexedDataset
+from moreauc.data.padded_bags import from_padded, to_padded
 
-__all__ = ["IndexedDataset", "TensorBatches"]
+__all__ = [
+    "BagBatches",
+    "BagInputs",
+    "BagKey",
+    "BagSampler",
+    "Bags",
+    "FileBags",
+    "FlatBags",
+    "IndexedDataset",
+    "ListBags",
+    "SampledBags",
+    "TensorBatches",
+    "WholeBags",
+    "bag_scores",
+    "collate_bags",
+    "from_padded",
+    "instance_outputs",
+    "to_padded",
+]

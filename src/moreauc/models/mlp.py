@@ -1,4 +1,4 @@
-"""Small networks for tables: what :class:`~moreauc.estimator.TPAUCClassifier` trains where no module is given."""
+"""The network for tables: what :class:`~moreauc.estimator.TPAUCClassifier` trains where no module is given."""
 
 from __future__ import annotations
 

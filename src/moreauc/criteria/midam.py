@@ -1,0 +1,211 @@
+r"""The whole AUC over bags of instances, with tracked pooling (MIDAM)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_finite, check_index, check_shape
+from moreauc.criteria._bags import Rule, check_instances, check_rule, exact_type
+from moreauc.criteria._base import Criterion
+from moreauc.criteria._labelled import Link
+from moreauc.criteria.auc_min_max import AUCMinMaxLoss
+from moreauc.pairs import refuse_second_derivatives
+from moreauc.pooling import Pooling, PoolingName, get_pooling
+from moreauc.rules import UpdateRule
+from moreauc.tables import EstimatorTable
+
+
+class MIDAMLoss(Criterion):
+    r"""Min-max margin loss of the AUC of bags, from a few instances of each (MIDAM).
+
+    The objective is that of :class:`~moreauc.criteria.AUCMinMaxLoss` with the scores :math:`h_i = \sigma(p(v_i))` of
+    bags: :math:`v_i` averages over the bag, the function :math:`p` makes a score of it (:mod:`moreauc.pooling` lists
+    both) and :math:`\sigma` is the link. A row for each bag tracks the average. In training mode a call is one
+    iteration:
+
+    .. math::
+
+        v_{i,t+1} &= (1 - \tau) v_{i,t} + \tau y_i(w_t) \\
+        G_t &= \sum_i \partial_{h_i} L(h(v_t), a_t, b_t, \theta_t)\, \partial_v h_i(v_{i,t})\, \nabla y_i(w_t)
+
+    with :math:`y_i(w)` the average over the instances sampled from bag :math:`i` and :math:`L` the min-max loss of the
+    bags in the batch, whose :math:`a, b, \theta` move by their slopes at the same :math:`h(v_t)`. The value returned is
+    :math:`L(h(v_t), a_t, b_t, \theta_t)`. In `eval()` mode a call returns :math:`L` of the scores pooled from the
+    instances given, at the present :math:`a, b, \theta`, and changes nothing.
+
+    With `rows="before"` gradient, value and dual step use the rows **before** their update, as in the algorithm that
+    LibAUC, the library of its authors, describes (:math:`s_i^{t-1}` in the estimators :math:`G^t`); with
+    `rows="after"` those after it, as the code of the authors does, in their repository and in LibAUC. That code and
+    this loss differ in these points:
+
+    - They apply the sigmoid to the quotient of attention, as here, but for the smoothed max to the scores of the
+      *instances*, with nothing after pooling. For that, take `link="identity"` and a model that ends in a sigmoid.
+    - Rows start there at 0 (smoothed max) or 1 (attention), here at the first observed value, and are kept on a
+      logarithmic scale, so that no exponential overflows.
+    - Their term in :math:`\theta` is :math:`\theta (m + \bar E_- - \bar E_+) - \theta^2 / 2`, so their gap between the
+      classes counts one half of what it does in AUC-M; documentation of LibAUC and this loss have it as in AUC-M.
+    - There is no factor :math:`p (1 - p)` there. Here it scales gradients and dual steps as for AUC-M.
+    - Their optimizer averages gradients with momentum; that is left to the optimizer here. Their :math:`a` and
+      :math:`b` move with the optimizer, :math:`\theta` with a step of its own (in LibAUC with the optimizer's, by
+      :math:`b - a` in place of the means). In the experiments :math:`\tau` and that step are halved where the step of
+      the weights is divided by ten; `tau` and `dual_lr` are plain attributes that a schedule may change.
+
+    Args:
+        labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        temperature: that of the smoothed max, above 0.
+        tau: averaging weight of the rows in (0, 1]; 0.9 in the authors' code, too.
+        margin: :math:`m`, at least 0. The authors tune it in {0.1, 0.5, 1}.
+        link: "sigmoid" or "identity", applied to the pooled score.
+        dual_lr: step size of :math:`a, b, \theta`, at least 0.
+        rows: "before" or "after", see above.
+
+    Attributes:
+        v: rows of the bags as :mod:`moreauc.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
+        bag_scores: the pooled scores :math:`p(v_i)` that the rows stand for, shape `(n,)`.
+        a: tracks the mean of the positive bags, a 0-d tensor; it starts at 0.
+        b: tracks the mean of the negative bags, likewise.
+        theta: dual variable, at least 0, likewise.
+        pooling: the :class:`~moreauc.pooling.Pooling`.
+
+    Shape:
+        - instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and attention logit
+        - bag: `(T,)`, the place in the batch of each instance's bag, in any order
+        - labels: `(B,)`, 0/1; index: `(B,)`, numbers of the bags in the training set, no repeats
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.MultiInstanceTPAUCLoss`;
+            before any state has changed.
+
+    Example:
+        >>> criterion = MIDAMLoss([0, 1, 0, 1], pooling="mean")
+        >>> instances = torch.tensor([0.5, -0.5, 1.0, 0.0, 2.0], requires_grad=True)
+        >>> loss = criterion(instances, torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1]), torch.tensor([2, 3]))
+        >>> criterion.v, criterion.a > criterion.b
+        (tensor([0.0000, 0.0000, 0.3333, 1.0000], dtype=torch.float64), tensor(True))
+
+    Reference:
+        Zhu, Wang, Chen, Wang, Sonka, Wu and Yang, Provable Multi-instance Deep AUC Maximization with Stochastic
+        Pooling, ICML 2023, arXiv:2305.08040.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        *,
+        pooling: PoolingName | Pooling,
+        temperature: float = 0.1,
+        tau: float = 0.9,
+        margin: float = 0.5,
+        link: Link = "sigmoid",
+        dual_lr: float = 0.1,
+        rows: Rule = "before",
+    ) -> None:
+        super().__init__()
+        self.min_max = _MinMaxOfBags(labels, margin=margin, link=link, dual_lr=dual_lr)
+        self.pooling = get_pooling(self._owner, pooling, temperature)
+        self.rows = check_rule(self._owner, rows)
+        bags = len(self.min_max.position)
+        self.table_v = EstimatorTable(bags, self.pooling.dim, rule=UpdateRule(self._owner, tau))
+
+    @property
+    def v(self) -> Tensor:
+        """Rows of the bags, shape `(num_bags,)`, or `(num_bags, dim)` where the pooling's `dim` is not 1."""
+        return self.table_v.values.squeeze(1) if self.pooling.dim == 1 else self.table_v.values
+
+    @property
+    def bag_scores(self) -> Tensor:
+        """Scores that the rows stand for, shape `(num_bags,)`; of a bag never visited it is that of a row of zeros."""
+        return self.pooling.score(self.table_v.values)
+
+    @property
+    def a(self) -> Tensor:
+        """What tracks the mean of the positive bags, shape `()`."""
+        return self.min_max.a
+
+    @property
+    def b(self) -> Tensor:
+        """What tracks the mean of the negative bags, shape `()`."""
+        return self.min_max.b
+
+    @property
+    def theta(self) -> Tensor:
+        """The dual variable, shape `()`."""
+        return self.min_max.theta
+
+    @property
+    def tau(self) -> float:
+        """Averaging weight of the rows in (0, 1]."""
+        return self.table_v.rule.tau
+
+    @tau.setter
+    def tau(self, value: float) -> None:
+        self.table_v.rule = replace(self.table_v.rule, tau=value)
+
+    @property
+    def dual_lr(self) -> float:
+        """Step size of a, b and theta, at least 0."""
+        return self.min_max.dual_lr
+
+    @dual_lr.setter
+    def dual_lr(self, value: float) -> None:
+        self.min_max.dual_lr = value
+
+    def forward(self, instances: Tensor, bag: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        owner, position = self._owner, self.min_max.position
+        index = torch.as_tensor(index)
+        check_shape(owner, "index", index, [("B",)])
+        count = len(index)
+        index = check_index(owner, "index", index, len(position), length=count, unique=self.training)
+        index = index.to(position.device)
+        values, bag = check_instances(owner, instances, bag, count, self.pooling, position.device)
+        if not self.training:
+            value: Tensor = self.min_max(self.pooling(values, bag, count), labels, index)
+            return value
+        if self.rows == "after":
+            values = self.pooling.levelled(values)
+        with torch.no_grad():
+            now = self.pooling.observe(values.to(exact_type(values)), bag, count)
+            held = self.table_v.read(index, fill=now)
+            new = self.pooling.update(held, now.to(held.dtype), None, tau=self.tau)
+            check_finite(owner, **{"the updated bag": new})
+            used = held if self.rows == "before" else new
+        value = self.min_max(_tracked_scores(values, bag, used, self.pooling), labels, index)
+        self.table_v.write(index, held, new)  # after all that may raise
+        return value
+
+
+class _MinMaxOfBags(AUCMinMaxLoss):
+    """The objective in the scores of bags; its errors name the loss that the user made."""
+
+    @property
+    def _owner(self) -> str:
+        return MIDAMLoss.__name__
+
+
+class _TrackedScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, instances: Tensor, bag: Tensor, row: Tensor, pooling: Pooling) -> Tensor:
+        ctx.save_for_backward(instances, bag, row)
+        ctx.pooling = pooling
+        return pooling.score(row).to(instances.dtype, copy=True)  # the score may be a view of the row
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        instances, bag, row = ctx.saved_tensors
+        pull: Tensor = ctx.pooling.pull(grad.to(row.dtype), row, instances.to(row.dtype), bag)
+        return pull.to(instances.dtype), None, None, None
+
+
+def _tracked_scores(instances: Tensor, bag: Tensor, row: Tensor, pooling: Pooling) -> Tensor:
+    """Return the scores of the rows, whose gradient goes on through the instances, as if these had made the rows."""
+    scores: Tensor = _TrackedScores.apply(instances, bag, row, pooling)  # type: ignore[no-untyped-call]
+    return scores

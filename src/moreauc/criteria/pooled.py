@@ -1,0 +1,118 @@
+r"""Any loss of scored rows, for bags: the sampled instances of a bag are pooled as if they were all of it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from moreauc._checks import check_finite, check_shape
+from moreauc.criteria._bags import check_instances
+from moreauc.criteria._base import Criterion
+from moreauc.pooling import Pooling, PoolingName, get_pooling
+
+
+class PooledLoss(Criterion):
+    r"""A loss of scores, on scores that are pooled from the instances of the batch.
+
+    The score of a bag is :math:`p(\frac1{|B|} \sum_{x \in B} y(x))` over the instances :math:`B` given for it
+    (:mod:`moreauc.pooling` lists :math:`y` and :math:`p`), with its ordinary gradient. The inner loss takes these
+    scores as it takes those of single rows; its link, where it has one, is applied to the pooled score.
+
+    This is the naive way to pool: no row tracks a bag. Where few instances are sampled, smoothed max and attention are
+    biased, since :math:`p` is not linear: the mean of the pooled scores over many samples is not the score of the bag.
+    :class:`~moreauc.criteria.MIDAMLoss` and :class:`~moreauc.MultiInstanceTPAUCLoss` track the average for that reason.
+
+    The baselines over bags are of this kind: with attention, :class:`~moreauc.criteria.AUCMinMaxLoss` is AUC-M (att),
+    :class:`~moreauc.criteria.SOTAsLoss` is SOTA-s (att), and :class:`~moreauc.criteria.CrossEntropyLoss` is ABMIL
+    (Ilse, Tomczak and Welling, Attention-based Deep Multiple Instance Learning, ICML 2018, arXiv:1802.04712).
+
+    Args:
+        criterion: a loss called as `criterion(scores, labels, index)`, made with the labels of the bags. One that
+            needs previous scores gets those pooled from `previous_instances`.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        temperature: that of the smoothed max, above 0.
+
+    Attributes:
+        criterion: the inner loss; its state is the only state.
+        pooling: the :class:`~moreauc.pooling.Pooling`.
+        min_tpr: that of the inner loss; no such attribute where it has none.
+        max_fpr: likewise.
+
+    Shape:
+        - instances, previous_instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and
+          attention logit
+        - bag: `(T,)`, the place in the batch of each instance's bag, in any order
+        - labels: `(B,)`, 0/1; index: `(B,)`, numbers of the bags in the training set, no repeats
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, an instance that is NaN or of the wrong shape, a bag without
+            instances, `bag` out of range, and all that the inner loss refuses; before any state has changed.
+
+    Example:
+        >>> from moreauc.criteria import CrossEntropyLoss
+        >>> criterion = PooledLoss(CrossEntropyLoss([0, 1, 0, 1]), "attention")
+        >>> instances = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [2.0, 1.0]], requires_grad=True)
+        >>> loss = criterion(instances, torch.tensor([0, 0, 1]), torch.tensor([0, 1]), torch.tensor([2, 3]))
+        >>> loss.backward()
+        >>> instances.grad.sign()
+        tensor([[ 1.,  1.],
+                [ 1., -1.],
+                [-1.,  0.]])
+    """
+
+    def __init__(self, criterion: nn.Module, pooling: PoolingName | Pooling, *, temperature: float = 0.1) -> None:
+        super().__init__()
+        names = inspect.signature(criterion.forward).parameters if isinstance(criterion, nn.Module) else {}
+        if "labels" not in names or "index" not in names or "bag" in names:
+            raise ValueError(
+                f"{self._owner}: criterion must be a loss called with scores, labels and index, got {criterion!r}"
+            )
+        self.criterion = criterion
+        self.pooling = get_pooling(self._owner, pooling, temperature)
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs `previous_instances`: the inner loss needs previous scores."""
+        return bool(getattr(self.criterion, "needs_previous", False))
+
+    @property
+    def min_tpr(self) -> float:
+        """Lower end of the true positive rate of the inner loss."""
+        return float(self._of_criterion("min_tpr"))
+
+    @property
+    def max_fpr(self) -> float:
+        """Upper end of the false positive rate of the inner loss."""
+        return float(self._of_criterion("max_fpr"))
+
+    def forward(
+        self,
+        instances: Tensor,
+        bag: Tensor,
+        labels: Tensor,
+        index: Tensor,
+        previous_instances: Tensor | None = None,
+    ) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        owner = self._owner
+        index = torch.as_tensor(index)
+        check_shape(owner, "index", index, [("B",)])
+        count = len(index)
+        device = next((buffer.device for buffer in self.buffers()), getattr(instances, "device", index.device))
+        values, bag = check_instances(owner, instances, bag, count, self.pooling, device)
+        previous: dict[str, Tensor] = {}
+        if self.training and self.needs_previous:
+            self._check_previous("previous_instances", previous_instances, "instances", instances, gammas="gamma")
+            check_finite(owner, previous_instances=previous_instances)
+            with torch.no_grad():
+                before = torch.as_tensor(previous_instances).to(values.dtype)
+                previous["previous_scores"] = self.pooling(before, bag, count)
+        loss: Tensor = self.criterion(self.pooling(values, bag, count), labels, index, **previous)
+        return loss
+
+    def _of_criterion(self, name: str) -> Any:
+        return getattr(self.criterion, name)

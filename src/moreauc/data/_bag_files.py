@@ -1,0 +1,107 @@
+"""Instances of bags as tensors, from arrays and from `.npy` files that are read row by row."""
+
+from __future__ import annotations
+
+from io import FileIO
+from os import PathLike, fspath
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def as_instances(owner: str, name: str, value: Any) -> Tensor:
+    """Return instances as a tensor on the CPU that shares memory with `value` where it can.
+
+    Floating point numbers and bytes (images) keep their type; other integers and booleans become float32.
+    """
+    if isinstance(value, Tensor):
+        tensor = value.detach().cpu()
+        if tensor.is_complex():
+            raise ValueError(f"{owner}: {name} must hold real numbers, got {tensor.dtype}")
+        return tensor if tensor.is_floating_point() or tensor.dtype == torch.uint8 else tensor.float()
+    if not isinstance(value, np.ndarray):
+        raise ValueError(f"{owner}: {name} must be a tensor or an array, got {type(value).__name__}")
+    kind = instance_type(owner, name, value.dtype)
+    return torch.from_numpy(np.require(value, kind, ["C", "W", "E"]))  # torch warns of arrays it may not write to
+
+
+def instance_type(owner: str, name: str, kind: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that instances of an array have as a tensor."""
+    if kind == np.uint8 or (kind.kind == "f" and kind.itemsize <= 8):
+        return kind.newbyteorder("=")
+    if kind.kind in "iub":
+        return np.dtype(np.float32)
+    raise ValueError(f"{owner}: {name} must hold real numbers of at most 8 bytes, got {kind}")
+
+
+def check_instance_shape(owner: str, name: str, shape: tuple[int, ...]) -> None:
+    """Check that there is at least one instance, with features."""
+    if len(shape) < 2:
+        raise ValueError(f"{owner}: {name} must have shape (instances, features, ...), got {shape}")
+    if shape[0] == 0:
+        raise ValueError(f"{owner}: {name} must hold at least one instance, got shape {shape}")
+
+
+class NpyFile(NamedTuple):
+    """Where the rows of an array lie in a `.npy` file; no handle is kept open.
+
+    Attributes:
+        path: the file.
+        shape: of the array, rows first.
+        kind: type of the numbers in the file.
+        offset: bytes before the first row.
+        by_columns: whether the array is in Fortran order, so that the numbers of a row lie far apart.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    kind: np.dtype[Any]
+    offset: int
+    by_columns: bool
+
+    @classmethod
+    def open(cls, owner: str, path: str | PathLike[str]) -> NpyFile:
+        """Read the header; that the file is as long as it says is checked too, but no row is read."""
+        name = fspath(path)
+        try:
+            array = np.lib.format.open_memmap(name, mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"{owner}: paths must name .npy files, got {name!r}: {error}") from error
+        by_columns = array.flags.f_contiguous and not array.flags.c_contiguous
+        return cls(name, array.shape, array.dtype, array.offset, by_columns)
+
+    def read(self, owner: str, rows: Tensor | None) -> Tensor:
+        """Return the rows with these numbers, or all; of the others not more is read than the system's own blocks.
+
+        Plain reads, not a memory map: pages of a map stay in the resident memory of the process.
+        """
+        kind = instance_type(owner, self.path, self.kind)
+        places = np.arange(self.shape[0]) if rows is None else rows.numpy()
+        result = np.empty((len(places), *self.shape[1:]), dtype=self.kind)
+        try:
+            if self.by_columns:
+                result[:] = np.lib.format.open_memmap(self.path, mode="r")[places]  # closed as soon as this is copied
+            else:
+                self._fill(result, places)
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"{owner}: {self.path!r} must stay as it was when the bags were made: {error}") from error
+        return torch.from_numpy(result.astype(kind, copy=False))
+
+    def _fill(self, result: NDArray[Any], places: NDArray[np.int64]) -> None:
+        """Read runs of neighbouring rows at once."""
+        begins = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+        width = result[0].nbytes
+        ends = (width * np.append(begins[1:], len(places))).tolist()
+        starts = (self.offset + width * places[begins]).tolist()
+        view = memoryview(result.reshape(-1).view(np.uint8).data)
+        with FileIO(self.path) as file:
+            for begin, end, start in zip((width * begins).tolist(), ends, starts, strict=True):
+                file.seek(start)
+                while begin < end:
+                    count = file.readinto(view[begin:end])
+                    if not count:
+                        raise EOFError("the file ends too early")
+                    begin += count

@@ -1,0 +1,206 @@
+"""Scores of whole bags, however large: instances go through the model in chunks, statistics are combined exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from moreauc._checks import check_count
+from moreauc._scoring import device_of
+from moreauc.data.bags import Bags, check_bags
+from moreauc.pooling import Pooling, PoolingName, get_pooling
+
+
+class WholeBags:
+    """Evaluation data: the scores of whole bags, not of a few instances of each.
+
+    Args:
+        bags: the bags.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        temperature: that of the smoothed max, above 0.
+        chunk: instances that go through the model at once, at least 1.
+
+    Attributes:
+        labels: labels of the bags, shape `(n,)`.
+
+    Raises:
+        ValueError: for an argument out of range.
+
+    Example:
+        >>> from moreauc.data import ListBags
+        >>> bags = ListBags([torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0]])], labels=[0, 1])
+        >>> WholeBags(bags, "mean").predict(nn.Identity())
+        (tensor([2., 5.], dtype=torch.float64), tensor([0, 1]))
+    """
+
+    def __init__(
+        self, bags: Bags, pooling: PoolingName | Pooling, *, temperature: float = 0.1, chunk: int = 4096
+    ) -> None:
+        owner = type(self).__name__
+        self.bags, self.labels = check_bags(owner, bags), bags.labels
+        self.pooling = get_pooling(owner, pooling, temperature)
+        self.chunk = check_count(owner, "chunk", chunk)
+
+    def __len__(self) -> int:
+        return len(self.bags)
+
+    def predict(self, model: nn.Module, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
+        """Return raw scores, float64, and labels of all bags, on the CPU; see :func:`bag_scores`."""
+        return bag_scores(model, self.bags, self.pooling, chunk=self.chunk, device=device), self.labels
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.bags}, {self.pooling})"
+
+
+def bag_scores(
+    model: nn.Module,
+    bags: Bags,
+    pooling: PoolingName | Pooling,
+    *,
+    temperature: float = 0.1,
+    chunk: int = 4096,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the raw scores of whole bags, pooled over all of their instances, before any link.
+
+    Instances are read and scored in chunks: small bags share one, a bag larger than a chunk is cut. Parts are put
+    together in float64 by the averages the pooling stands for, so that the result does not depend on the cuts, and
+    memory not on the size of the bags. The model is in eval mode meanwhile, and as before afterwards.
+
+    Args:
+        model: maps instances `(T, ...)` to scores, `(T,)` or `(T, 1)`; for attention to `(T, 2)`, score and attention
+            logit.
+        bags: the bags.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        temperature: that of the smoothed max, above 0.
+        chunk: instances that go through the model at once, at least 1.
+        device: where the model is; None to look it up.
+
+    Returns:
+        Scores, float64 of shape `(n,)`, on the CPU.
+
+    Raises:
+        ValueError: for an argument out of range, and a model that returns another number of columns than the pooling
+            takes.
+
+    Example:
+        >>> from moreauc.data import ListBags
+        >>> bags = ListBags([torch.tensor([[1.0], [3.0], [8.0]]), torch.tensor([[5.0]])], labels=[0, 1])
+        >>> bag_scores(nn.Identity(), bags, "mean", chunk=2)
+        tensor([4., 5.], dtype=torch.float64)
+    """
+    owner = "bag_scores"
+    pool = get_pooling(owner, pooling, temperature)
+    check_count(owner, "chunk", chunk)
+    check_bags(owner, bags)
+    place = device_of(model) if device is None else torch.device(device)
+    rows = torch.zeros(len(bags), pool.dim, dtype=torch.float64)
+    with _evaluating(model):
+        for pieces in _chunks(bags.sizes.tolist(), chunk):
+            inputs = [
+                bags.instances(bag, None if whole else torch.arange(start, stop)) for bag, start, stop, whole in pieces
+            ]
+            lengths = torch.tensor([len(part) for part in inputs])
+            outputs = _outputs(owner, model, torch.cat(inputs).to(place))
+            _check_columns(owner, outputs, model, pool)
+            parts = pool.observe(outputs.cpu().double(), torch.repeat_interleave(lengths), len(pieces))
+            for piece, part in zip(pieces, parts.unsqueeze(1), strict=True):
+                seen = rows[piece.bag : piece.bag + 1]
+                tau = (piece.stop - piece.start) / piece.stop  # the share of this part in what has been seen by now
+                rows[piece.bag] = part if piece.start == 0 else pool.update(seen, part, None, tau=tau)
+    return pool.score(rows).clone()
+
+
+def instance_outputs(
+    model: nn.Module, instances: Tensor, *, chunk: int = 4096, device: torch.device | str | None = None
+) -> Tensor:
+    """Return what a model gives for each instance of a bag, to see which of them decided.
+
+    Args:
+        model: maps instances `(T, ...)` to `(T,)`, `(T, 1)` or `(T, columns)`.
+        instances: the instances, shape `(T, ...)`.
+        chunk: instances that go through the model at once, at least 1.
+        device: where the model is; None to look it up.
+
+    Returns:
+        Raw outputs, float64 of shape `(T,)` or `(T, columns)`, on the CPU.
+
+    Raises:
+        ValueError: for a `chunk` below 1, no instances, and a model that does not return a row for each.
+
+    Example:
+        >>> instance_outputs(nn.Identity(), torch.tensor([[1.0], [3.0]]))
+        tensor([1., 3.], dtype=torch.float64)
+    """
+    owner = "instance_outputs"
+    check_count(owner, "chunk", chunk)
+    if not isinstance(instances, Tensor) or not instances.ndim or not len(instances):
+        kind = f"shape {tuple(instances.shape)}" if isinstance(instances, Tensor) else type(instances).__name__
+        raise ValueError(f"{owner}: instances must be a tensor with at least one instance, got {kind}")
+    place = device_of(model) if device is None else torch.device(device)
+    with _evaluating(model):
+        parts = [_outputs(owner, model, part.to(place)).cpu().double() for part in torch.split(instances, chunk)]
+    return torch.cat(parts).clone()
+
+
+class _Piece(NamedTuple):
+    """Instances of a bag from `start` to before `stop`, and whether these are all of it."""
+
+    bag: int
+    start: int
+    stop: int
+    whole: bool
+
+
+def _chunks(sizes: list[int], chunk: int) -> Iterator[list[_Piece]]:
+    """Go through all bags in chunks; a bag is cut only where it is larger than a chunk."""
+    pieces: list[_Piece] = []
+    room = chunk
+    for bag, size in enumerate(sizes):
+        if pieces and size > room:
+            yield pieces
+            pieces, room = [], chunk
+        start = 0
+        while size - start > chunk:
+            yield [_Piece(bag, start, start + chunk, False)]
+            start += chunk
+        pieces.append(_Piece(bag, start, size, start == 0))
+        room -= size - start
+    yield pieces
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode, without gradients, for a while."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _outputs(owner: str, model: nn.Module, instances: Tensor) -> Tensor:
+    """Return a row for each instance, or a number where the model gives one column."""
+    outputs = model(instances)
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != instances.shape[:1]:
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        kind = f"a tensor with a row for each of {len(instances)} instances"
+        raise ValueError(f"{owner}: model must return {kind}, got {found} from {type(model).__name__}")
+    return outputs.squeeze(1) if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
+
+
+def _check_columns(owner: str, outputs: Tensor, model: nn.Module, pooling: Pooling) -> None:
+    columns = pooling.columns
+    wanted = (len(outputs),) if columns == 1 else (len(outputs), columns)
+    if tuple(outputs.shape) != wanted:
+        raise ValueError(
+            f"{owner}: model must return {columns} column{'s' * (columns > 1)} for {pooling.name} pooling, shape "
+            f"{wanted}, got {tuple(outputs.shape)} from {type(model).__name__}"
+        )

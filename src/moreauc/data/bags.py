@@ -1,0 +1,299 @@
+"""Labelled bags of instances: in memory, in one flat array, or in files read lazily.
+
+All kinds are used alike, and read only what is asked for. Instances come as tensors on the CPU; floating point numbers
+and bytes (images) keep their type, other integers become float32.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from moreauc._checks import check_finite, check_index, check_labels, check_shape
+from moreauc.data._bag_files import NpyFile, as_instances, check_instance_shape, instance_type
+from moreauc.data._bag_ids import check_offsets, group_by_id
+
+Labels = Tensor | Sequence[int] | NDArray[Any]
+
+
+class Bags(ABC):
+    """Labelled bags of instances.
+
+    A kind of its own sets the two attributes and says where the instances come from.
+
+    Attributes:
+        labels: 0/1 labels of the bags, int64 of shape `(n,)`, on the CPU.
+        sizes: instances of each bag, int64 of shape `(n,)`, at least 1.
+    """
+
+    labels: Tensor
+    sizes: Tensor
+
+    @abstractmethod
+    def instances(self, bag: int, rows: Tensor | None = None) -> Tensor:
+        """Return instances of a bag, shape `(k, ...)`.
+
+        Args:
+            bag: number of the bag, in [0, n).
+            rows: positions in the bag, shape `(k,)`, in any order; None for all. Only these are read.
+
+        Raises:
+            ValueError: for a bag or a row that is not there, and for instances read from a file that are not finite.
+        """
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, bags: Sequence[int] | Tensor) -> Bags:
+        """Return a view on some bags, numbered from 0 in the order given; nothing is copied.
+
+        A bag that is not there, or none, is a ValueError.
+        """
+        return _Subset(self, _check_numbers(self._owner, "bags", bags, len(self)))
+
+    @property
+    def _owner(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        positives, instances = int(self.labels.sum()), int(self.sizes.sum())
+        return f"{self._owner}({len(self)} bags, {positives} positive, {instances} instances)"
+
+
+class _Subset(Bags):
+    """Some bags of others; errors of reading name the bag by its number there."""
+
+    def __init__(self, source: Bags, numbers: Tensor) -> None:
+        self._source, self._numbers = source, numbers.tolist()
+        self.labels, self.sizes = source.labels[numbers], source.sizes[numbers]
+
+    def instances(self, bag: int, rows: Tensor | None = None) -> Tensor:
+        return self._source.instances(self._numbers[_check_bag(self._owner, bag, len(self))], rows)
+
+    @property
+    def _owner(self) -> str:
+        return self._source._owner
+
+
+class _StoredBags(Bags):
+    """Bags of arrays, checked; a subclass knows how to read them."""
+
+    def __init__(self, labels: Labels, sizes: Tensor, *, lazy: bool = False) -> None:
+        self.labels = check_labels(self._owner, labels, both=False).cpu()
+        self.sizes, self._lazy = sizes, lazy
+        if len(self.labels) != len(sizes):
+            raise ValueError(f"{self._owner}: labels must be as many as bags, {len(sizes)}, got {len(self.labels)}")
+
+    @abstractmethod
+    def _read(self, bag: int, rows: Tensor | None) -> Tensor:
+        """Return instances of a bag; number and rows have been checked."""
+
+    def instances(self, bag: int, rows: Tensor | None = None) -> Tensor:
+        number = _check_bag(self._owner, bag, len(self))
+        if rows is not None:
+            rows = _check_numbers(self._owner, "rows", rows, int(self.sizes[number]))
+        values = self._read(number, rows)
+        if self._lazy:  # the others were checked when they came
+            _check_values(self._owner, number, values)
+        return values
+
+
+class ListBags(_StoredBags):
+    """Bags in memory, an array for each.
+
+    Args:
+        bags: arrays or tensors of shape `(instances, features, ...)`, with the same features and of the same type.
+        labels: 0/1 labels of the bags, shape `(n,)`.
+
+    Raises:
+        ValueError: for no bags, an empty one, instances that are not finite, different features or types, labels other
+            than 0/1 or of another number.
+
+    Example:
+        >>> bags = ListBags([torch.zeros(3, 2), torch.ones(1, 2)], labels=[0, 1])
+        >>> bags
+        ListBags(2 bags, 1 positive, 4 instances)
+        >>> bags.instances(1)
+        tensor([[1., 1.]])
+        >>> bags.subset([1]).labels
+        tensor([1])
+    """
+
+    def __init__(self, bags: Sequence[Tensor | NDArray[Any]], labels: Labels) -> None:
+        owner = self._owner
+        if not len(bags):
+            raise ValueError(f"{owner}: bags must hold at least one bag, got none")
+        self._bags = [as_instances(owner, f"bag {number}", bag) for number, bag in enumerate(bags)]
+        first = self._bags[0]
+        for number, bag in enumerate(self._bags):
+            check_instance_shape(owner, f"bag {number}", tuple(bag.shape))
+            if bag.shape[1:] != first.shape[1:] or bag.dtype != first.dtype:
+                wanted, found = (f"{tuple(b.shape[1:])} of {b.dtype}" for b in (first, bag))
+                raise ValueError(f"{owner}: bag {number} must have instances as bag 0, {wanted}, got {found}")
+            _check_values(owner, number, bag)
+        super().__init__(labels, torch.tensor([len(bag) for bag in self._bags]))
+
+    def _read(self, bag: int, rows: Tensor | None) -> Tensor:
+        return self._bags[bag] if rows is None else self._bags[bag].index_select(0, rows)
+
+
+class FlatBags(_StoredBags):
+    """Bags as stretches of one array, which may be memory-mapped (`np.load(file, mmap_mode="r")`).
+
+    Of a memory-mapped array only the instances asked for are read, and checked then. Pages that were read stay in
+    memory while there is room, and pickling copies the array, as for spawned workers; not so :class:`FileBags`.
+
+    Args:
+        instances: instances of all bags, bag after bag, shape `(T, features, ...)`.
+        offsets: where each bag begins, and `T`, shape `(n + 1,)`.
+        labels: 0/1 labels of the bags, shape `(n,)`.
+
+    Raises:
+        ValueError: for offsets that do not rise from 0 to `T`, instances that are not finite, labels other than 0/1 or
+            of another number.
+
+    Example:
+        >>> FlatBags(torch.arange(8.0).reshape(4, 2), offsets=[0, 3, 4], labels=[0, 1]).instances(1)
+        tensor([[6., 7.]])
+    """
+
+    def __init__(
+        self, instances: Tensor | NDArray[Any], offsets: Tensor | Sequence[int] | NDArray[Any], labels: Labels
+    ) -> None:
+        self._build(instances, offsets, labels, None)
+
+    def _build(self, instances: Any, offsets: Any, labels: Labels, order: Tensor | None) -> None:
+        owner = self._owner
+        lazy = isinstance(instances, np.memmap)
+        self._flat = instances if lazy else as_instances(owner, "instances", instances)
+        check_instance_shape(owner, "instances", tuple(self._flat.shape))
+        if lazy:
+            instance_type(owner, "instances", instances.dtype)
+        self._offsets, self._order = check_offsets(owner, offsets, len(self._flat)), order
+        super().__init__(labels, self._offsets.diff(), lazy=lazy)
+        if not lazy and not math.isfinite(self._flat.sum()):  # then one bag after the other, for its name
+            for bag in range(len(self)):
+                _check_values(owner, bag, self._read(bag, None))
+
+    @classmethod
+    def from_ids(
+        cls,
+        instances: Tensor | NDArray[Any],
+        ids: Sequence[Hashable] | Tensor | NDArray[Any],
+        labels: Mapping[Any, int] | Labels,
+    ) -> FlatBags:
+        """Return bags of the instances that share an id, in the order in which the ids first appear.
+
+        Instances of a bag need not stand together; inside a bag they keep their order, and none is copied.
+
+        Args:
+            instances: shape `(T, features, ...)`, as for the constructor.
+            ids: the bag of each instance, anything hashable, shape `(T,)`.
+            labels: 0/1 label of each id; or of each instance, shape `(T,)`, the same inside a bag.
+
+        Raises:
+            ValueError: for ids of another number or not hashable, an id without label, labels that differ inside a bag.
+
+        Example:
+            >>> x = torch.arange(4.0).unsqueeze(1)
+            >>> bags = FlatBags.from_ids(x, ["b", "a", "b", "b"], {"a": 1, "b": 0})
+            >>> bags.labels, bags.instances(0).squeeze(1)
+            (tensor([0, 1]), tensor([0., 2., 3.]))
+        """
+        codes, of_bags = group_by_id(cls.__name__, len(instances), ids, labels)
+        grouped, order = codes.sort(stable=True)
+        offsets = torch.cat([codes.new_zeros(1), torch.bincount(codes).cumsum(0)])
+        bags = cls.__new__(cls)
+        bags._build(instances, offsets, of_bags, None if torch.equal(grouped, codes) else order)
+        return bags
+
+    def _read(self, bag: int, rows: Tensor | None) -> Tensor:
+        start, stop = int(self._offsets[bag]), int(self._offsets[bag + 1])
+        if rows is None and self._order is None:
+            part = self._flat[start:stop]
+        else:
+            places = torch.arange(start, stop) if rows is None else start + rows
+            places = places if self._order is None else self._order[places]
+            part = self._flat[places.numpy() if self._lazy else places]
+        return part if isinstance(part, Tensor) else as_instances(self._owner, "instances", part)
+
+
+class FileBags(_StoredBags):
+    """Bags in files, a `.npy` file for each, read when they are needed.
+
+    Making them reads only the headers. Asking for some instances of a bag opens its file, reads these and closes it:
+    neither memory nor open files grow with the number and size of the bags.
+
+    Args:
+        paths: `.npy` files of shape `(instances, features, ...)`, as `np.save` writes them.
+        labels: 0/1 labels of the bags, shape `(n,)`.
+
+    Raises:
+        ValueError: for no files, one that is missing, is not `.npy` or has another type or other features than the
+            first, an empty bag, labels other than 0/1 or of another number; while reading, for instances that are not
+            finite and a file that has become shorter.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(f"{folder}/a.npy", np.arange(10.0).reshape(5, 2))
+        ...     FileBags([f"{folder}/a.npy"], labels=[1]).instances(0, rows=torch.tensor([0, 4]))
+        tensor([[0., 1.],
+                [8., 9.]], dtype=torch.float64)
+    """
+
+    def __init__(self, paths: Sequence[str | PathLike[str]], labels: Labels) -> None:
+        owner = self._owner
+        if not len(paths):
+            raise ValueError(f"{owner}: paths must hold at least one file, got none")
+        self._files = [NpyFile.open(owner, path) for path in paths]
+        first = self._files[0]
+        for file in self._files:
+            check_instance_shape(owner, repr(file.path), file.shape)
+            instance_type(owner, repr(file.path), file.kind)
+            if file.shape[1:] != first.shape[1:] or file.kind != first.kind:
+                wanted, found = (f"{f.shape[1:]} of {f.kind}" for f in (first, file))
+                raise ValueError(f"{owner}: {file.path!r} must have instances as the first file, {wanted}, got {found}")
+        super().__init__(labels, torch.tensor([file.shape[0] for file in self._files]), lazy=True)
+
+    def _read(self, bag: int, rows: Tensor | None) -> Tensor:
+        return self._files[bag].read(self._owner, rows)
+
+
+def check_bags(owner: str, bags: Any) -> Bags:
+    """Return `bags`, which must be bags."""
+    if not isinstance(bags, Bags):
+        raise ValueError(f"{owner}: bags must be Bags, as ListBags makes of arrays, got {type(bags).__name__}")
+    return bags
+
+
+def _check_bag(owner: str, bag: Any, count: int) -> int:
+    """Return the number of a bag in [0, count)."""
+    try:
+        number = operator.index(bag)
+    except TypeError as error:
+        raise ValueError(f"{owner}: bag must be an integer, got {bag!r}") from error
+    if not 0 <= number < count:
+        raise ValueError(f"{owner}: bag must lie in [0, {count}), got {number}")
+    return number
+
+
+def _check_numbers(owner: str, name: str, numbers: Any, size: int) -> Tensor:
+    """Return at least one number in [0, size), in any order and with repeats, int64 on the CPU."""
+    values = torch.as_tensor(numbers).cpu()
+    check_shape(owner, name, values, [("k",)])
+    return check_index(owner, name, values, size, length=len(values), unique=False)
+
+
+def _check_values(owner: str, bag: int, values: Tensor) -> None:
+    if values.is_floating_point():
+        check_finite(owner, **{f"instances of bag {bag}": values})

@@ -1,0 +1,149 @@
+r"""Networks for the instances of bags: a score for each, and where the pooling is attention a logit beside it.
+
+With the features :math:`e(x)` of an instance, its score is :math:`w_c^\top e(x) + b_c` and its attention logit
+:math:`w_a^\top \tanh(V e(x) + b)`, or gated :math:`w_a^\top (\tanh(V e(x) + b) \odot \sigma(U e(x) + b'))`. The
+logit has no bias of its own: attention divides it out.
+
+Reference: Ilse, Tomczak and Welling, Attention-based Deep Multiple Instance Learning, 2018.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from moreauc._checks import check_count, check_real, check_shape
+
+__all__ = ["Attention", "AttentionHead", "InstanceMLP", "InstanceNetwork"]
+
+Attention = bool | Literal["gated"]
+
+
+class AttentionHead(nn.Module):
+    """Attention logits of instances from their features.
+
+    Args:
+        num_features: width of the features, at least 1.
+        hidden: width of the hidden layer, at least 1; None for that of the features.
+        gated: whether each hidden unit is multiplied by a gate, the sigmoid of another linear layer.
+
+    Shape:
+        - features: `(T, num_features)`
+        - output: `(T,)`
+
+    Raises:
+        ValueError: for an argument out of range.
+
+    Example:
+        >>> AttentionHead(8)(torch.zeros(5, 8)).shape
+        torch.Size([5])
+        >>> AttentionHead(8, hidden=3, gated=True)
+        AttentionHead(
+          (hidden): Linear(in_features=8, out_features=3, bias=True)
+          (gate): Linear(in_features=8, out_features=3, bias=True)
+          (logit): Linear(in_features=3, out_features=1, bias=False)
+        )
+    """
+
+    def __init__(self, num_features: int, hidden: int | None = None, gated: bool = False) -> None:
+        super().__init__()
+        width = check_count("AttentionHead", "num_features", num_features)
+        size = width if hidden is None else check_count("AttentionHead", "hidden", hidden)
+        if not isinstance(gated, bool):
+            raise ValueError(f"AttentionHead: gated must be True or False, got {gated!r}")
+        self.hidden = nn.Linear(width, size)
+        self.gate = nn.Linear(width, size) if gated else None
+        self.logit = nn.Linear(size, 1, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return one logit for each instance."""
+        units = torch.tanh(self.hidden(features))
+        if self.gate is not None:
+            units = units * torch.sigmoid(self.gate(features))
+        logits: Tensor = self.logit(units)
+        return logits.squeeze(1)
+
+
+class InstanceNetwork(nn.Module):
+    """An encoder with a score for each instance and, where asked for, an attention logit.
+
+    Args:
+        encoder: module that makes of `T` instances features of shape `(T, num_features)`.
+        num_features: width of the features, at least 1.
+        attention: False for scores only (mean and smoothed-max pooling), True for score and attention logit, "gated"
+            for a logit with gates.
+
+    Shape:
+        - input: what the encoder takes, `T` instances of any bags
+        - output: `(T,)`, or with attention `(T, 2)`: score and logit
+
+    Raises:
+        ValueError: for an argument out of range, and in a call for features of another shape.
+
+    Example:
+        >>> encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.ReLU())
+        >>> InstanceNetwork(encoder, 10)(torch.zeros(5, 8, 8)).shape
+        torch.Size([5])
+        >>> InstanceNetwork(encoder, 10, attention=True)(torch.zeros(5, 8, 8)).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(self, encoder: nn.Module, num_features: int, *, attention: Attention = False) -> None:
+        super().__init__()
+        owner = type(self).__name__
+        if not isinstance(encoder, nn.Module):
+            raise ValueError(f"{owner}: encoder must be a torch.nn.Module, got {type(encoder).__name__}")
+        self.num_features = check_count(owner, "num_features", num_features)
+        if not isinstance(attention, bool) and attention != "gated":
+            raise ValueError(f"{owner}: attention must be True, False or 'gated', got {attention!r}")
+        self.encoder = encoder
+        self.score = nn.Linear(self.num_features, 1)
+        self.attention = AttentionHead(self.num_features, gated=attention == "gated") if attention else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return a score for each instance, or score and attention logit."""
+        features = self.encoder(inputs)
+        check_shape(type(self).__name__, "features of encoder", features, [("T", self.num_features)])
+        scores: Tensor = self.score(features)
+        if self.attention is None:
+            return scores.squeeze(1)
+        return torch.stack([scores.squeeze(1), self.attention(features)], dim=1)
+
+
+class InstanceMLP(InstanceNetwork):
+    """Network for instances that are vectors: one hidden layer of tanh units, as wide as its input.
+
+    Args:
+        num_features: width of the input, at least 1.
+        hidden: width of the hidden layer, at least 1; None for that of the input.
+        attention: as in :class:`InstanceNetwork`; the head is as wide as the hidden layer.
+        dropout: probability in [0, 1) to drop a hidden unit in training.
+
+    Shape:
+        - input: `(T, num_features)`
+        - output: `(T,)`, or with attention `(T, 2)`: score and logit
+
+    Raises:
+        ValueError: for an argument out of range.
+
+    Example:
+        >>> InstanceMLP(166)(torch.zeros(5, 166)).shape
+        torch.Size([5])
+        >>> model = InstanceMLP(166, hidden=32, attention="gated")
+        >>> model(torch.zeros(5, 166)).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(
+        self, num_features: int, *, hidden: int | None = None, attention: Attention = False, dropout: float = 0.0
+    ) -> None:
+        owner = type(self).__name__
+        width = check_count(owner, "num_features", num_features)
+        size = width if hidden is None else check_count(owner, "hidden", hidden)
+        check_real(owner, "dropout", dropout, low=0.0, high=1.0, high_open=True)
+        layers: list[nn.Module] = [nn.Linear(width, size), nn.Tanh()]
+        if dropout > 0.0:
+            layers.append(nn.Dropout(dropout))
+        super().__init__(nn.Sequential(*layers), size, attention=attention)

@@ -1,0 +1,549 @@
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+import random
+
+import bag_oracles
+import baseline_oracles
+import pytest
+import torch
+from torch import nn
+
+from moreauc.criteria import (
+    AUCMinMaxLoss,
+    CrossEntropyLoss,
+    FCCOLoss,
+    MiniBatchTPAUCLoss,
+    MultiInstanceTPAUCLoss,
+    SOTAsLoss,
+    TPAUCLoss,
+)
+from moreauc.criteria.midam import MIDAMLoss
+from moreauc.criteria.pooled import PooledLoss
+from moreauc.pooling import AttentionPooling, SmoothedMaxPooling
+
+STEPS = 100
+LABELS = torch.tensor([int(k % 3 == 1) for k in range(24)])  # 8 positive bags
+RATE = 1 / 3
+TEMPERATURE = 0.7
+POOLINGS = ["mean", "smoothed_max", "attention"]
+POOLING = pytest.mark.parametrize("pooling", POOLINGS)
+LINKS = pytest.mark.parametrize("link", ["sigmoid", "identity"])
+REGION = {"min_tpr": 0.4, "max_fpr": 0.5}
+KINDS = {
+    "AUC-M": lambda pooling, **options: PooledLoss(AUCMinMaxLoss(LABELS, dual_lr=1.0, **options), pooling),
+    "SOTA-s": lambda pooling, **options: PooledLoss(SOTAsLoss(LABELS, **options), pooling),
+    "CE": lambda pooling, **options: PooledLoss(CrossEntropyLoss(LABELS), pooling),
+    "MB": lambda pooling, **options: PooledLoss(MiniBatchTPAUCLoss(LABELS, **REGION, **options), pooling),
+    "SONX": lambda pooling, **options: PooledLoss(TPAUCLoss(LABELS, **REGION, **options), pooling),
+    "MIDAM": lambda pooling, **options: MIDAMLoss(LABELS, pooling=pooling, dual_lr=1.0, **options),
+}
+EVERY = pytest.mark.parametrize("kind", KINDS)
+
+
+class Run:
+    """Bags of feature vectors, and batches of a few instances of each; some bags come twice in a row."""
+
+    def __init__(self, seed, outputs):
+        rng = random.Random(seed)
+        labels = LABELS.tolist()
+        self.bags = [
+            [[rng.gauss(0.5 * label, 1) for _ in range(3)] for _ in range(rng.randint(1, 9))] for label in labels
+        ]
+        self.w = [[rng.gauss(0, 0.4) for _ in range(3)] for _ in range(outputs)]
+        positives = [k for k, label in enumerate(labels) if label]
+        negatives = [k for k, label in enumerate(labels) if not label]
+        self.batches, self.gaps = [], set()
+        last = {}
+        index = []
+        for step in range(STEPS):
+            if step % 7 == 3:
+                index = rng.sample(index, len(index))  # the same bags at once, with other instances, in another order
+            else:
+                index = rng.sample(positives, 3) + rng.sample(negatives, 5)
+                rng.shuffle(index)
+            instances = [rng.sample(self.bags[k], min(3, len(self.bags[k]))) for k in index]
+            self.batches.append((instances, [labels[k] for k in index], index))
+            for k in index:
+                self.gaps.add(step - last.get(k, step))
+                last[k] = step
+        self.order = rng
+
+    def tensors(self, batch):
+        """Return features, bag, labels, index of a batch, instances of different bags mixed."""
+        bags, labels, index = batch
+        rows = [(place, x) for place, instances in enumerate(bags) for x in instances]
+        self.order.shuffle(rows)
+        return (
+            torch.tensor([x for _, x in rows]),
+            torch.tensor([place for place, _ in rows]),
+            torch.tensor(labels),
+            torch.tensor(index),
+        )
+
+    def train(self, criterion, lr):
+        """Yield (value, weights) after each step."""
+        model = nn.Linear(3, len(self.w), bias=False)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor(self.w))
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        for batch in self.batches:
+            x, bag, labels, index = self.tensors(batch)
+            outputs = model(x)
+            loss = criterion(outputs if len(self.w) == 2 else outputs.squeeze(1), bag, labels, index)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item(), model.weight.tolist()
+
+
+def approx(expected):
+    return pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def outputs_of(pooling):
+    return 2 if pooling == "attention" else 1
+
+
+def follow(run, criterion, twin, lr, check):
+    start = run.w
+    pairs = zip(run.train(criterion, lr), bag_oracles.descend(twin, run.batches, run.w, lr), strict=True)
+    for (value, weight), (expected_value, expected_weight) in pairs:
+        assert value == approx(expected_value)
+        for row, expected in zip(weight, expected_weight, strict=True):
+            assert row == approx(expected)
+        check()
+    for row, before in zip(weight, start, strict=True):
+        assert max(abs(p - q) for p, q in zip(row, before, strict=True)) > 0.02  # the comparison saw weights move
+
+
+@LINKS
+@POOLING
+def test_auc_m_on_pooled_instances_is_its_oracle(float64, pooling, link):
+    options = {"margin": 0.8, "link": link, "dual_lr": 0.4}
+    run = Run(1, outputs_of(pooling))
+    inner = bag_oracles.MinMax(RATE, **options)
+    criterion = PooledLoss(AUCMinMaxLoss(LABELS, **options), pooling, temperature=TEMPERATURE)
+    twin = bag_oracles.Naive(bag_oracles.Pool(pooling, TEMPERATURE), inner)
+
+    def check():
+        state = criterion.criterion.table.values.squeeze(1).tolist()
+        assert state == approx([inner.a, inner.b, inner.theta])
+
+    follow(run, criterion, twin, 0.3, check)
+    assert inner.theta > 0
+
+
+@LINKS
+@POOLING
+def test_sota_s_on_pooled_instances_is_its_oracle(float64, pooling, link):
+    run = Run(2, outputs_of(pooling))
+    inner = baseline_oracles.SOTAs(0.8, 1.3, 0.6, 0.7, "squared_hinge", 0.8, link)
+    loss = SOTAsLoss(
+        LABELS, temperature_negatives=0.8, temperature_positives=1.3, tau1=0.6, tau2=0.7, margin=0.8, link=link
+    )
+    criterion = PooledLoss(loss, pooling, temperature=TEMPERATURE)
+    positives = LABELS.nonzero().squeeze(1).tolist()
+
+    def check():
+        held = [(k, i) for k, i in enumerate(positives) if i in inner.u]
+        expected = [math.log(inner.u[i]) for _, i in held]
+        assert loss.log_u[[k for k, _ in held]].tolist() == approx(expected)
+        assert loss.log_v.item() == approx(math.log(inner.v))
+
+    follow(run, criterion, bag_oracles.Naive(bag_oracles.Pool(pooling, TEMPERATURE), inner), 0.05, check)
+
+
+@POOLING
+@pytest.mark.parametrize("weight", [1.0, 2.5])
+def test_cross_entropy_on_pooled_instances_is_its_oracle(float64, pooling, weight):
+    run = Run(3, outputs_of(pooling))
+    criterion = PooledLoss(CrossEntropyLoss(LABELS, positive_weight=weight), pooling, temperature=TEMPERATURE)
+    twin = bag_oracles.Naive(bag_oracles.Pool(pooling, TEMPERATURE), bag_oracles.CrossEntropy(weight))
+    follow(run, criterion, twin, 0.1, lambda: None)
+
+
+@LINKS
+@POOLING
+@pytest.mark.parametrize("tau", [0.9, 0.3, 1.0])
+def test_midam_is_its_oracle(float64, pooling, link, tau):
+    options = {"margin": 0.8, "link": link, "dual_lr": 0.4}
+    run = Run(4, outputs_of(pooling))
+    assert {1, 2, 3} <= run.gaps and max(run.gaps) > 5  # bags come back at once and after a gap
+    inner = bag_oracles.MinMax(RATE, **options)
+    twin = bag_oracles.MIDAM(bag_oracles.Pool(pooling, TEMPERATURE), inner, tau)
+    criterion = MIDAMLoss(LABELS, pooling=pooling, temperature=TEMPERATURE, tau=tau, **options)
+
+    def check():
+        assert [criterion.a.item(), criterion.b.item(), criterion.theta.item()] == approx(
+            [inner.a, inner.b, inner.theta]
+        )
+        for number, v in twin.v.items():
+            row = criterion.v[number].tolist()
+            if pooling == "smoothed_max":
+                assert row == approx(math.log(v[0]))
+            else:
+                assert row == approx(v[0] if pooling == "mean" else [v[0] / v[1], math.log(v[1])])
+            assert criterion.bag_scores[number].item() == approx(twin.pool.p(v)[0])
+
+    follow(run, criterion, twin, 0.3 if link == "sigmoid" else 0.1, check)
+    assert set(twin.v) == set(range(24)) and bool(criterion.table_v.visited.all())
+
+
+def make_batch(pooling, seed=0, dtype=torch.float32, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.tensor([[1, 0, 4, 2, 5], [4, 3, 2, 7, 8], [1, 5, 7, 6, 3]])[seed % 3]
+    bag = torch.tensor([3, 0, 1, 1, 4, 0, 2, 0, 3, 2])
+    shape = (10, 2) if pooling == "attention" else (10,)
+    instances = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return {"instances": instances.to(dtype), "bag": bag, "labels": LABELS[index], "index": index}
+
+
+def step(criterion, batch):
+    values = batch["instances"].clone().requires_grad_()
+    loss = criterion(**{**batch, "instances": values})
+    loss.backward()
+    return loss.detach(), values.grad
+
+
+def state_of(criterion):
+    return {name: value.clone() for name, value in criterion.state_dict().items()}
+
+
+def assert_state(criterion, expected):
+    found = criterion.state_dict()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
+
+
+@EVERY
+@POOLING
+def test_order_of_the_instances_does_not_matter(kind, pooling):
+    one = KINDS[kind](pooling)
+    other = copy.deepcopy(one)
+    for seed in range(3):
+        batch = make_batch(pooling, seed, torch.float64)
+        order = torch.randperm(10)
+        shuffled = {**batch, "instances": batch["instances"][order], "bag": batch["bag"][order]}
+        (loss, gradient), (other_loss, other_gradient) = step(one, batch), step(other, shuffled)
+        torch.testing.assert_close(loss, other_loss, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(gradient[order], other_gradient, rtol=1e-12, atol=1e-12)
+    for name, value in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value, rtol=1e-12, atol=1e-12)
+
+
+@POOLING
+def test_a_first_visit_has_the_gradient_of_pooling_what_was_sampled(pooling):
+    options = {"margin": 0.5, "link": "sigmoid", "dual_lr": 0.3}
+    naive = PooledLoss(AUCMinMaxLoss(LABELS, **options), pooling, temperature=0.4)
+    tracked = MIDAMLoss(LABELS, pooling=pooling, temperature=0.4, **options)
+    batch = make_batch(pooling, 0, torch.float64)
+    expected, got = step(naive, batch), step(tracked, batch)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(tracked.a, naive.criterion.a)
+    torch.testing.assert_close(tracked.theta, naive.criterion.theta)
+
+
+@EVERY
+@POOLING
+def test_resumed_run_equals_the_uninterrupted_one(kind, pooling):
+    whole, first, second = (KINDS[kind](pooling) for _ in range(3))
+    for seed in range(8):
+        loss = step(whole, make_batch(pooling, seed))
+        if seed < 4:
+            step(first, make_batch(pooling, seed))
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    for seed in range(4, 8):
+        resumed = step(second, make_batch(pooling, seed))
+    assert torch.equal(loss[0], resumed[0]) and torch.equal(loss[1], resumed[1])
+    assert_state(second, state_of(whole))
+
+
+@EVERY
+@POOLING
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))], ids=["copy", "pickle"])
+def test_copies_go_on_like_the_original_and_apart_from_it(kind, pooling, duplicate):
+    criterion = KINDS[kind](pooling)
+    step(criterion, make_batch(pooling, 0))
+    twin = duplicate(criterion)
+    before = state_of(twin)
+    loss, gradient = step(criterion, make_batch(pooling, 1))
+    assert_state(twin, before)
+    twin_loss, twin_gradient = step(twin, make_batch(pooling, 1))
+    assert torch.equal(loss, twin_loss) and torch.equal(gradient, twin_gradient)
+    assert_state(twin, state_of(criterion))
+
+
+@EVERY
+@POOLING
+def test_eval_mode_changes_nothing_and_is_the_inner_loss_of_pooled_scores(kind, pooling):
+    criterion = KINDS[kind](pooling)
+    for seed in range(3):
+        step(criterion, make_batch(pooling, seed))
+    before = state_of(criterion)
+    batch = make_batch(pooling, 4)
+    criterion.eval()
+    first, second = step(criterion, batch), step(criterion, batch)
+    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+    assert_state(criterion, before)
+    inner = criterion.min_max if kind == "MIDAM" else criterion.criterion
+    scores = criterion.pooling(batch["instances"], batch["bag"], 5)
+    assert torch.equal(first[0], inner(scores, batch["labels"], batch["index"]))
+    twice = torch.tensor([1, 0, 1, 2, 0])  # nothing is written, so a bag may come twice
+    assert torch.isfinite(step(criterion, {**batch, "index": twice, "labels": LABELS[twice]})[0])
+    assert_state(criterion, before)
+
+
+NAN = torch.tensor([0.0, 1.0, torch.nan, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+BAD = {
+    "empty bag": (
+        {"bag": torch.tensor([3, 0, 1, 1, 4, 0, 3, 0, 3, 1])},
+        "bag must name at least one instance of every",
+    ),
+    "bag too large": ({"bag": torch.tensor([3, 0, 1, 1, 5, 0, 2, 0, 3, 2])}, r"bag must lie in \[0, 5\), got 5"),
+    "bag negative": ({"bag": torch.tensor([3, 0, 1, 1, -1, 0, 2, 0, 3, 2])}, r"bag must lie in \[0, 5\), got -1"),
+    "bag of floats": ({"bag": torch.zeros(10)}, "bag must hold integers, got torch.float32"),
+    "bag of another length": ({"bag": torch.tensor([0, 1, 2, 3, 4])}, r"bag must have shape \(10,\), got \(5,\)"),
+    "labels of another length": ({"labels": torch.tensor([0, 1])}, r"labels must have shape \(5,\), got \(2,\)"),
+    "labels not 0 or 1": ({"labels": torch.tensor([3, 1, 0, 0, 0])}, "labels must be 0 or 1, got 3"),
+    "labels swapped": ({"labels": torch.tensor([0, 1, 0, 0, 1])}, "index must point to rows labelled as in labels"),
+    "index out of range": ({"index": torch.tensor([1, 0, 4, 2, 24])}, r"index must lie in \[0, 24\), got 24"),
+    "index repeated": ({"index": torch.tensor([1, 0, 1, 2, 5])}, "index must not repeat a row inside one batch, got 1"),
+    "index of two dimensions": ({"index": torch.zeros(5, 1, dtype=torch.long)}, r"index must have shape \(B,\), got"),
+    "index a number": ({"index": torch.tensor(1)}, r"index must have shape \(B,\), got \(\)"),
+    "integers": ({"instances": torch.zeros(10, dtype=torch.long)}, "instances must be a floating point tensor"),
+}
+
+
+def refuse(criterion, batch, message):
+    before = state_of(criterion)
+    with pytest.raises(ValueError, match=message):
+        criterion(**batch)
+    assert_state(criterion, before)
+
+
+@EVERY
+@POOLING
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_batches_are_named_and_change_nothing(kind, pooling, case):
+    criterion = KINDS[kind](pooling)
+    batch = make_batch(pooling, 0)
+    step(criterion, batch)
+    change, message = BAD[case]
+    refuse(criterion, {**batch, **change}, message)
+    fresh = KINDS[kind](pooling)
+    refuse(fresh, {**batch, **change}, message)
+
+
+@EVERY
+@POOLING
+def test_wrong_instances_are_named_and_change_nothing(kind, pooling):
+    criterion = KINDS[kind](pooling)
+    batch = make_batch(pooling, 0)
+    step(criterion, batch)
+    owner = type(criterion).__name__
+    one, two = torch.zeros(10), torch.zeros(10, 2)
+    if pooling == "attention":
+        refuse(criterion, {**batch, "instances": one}, rf"{owner}: instances must have shape \(T, 2\), score and")
+        refuse(criterion, {**batch, "instances": torch.zeros(10, 3)}, r"for attention pooling, got \(10, 3\)")
+        for column in range(2):
+            bad = two.clone()
+            bad[2, column] = torch.nan
+            refuse(criterion, {**batch, "instances": bad}, f"{owner}: instances must be finite, got nan")
+    else:
+        refuse(criterion, {**batch, "instances": two}, rf"instances must have shape \(T,\) for {pooling} pooling, got")
+        refuse(criterion, {**batch, "instances": NAN}, f"{owner}: instances must be finite, got nan")
+        refuse(
+            criterion, {**batch, "instances": torch.where(NAN > 0, torch.inf, one)}, "instances must be finite, got inf"
+        )
+    empty = {**batch, "instances": one[:0] if pooling != "attention" else two[:0], "bag": batch["bag"][:0]}
+    refuse(criterion, empty, "instances must have shape")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "CE"])
+@POOLING
+@pytest.mark.parametrize(("label", "numbers"), [(1, [1, 4]), (0, [0, 2])])
+def test_both_classes_are_needed(kind, pooling, label, numbers):
+    criterion = KINDS[kind](pooling)
+    batch = make_batch(pooling, 0)
+    batch |= {"labels": torch.tensor([label, label]), "index": torch.tensor(numbers), "bag": batch["bag"] % 2}
+    refuse(criterion, batch, f"labels must hold both 0 and 1, got only {label}")
+
+
+@POOLING
+def test_a_loss_beyond_the_type_is_an_error_and_changes_nothing(pooling):
+    """A few good steps first: then rows, a, b and theta hold something that could be lost."""
+    batch = make_batch(pooling, 0)
+    for criterion in (
+        MIDAMLoss(LABELS, pooling=pooling, link="identity"),
+        PooledLoss(AUCMinMaxLoss(LABELS, link="identity"), pooling),
+    ):
+        step(criterion, make_batch(pooling, 1))
+        huge = {**batch, "instances": 1e30 * batch["instances"].sign()}
+        refuse(criterion, huge, "the loss must be finite, got|the updated a, b, theta must be finite")
+    criterion = MIDAMLoss(LABELS, pooling="smoothed_max", temperature=1e-3, link="identity")
+    batch = make_batch("smoothed_max", 0)
+    huge = {**batch, "instances": torch.full((10,), 1e306, dtype=torch.float64)}
+    refuse(criterion, huge, "the updated bag must be finite, got")
+
+
+@EVERY
+@POOLING
+@LINKS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_extreme_instances_are_finite(kind, pooling, link, dtype):
+    criterion = KINDS[kind](pooling, link=link)
+    twin = copy.deepcopy(criterion)
+    generator = torch.Generator().manual_seed(3)
+    for seed in range(9):
+        batch = make_batch(pooling, seed)
+        signs = torch.randint(0, 2, batch["instances"].shape, generator=generator) * 2.0 - 1.0
+        if seed < 2:
+            signs = torch.ones_like(signs) if seed else -torch.ones_like(signs)  # rows that are as far behind as can be
+        instances = (1000.0 * signs).to(dtype)
+        loss, gradient = step(criterion, {**batch, "instances": instances})
+        assert torch.isfinite(loss) and torch.isfinite(gradient).all() and gradient.dtype == dtype
+        assert loss.dtype == torch.float32
+        exact, exact_gradient = step(twin, {**batch, "instances": instances.double()})
+        torch.testing.assert_close(loss.double(), exact, rtol=1e-4, atol=1e-5)
+        if kind in (
+            "AUC-M",
+            "CE",
+        ):  # others choose among scores that are equal but for rounding, or see rows far behind
+            tolerance = 1e-3 if dtype == torch.float32 else 1e-2
+            size = max(exact_gradient.abs().max().item(), 1.0)
+            assert (gradient.double() - exact_gradient).abs().max().item() <= tolerance * size
+    assert all(torch.isfinite(value).all() for value in criterion.state_dict().values() if value.is_floating_point())
+
+
+@POOLING
+def test_previous_instances_are_pooled_for_a_loss_that_needs_them(pooling):
+    plain, inner = (TPAUCLoss(LABELS, **REGION, gamma=0.3) for _ in range(2))
+    criterion = PooledLoss(inner, pooling)
+    assert criterion.needs_previous and not KINDS["SONX"](pooling).needs_previous
+    for seed in range(6):
+        batch = make_batch(pooling, seed)
+        previous = batch["instances"] + 0.1 * torch.randn(batch["instances"].shape)
+        loss = criterion(**batch, previous_instances=previous)
+        now, before = (criterion.pooling(x, batch["bag"], 5) for x in (batch["instances"], previous))
+        expected = plain(now, batch["labels"], batch["index"], previous_scores=before)
+        assert torch.equal(loss, expected)
+    assert_state(inner, state_of(plain))
+    without = copy.deepcopy(plain)
+    without(now, batch["labels"], batch["index"], previous_scores=now)
+    plain(now, batch["labels"], batch["index"], previous_scores=before)
+    assert not torch.equal(plain.u, without.u)  # the previous scores count
+    refuse(criterion, batch, "PooledLoss: previous_instances must be given where gamma is not 0, got None")
+    refuse(
+        criterion, {**batch, "previous_instances": previous[:4]}, "previous_instances must have the shape of instances"
+    )
+    refuse(
+        criterion, {**batch, "previous_instances": previous * torch.nan}, "previous_instances must be finite, got nan"
+    )
+    assert torch.isfinite(criterion.eval()(**batch))  # not needed there
+
+
+def test_previous_instances_that_are_not_needed_are_ignored():
+    one, other = KINDS["AUC-M"]("mean"), KINDS["AUC-M"]("mean")
+    batch = make_batch("mean")
+    assert torch.equal(one(**batch), other(**batch, previous_instances=torch.full((10,), torch.nan)))
+
+
+def test_the_region_of_the_inner_loss_is_that_of_the_pooled_one():
+    with_region = KINDS["MB"]("attention")
+    assert (with_region.min_tpr, with_region.max_fpr) == (0.4, 0.5)
+    for criterion in (KINDS["CE"]("attention"), KINDS["MIDAM"]("attention")):
+        for name in ("min_tpr", "max_fpr"):
+            assert getattr(criterion, name, None) is None and not hasattr(criterion, name)
+            with pytest.raises(AttributeError, match=name):
+                getattr(criterion, name)
+
+
+class Plain(nn.Module):
+    def forward(self, scores, labels, index):
+        return (scores * (1 - 2 * labels)).mean()
+
+
+def test_a_module_of_the_user_may_be_pooled():
+    criterion = PooledLoss(Plain(), "mean")
+    assert not criterion.needs_previous
+    instances = torch.tensor([1.0, 3.0, 5.0], requires_grad=True)
+    loss = criterion(instances, torch.tensor([0, 0, 1]), torch.tensor([0, 1]), torch.tensor([7, 9]))
+    loss.backward()
+    assert loss.item() == -1.5 and instances.grad.tolist() == [0.25, 0.25, -0.5]
+    with pytest.raises(ValueError, match="PooledLoss: instances must be a floating point tensor, got a list"):
+        criterion([1.0], torch.tensor([0]), torch.tensor([0]), torch.tensor([0]))
+
+
+def test_pooling_by_name_or_as_an_object():
+    for criterion in (
+        PooledLoss(CrossEntropyLoss(LABELS), "smoothed_max", temperature=0.3),
+        MIDAMLoss(LABELS, pooling="smoothed_max", temperature=0.3),
+    ):
+        assert isinstance(criterion.pooling, SmoothedMaxPooling) and criterion.pooling.temperature == 0.3
+    pooling = AttentionPooling()
+    assert PooledLoss(CrossEntropyLoss(LABELS), pooling).pooling is pooling
+    assert MIDAMLoss(LABELS, pooling=pooling).pooling is pooling
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PooledLoss(CrossEntropyLoss(LABELS), "max"), "PooledLoss: pooling must be one of"),
+        (
+            lambda: PooledLoss(CrossEntropyLoss(LABELS), "smoothed_max", temperature=0.0),
+            "PooledLoss: temperature must be",
+        ),
+        (lambda: PooledLoss(torch.sigmoid, "mean"), "PooledLoss: criterion must be a loss called with scores, labels"),
+        (
+            lambda: PooledLoss(MultiInstanceTPAUCLoss(LABELS, pooling="mean", **REGION), "mean"),
+            "PooledLoss: criterion must be a loss called with scores, labels and index, got Multi",
+        ),
+        (lambda: PooledLoss(KINDS["CE"]("mean"), "mean"), "PooledLoss: criterion must be"),
+        (lambda: PooledLoss(FCCOLoss(3, lambda u, index: u, tau=0.5), "mean"), "PooledLoss: criterion must be"),
+        (lambda: MIDAMLoss(LABELS, pooling="max"), "MIDAMLoss: pooling must be one of"),
+        (
+            lambda: MIDAMLoss(LABELS, pooling="smoothed_max", temperature=-1.0),
+            "MIDAMLoss: temperature must be a number",
+        ),
+        (lambda: MIDAMLoss(LABELS, pooling="mean", tau=0.0), r"MIDAMLoss: tau must be a number in \(0, 1\], got 0.0"),
+        (lambda: MIDAMLoss(LABELS, pooling="mean", margin=-1.0), r"margin must be a number in \[0, inf\), got -1.0"),
+        (lambda: MIDAMLoss(LABELS, pooling="mean", link="probit"), "MIDAMLoss: link must be 'sigmoid' or 'identity'"),
+        (lambda: MIDAMLoss(LABELS, pooling="mean", dual_lr=-1.0), "MIDAMLoss: dual_lr must be a number"),
+        (lambda: MIDAMLoss([1, 1], pooling="mean"), "MIDAMLoss: labels must hold both 0 and 1, got only 1"),
+    ],
+)
+def test_wrong_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_schedules_may_change_what_midam_was_made_with():
+    criterion = KINDS["MIDAM"]("mean")
+    step(criterion, make_batch("mean", 0))
+    criterion.tau, criterion.dual_lr = 1.0, 0.0
+    assert (criterion.tau, criterion.dual_lr) == (1.0, 0.0)
+    held = (criterion.a.item(), criterion.b.item(), criterion.theta.item())
+    batch = make_batch("mean", 3)
+    step(criterion, batch)
+    assert (criterion.a.item(), criterion.b.item(), criterion.theta.item()) == held
+    means = criterion.pooling(batch["instances"].double(), batch["bag"], 5)
+    assert torch.equal(criterion.v[batch["index"]], means)  # at 1 the rows are what was seen last
+    for name, value in [("tau", 0.0), ("dual_lr", -1.0)]:
+        with pytest.raises(ValueError, match=f"MIDAMLoss: {name} must be a number"):
+            setattr(criterion, name, value)
+
+
+def test_second_derivatives_are_refused():
+    batch = make_batch("mean")
+    values = batch["instances"].requires_grad_()
+    loss = KINDS["MIDAM"]("mean")(**batch)
+    with pytest.raises(RuntimeError, match="differentiated once only"):
+        torch.autograd.grad(loss, values, create_graph=True)
