@@ -48,12 +48,14 @@ study: setup
 	$(BIN)/moreauc study thresholds --seeds 1 --trials 2 --out docs/reports/thresholds
 	$(BIN)/moreauc study label-noise --seeds 5 --trials 3 --out docs/reports/label_noise
 	$(BIN)/moreauc study keel --out docs/reports/keel
+	$(BIN)/moreauc study bags --out docs/reports/bags
 
 bench: setup
 	$(BIN)/python benchmarks/bench_step.py --out benchmarks/reports/step.json
 	$(BIN)/python benchmarks/bench_tpauc_step.py --out benchmarks/reports/tpauc_step.json
 	$(BIN)/python benchmarks/bench_pairs.py --out benchmarks/reports/pairs.json
 	$(BIN)/python benchmarks/bench_metrics.py --out benchmarks/reports/metrics.json
+	$(BIN)/python benchmarks/bench_bags.py --out benchmarks/reports/bags.json
 
 clean:
 	rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache

@@ -15,7 +15,8 @@ MODULES = [
     *("moreauc", "moreauc.problems", "moreauc.theory", "moreauc.metrics", "moreauc.samplers", "moreauc.data"),
     *("moreauc.criteria", "moreauc.optim", "moreauc.optim.presets", "moreauc.train", "moreauc.history"),
     *("moreauc.callbacks", "moreauc.estimator", "moreauc.models", "moreauc.comparison", "moreauc.studies"),
-    *("moreauc.data.keel", "moreauc.data.examples"),
+    *("moreauc.data.keel", "moreauc.data.examples", "moreauc.data.mil", "moreauc.pooling", "moreauc.bag_figures"),
+    *("moreauc.bag_estimator", "moreauc.optim.bag_presets"),
 ]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
@@ -185,6 +186,44 @@ TABLES = {
     "METRICS": metric_table,
     "STEPS": step_table,
 }
+
+
+def bag_table() -> str:
+    rows = []
+    for cell in read("docs/reports/bags/report.json")["cells"]:
+        rank = "" if cell["rank"] is None else f"{cell['rank']:.1f}"
+        found = "" if cell["target_found"] is None else f"{100 * cell['target_found']:.0f} %"
+        rows.append([cell["title"], f"{cell['mean']:.3f} ± {cell['std']:.3f}", rank, found])
+    return markdown(["method", "TPAUC (0.5, 0.5)", "average rank", "heaviest instance is the nine"], rows)
+
+
+def bag_memory_table() -> str:
+    rows = []
+    for entry in read("benchmarks/reports/bags.json")["sizes"]:
+        row = [f"{entry['instances per bag']:,}", f"{entry['mib of one bag']:.1f} MiB"]
+        row += [f"{entry[part]['process_mib']:.0f} MiB" for part in ("training", "scoring")]
+        rows.append([*row, f"{entry['microseconds per step']['microseconds'] / 1000:.1f} ms"])
+    return markdown(["instances in a bag", "one bag", "peak of training", "peak of scoring", "a step"], rows)
+
+
+def test_the_tables_of_bags_are_those_of_the_reports():
+    page = (ROOT / "docs" / "bags.md").read_text(encoding="utf-8")
+    assert bag_table() in page and bag_memory_table() in page
+    report = read("docs/reports/bags/report.json")
+    assert (report["seeds"], report["trials"], len(report["records"])) == (5, 6, 55)
+    for record in report["records"]:
+        run = read(f"docs/reports/bags/runs/digits-{record['method']}-{record['seed']}.json")
+        assert run["score"] == pytest.approx(record["score"], abs=1e-4)
+    # what the text says of them
+    means = {cell["method"]: cell["mean"] for cell in report["cells"]}
+    main = [cell for cell in report["cells"] if not cell["literal"]]
+    assert max(main, key=lambda cell: cell["mean"])["method"] == "auc_m_att"
+    assert max(cell["mean"] for cell in main) - min(cell["mean"] for cell in main) < 0.08
+    assert min(cell["std"] for cell in main) > 0.04
+    assert all(means[name] - means[f"{name}_literal"] > 0.2 for name in ("sont_mean", "sont_smx", "sont_att"))
+    bags = read("benchmarks/reports/bags.json")
+    assert all(row["met"] for row in bags["targets"])
+    assert max(row["difference to memory, one piece"] for row in bags["scores"]) < 1e-12
 
 
 def rows_ratio(name: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from moreauc._checks import check_real
-from moreauc._scoring import predict_scores
+from moreauc._scoring import Evaluation, predict_scores
 from moreauc.callbacks import TrainState
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import ranks_with_ties_lost
@@ -24,7 +24,7 @@ class Judge:
     def __init__(
         self,
         criterion: nn.Module,
-        validation: Iterable[Any],
+        validation: Iterable[Any] | Evaluation,
         min_tpr: float | None,
         max_fpr: float | None,
         *,

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 
+@runtime_checkable
+class Evaluation(Protocol):
+    """Data that scores itself, as :class:`~moreauc.data.WholeBags`."""
+
+    def predict(self, model: nn.Module, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
+        """Return raw scores and labels, on the CPU."""
+        ...
+
+
 def predict_scores(
-    model: nn.Module, batches: Iterable[Any], *, device: torch.device | str | None = None
+    model: nn.Module, batches: Iterable[Any] | Evaluation, *, device: torch.device | str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return raw scores and labels of all batches, on the CPU; the model's mode is as before afterwards.
 
@@ -27,9 +36,8 @@ def predict_scores(
         (torch.Size([5]), [0, 1, 0, 0, 1])
     """
     place = device_of(model) if device is None else torch.device(device)
-    if hasattr(batches, "predict"):  # bags, which know how to go through their instances
-        predicted: tuple[Tensor, Tensor] = batches.predict(model, place)
-        return predicted
+    if isinstance(batches, Evaluation):  # bags, which know how to go through their instances
+        return batches.predict(model, place)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

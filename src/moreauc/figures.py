@@ -41,7 +41,7 @@ def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: fl
     names = (
         " and ".join([", ".join(list(y_score)[:-1]), list(y_score)[-1]]) if len(y_score) > 1 else next(iter(y_score))
     )
-    return _image(figure, f"ROC curve of {names}; the region that TPAUC looks at is shaded.")
+    return as_image(figure, f"ROC curve of {names}; the region that TPAUC looks at is shaded.")
 
 
 def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float | None = None) -> Image:
@@ -67,7 +67,7 @@ def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float |
     axes.set(xlabel="score", ylabel="share of the class")
     axes.legend(frameon=False)
     _plain(axes)
-    return _image(figure, text)
+    return as_image(figure, text)
 
 
 def draw_training(histories: Mapping[str, History]) -> list[Image]:
@@ -80,7 +80,7 @@ def draw_training(histories: Mapping[str, History]) -> list[Image]:
     losses = histories[first]["loss"]
     figure, axes = _epochs("objective")
     axes.plot(range(1, len(losses) + 1), losses, color=COLORS[0], marker="." if len(losses) < 3 else None)
-    images = [_image(figure, f"Objective of {first}, mean over the steps of every epoch.")]
+    images = [as_image(figure, f"Objective of {first}, mean over the steps of every epoch.")]
     if not any(history["score"] for history in histories.values()):
         return images
     figure, axes = _epochs("validation TPAUC")
@@ -90,7 +90,7 @@ def draw_training(histories: Mapping[str, History]) -> list[Image]:
         if scores and history.best_epoch is not None and history.best_epoch >= 0:
             axes.plot(history.best_epoch + 1, scores[history.best_epoch], "o", color=color, markersize=6)
     axes.legend(frameon=False)
-    images.append(_image(figure, "TPAUC on the validation rows after every epoch; the weights kept are dotted."))
+    images.append(as_image(figure, "TPAUC on the validation rows after every epoch; the weights kept are dotted."))
     return images
 
 
@@ -113,7 +113,7 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("TPAUC of the folds (dots), mean and standard deviation")
     _plain(axes)
-    return _image(figure, "TPAUC of every method: each fold, the mean, and one standard deviation either way.")
+    return as_image(figure, "TPAUC of every method: each fold, the mean, and one standard deviation either way.")
 
 
 def _epochs(quantity: str) -> tuple[Figure, Axes]:
@@ -131,7 +131,8 @@ def _plain(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _image(figure: Figure, caption: str) -> Image:
+def as_image(figure: Figure, caption: str) -> Image:
+    """Return a figure as a picture for a page, 100 pixels wide for each inch."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
     return Image(buffer.getvalue(), caption, round(100 * figure.get_figwidth()))

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from moreauc._checks import check_real
 
-__all__ = ["POOLINGS", "AttentionPooling", "MeanPooling", "Pooling", "PoolingName", "SmoothedMaxPooling", "get_pooling"]
+__all__ = ["POOLINGS", "AttentionPooling", "MeanPooling", "Pooling", "SmoothedMaxPooling", "get_pooling"]
 
 PoolingName = Literal["mean", "smoothed_max", "attention"]
 

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
 from moreauc._judge import Judge
-from moreauc._scoring import device_of, on_device, predict_scores, scores_of
+from moreauc._scoring import Evaluation, device_of, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
 from moreauc.history import History
@@ -31,7 +31,7 @@ def fit(
     criterion: nn.Module,
     train: Iterable[Any],
     *,
-    validation: Iterable[Any] | None = None,
+    validation: Iterable[Any] | Evaluation | None = None,
     epochs: int = 60,
     optimizer: Optimizer | Literal["sgd", "adam"] = "sgd",
     lr: float = 0.01,

@@ -89,7 +89,7 @@ def evaluate_scores(
     )
 
 
-def check_rows(labels: Array, where: str, *, min_tpr: float, max_fpr: float) -> None:
+def check_rows(labels: Array, where: str, *, min_tpr: float, max_fpr: float, unit: str = "rows") -> None:
     """Check that some rows have a TPAUC.
 
     Args:
@@ -97,6 +97,7 @@ def check_rows(labels: Array, where: str, *, min_tpr: float, max_fpr: float) -> 
         where: name of the rows in errors.
         min_tpr: lower edge of the region.
         max_fpr: upper edge of the region.
+        unit: what they are called, "rows" or "bags".
 
     Raises:
         TableError: if a class is missing, or too small for the region to hold one of its rows.
@@ -107,7 +108,7 @@ def check_rows(labels: Array, where: str, *, min_tpr: float, max_fpr: float) -> 
         ("negative", len(labels) - positives, "--max-fpr", max_fpr, max_fpr),
     ):
         if not count:
-            raise TableError(f"{where}: there are no {name}s among {len(labels)} rows")
+            raise TableError(f"{where}: there are no {name}s among {len(labels)} {unit}")
         if not floor_count(count, share):
             rows = f"{count} {name}{'s' if count > 1 else ''}"
             raise TableError(f"{where}: with {rows}, {option} {value:g} leaves none in the region; TPAUC is undefined")

@@ -28,17 +28,13 @@ def fit_report(data: Path, command: str, split: Split, models: dict[str, Any], e
     scores = {title: model.decision_function(split.test) for title, model in models.items()}
     parts = {"training": split.train_labels, "test": split.test_labels}
     histories = {title: model.history_ for title, model in models.items()}
-    settings = {key: value for key, value in first.get_params().items() if key != "verbose"}
+    settings = settings_of(first)
     sections = [
         result_section(evaluations, first.min_tpr, first.max_fpr),
-        _score_section(split.test_labels, scores, first),
-        _training_section(histories),
+        score_section(split.test_labels, scores, first),
+        training_section(histories),
         _data_section(data, parts, split),
-        Section(
-            "Settings",
-            columns=("argument", "value"),
-            rows=[(key, str(value)) for key, value in settings.items()],
-        ),
+        settings_section(settings),
     ]
     results = {
         "data": {
@@ -48,9 +44,7 @@ def fit_report(data: Path, command: str, split: Split, models: dict[str, Any], e
             **{name: count_classes(labels) for name, labels in parts.items()},
         },
         "test": [evaluation.to_dict() for evaluation in evaluations],
-        "settings": {
-            key: value if isinstance(value, int | float | None) else str(value) for key, value in settings.items()
-        },
+        "settings": plain_settings(settings),
         "history": {title: history.to_dict() for title, history in histories.items()},
     }
     return Report(f"{evaluations[0].title} on {data.name}", command, results, sections)
@@ -63,15 +57,15 @@ def evaluate_report(
     counts = count_classes(labels)
     sections = [
         result_section([evaluation], model.min_tpr, model.max_fpr),
-        _score_section(labels, {evaluation.title: scores}, model),
+        score_section(labels, {evaluation.title: scores}, model),
         Section("Data", columns=COUNT_COLUMNS, rows=[count_row(data.name, counts)], labels=1),
     ]
     results = {"data": {"file": str(data), **counts}, "test": [evaluation.to_dict()]}
     return Report(title, command, results, sections)
 
 
-def result_section(evaluations: list[Evaluation], min_tpr: float, max_fpr: float) -> Section:
-    """Return the numbers on the test rows, those of the first model as facts."""
+def result_section(evaluations: list[Evaluation], min_tpr: float, max_fpr: float, *, unit: str = "rows") -> Section:
+    """Return the numbers on the test rows (or bags, the `unit`), those of the first model as facts."""
     first = evaluations[0]
     low, high = first.tpauc.low, first.tpauc.high
     facts = [
@@ -81,11 +75,28 @@ def result_section(evaluations: list[Evaluation], min_tpr: float, max_fpr: float
             f"95 %: {low:.3f} to {high:.3f}",
         ),
         Fact("AUC", f"{first.auc:.3f}", "the whole curve"),
-        Fact(f"TPR at FPR ≤ {max_fpr:g}", f"{first.tpr_at_budget:.3f}", "best threshold on these rows"),
+        Fact(f"TPR at FPR ≤ {max_fpr:g}", f"{first.tpr_at_budget:.3f}", f"best threshold on these {unit}"),
         Fact("TPR of the decisions", f"{first.tpr:.3f}", f"at an FPR of {first.fpr:.3f}"),
     ]
     rows = [evaluation.row for evaluation in evaluations]
-    return Section("Result", [EXPLANATION], columns=COLUMNS, rows=rows, labels=1, facts=facts)
+    text = EXPLANATION.replace("rows", unit)
+    return Section("Result", [text], columns=COLUMNS, rows=rows, labels=1, facts=facts)
+
+
+def settings_of(model: Any) -> dict[str, Any]:
+    """Return the arguments of a classifier."""
+    return {key: value for key, value in model.get_params().items() if key != "verbose"}
+
+
+def settings_section(settings: dict[str, Any]) -> Section:
+    """Return the arguments of a classifier as a table."""
+    rows = [(key, str(value)) for key, value in settings.items()]
+    return Section("Settings", columns=("argument", "value"), rows=rows)
+
+
+def plain_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a classifier as plain data."""
+    return {key: value if isinstance(value, int | float | None) else str(value) for key, value in settings.items()}
 
 
 def count_classes(labels: Array) -> dict[str, Any]:
@@ -105,7 +116,8 @@ def count_row(name: str, counts: dict[str, Any]) -> tuple[str, ...]:
     return (name, *(f"{counts[key]:,}" for key in ("rows", "positives", "negatives")), f"{share:.2%}")
 
 
-def _score_section(labels: Array, scores: dict[str, Array], model: Any) -> Section:
+def score_section(labels: Array, scores: dict[str, Array], model: Any) -> Section:
+    """Return the ROC curves, and the scores of the first model, whose decisions turn at 0."""
     first = next(iter(scores.values()))
     return Section(
         "Curve and scores",
@@ -116,11 +128,12 @@ def _score_section(labels: Array, scores: dict[str, Array], model: Any) -> Secti
     )
 
 
-def _training_section(histories: dict[str, Any]) -> Section:
+def training_section(histories: dict[str, Any], *, unit: str = "rows") -> Section:
+    """Return the training curves, and which epoch was kept."""
     text = []
     for title, history in histories.items():
         if history.best_epoch is None:
-            text.append(f"{title}: too few rows to hold any out; the weights of the last epoch were kept.")
+            text.append(f"{title}: too few {unit} to hold any out; the weights of the last epoch were kept.")
         else:
             score, epoch = history.best_score, history.best_epoch + 1
             text.append(f"{title}: best validation TPAUC {score:.4f} after epoch {epoch}; those weights were kept.")

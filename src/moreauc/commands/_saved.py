@@ -12,6 +12,7 @@ from typing import Any
 import joblib  # type: ignore[import-untyped]
 import pandas as pd
 
+from moreauc._tabular import TableEncoder
 from moreauc.commands._run_folder import MODEL
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError
@@ -43,9 +44,39 @@ class SavedModel:
         return match_features(frame, self.kinds, source=source)
 
 
+@dataclass(frozen=True)
+class SavedBagModel(SavedModel):
+    """A fitted classifier of bags; `kinds` are the columns of its instances.
+
+    Attributes:
+        bags: column that names the bag of each row.
+        encoder: turns rows into what the classifier takes.
+    """
+
+    bags: str
+    encoder: TableEncoder
+
+
 def save_model(folder: Path, model: Any, kinds: dict[str, str], target: Target, region: tuple[float, float]) -> None:
     """Write a fitted classifier into the folder of a run."""
-    joblib.dump(SavedModel(model, kinds, target, *region, versions()), folder / MODEL, compress=3)
+    _write(folder, SavedModel(model, kinds, target, *region, versions()))
+
+
+def save_bag_model(
+    folder: Path,
+    model: Any,
+    kinds: dict[str, str],
+    target: Target,
+    region: tuple[float, float],
+    bags: str,
+    encoder: TableEncoder,
+) -> None:
+    """Write a fitted classifier of bags into the folder of a run."""
+    _write(folder, SavedBagModel(model, kinds, target, *region, versions(), bags, encoder))
+
+
+def _write(folder: Path, saved: SavedModel) -> None:
+    joblib.dump(saved, folder / MODEL, compress=3)
 
 
 def load_model(run: Path) -> SavedModel:

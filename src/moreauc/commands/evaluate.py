@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from moreauc.commands import _options as options
+from moreauc.commands._bag_table import BagTable, match_bags
 from moreauc.commands._console import command_line, print_table, say
 from moreauc.commands._evaluation import COLUMNS, check_rows
+from moreauc.commands._fit_bags import evaluate_bags
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
-from moreauc.commands._saved import load_model
+from moreauc.commands._saved import SavedBagModel, load_model
 from moreauc.commands.fit import evaluate_model
 from moreauc.data.columns import match_target
 from moreauc.data.tables import read_table
@@ -24,7 +26,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Folder for a report; none by default.", show_default=False)] = None,
     force: options.Force = False,
 ) -> None:
-    """Score a labelled table with a saved model.
+    """Score a labelled table with a saved model, of rows or of bags.
 
     Prints TPAUC with its bootstrap interval, AUC, and the rates at the model's threshold; with --out leaves
     report.html, report.json and log.txt. The model file is a pickle: use only those of people you trust.
@@ -36,6 +38,8 @@ def evaluate(
     if out is not None:
         check_free(out, force=force)
     saved = load_model(run)
+    if isinstance(saved, SavedBagModel):
+        return _evaluate_bags(run, data, out, force, saved, begin)
     frame, labels = match_target(read_table(data), saved.target, source=str(data))
     check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr)
     features = saved.features(frame, str(data))
@@ -57,5 +61,28 @@ def evaluate(
             report.seconds = time.perf_counter() - begin
             report.write(folder, PAGE)
     print_table(f"{data.name}: {len(labels)} rows, {labels.sum()} positives", COLUMNS, [evaluation.row])
+    if out is not None:
+        say(f"Report: {out / PAGE}")
+
+
+def _evaluate_bags(run: Path, data: Path, out: Path | None, force: bool, saved: SavedBagModel, begin: float) -> None:
+    from moreauc.commands._bag_pages import evaluate_bags_report
+    from moreauc.optim.bag_presets import BAG_METHODS
+
+    frame = read_table(data)
+    codes, names, labels = match_bags(frame, saved.bags, saved.target, source=str(data))
+    check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr, unit="bags")
+    table = BagTable(saved.features(frame, str(data)), codes, names, labels)
+    bags, title = table.encode(saved.encoder), BAG_METHODS[saved.model.method].title
+    if out is None:
+        evaluation = evaluate_bags(title, saved.model, bags, labels)
+    else:
+        with run_folder(out, force=force) as folder:
+            evaluation = evaluate_bags(title, saved.model, bags, labels)
+            command, heading = command_line("evaluate", run, data, out=out), f"{title} of {run.name} on {data.name}"
+            report = evaluate_bags_report(data, command, heading, table, bags, saved.model, evaluation)
+            report.seconds = time.perf_counter() - begin
+            report.write(folder, PAGE)
+    print_table(f"{data.name}: {len(names)} bags, {labels.sum()} positives", COLUMNS, [evaluation.row])
     if out is not None:
         say(f"Report: {out / PAGE}")

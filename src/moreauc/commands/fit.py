@@ -15,6 +15,7 @@ import typer
 from moreauc.commands import _options as options
 from moreauc.commands._console import command_line, console, print_table, say
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
+from moreauc.commands._fit_bags import BagRequest, fit_bags
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
@@ -22,7 +23,7 @@ from moreauc.data.tables import TableError, read_table
 from moreauc.metrics._inputs import check_region
 
 _LOGGER = logging.getLogger("moreauc.commands.fit")
-_TEST_SIZE = 0.25
+TEST_SIZE = 0.25
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,50 @@ def fit(
     min_tpr: options.MinTPR = 0.5,
     max_fpr: options.MaxFPR = 0.5,
     test_size: Annotated[
-        float | None, typer.Option(help=f"Share of the rows to test on.  [default: {_TEST_SIZE}]", show_default=False)
+        float | None,
+        typer.Option(help=f"Share of the rows or bags to test on; {TEST_SIZE} if not given.", show_default=False),
     ] = None,
     test: Annotated[
         Path | None, typer.Option(help="Table to test on, instead of a share of DATA.", show_default=False)
     ] = None,
-    loss: Annotated[str, typer.Option(help="sonx, ce, ce_weighted, auc_sh, auc_m, mb, aw_poly or sota_s.")] = "sonx",
-    model: Annotated[str, typer.Option(help="mlp or linear.")] = "mlp",
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="sonx, ce, ce_weighted, auc_sh, auc_m, mb, aw_poly or sota_s; for rows. sonx if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="mlp or linear; for rows. mlp if not given.", show_default=False)
+    ] = None,
+    bags: Annotated[
+        str | None,
+        typer.Option(help="Column that names the bag of each row; rows are then instances.", show_default=False),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="sont_mean, sont_smx, sont_att, auc_m_att, midam_smx, midam_att, sota_s_att or ce_att; with --bags. "
+            "sont_att if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    instances_per_bag: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Instances of each bag in a step; with --bags. The classifier's default.",
+            show_default=False,
+        ),
+    ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Passes over the training rows; the classifier's default.", show_default=False),
+        typer.Option(
+            min=1, help="Passes over the training rows or bags; the classifier's default.", show_default=False
+        ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=2, help="Rows of a step; the classifier's default.", show_default=False)
+        int | None, typer.Option(min=2, help="Rows or bags of a step; the classifier's default.", show_default=False)
     ] = None,
     lr: Annotated[
         float | None, typer.Option(help="Learning rate; the classifier's default.", show_default=False)
@@ -70,12 +102,40 @@ def fit(
 
     Leaves report.html, report.json, model.joblib and log.txt in the folder OUT. The report shows the chosen loss beside
     cross entropy, trained on the same rows with the same settings.
+
+    With --bags the rows are instances of bags, and the bags are what has a class: split, training and report go by
+    bags, and the report shows which instances decided.
     """
     from moreauc.commands._pages import fit_report
     from moreauc.estimator import TPAUCClassifier
     from moreauc.optim.presets import METHODS
 
     begin = time.perf_counter()
+    _check_options(
+        bags, rows={"loss": loss, "model": model}, grouped={"method": method, "instances_per_bag": instances_per_bag}
+    )
+    if bags is not None:
+        request = BagRequest(
+            data=data,
+            bags=bags,
+            target=target,
+            out=out,
+            positive=positive,
+            min_tpr=min_tpr,
+            max_fpr=max_fpr,
+            test_size=test_size,
+            test=test,
+            method=method,
+            instances_per_bag=instances_per_bag,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            seed=seed,
+            drop=drop or [],
+            force=force,
+        )
+        return fit_bags(request)
+    loss, model = loss or "sonx", model or "mlp"
     check_region("moreauc fit", min_tpr, max_fpr)
     if loss not in METHODS:
         raise ValueError(f"moreauc fit: --loss must be one of {', '.join(METHODS)}, got {loss!r}")
@@ -141,7 +201,7 @@ def read_split(
     if test is not None:
         other, other_labels = match_target(read_table(test), classes, source=str(test))
         return Split(features, labels, match_features(other, kinds, source=str(test)), other_labels, kinds, classes)
-    held = draw_test_rows(labels, _TEST_SIZE if test_size is None else test_size, seed)
+    held = draw_test_rows(labels, TEST_SIZE if test_size is None else test_size, seed)
     rest = np.setdiff1d(np.arange(len(labels)), held)
     return Split(features.iloc[rest], labels[rest], features.iloc[held], labels[held], kinds, classes)
 
@@ -173,11 +233,25 @@ def train(title: str, classifier: Any, split: Split) -> Any:
     """Fit a classifier and log its epochs."""
     begin = time.perf_counter()
     classifier.fit(split.train, split.train_labels)
+    log_training(title, classifier, time.perf_counter() - begin)
+    return classifier
+
+
+def log_training(title: str, classifier: Any, seconds: float) -> None:
+    """Log the epochs of a fitted classifier."""
     for row in classifier.history_.rows:
         numbers = ", ".join(f"{key} {value:.6g}" for key, value in row.items() if key not in ("phase", "epoch"))
         _LOGGER.info("%s, %s epoch %d: %s", title, row["phase"], row["epoch"] + 1, numbers)
-    _LOGGER.info("%s: trained in %.1f s", title, time.perf_counter() - begin)
-    return classifier
+    _LOGGER.info("%s: trained in %.1f s", title, seconds)
+
+
+def _check_options(bags: str | None, *, rows: dict[str, Any], grouped: dict[str, Any]) -> None:
+    """Refuse options of rows beside --bags, and options of bags without it."""
+    refused, where = (grouped, "needs --bags") if bags is None else (rows, "does not go with --bags")
+    hint = "" if bags is None else "; choose by --method"
+    for name, value in refused.items():
+        if value is not None:
+            raise ValueError(f"moreauc fit: --{name.replace('_', '-')} {where}{hint}, got {value!r}")
 
 
 def evaluate_model(title: str, classifier: Any, features: pd.DataFrame, labels: Array) -> Evaluation:

@@ -10,9 +10,12 @@ import pandas as pd
 import typer
 
 from moreauc.commands import _options as options
+from moreauc.commands._bag_table import BagTable, group_bags
 from moreauc.commands._console import say
+from moreauc.commands._evaluation import Array
+from moreauc.commands._fit_bags import margins
 from moreauc.commands._run_folder import OutputError
-from moreauc.commands._saved import load_model
+from moreauc.commands._saved import SavedBagModel, SavedModel, load_model
 from moreauc.data.tables import check_table_path, read_table, write_table
 
 
@@ -20,36 +23,85 @@ def predict(
     run: options.Run,
     data: options.Data,
     out: Annotated[Path, typer.Option(help="File for the scores: .csv, .tsv, .parquet or .pq.", show_default=False)],
+    instances: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the instances of the bags, with scores and weights; for a model of bags.", show_default=False
+        ),
+    ] = None,
     force: options.Force = False,
 ) -> None:
-    """Score the rows of a table with a saved model.
+    """Score the rows of a table with a saved model, or its bags.
 
     Writes row (from 1), score (above 0 where the decision is positive), probability (of the positive class) and
-    decision (the class). The table needs no target. The model file is a pickle: use only those of people you trust.
+    decision (the class). A model of bags writes bag instead of row, and with --instances another file with bag, row,
+    score and weight of every instance. The table needs no target. The model file is a pickle: use only those of people
+    you trust.
     """
-    check_table_path(out)
-    if out.is_dir():
-        raise OutputError(f"{out}: is a folder, --out needs a file")
-    if out.exists() and data.exists() and out.samefile(data):
-        raise OutputError(f"{out}: is the table to be scored; choose another --out")
-    if out.exists() and not force:
-        raise OutputError(f"{out}: the file exists; choose another --out, or replace it with --force")
-    if not out.absolute().parent.is_dir():
-        raise OutputError(f"{out}: there is no folder {out.parent}")
+    for name, path in (("--out", out), ("--instances", instances)):
+        if path is not None:
+            _check_file(name, path, data, force=force)
+    if instances is not None and instances.absolute() == out.absolute():
+        raise OutputError(f"{out}: --out and --instances must be two files")
     saved = load_model(run)
+    if isinstance(saved, SavedBagModel):
+        return _predict_bags(saved, data, out, instances)
+    if instances is not None:
+        raise ValueError(f"moreauc predict: --instances needs a model of bags, got one of rows in {run}")
     features = saved.features(read_table(data), str(data))
     scores = saved.model.decision_function(features)
-    decisions = scores > 0
     table = pd.DataFrame(
         {
             "row": np.arange(1, len(features) + 1),
             "score": scores,
             "probability": saved.model.predict_proba(features)[:, 1],
-            "decision": np.where(decisions, saved.target.positive, saved.target.negative),
+            "decision": np.where(scores > 0, saved.target.positive, saved.target.negative),
         }
     )
     write_table(table, out)
-    say(
-        f"{decisions.sum()} of {len(table)} rows are called {saved.target.name} = {saved.target.positive}",
-        f"Scores: {out}",
+    _say_decisions(saved, "rows", scores)
+    say(f"Scores: {out}")
+
+
+def _predict_bags(saved: SavedBagModel, data: Path, out: Path, instances: Path | None) -> None:
+    frame = read_table(data)
+    codes, names = group_bags(frame, saved.bags, source=str(data))
+    table = BagTable(saved.features(frame, str(data)), codes, names, np.zeros(len(names), dtype=np.int64))
+    bags = table.encode(saved.encoder)
+    scores = margins(saved.model, bags)
+    result = pd.DataFrame(
+        {
+            "bag": names,
+            "score": scores,
+            "probability": saved.model.predict_proba(bags)[:, 1],
+            "decision": np.where(scores > 0, saved.target.positive, saved.target.negative),
+        }
     )
+    parts = []
+    for bag in range(len(names) if instances is not None else 0):
+        found = saved.model.instance_scores(bags.instances(bag))
+        columns = {"bag": names[bag], "row": table.rows(bag), "score": found.score, "weight": found.weight}
+        parts.append(pd.DataFrame(columns))
+    write_table(result, out)
+    if instances is not None:
+        write_table(pd.concat(parts, ignore_index=True), instances)
+    _say_decisions(saved, "bags", scores)
+    say(f"Scores: {out}", *([] if instances is None else [f"Instances: {instances}"]))
+
+
+def _say_decisions(saved: SavedModel, unit: str, scores: Array) -> None:
+    called = f"{(scores > 0).sum()} of {len(scores)} {unit}"
+    say(f"{called} are called {saved.target.name} = {saved.target.positive}")
+
+
+def _check_file(option: str, path: Path, data: Path, *, force: bool) -> None:
+    """Check that a table may be written at `path`."""
+    check_table_path(path)
+    if path.is_dir():
+        raise OutputError(f"{path}: is a folder, {option} needs a file")
+    if path.exists() and data.exists() and path.samefile(data):
+        raise OutputError(f"{path}: is the table to be scored; choose another {option}")
+    if path.exists() and not force:
+        raise OutputError(f"{path}: the file exists; choose another {option}, or replace it with --force")
+    if not path.absolute().parent.is_dir():
+        raise OutputError(f"{path}: there is no folder {path.parent}")

@@ -108,6 +108,35 @@ def thresholds(
     _show(_with_bar("fold", lambda show: plan.report(out, progress=show)), out)
 
 
+@app.command()
+def bags(
+    out: Annotated[Path, typer.Option(help="Folder for the results; what is there is not done again.")] = Path(
+        "reports/bags"
+    ),
+    name: Annotated[str, typer.Option("--set", help="digits, musk2 or fox.")] = "digits",
+    data: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder with MUSK2 and Fox; MOREAUC_DATA by default.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Names of methods with commas; all by default.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Draws of the data.")] = 5,
+    trials: Annotated[int, typer.Option(min=1, max=6, help="Settings tried for each method.")] = 6,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of a run.")] = 60,
+    jobs: Jobs = 2,
+    report_only: Annotated[bool, typer.Option("--report", help="Only make the tables from what is there.")] = False,
+) -> None:
+    """Compare SONT with each pooling and the baselines over bags of instances.
+
+    With --seeds 1 --trials 1 it takes about a minute.
+    """
+    from moreauc.studies import BagStudy
+
+    chosen = None if methods is None else tuple(methods.split(","))
+    plan = BagStudy(name, seeds, trials, epochs, methods=chosen, folder=data, jobs=jobs)  # type: ignore[arg-type]
+    if not report_only:
+        _with_bar("run", lambda show: plan.run(out, progress=show))
+    _show(plan.report(out), out)
+
+
 def _with_bar(piece: str, run: Callable[[Callable[[int, int], None]], T]) -> T:
     """Run something that tells how many pieces are done, with a bar."""
     with progress_bar(f"every {piece}", 1.0) as advance:

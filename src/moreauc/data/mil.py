@@ -240,7 +240,7 @@ def standardize_instances(train: Bags, *others: Bags) -> tuple[Bags, ...]:
         >>> train.instances(0), test.instances(0)
         (tensor([[-1.2247], [ 1.2247]]), tensor([[3.6742]]))
     """
-    mean, std = _moments(train)
+    mean, std = instance_moments(train)
     for other in others:
         shape = _instance_shape(other)
         if shape != tuple(mean.shape):
@@ -249,7 +249,7 @@ def standardize_instances(train: Bags, *others: Bags) -> tuple[Bags, ...]:
     return tuple(_ScaledBags(bags, mean, std) for bags in (train, *others))
 
 
-def _moments(bags: Bags) -> tuple[Tensor, Tensor]:
+def instance_moments(bags: Bags) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of all instances, chunk by chunk in float64."""
     count, mean = 0, torch.zeros(_instance_shape(bags), dtype=torch.float64)
     squares = torch.zeros_like(mean)

@@ -17,6 +17,7 @@ from moreauc.criteria import (
     SOTAsLoss,
 )
 from moreauc.criteria._base import Criterion
+from moreauc.optim.presets import widened
 from moreauc.pooling import PoolingName
 
 __all__ = ["BAG_METHODS", "BagPreset", "make_bag_criterion"]
@@ -99,8 +100,7 @@ BAG_METHODS: Mapping[str, BagPreset] = {
         "CE (attention)",
         "attention",
         _pooled(CrossEntropyLoss),
-        {"positive_weight": "balanced"},
-        grid={"positive_weight": ("balanced", 1.0)},
+        grid={"positive_weight": (1.0, "balanced")},  # batches with as many positive as negative bags are balanced
     ),
 }
 
@@ -111,6 +111,7 @@ def make_bag_criterion(
     *,
     min_tpr: float,
     max_fpr: float,
+    widen: float = 0.0,
     temperature: float = 0.1,
     **options: Any,
 ) -> Criterion:
@@ -121,6 +122,8 @@ def make_bag_criterion(
         labels: 0/1 labels of the bags of the training set.
         min_tpr: region, for the methods that know one.
         max_fpr: as `min_tpr`.
+        widen: how far the region to train on is widened towards the whole square, in [0, 1], as for
+            :func:`~moreauc.optim.presets.make_criterion`.
         temperature: that of the smoothed max.
         options: keyword arguments of the loss, which go before those of the preset.
 
@@ -131,7 +134,7 @@ def make_bag_criterion(
     if name not in BAG_METHODS:
         raise ValueError(f"make_bag_criterion: name must be one of {list(BAG_METHODS)}, got {name!r}")
     preset = BAG_METHODS[name]
-    region = {"min_tpr": min_tpr, "max_fpr": max_fpr} if preset.regional else {}
+    region = widened("make_bag_criterion", min_tpr, max_fpr, widen) if preset.regional else {}
     chosen = {**preset.options, **options}
     try:
         return preset.build(labels, pooling=preset.pooling, temperature=temperature, **region, **chosen)

@@ -110,8 +110,7 @@ def make_criterion(
     if name not in METHODS:
         raise ValueError(f"make_criterion: name must be one of {list(METHODS)}, got {name!r}")
     preset = METHODS[name]
-    widen = check_real("make_criterion", "widen", widen, low=0.0, high=1.0)
-    region = {"min_tpr": (1.0 - widen) * min_tpr, "max_fpr": max_fpr + widen * (1.0 - max_fpr)}
+    region = widened("make_criterion", min_tpr, max_fpr, widen)
     if not preset.regional:
         region = {}
     allowed = [key for key in signature(preset.criterion).parameters if key not in ("labels", "min_tpr", "max_fpr")]
@@ -119,3 +118,9 @@ def make_criterion(
         if key not in allowed:
             raise ValueError(f"make_criterion: options of {name!r} must be among {[*allowed, 'widen']}, got {key!r}")
     return preset.criterion(labels, **{**region, **preset.options, **options})
+
+
+def widened(owner: str, min_tpr: float, max_fpr: float, widen: float) -> dict[str, float]:
+    """Return the region to train on: the one given at `widen` 0, the whole square at 1."""
+    widen = check_real(owner, "widen", widen, low=0.0, high=1.0)
+    return {"min_tpr": (1.0 - widen) * min_tpr, "max_fpr": max_fpr + widen * (1.0 - max_fpr)}

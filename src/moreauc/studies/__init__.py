@@ -1,8 +1,9 @@
 """Studies: what the docs claim, as programs that measure it again."""
 
+from moreauc.studies.bags import BagStudy
 from moreauc.studies.convergence import ConvergenceStudy
 from moreauc.studies.keel import KeelStudy
 from moreauc.studies.label_noise import LabelNoiseStudy
 from moreauc.studies.thresholds import ThresholdStudy
 
-__all__ = ["ConvergenceStudy", "KeelStudy", "LabelNoiseStudy", "ThresholdStudy"]
+__all__ = ["BagStudy", "ConvergenceStudy", "KeelStudy", "LabelNoiseStudy", "ThresholdStudy"]

@@ -1,0 +1,144 @@
+"""From what users call bags to what a network for instances takes: checked, scaled, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from moreauc._checks import check_finite
+from moreauc.data.bags import Bags, ListBags
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class InstanceFormat:
+    """What an instance looks like.
+
+    Attributes:
+        shape: of one instance.
+        names: of its features, where bags came as DataFrames with string names; else None.
+    """
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...] | None = None
+
+
+class PreparedBags(Bags):
+    """Other bags with labels of one's own, shifted and divided where that is asked for.
+
+    Args:
+        source: the bags.
+        labels: 0/1 labels, shape `(n,)`.
+        scale: what to take off each feature and what to divide it by; None to leave instances as they are.
+    """
+
+    def __init__(self, source: Bags, labels: Tensor, scale: tuple[Tensor, Tensor] | None) -> None:
+        self.labels, self.sizes = labels, source.sizes
+        self._source, self._scale = source, scale
+
+    def instances(self, bag: int, rows: Tensor | None = None) -> Tensor:
+        """Return instances of a bag, prepared."""
+        return prepare(self._source.instances(bag, rows), self._scale)
+
+
+def prepare(instances: Tensor, scale: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Return instances shifted and divided, as float32; bytes stay bytes where nothing is to be done.
+
+    In float64 until the end, since what is left of large numbers may be small.
+    """
+    if scale is None and instances.dtype == torch.uint8:  # images, which networks know how to take
+        return instances
+    values = instances.double() if scale is None else (instances.double() - scale[0]) / scale[1]
+    # Beyond float32 lies infinity: a number so far out is as good as the largest.
+    limit = torch.finfo(torch.float32).max
+    return values.clamp(-limit, limit).float()
+
+
+def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[Bags, InstanceFormat]:
+    """Return bags as :class:`~moreauc.data.Bags`, and what their instances look like.
+
+    Args:
+        owner: who is called, for errors.
+        bags: bags, or a sequence of arrays, tensors or DataFrames, one for each.
+        form: what instances must look like; None for whatever those of the first bag do.
+
+    Raises:
+        ValueError: for anything else, no bags, an empty one, features that differ or are no finite numbers.
+    """
+    if isinstance(bags, Bags):
+        found = InstanceFormat(tuple(bags.instances(0, torch.tensor([0])).shape[1:]))
+        return bags, _check_form(owner, "bag 0", found, form)
+    if not isinstance(bags, Sequence | np.ndarray) or isinstance(bags, str | bytes):
+        kind = type(bags).__name__
+        raise ValueError(f"{owner}: bags must be Bags or a list of arrays, one for each bag, got {kind}")
+    if not len(bags):
+        raise ValueError(f"{owner}: bags must hold at least one bag, got none")
+    first, form = as_instances(owner, "bag 0", bags[0], form)
+    parts = [first, *(as_instances(owner, f"bag {k}", bags[k], form)[0] for k in range(1, len(bags)))]
+    if len({part.dtype for part in parts}) > 1:
+        parts = [part.double() for part in parts]
+    return ListBags(parts, [0] * len(parts)), form
+
+
+def as_instances(owner: str, name: str, bag: Any, form: InstanceFormat | None) -> tuple[Tensor, InstanceFormat]:
+    """Return the instances of one bag and what they look like, which must be `form` where it is given."""
+    names = None
+    if isinstance(bag, pd.DataFrame):
+        names = tuple(bag.columns) if all(isinstance(column, str) for column in bag.columns) else None
+        bag = _numbers(owner, name, bag)
+    values = bag.detach().cpu() if isinstance(bag, Tensor) else _as_tensor(owner, name, bag)
+    if values.is_complex():
+        raise ValueError(f"{owner}: {name} must hold real numbers, got {values.dtype}")
+    if values.ndim < 2 or 0 in values.shape[1:]:
+        shape = tuple(values.shape)
+        raise ValueError(f"{owner}: {name} must have shape (instances, features), got {shape}")
+    if not len(values):
+        raise ValueError(f"{owner}: {name} must have at least one instance, got none")
+    found = InstanceFormat(tuple(values.shape[1:]), names)
+    form = _check_form(owner, name, found, form)
+    if values.is_floating_point():
+        check_finite(owner, **{f"instances of {name}": values})
+    elif values.dtype != torch.uint8:
+        values = values.double()
+    return values, form
+
+
+def _as_tensor(owner: str, name: str, bag: Any) -> Tensor:
+    try:
+        array = np.asarray(bag)
+        array = array.astype(float) if array.dtype == object else array
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))  # a copy: torch takes no view
+    except (TypeError, ValueError) as error:
+        kind = type(bag).__name__
+        raise ValueError(f"{owner}: {name} must be an array of numbers, got a {kind}: {error}") from error
+
+
+def _numbers(owner: str, name: str, frame: pd.DataFrame) -> Array:
+    columns = []
+    for place, column in enumerate(frame.columns):
+        try:
+            columns.append(frame.iloc[:, place].to_numpy(dtype=np.float64, na_value=np.nan))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{owner}: {name} must hold numbers in column {column!r}: {error}") from error
+    return np.column_stack(columns) if columns else np.empty((len(frame), 0))
+
+
+def _check_form(owner: str, name: str, found: InstanceFormat, wanted: InstanceFormat | None) -> InstanceFormat:
+    """Return `wanted`, which `found` must agree with, or `found` where nothing is wanted."""
+    if wanted is None:
+        return found
+    if found.shape != wanted.shape:
+        shapes = f"{wanted.shape}, as before, got {found.shape}"
+        raise ValueError(f"{owner}: {name} must have instances of shape {shapes}")
+    if found.names is not None and wanted.names is not None and found.names != wanted.names:
+        got, want = next(pair for pair in zip(found.names, wanted.names, strict=True) if pair[0] != pair[1])
+        raise ValueError(f"{owner}: {name} must have its columns named and ordered as before, got {got!r} for {want!r}")
+    return wanted

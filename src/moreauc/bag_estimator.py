@@ -1,0 +1,440 @@
+"""Two-way partial AUC over bags of instances in scikit-learn's style: a shell over :func:`moreauc.train.fit`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
+from moreauc._checks import check_count, check_real, floor_count
+from moreauc._operating_point import choose_threshold, fit_platt
+from moreauc.data import BagBatches, Bags, WholeBags, bag_scores, instance_outputs
+from moreauc.data.mil import instance_moments
+from moreauc.metrics import tpauc_score
+from moreauc.metrics._inputs import check_region
+from moreauc.models import InstanceMLP
+from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
+from moreauc.pooling import Pooling
+from moreauc.samplers import PosNegSampler
+from moreauc.train import fit
+
+__all__ = ["InstanceScores", "MultiInstanceClassifier"]
+
+Array = NDArray[Any]
+
+_OWNER = "MultiInstanceClassifier"
+_SMALLEST_PART = 2  # bags of each class that the hold-out and the rest must have
+
+
+@dataclass(frozen=True)
+class InstanceScores:
+    r"""What each instance of a bag had to say, and how much it counted; all of shape `(instances,)`, float64.
+
+    Attributes:
+        score: raw score of the instance; high for the class to find.
+        weight: derivative of the bag's score in the instance's; at least 0, and 1 together. With attention the
+            softmax of the attention logits, with the smoothed maximum that of the scores over its temperature, with
+            the mean the same for all.
+        contribution: :math:`\text{weight} \cdot (\text{score} - \text{threshold})`: above 0 for the class to find,
+            below 0 against it. Their sum is how far the bag's score is from the threshold (for the smoothed maximum
+            more than that, by at most its temperature times the logarithm of the number of instances).
+    """
+
+    score: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    contribution: NDArray[np.float64]
+
+
+class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    r"""Binary classifier of bags of instances, whose labels are on the bags: patients of patches, molecules of shapes.
+
+    A network scores instances, a pooling makes of them the score of the bag, and both are trained for the two-way
+    partial AUC by SONT, or by another method of :mod:`moreauc.optim.bag_presets`. A step sees a few instances of a few
+    bags, so that bags need not fit into memory; predictions go through all instances, chunk by chunk.
+
+    A stratified part of the bags is held out: the epoch that scores best on it is kept, and the threshold of `predict`
+    is chosen on it. Where a class has too few bags for that (2 in each part, and enough for the region to hold a pair),
+    nothing is held out: the last epoch is kept and the threshold is chosen on the training bags.
+
+    Wherever `bags` are asked for, they are :class:`~moreauc.data.Bags`, also ones read lazily from files, or a list of
+    arrays, tensors or DataFrames of numbers, one for each bag, of shape `(instances, features)`. With a list
+    `cross_val_score`, `GridSearchCV` and the like work. Since that is no table, `check_estimator` of scikit-learn does
+    not apply, and steps of a `Pipeline` that take tables cannot come before.
+
+    Args:
+        method: how to train and pool: "sont_mean", "sont_smx" (smoothed maximum), "sont_att" (attention), "auc_m_att",
+            "midam_smx", "midam_att", "sota_s_att" or "ce_att".
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        criterion_options: keyword arguments of the loss, for instance `{"gamma": 0.1}`, or `{"temperature": 1.0}` of
+            the smoothed maximum; None for the preset.
+        module: None for :class:`~moreauc.models.InstanceMLP`, one hidden layer as wide as the input; a module (a copy
+            of it is trained, from its present weights); or a function that makes one from the number of features. It
+            maps instances `(T, ...)` to scores `(T,)`, for attention to scores and attention logits `(T, 2)`.
+        standardize: whether to bring each feature to mean 0 and deviation 1 over the training instances.
+        epochs: passes over the training bags.
+        num_positives: positive bags of a step; fewer where there are fewer.
+        num_negatives: the same for negative bags. All methods get the same batches; since these are balanced, "ce_att"
+            has no class weights here, unless `criterion_options` ask for them.
+        instances_per_bag: instances drawn of each bag at a step, all where it has no more; None for all.
+        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
+        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
+        momentum: momentum of "sgd".
+        weight_decay: weight decay; decoupled from the gradient with "adam".
+        warm_start_epochs: epochs of cross entropy before.
+        validation_fraction: share of the bags held out, in [0, 1).
+        patience: end after so many epochs without a better score on the held-out bags; None to run all.
+        fpr_budget: largest false positive rate that `predict` may have on the held-out bags, in [0, 1]; None for
+            `max_fpr`.
+        probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class;
+            "calibrated" for Platt's estimate, by which `predict` does not go.
+        positive_label: the class to find; None for the second of `classes_`, which are sorted.
+        chunk: instances scored at once in predictions.
+        device: where to train. The fitted module is on the CPU.
+        random_state: seed or generator of the split, the initial weights, the bags and instances drawn, and dropout;
+            None for NumPy's global generator.
+        verbose: 0, or 1 for a progress bar.
+
+    Attributes:
+        classes_: the two classes, sorted.
+        positive_label_: the class to find.
+        threshold_: bags with raw scores above it are called positive.
+        platt_: slope and intercept of the calibrated log odds over the raw score.
+        module_: the network, in `eval()` mode on the CPU.
+        criterion_: the loss as it was after the last step.
+        pooling_: its :class:`~moreauc.pooling.Pooling`.
+        scale_: means and deviations of the features, float64; None without `standardize`.
+        history_: numbers of each epoch, a :class:`~moreauc.history.History`.
+        validation_bags_: numbers of the bags held out; empty where none were.
+        n_features_in_: numbers of an instance.
+        feature_names_in_: their names, where bags came as DataFrames with string names.
+
+    Raises:
+        ValueError: in `fit`, for an argument out of range and for bags that cannot be used; nothing is trained then.
+
+    Example:
+        >>> from moreauc.data.mil import digit_bags
+        >>> digits = digit_bags(target=0, num_bags=150, positive_rate=0.3, mean_size=6, noise=0.0)
+        >>> classifier = MultiInstanceClassifier(epochs=15, instances_per_bag=3, random_state=0).fit(digits.train)
+        >>> classifier.score(digits.test) > 0.8
+        True
+        >>> best = classifier.decision_function(digits.test).argmax()
+        >>> decided = classifier.instance_scores(digits.test.instances(best)).weight.argmax()
+        >>> digits.digits_of("test", best)[decided]
+        tensor(0)
+    """
+
+    def __init__(
+        self,
+        *,
+        method: str = "sont_att",
+        min_tpr: float = 0.5,
+        max_fpr: float = 0.5,
+        criterion_options: Mapping[str, Any] | None = None,
+        module: nn.Module | Callable[[int], nn.Module] | None = None,
+        standardize: bool = True,
+        epochs: int = 100,
+        num_positives: int = 8,
+        num_negatives: int = 8,
+        instances_per_bag: int | None = 4,
+        optimizer: Literal["adam", "sgd"] = "adam",
+        lr: float = 0.003,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        warm_start_epochs: int = 0,
+        validation_fraction: float = 0.2,
+        patience: int | None = None,
+        fpr_budget: float | None = None,
+        probabilities: Literal["threshold", "calibrated"] = "threshold",
+        positive_label: Any = None,
+        chunk: int = 4096,
+        device: torch.device | str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.method = method
+        self.min_tpr = min_tpr
+        self.max_fpr = max_fpr
+        self.criterion_options = criterion_options
+        self.module = module
+        self.standardize = standardize
+        self.epochs = epochs
+        self.num_positives = num_positives
+        self.num_negatives = num_negatives
+        self.instances_per_bag = instances_per_bag
+        self.optimizer = optimizer
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.warm_start_epochs = warm_start_epochs
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.fpr_budget = fpr_budget
+        self.probabilities = probabilities
+        self.positive_label = positive_label
+        self.chunk = chunk
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, bags: Any, y: ArrayLike | None = None) -> MultiInstanceClassifier:
+        """Train on bags and their two classes.
+
+        Args:
+            bags: the bags, `n` of them.
+            y: classes, two of any kind, shape `(n,)`; None for the labels of :class:`~moreauc.data.Bags`.
+        """
+        self._check_arguments()
+        source, form = as_bags(_OWNER, bags)
+        classes, positive_label, positive = self._check_target(bags, y)
+        random = check_random_state(self.random_state)
+        train, held = self._split(positive, random)
+        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=4)]
+
+        labels = torch.from_numpy(positive.astype(np.int64))
+        scale = instance_moments(source.subset(torch.from_numpy(train))) if self.standardize else None
+        prepared = PreparedBags(source, labels, scale)
+        criterion = self._make_criterion(labels[train])
+        pooling: Pooling = criterion.pooling
+        module = self._make_module(form, pooling, seeds[0])
+        batches = BagBatches(
+            prepared.subset(torch.from_numpy(train)),
+            self._make_sampler(labels[train], seeds[1]),
+            instances_per_bag=self.instances_per_bag,
+            seed=seeds[3],
+        )
+        validation: Any = None
+        if len(held):
+            validation = WholeBags(prepared.subset(torch.from_numpy(held)), pooling, chunk=self.chunk)
+        history = fit(
+            module,
+            criterion,
+            batches,
+            validation=validation,
+            epochs=self.epochs,
+            optimizer=self.optimizer,
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            warm_start_epochs=self.warm_start_epochs,
+            proximal=BAG_METHODS[self.method].proximal,
+            min_tpr=self.min_tpr,
+            max_fpr=self.max_fpr,
+            patience=self.patience,
+            seed=seeds[2],
+            device=self.device,
+            progress=bool(self.verbose),
+        )
+        module, rows = module.cpu().eval(), held if len(held) else train
+        scores = self._raw_scores(prepared.subset(torch.from_numpy(rows)), module, pooling)
+        budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
+        self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
+        self.module_, self.criterion_, self.pooling_ = module, criterion.cpu(), pooling
+        self.form_, self.scale_, self.validation_bags_ = form, scale, held
+        self.n_features_in_ = math.prod(form.shape)
+        if form.names is not None:
+            self.feature_names_in_ = np.array(form.names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_  # of an earlier fit
+        self.threshold_ = choose_threshold(positive[rows], scores, budget)
+        self.platt_ = fit_platt(positive[rows], scores)
+        return self
+
+    def decision_function(self, bags: Any) -> NDArray[np.float64]:
+        """Return the raw scores of whole bags, shape `(n,)`, pooled over all of their instances.
+
+        They rise with the chance of `classes_[1]`: where `positive_label` is the first class, their sign is turned.
+        What `predict` compares them to is `threshold_`, not 0.
+        """
+        return self._direction() * self._scores(bags)
+
+    def predict(self, bags: Any) -> Array:
+        """Return the class of each bag, shape `(n,)`, at the threshold chosen for the false-positive budget."""
+        second = self._direction() * (self._scores(bags) - self.threshold_) > 0
+        predicted: Array = self.classes_[second.astype(np.int64)]
+        return predicted
+
+    def predict_proba(self, bags: Any) -> NDArray[np.float64]:
+        """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
+        scores, (slope, intercept) = self._scores(bags), self.platt_
+        odds = slope * (scores - self.threshold_) if self.probabilities == "threshold" else slope * scores + intercept
+        odds = self._direction() * odds
+        return expit(np.column_stack([-odds, odds]))  # type: ignore[no-any-return]
+
+    def score(self, bags: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> float:
+        """Return the two-way partial AUC of the bags in the region; see :func:`moreauc.metrics.tpauc_score`.
+
+        Args:
+            bags: the bags, `n` of them.
+            y: classes, shape `(n,)`; None for the labels of :class:`~moreauc.data.Bags`.
+            sample_weight: weights of at least 0, shape `(n,)`.
+        """
+        scores = self._scores(bags)
+        values = _classes_of(bags, y, len(scores))
+        strange = values[~np.isin(values, self.classes_)]
+        if len(strange):
+            raise ValueError(f"{_OWNER}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}")
+        positive = values == self.positive_label_
+        region = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
+        return tpauc_score(positive, scores, sample_weight=sample_weight, **region)
+
+    def instance_scores(self, bag: Any) -> InstanceScores:
+        """Return what each instance of a bag had to say, and how much it counted.
+
+        Args:
+            bag: array, tensor or DataFrame of shape `(instances, features)`; of :class:`~moreauc.data.Bags` give
+                `bags.instances(number)`.
+        """
+        check_is_fitted(self)
+        instances, _ = as_instances(_OWNER, "bag", bag, self.form_)
+        outputs = instance_outputs(self.module_, prepare(instances, self.scale_), chunk=self.chunk)
+        same = torch.zeros(len(outputs), dtype=torch.long)
+        # The derivative of the bag's score: a pooling to come need not say what its weights are.
+        row = self.pooling_.observe(outputs, same, 1)
+        weight = self.pooling_.pull(torch.ones(1, dtype=torch.float64), row, outputs, same)
+        score, weight = (part.reshape(len(part), -1)[:, 0] for part in (outputs, weight))
+        weight = weight / weight.sum()  # of huge logits the logarithm of their mean has only the first digits
+        values = self._check_scores(score.numpy().copy())
+        return InstanceScores(values, weight.numpy(), weight.numpy() * (values - self.threshold_))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.two_d_array = False
+        return tags
+
+    def _check_arguments(self) -> None:
+        """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
+        check_region(_OWNER, self.min_tpr, self.max_fpr)
+        choices = {"method": tuple(BAG_METHODS), "optimizer": ("adam", "sgd")}
+        for name, allowed in {**choices, "probabilities": ("threshold", "calibrated")}.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{_OWNER}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
+        options = self.criterion_options
+        if options is not None and not isinstance(options, Mapping):
+            raise ValueError(f"{_OWNER}: criterion_options must be a dictionary or None, got {options!r}")
+        for key in options or {}:
+            if not isinstance(key, str) or key in ("name", "labels", "min_tpr", "max_fpr", "pooling"):
+                raise ValueError(
+                    f"{_OWNER}: criterion_options must not hold {key!r}, which is given elsewhere or no name"
+                )
+        if self.module is not None and not callable(self.module):
+            raise ValueError(
+                f"{_OWNER}: module must be None, a module or a function that makes one, got {self.module!r}"
+            )
+        for name in ("num_positives", "num_negatives", "chunk"):
+            check_count(_OWNER, name, getattr(self, name))
+        if self.instances_per_bag is not None:
+            check_count(_OWNER, "instances_per_bag", self.instances_per_bag)
+        check_real(_OWNER, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
+        if self.fpr_budget is not None:
+            check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
+        try:
+            torch.empty(0, device=self.device)
+        except (AssertionError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{_OWNER}: device must be one that torch has here, got {self.device!r}") from error
+
+    def _check_target(self, bags: Any, y: ArrayLike | None) -> tuple[Array, Any, Array]:
+        """Return the classes, the one to find, and where it is."""
+        values = _classes_of(bags, y, len(bags))
+        missing = int(pd.isna(values).sum())
+        if missing:
+            raise ValueError(f"{_OWNER}: y must have no missing values, got {missing}")
+        classes = np.unique(values)
+        if len(classes) != 2:
+            found = f"one class, {classes.tolist()}" if len(classes) == 1 else f"{len(classes)} classes"
+            raise ValueError(f"{_OWNER}: y must hold two classes, got {found}")
+        label = classes[1] if self.positive_label is None else self.positive_label
+        if label not in classes.tolist():
+            raise ValueError(f"{_OWNER}: positive_label must be one of {classes.tolist()}, got {label!r}")
+        return classes, label, values == label
+
+    def _split(self, positive: Array, random: np.random.RandomState) -> tuple[Array, Array]:
+        """Return numbers of the bags to train on and of the hold-out, which is empty where it cannot be had."""
+        train: list[Array] = []
+        held: list[Array] = []
+        for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
+            order = random.permutation(rows)
+            number = round(len(rows) * self.validation_fraction)
+            held.append(order[:number])
+            train.append(order[number:])
+        pairs = floor_count(len(held[0]), 1.0 - self.min_tpr) * floor_count(len(held[1]), self.max_fpr)
+        if min(map(len, train + held)) < _SMALLEST_PART or not pairs:
+            return np.arange(len(positive)), np.arange(0)
+        return np.sort(np.concatenate(train)), np.sort(np.concatenate(held))
+
+    def _make_criterion(self, labels: Tensor) -> Any:
+        options = dict(self.criterion_options or {})
+        return make_bag_criterion(self.method, labels, min_tpr=self.min_tpr, max_fpr=self.max_fpr, **options)
+
+    def _make_module(self, form: InstanceFormat, pooling: Pooling, seed: int) -> nn.Module:
+        if isinstance(self.module, nn.Module):
+            return copy.deepcopy(self.module)
+        if self.module is None and len(form.shape) > 1:
+            raise ValueError(
+                f"{_OWNER}: module must be given for instances that are no vectors, got shape {form.shape}"
+            )
+        number = math.prod(form.shape)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if self.module is None:
+                return InstanceMLP(number, attention=pooling.columns == 2)
+            made = self.module(number)
+        if not isinstance(made, nn.Module):
+            raise ValueError(f"{_OWNER}: module must make a torch module, got {type(made).__name__}")
+        return made
+
+    def _make_sampler(self, labels: Tensor, seed: int) -> PosNegSampler:
+        positives = int(labels.sum())
+        return PosNegSampler(
+            labels,
+            num_positives=min(self.num_positives, positives),
+            num_negatives=min(self.num_negatives, len(labels) - positives),
+            seed=seed,
+        )
+
+    def _direction(self) -> int:
+        """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
+        check_is_fitted(self)
+        return 1 if self.positive_label_ == self.classes_[1] else -1
+
+    def _scores(self, bags: Any) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        source, _ = as_bags(_OWNER, bags, self.form_)
+        return self._raw_scores(PreparedBags(source, source.labels, self.scale_), self.module_, self.pooling_)
+
+    def _raw_scores(self, bags: Bags, module: nn.Module, pooling: Pooling) -> NDArray[np.float64]:
+        return self._check_scores(bag_scores(module, bags, pooling, chunk=self.chunk).numpy())
+
+    @staticmethod
+    def _check_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"{_OWNER}: the module gave scores that are not finite; bags may lie far outside what it was fitted on"
+            )
+        return scores
+
+
+def _classes_of(bags: Any, y: ArrayLike | None, count: int) -> Array:
+    """Return the classes of bags, their own labels where none are given."""
+    if y is None:
+        if not isinstance(bags, Bags):
+            raise ValueError(f"{_OWNER}: y must be given, unless bags are Bags with labels, got None")
+        y = bags.labels.numpy()
+    values: Array = column_or_1d(y, warn=True)
+    if len(values) != count:
+        raise ValueError(f"{_OWNER}: y must have a class for each of {count} bags, got {len(values)}")
+    return values

@@ -1,0 +1,407 @@
+"""MultiInstanceClassifier: bags as they come, scikit-learn's ways, the operating point, which instance decided."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from torch import nn
+
+from moreauc._operating_point import choose_threshold
+from moreauc.bag_estimator import InstanceScores, MultiInstanceClassifier
+from moreauc.data import FileBags, FlatBags, ListBags, bag_scores
+from moreauc.metrics import tpauc_score
+from moreauc.models import InstanceMLP
+from moreauc.optim.bag_presets import BAG_METHODS
+
+
+def quick(**options):
+    few = {"epochs": 3, "num_positives": 4, "num_negatives": 4, "lr": 0.02, "random_state": 0}
+    return MultiInstanceClassifier(**{**few, **options})
+
+
+def make_bags(number: int = 40, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
+    """Positive bags have one instance far out in the first feature."""
+    random = np.random.default_rng(seed)
+    y = (np.arange(number) % 4 == 0).astype(int)
+    bags = [random.normal(size=(random.integers(2, 7), 3)) for _ in range(number)]
+    for bag, label in zip(bags, y, strict=True):
+        bag[-1, 0] += 6.0 * label
+    return bags, y
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_bags()
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return quick(epochs=20).fit(*data)
+
+
+@pytest.mark.parametrize("method", sorted(BAG_METHODS))
+def test_each_method_fits_and_predicts(data, method):
+    bags, y = data
+    classifier = quick(method=method).fit(bags, y)
+    assert classifier.pooling_.name == BAG_METHODS[method].pooling
+    scores = classifier.decision_function(bags)
+    assert scores.shape == (40,) and scores.dtype == np.float64 and np.isfinite(scores).all()
+    assert set(classifier.predict(bags)) <= {0, 1}
+    assert len(classifier.history_["loss"]) == 3
+    assert classifier.score(bags, y) == tpauc_score(y, scores, min_tpr=0.5, max_fpr=0.5)
+    assert not classifier.module_.training and len(classifier.criterion_.state_dict()) >= 0
+
+
+def test_it_learns_what_is_there(fitted):
+    bags, y = make_bags(80, seed=1)
+    assert fitted.score(bags, y) > 0.9
+    assert fitted.n_features_in_ == 3 and fitted.classes_.tolist() == [0, 1]
+
+
+def test_scores_are_those_of_whole_bags_by_hand(data, fitted):
+    bags, _ = data
+    rows = np.concatenate([bag for k, bag in enumerate(bags) if k not in fitted.validation_bags_])
+    mean, std = rows.mean(0), rows.std(0)
+    expected = []
+    for bag in bags:
+        with torch.no_grad():
+            score, logit = fitted.module_(torch.tensor((bag - mean) / std).float()).double().unbind(1)
+        share = torch.exp(logit) / torch.exp(logit).sum()
+        expected.append(float((share * score).sum()))
+    np.testing.assert_allclose(fitted.decision_function(bags), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_do_not_matter(data, fitted):
+    other = pickle.loads(pickle.dumps(fitted)).set_params(chunk=2)
+    np.testing.assert_allclose(
+        other.decision_function(data[0]), fitted.decision_function(data[0]), rtol=1e-6, atol=1e-7
+    )
+
+
+def test_the_hold_out_is_stratified_and_of_whole_bags(data, fitted):
+    _, y = data
+    held = fitted.validation_bags_
+    assert len(held) == 8 and y[held].sum() == 2
+    scores = fitted.decision_function(data[0])
+    assert fitted.threshold_ == choose_threshold(y[held], scores[held], 0.5)
+    assert fitted.history_.best_score == tpauc_score(y[held], scores[held], min_tpr=0.5, max_fpr=0.5)
+
+
+def test_the_threshold_keeps_to_the_budget(data):
+    bags, y = data
+    classifier = quick(fpr_budget=0.0).fit(bags, y)
+    held = classifier.validation_bags_
+    assert not classifier.predict([bags[k] for k in held if y[k] == 0]).any()
+
+
+def test_too_few_bags_to_hold_any_out():
+    bags, y = make_bags(12)
+    classifier = quick().fit(bags, y)
+    assert len(classifier.validation_bags_) == 0 and classifier.history_.best_score is None
+    assert classifier.threshold_ == choose_threshold(y, classifier.decision_function(bags), 0.5)
+
+
+def test_kinds_of_bags_give_the_same(data, tmp_path):
+    bags, y = data
+    expected = quick().fit(bags, y).decision_function(bags)
+    offsets = np.cumsum([0, *map(len, bags)])
+    for k, bag in enumerate(bags):
+        np.save(tmp_path / f"{k}.npy", bag)
+    kinds = {
+        "tensors": [torch.tensor(bag) for bag in bags],
+        "tuple": tuple(bags),
+        "lists": [bag.tolist() for bag in bags],
+        "frames": [pd.DataFrame(bag, columns=["a", "b", "c"]) for bag in bags],
+        "objects": np.array([*bags, None], dtype=object)[:-1],
+        "list bags": ListBags(bags, y),
+        "flat bags": FlatBags(np.concatenate(bags), offsets, y),
+        "files": FileBags([tmp_path / f"{k}.npy" for k in range(len(bags))], y),
+    }
+    for name, kind in kinds.items():
+        np.testing.assert_array_equal(quick().fit(kind, y).decision_function(kind), expected, err_msg=name)
+        np.testing.assert_array_equal(quick().fit(kind, y).decision_function(bags), expected, err_msg=name)
+    own = quick().fit(kinds["flat bags"])  # its own labels
+    np.testing.assert_array_equal(own.decision_function(bags), expected)
+    assert own.score(kinds["files"]) == own.score(bags, y)
+
+
+def test_names_of_columns(data):
+    bags, y = data
+    frames = [pd.DataFrame(bag, columns=["a", "b", "c"]) for bag in bags]
+    classifier = quick().fit(frames, y)
+    assert classifier.feature_names_in_.tolist() == ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"bag 0 must have its columns named and ordered as before, got 'b' for 'a'"):
+        classifier.predict([frame[["b", "a", "c"]] for frame in frames])
+    with pytest.raises(ValueError, match=r"bag 3 must have its columns named"):
+        quick().fit([*frames[:3], frames[3][["b", "a", "c"]]], [0, 1, 0, 1])
+    assert not hasattr(classifier.fit(bags, y), "feature_names_in_")
+    numbered = [pd.DataFrame(bag) for bag in bags]
+    assert not hasattr(classifier.fit(numbered, y), "feature_names_in_")
+
+
+def test_equal_bags_in_one_array_and_integers():
+    array = np.random.default_rng(0).integers(9, size=(12, 5, 2))
+    y = np.arange(12) % 2
+    classifier = quick(method="sont_mean").fit(array, y)
+    assert classifier.n_features_in_ == 2
+    mixed = [bag if k % 2 else bag.astype(np.float32) for k, bag in enumerate(array)]
+    np.testing.assert_array_equal(classifier.decision_function(mixed), classifier.decision_function(array))
+
+
+def test_large_numbers_with_small_differences():
+    bags, y = make_bags()
+    near = quick().fit(bags, y).decision_function(bags)
+    far = [bag + 2.0**20 for bag in bags]  # float32 has 3 bits left for the rest
+    np.testing.assert_allclose(quick().fit(far, y).decision_function(far), near, rtol=1e-3, atol=1e-4)
+
+
+def test_images_stay_bytes_for_a_module_of_ones_own():
+    class Patches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 1)
+
+        def forward(self, images):
+            assert images.dtype == torch.uint8
+            return self.linear(images.flatten(1).float() / 255)
+
+    random = np.random.default_rng(0)
+    bags = [random.integers(256, size=(3, 4, 4), dtype=np.uint8) for _ in range(12)]
+    y = np.arange(12) % 2
+    classifier = quick(method="sont_smx", module=Patches(), standardize=False).fit(bags, y)
+    assert classifier.n_features_in_ == 16 and classifier.scale_ is None
+    with pytest.raises(ValueError, match=r"module must be given for instances that are no vectors, got shape \(4, 4\)"):
+        quick().fit(bags, y)
+
+
+def test_a_function_makes_the_module_under_the_seed(data):
+    bags, y = data
+    made = [quick(module=lambda size: InstanceMLP(size, hidden=5, attention=True)).fit(bags, y) for _ in range(2)]
+    np.testing.assert_array_equal(made[0].decision_function(bags), made[1].decision_function(bags))
+    assert made[0].module_.num_features == 5
+
+
+def test_a_module_is_copied(data):
+    module = InstanceMLP(3, attention=True)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    fitted = quick(module=module).fit(*data)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert fitted.module_ is not module
+
+
+def test_the_same_seed_gives_the_same_and_changes_nothing_global(data):
+    bags, y = data
+    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    first, second, other = (quick(random_state=seed).fit(bags, y).decision_function(bags) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, second)
+    assert (first != other).any()
+    assert torch.equal(torch.get_rng_state(), torch_before) and (np.random.get_state()[1] == numpy_before).all()
+
+
+def test_options_reach_the_loss(data):
+    classifier = quick(method="sont_smx", criterion_options={"temperature": 0.7, "gamma": 0.1}).fit(*data)
+    assert classifier.pooling_.temperature == 0.7 and classifier.criterion_.gamma == (0.1, 0.1, 0.1)
+    sgd = quick(optimizer="sgd", warm_start_epochs=1, patience=1, instances_per_bag=None).fit(*data)
+    assert sgd.history_.rows[0]["phase"] == "warm start"
+
+
+def test_classes_and_the_one_to_find(data):
+    bags, y = data
+    names = np.where(y == 1, "bad", "good")
+    plain = quick().fit(bags, y)
+    finder = quick(positive_label="bad").fit(bags, names)
+    assert finder.classes_.tolist() == ["bad", "good"] and finder.positive_label_ == "bad"
+    np.testing.assert_array_equal(finder.decision_function(bags), -plain.decision_function(bags))
+    np.testing.assert_array_equal(finder.predict(bags) == "bad", plain.predict(bags) == 1)
+    np.testing.assert_array_equal(finder.predict_proba(bags)[:, 0], plain.predict_proba(bags)[:, 1])
+    assert finder.score(bags, names) == plain.score(bags, y)
+    assert get_scorer("roc_auc")(finder, bags, names) == get_scorer("roc_auc")(plain, bags, y)
+
+
+@pytest.mark.parametrize("kind", ["threshold", "calibrated"])
+def test_probabilities(data, kind):
+    bags, y = data
+    classifier = quick(probabilities=kind).fit(bags, y)
+    shares = classifier.predict_proba(bags)
+    scores, (slope, intercept) = classifier.decision_function(bags), classifier.platt_
+    odds = slope * scores + intercept if kind == "calibrated" else slope * (scores - classifier.threshold_)
+    np.testing.assert_allclose(shares[:, 1], 1 / (1 + np.exp(-odds)), rtol=1e-9)
+    np.testing.assert_allclose(shares.sum(1), 1.0)
+    if kind == "threshold":
+        np.testing.assert_array_equal(shares[:, 1] > 0.5, classifier.predict(bags) == 1)
+
+
+def test_which_instance_decided(data, fitted):
+    bags, y = data
+    hits = [
+        np.argmax(fitted.instance_scores(bag).contribution) == len(bag) - 1 for bag in np.array(bags, object)[y == 1]
+    ]
+    assert np.mean(hits) > 0.8
+
+
+@pytest.mark.parametrize("method", ["sont_mean", "sont_smx", "sont_att"])
+def test_instance_scores_by_hand(data, method):
+    bags, y = data
+    classifier = quick(method=method).fit(bags, y)
+    bag = bags[2]
+    found = classifier.instance_scores(bag)
+    mean, std = (part.numpy() for part in classifier.scale_)
+    with torch.no_grad():
+        outputs = classifier.module_(torch.tensor((bag - mean) / std).float()).double().numpy()
+    score = outputs[:, 0] if method == "sont_att" else outputs
+    logit = {"sont_mean": 0.0 * score, "sont_smx": score / 0.1, "sont_att": outputs.T[-1] if outputs.ndim == 2 else 0}
+    share = np.exp(logit[method]) / np.exp(logit[method]).sum()
+    np.testing.assert_allclose(found.score, score, rtol=1e-6)
+    np.testing.assert_allclose(found.weight, share, rtol=1e-5)
+    np.testing.assert_allclose(found.contribution, share * (score - classifier.threshold_), rtol=1e-5, atol=1e-8)
+    margin = classifier.decision_function([bag])[0] - classifier.threshold_
+    excess = found.contribution.sum() - margin
+    if method == "sont_smx":
+        assert 0.0 <= excess <= 0.1 * np.log(len(bag))
+    else:
+        assert abs(excess) < 1e-6
+    assert isinstance(found, InstanceScores) and found.score.shape == (len(bag),)
+
+
+def test_weights_of_huge_logits_add_up_to_one(data):
+    class Far(nn.Module):
+        def forward(self, x):
+            return 1e6 * x[:, :2]
+
+    classifier = quick().fit(*data)
+    classifier.module_ = Far()
+    found = classifier.instance_scores(data[0][0])
+    assert found.weight.sum() == pytest.approx(1.0, abs=1e-12) and (found.weight >= 0).all()
+
+
+def test_cross_validation_and_search_over_lists(data):
+    bags, y = data
+    scores = cross_val_score(quick(), bags, y, cv=2)
+    assert scores.shape == (2,) and (scores >= 0).all() and (scores <= 1).all()
+    search = GridSearchCV(quick(epochs=1), {"method": ["sont_mean", "ce_att"]}, cv=2).fit(bags, y)
+    assert search.best_params_["method"] in ("sont_mean", "ce_att")
+
+
+def test_clone_parameters_and_pickles(data, fitted):
+    copied = clone(fitted)
+    assert copied.get_params() == fitted.get_params() and not hasattr(copied, "module_")
+    assert copied.set_params(method="ce_att", epochs=1).get_params()["method"] == "ce_att"
+    loaded = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(loaded.predict_proba(data[0]), fitted.predict_proba(data[0]))
+
+
+def test_whole_bags_of_the_library_agree(data, fitted):
+    prepared = [torch.tensor((bag - fitted.scale_[0].numpy()) / fitted.scale_[1].numpy()).float() for bag in data[0]]
+    expected = bag_scores(fitted.module_, ListBags(prepared, data[1]), "attention")
+    np.testing.assert_allclose(fitted.decision_function(data[0]), expected, rtol=1e-6, atol=1e-7)
+
+
+ZEROS = np.zeros((2, 3))
+BAD_BAGS = [
+    ([ZEROS, np.zeros((0, 3)), ZEROS, ZEROS], r"bag 1 must have at least one instance, got none"),
+    ([ZEROS, ZEROS, np.zeros((2, 4)), ZEROS], r"bag 2 must have instances of shape \(3,\), as before, got \(4,\)"),
+    ([ZEROS, ZEROS, np.array([[1.0, np.nan, 0.0]]), ZEROS], r"instances of bag 2 must be finite, got nan"),
+    ([ZEROS, np.zeros(3), ZEROS, ZEROS], r"bag 1 must have shape \(instances, features\), got \(3,\)"),
+    ([np.zeros((2, 0)), ZEROS, ZEROS, ZEROS], r"bag 0 must have shape \(instances, features\), got \(2, 0\)"),
+    ([ZEROS, [["a", "b", "c"]], ZEROS, ZEROS], r"bag 1 must be an array of numbers, got a list"),
+    ([ZEROS, np.array([[1, object(), 2]]), ZEROS, ZEROS], r"bag 1 must be an array of numbers, got a ndarray"),
+    ([ZEROS, ZEROS.astype(complex), ZEROS, ZEROS], r"bag 1 must hold real numbers, got torch.complex128"),
+    ([pd.DataFrame({"a": [1.0], "b": ["x"]})] * 4, r"bag 0 must hold numbers in column 'b'"),
+    ([pd.DataFrame(index=[0, 1])] * 4, r"bag 0 must have shape \(instances, features\), got \(2, 0\)"),
+    ([pd.DataFrame({"a": [1.0, None]})] * 4, r"instances of bag 0 must be finite, got nan"),
+    ([], r"bags must hold at least one bag, got none"),
+    (pd.DataFrame({"a": [1.0]}), r"bags must be Bags or a list of arrays, one for each bag, got DataFrame"),
+    ("bags", r"bags must be Bags or a list of arrays, one for each bag, got str"),
+]
+
+
+@pytest.mark.parametrize(("bags", "message"), BAD_BAGS, ids=[message[:40] for _, message in BAD_BAGS])
+def test_bad_bags_are_refused(fitted, bags, message):
+    classifier = quick()
+    with pytest.raises(ValueError, match=f"MultiInstanceClassifier: {message}"):
+        classifier.fit(bags, [0, 1, 0, 1])
+    assert not [name for name in vars(classifier) if name.endswith("_")]
+    with pytest.raises(ValueError, match="MultiInstanceClassifier: "):
+        fitted.predict(bags)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([1, 1, 1, 1], r"y must hold two classes, got one class, \[1\]"),
+        ([0, 1, 2, 1], r"y must hold two classes, got 3 classes"),
+        ([0, 1, 0], r"y must have a class for each of 4 bags, got 3"),
+        ([0.0, 1.0, np.nan, 1.0], r"y must have no missing values, got 1"),
+        (None, r"y must be given, unless bags are Bags with labels, got None"),
+    ],
+)
+def test_bad_classes_are_refused(y, message):
+    with pytest.raises(ValueError, match=f"MultiInstanceClassifier: {message}"):
+        quick().fit([ZEROS] * 4, y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "sonx"}, r"method must be one of \['sont_mean', .*\], got 'sonx'"),
+        ({"optimizer": "lion"}, r"optimizer must be one of \['adam', 'sgd'\], got 'lion'"),
+        ({"probabilities": "none"}, r"probabilities must be one of"),
+        ({"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
+        ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
+        ({"criterion_options": 3}, r"criterion_options must be a dictionary or None, got 3"),
+        ({"criterion_options": {"pooling": "mean"}}, r"criterion_options must not hold 'pooling'"),
+        ({"module": "mlp"}, r"module must be None, a module or a function that makes one, got 'mlp'"),
+        ({"module": lambda size: size}, r"module must make a torch module, got int"),
+        ({"num_positives": 0}, r"num_positives must be an integer of at least 1, got 0"),
+        ({"num_negatives": 0}, r"num_negatives must be an integer of at least 1, got 0"),
+        ({"instances_per_bag": 0}, r"instances_per_bag must be an integer of at least 1, got 0"),
+        ({"chunk": 0}, r"chunk must be an integer of at least 1, got 0"),
+        ({"validation_fraction": 1.0}, r"validation_fraction must be a number in \[0, 1\), got 1.0"),
+        ({"fpr_budget": 2.0}, r"fpr_budget must be a number in \[0, 1\], got 2.0"),
+        ({"device": "abacus"}, r"device must be one that torch has here, got 'abacus'"),
+        ({"positive_label": 7}, r"positive_label must be one of \[0, 1\], got 7"),
+    ],
+)
+def test_bad_arguments_are_refused(data, options, message):
+    with pytest.raises(ValueError, match=f"MultiInstanceClassifier: {message}"):
+        quick(**options).fit(*data)
+
+
+def test_other_errors_of_the_data(data, fitted):
+    bags, y = data
+    with pytest.raises(ValueError, match=r"bag 0 must have instances of shape \(3,\), as before, got \(2,\)"):
+        fitted.decision_function(ListBags([np.zeros((2, 2))], [0]))
+    with pytest.raises(ValueError, match=r"bag must have instances of shape \(3,\), as before, got \(2,\)"):
+        fitted.instance_scores(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=r"y must hold the classes \[0, 1\], got \[5\]"):
+        fitted.score(bags, np.where(y == 1, 5, 0))
+    with pytest.raises(ValueError, match=r"y must have a class for each of 40 bags, got 39"):
+        fitted.score(bags, y[1:])
+    with pytest.raises(ValueError, match=r"options must be arguments of the loss of 'sont_att'"):
+        quick(criterion_options={"colour": 1}).fit(bags, y)
+    broken = pickle.loads(pickle.dumps(fitted))
+    nn.init.constant_(broken.module_.score.bias, torch.inf)
+    with pytest.raises(ValueError, match=r"the module gave scores that are not finite"):
+        broken.predict(bags)
+
+
+@pytest.mark.parametrize(
+    "call", ["decision_function", "predict", "predict_proba", "instance_scores", lambda c, b: c.score(b, [0])]
+)
+def test_not_fitted(call):
+    classifier = quick()
+    with pytest.raises(NotFittedError):
+        call(classifier, [ZEROS]) if callable(call) else getattr(classifier, call)([ZEROS])
+
+
+def test_tags_say_that_bags_are_no_table():
+    tags = quick().__sklearn_tags__()
+    assert not tags.input_tags.two_d_array and not tags.classifier_tags.multi_class
