@@ -13,9 +13,14 @@ from moreauc.criteria import (
     AUCSquaredHingeLoss,
     AWPolyLoss,
     CrossEntropyLoss,
+    ExponentiatedGroupDROLoss,
     FCCOLoss,
+    GroupDROLoss,
+    GroupedLoss,
+    GroupERMLoss,
     MiniBatchTPAUCLoss,
     MultiInstanceTPAUCLoss,
+    SampleCVaRLoss,
     SOTAsLoss,
     TCCOLoss,
     TPAUCLoss,
@@ -160,6 +165,19 @@ def _bag_rows(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"u": rows, "s": rows, "v": batch["index"]}
 
 
+def _group_batch(step: int) -> dict[str, Tensor]:
+    random = _generator(step)
+    return {
+        "losses": torch.randn(9, generator=random),
+        "groups": torch.randint(0, 7, (9,), generator=random),
+        "previous_losses": torch.randn(9, generator=random),
+    }
+
+
+def _member_batch(step: int) -> dict[str, Tensor]:
+    return _group_batch(step) | {"groups": torch.rand(9, 7, generator=_generator(step)) < 0.2}
+
+
 CASES = (
     [
         Case(
@@ -250,5 +268,50 @@ CASES = (
             (SOTAsLoss, "default", {"temperature_negatives": 0.1}, ("log_u", "log_v")),
             (SOTAsLoss, "logistic", {"surrogate": "logistic", "link": "identity", "tau1": 0.4}, ("log_u", "log_v")),
         ]
+    ]
+    + [
+        Case(
+            name=f"GroupDROLoss-{name}",
+            build=lambda options=options: GroupDROLoss(7, top_k=2, **options),
+            batch=_group_batch,
+            values=("losses", "previous_losses"),
+            reorder=_reorder_fcco,
+            tables=lambda batch: {"u": batch["groups"]},
+            state=("u", "s"),
+        )
+        for name, options in [
+            ("moving-average", {}),
+            ("msvr", {"gamma": 0.2, "threshold_lr": "quantile"}),
+            ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
+        ]
+    ]
+    + [
+        Case(
+            name=f"{kind.__name__}-{name}",
+            build=lambda kind=kind, options=options: kind(**options),
+            batch=batch,
+            values=("losses",),
+            reorder=_reorder_fcco,
+            tables=_no_rows,
+            state=state,
+        )
+        for kind, name, options, batch, state in [
+            (GroupERMLoss, "plain", {"num_groups": 7}, _group_batch, ()),
+            (GroupERMLoss, "weighted", {"num_groups": 7, "group_sizes": [1, 2, 3, 4, 5, 6, 7]}, _member_batch, ()),
+            (ExponentiatedGroupDROLoss, "ids", {"num_groups": 7, "step": 0.5}, _group_batch, ("weights",)),
+            (ExponentiatedGroupDROLoss, "memberships", {"num_groups": 7}, _member_batch, ("weights", "log_weights")),
+            (SampleCVaRLoss, "default", {"fraction": 0.3}, _group_batch, ()),
+        ]
+    ]
+    + [
+        Case(
+            name="GroupedLoss-logistic",
+            build=lambda: GroupedLoss(GroupERMLoss(3, group_sizes=[5, 5, 5]), torch.arange(15) % 3),
+            batch=_baseline_batch,
+            values=("scores",),
+            reorder=_reorder_fcco,
+            tables=_no_rows,
+            state=(),
+        )
     ]
 )

@@ -96,7 +96,7 @@ def test_study_runs_resumes_and_reports(small, tmp_path):
     with pytest.raises(ValueError, match=r"digits-sont_mean-0\.json must be made with"):
         BagStudy(seeds=2, trials=2, epochs=1).report(tmp_path)
     lost.unlink()
-    with pytest.raises(ValueError, match=r"a run of SONT \(attention\) with seed 1"):
+    with pytest.raises(ValueError, match=r"must hold a run digits-sont_att-1, got no digits-sont_att-1\.json"):
         BagStudy(seeds=2, trials=1, epochs=1).report(tmp_path)
 
 

@@ -403,7 +403,7 @@ def test_the_progress_bar_shows_objective_and_scores():
     )
     text = console.export_text()
     assert "warm start 1/1  objective" in text
-    assert "train 3/3  objective" in text and "validation TPAUC" in text and "(best" in text
+    assert "train 3/3  objective" in text and "validation score" in text and "(best" in text
 
 
 def test_progress_on_the_standard_console(capsys):
@@ -450,3 +450,39 @@ def test_unknown_methods_and_widths():
     wide = make_criterion("sonx", [0, 1], widen=0.5, min_tpr=0.6, max_fpr=0.4)
     assert wide.min_tpr == pytest.approx(0.3) and wide.max_fpr == pytest.approx(0.7)
     assert make_criterion("mb", [0, 1], widen=1.0, **REGION).max_fpr == 1.0
+
+
+def test_validation_by_another_score_and_targets_of_any_kind():
+    """Regression: the weights kept are those of the lowest validation error."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=random)
+    y = x[:, 0] - 2 * x[:, 1]
+
+    class Squared(nn.Module):
+        def forward(self, scores, labels, index):
+            return (scores - labels).square().mean()
+
+    seen = []
+
+    def score(scores, labels):
+        seen.append(-float((scores - labels).square().mean()))
+        return seen[-1]
+
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    batches = TensorBatches(x, y, batch_size=20, binary=False)
+    history = fit(model, Squared(), batches, validation=batches, score=score, epochs=5, lr=0.6, momentum=0.0)
+    assert history.best_score == max(seen) and history["score"] == seen[1:]
+    with torch.no_grad():
+        kept = -float((model(x).squeeze(1) - y).square().mean())
+    assert kept == pytest.approx(max(seen), rel=1e-5)
+    for bad, message in [
+        ("accuracy", "score must be a function"),
+        (lambda s, y: float("nan"), "a finite number, got nan"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fit(model, Squared(), batches, validation=batches, score=bad, epochs=1)
+    with pytest.raises(ValueError, match="labels must be finite"):
+        TensorBatches(x, torch.full((60,), float("nan")), binary=False)
+    with pytest.raises(ValueError, match="labels must be 0 or 1"):
+        TensorBatches(x, y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from moreauc._scoring import Evaluation, predict_scores
 from moreauc.callbacks import TrainState
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import ranks_with_ties_lost
+
+Score = Callable[[Tensor, Tensor], float]
 
 _OWNER = "fit"
 
@@ -30,37 +32,20 @@ class Judge:
         *,
         keep_best: bool,
         patience: int | None,
+        score: Score | None = None,
     ) -> None:
-        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
-        for name, value in region.items():
-            region[name] = getattr(criterion, name, None) if value is None else value
-            if region[name] is None:
-                kind = type(criterion).__name__
-                raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
-        self._min_tpr = check_real(_OWNER, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True)
-        self._max_fpr = check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True)
+        self._score = _TwoWayScore(criterion, min_tpr, max_fpr) if score is None else _Other(score)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
         self._best: dict[str, Tensor] = {}
-        self._merit = -1.0  # of the best weights: the score with ties lost, or a constant model would look good
+        self._merit = -math.inf  # of the best weights
         self._improved = -1  # the last epoch with a higher score than any before
 
     def look(self, state: TrainState, epoch: int) -> float:
         """Score the present weights."""
         scores, labels = predict_scores(state.model, self._validation)
-        if labels.min() == labels.max():
-            raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
         if not bool(scores.isfinite().all()):
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the region is empty is an error here
-            region = {"min_tpr": self._min_tpr, "max_fpr": self._max_fpr}
-            score = tpauc_score(labels.numpy(), scores.numpy(), **region)
-            merit = tpauc_score(labels.numpy(), ranks_with_ties_lost(labels.numpy(), scores.numpy()), **region)
-        if math.isnan(score):
-            raise ValueError(
-                f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
-                f"positives and {int((labels == 0).sum())} negatives"
-            )
+        score, merit = self._score(scores, labels)
         history = state.history
         if merit > self._merit:
             self._improved = epoch
@@ -78,3 +63,49 @@ class Judge:
         if self._keep_best:
             state.model.load_state_dict(self._best)
             state.history.restored = True
+
+
+class _TwoWayScore:
+    """TPAUC, and the same with ties lost to choose by, or a constant model would look good."""
+
+    def __init__(self, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None) -> None:
+        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+        for name, value in region.items():
+            region[name] = getattr(criterion, name, None) if value is None else value
+            if region[name] is None:
+                kind = type(criterion).__name__
+                raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
+        self._region = {
+            "min_tpr": check_real(_OWNER, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True),
+            "max_fpr": check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True),
+        }
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, float]:
+        if labels.min() == labels.max():
+            raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the region is empty is an error here
+            score = tpauc_score(labels.numpy(), scores.numpy(), **self._region)
+            ranks = ranks_with_ties_lost(labels.numpy(), scores.numpy())
+            merit = tpauc_score(labels.numpy(), ranks, **self._region)
+        if math.isnan(score):
+            raise ValueError(
+                f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
+                f"positives and {int((labels == 0).sum())} negatives"
+            )
+        return score, merit
+
+
+class _Other:
+    """A score of the user's."""
+
+    def __init__(self, score: Score) -> None:
+        if not callable(score):
+            raise ValueError(f"{_OWNER}: score must be a function of scores and labels, got {score!r}")
+        self._score = score
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, float]:
+        value = float(self._score(scores, labels))
+        if not math.isfinite(value):
+            raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
+        return value, value

@@ -116,7 +116,7 @@ class ProgressBar(Callback):
             row = rows[-1]
             text += f" {row['epoch'] + 1}/{state.epochs}  objective {row['loss']:.4g}"
             if "score" in row:
-                text += f"  validation TPAUC {row['score']:.4f} (best {state.history.best_score:.4f})"
+                text += f"  validation score {row['score']:.4f} (best {state.history.best_score:.4f})"
         return text
 
 

@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
-from moreauc._judge import Judge
+from moreauc._judge import Judge, Score
 from moreauc._scoring import Evaluation, device_of, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
@@ -43,6 +43,7 @@ def fit(
     proximal: float = 0.0,
     min_tpr: float | None = None,
     max_fpr: float | None = None,
+    score: Score | None = None,
     keep_best: bool = True,
     patience: int | None = None,
     seed: int | None = None,
@@ -81,6 +82,8 @@ def fit(
             (see :class:`~moreauc.optim.ProximalPoint`).
         min_tpr: region of the validation score; None for the criterion's own `min_tpr`.
         max_fpr: as `min_tpr`.
+        score: what the validation data are judged by instead of TPAUC, higher being better: called with all scores
+            `(n,)` or `(n, columns)` and all labels, in their order, on the CPU.
         keep_best: whether to end with the weights of the best validation score (the later one of equals) instead of
             the last ones. Ties between a positive and a negative count as lost for this choice, or a model that gives
             all rows one score would look good. The criterion keeps its last state.
@@ -130,7 +133,7 @@ def fit(
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
     judge = None
     if validation is not None:
-        judge = Judge(criterion, validation, min_tpr, max_fpr, keep_best=keep_best, patience=patience)
+        judge = Judge(criterion, validation, min_tpr, max_fpr, keep_best=keep_best, patience=patience, score=score)
     if device is not None:
         model.to(device)
         criterion.to(device)

@@ -137,6 +137,40 @@ def bags(
     _show(plan.report(out), out)
 
 
+@app.command()
+def groups(
+    out: Annotated[Path, typer.Option(help="Folder for the results; what is there is not done again.")] = Path(
+        "reports/groups"
+    ),
+    name: Annotated[str, typer.Option("--set", help="planted, adult, compas or convergence.")] = "planted",
+    data: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder with Adult and COMPAS; MOREAUC_DATA by default.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Draws of the data; 10 of planted, 5 of others, 3.")] = None,
+    trials: Annotated[int, typer.Option(min=1, max=8, help="Settings tried for each method.")] = 8,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of a run.")] = 30,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a run of the convergence study.")] = 6000,
+    jobs: Jobs = 2,
+    report_only: Annotated[bool, typer.Option("--report", help="Only make the tables from what is there.")] = False,
+) -> None:
+    """Compare SONX over groups with exponentiated weights, ERM and CVaR of samples.
+
+    "convergence" measures the loss of the worst groups against samples drawn, with 8 of 10, 100 and 1000 groups in a
+    batch.
+    """
+    from moreauc.studies import GroupConvergenceStudy, GroupStudy
+
+    if name == "convergence":
+        whole = GroupConvergenceStudy(seeds or 3, steps, jobs)
+        _show(_with_bar("run", lambda show: whole.report(out, progress=show)), out)
+        return
+    number = seeds or (10 if name == "planted" else 5)
+    plan = GroupStudy(name, number, trials, epochs, folder=data, jobs=jobs)  # type: ignore[arg-type]
+    if not report_only:
+        _with_bar("run", lambda show: plan.run(out, progress=show))
+    _show(plan.report(out), out)
+
+
 def _with_bar(piece: str, run: Callable[[Callable[[int, int], None]], T]) -> T:
     """Run something that tells how many pieces are done, with a bar."""
     with progress_bar(f"every {piece}", 1.0) as advance:

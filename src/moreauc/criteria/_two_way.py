@@ -214,12 +214,12 @@ class _Thresholds:
         loss = self.loss
         if self.by_quantile:
             loss.table_quantile.write_all(self.quantile)
-            prime = _upper_quantile(loss.table_u.values[loss.table_u.visited].squeeze(1), 1.0 - loss.min_tpr)
+            prime = upper_quantile(loss.table_u.values[loss.table_u.visited].squeeze(1), 1.0 - loss.min_tpr)
         loss.table_s.write(self.rows, self.held.to(moved.dtype), moved)
         loss.table_prime.write_all(prime.reshape(1, 1))
 
 
-def _upper_quantile(rows: Tensor, fraction: float) -> Tensor:
+def upper_quantile(rows: Tensor, fraction: float) -> Tensor:
     """Return the largest value with `fraction` of the rows above it, at least one; below all where that is all."""
     count = max(1, math.floor(fraction * len(rows) + 1e-9))
     if count < len(rows):

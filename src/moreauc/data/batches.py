@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_count, check_labels
+from moreauc._checks import as_labels, check_count, check_finite, check_labels, check_shape
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 
@@ -31,6 +31,7 @@ class TensorBatches:
         labels: 0/1 labels, shape `(n,)`.
         sampler: iterable over batches of row numbers, as `batch_sampler=` of a `DataLoader`; None for all rows.
         batch_size: rows of a batch without a sampler, at least 1; the last batch may be smaller.
+        binary: whether labels must be 0 and 1; otherwise they may be any numbers, shape `(n,)`, and keep their type.
 
     Raises:
         ValueError: for inputs of another kind, of different lengths or devices, labels other than 0/1 or of another
@@ -56,10 +57,11 @@ class TensorBatches:
         sampler: Iterable[Sequence[int]] | None = None,
         *,
         batch_size: int = 1024,
+        binary: bool = True,
     ) -> None:
         self.inputs: Inputs = tuple(inputs) if isinstance(inputs, list) else inputs  # type: ignore[assignment]
         parts = _check_parts(self.inputs)
-        self.labels = check_labels(_OWNER, labels, both=False).to(parts[0].device)
+        self.labels = (check_labels(_OWNER, labels, both=False) if binary else _targets(labels)).to(parts[0].device)
         for part in parts:
             if len(part) != len(self.labels):
                 raise ValueError(
@@ -138,6 +140,14 @@ def _change(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     if isinstance(inputs, dict):
         return {name: function(part) for name, part in inputs.items()}
     return tuple(map(function, inputs))
+
+
+def _targets(labels: Tensor | Sequence[int] | NDArray[Any]) -> Tensor:
+    targets = as_labels(_OWNER, labels)
+    check_shape(_OWNER, "labels", targets, [("n",)])
+    if targets.is_floating_point():
+        check_finite(_OWNER, labels=targets)
+    return targets
 
 
 def _check_parts(inputs: Any) -> list[Tensor]:

@@ -1,8 +1,11 @@
 """Batch samplers: which rows of a data set make up each step.
 
-- :class:`PosNegSampler`: fixed numbers of positives and negatives in every batch.
+- :class:`PosNegSampler`: fixed numbers of positives and negatives in every batch;
+- :class:`GroupSampler`: some groups in every batch, and some rows of each;
+- :class:`PlainSampler`: rows in random order, with whatever groups come.
 """
 
+from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.samplers.pos_neg import PosNegSampler
 
-__all__ = ["PosNegSampler"]
+__all__ = ["GroupSampler", "PlainSampler", "PosNegSampler"]

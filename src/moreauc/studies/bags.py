@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from scipy.stats import rankdata, wilcoxon
 
 from moreauc._checks import check_count
@@ -31,6 +26,7 @@ from moreauc.studies._bag_runs import (
     bag_contestants,
     tune_and_test,
 )
+from moreauc.studies._run_files import Work, read_run, run_missing
 
 _OWNER = "BagStudy"
 _SETTINGS = 2 * len(RATES)
@@ -79,19 +75,13 @@ class BagStudy:
 
     def run(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Do the runs whose files are missing."""
-        folder = out / "runs"
-        folder.mkdir(parents=True, exist_ok=True)
-        work = [(entry, seed) for seed in range(self.seeds) for entry in self.contestants]
-        missing = [pair for pair in work if not self._file(folder, *pair).exists()]
-        for done, (entry, seed, result) in enumerate(self._results(missing), 1):
-            place = {"date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "machine": platform.machine()}
-            plan = {"trials": self.trials, "epochs": self.epochs}
-            file = self._file(folder, entry, seed)
-            waiting = file.with_suffix(".part")
-            waiting.write_text(json.dumps({**result, "plan": plan, "where": place}) + "\n", encoding="utf-8")
-            waiting.replace(file)
-            if progress is not None:
-                progress(done, len(missing))
+        options = {"name": self.name, "trials": self.trials, "epochs": self.epochs, "folder": self.folder}
+        work: Work = {
+            self._file(entry, seed): (tune_and_test, {"contestant": entry, "seed": seed, **options})
+            for seed in range(self.seeds)
+            for entry in self.contestants
+        }
+        run_missing(out / "runs", work, plan=self._plan, jobs=self.jobs, progress=progress)
 
     def report(self, out: Path) -> Report:
         """Write `report.json` and the page from the runs in `out`.
@@ -100,7 +90,11 @@ class BagStudy:
             ValueError: if a run is missing, or was made with other numbers of settings or epochs.
         """
         started = time.perf_counter()
-        records = [self._read(out / "runs", entry, seed) for entry in self.contestants for seed in range(self.seeds)]
+        records = [
+            read_run(_OWNER, out / "runs", self._file(entry, seed), plan=self._plan)
+            for entry in self.contestants
+            for seed in range(self.seeds)
+        ]
         cells = self._cells(records)
         results: dict[str, Any] = {
             "set": self.name,
@@ -117,35 +111,12 @@ class BagStudy:
         report.write(out)
         return report
 
-    def _results(self, work: list[tuple[BagContestant, int]]) -> Iterator[tuple[BagContestant, int, dict[str, Any]]]:
-        options: dict[str, Any] = {"trials": self.trials, "epochs": self.epochs, "folder": self.folder}
-        if self.jobs == 1 or len(work) < 2:
-            for entry, seed in work:
-                yield entry, seed, tune_and_test(entry, self.name, seed, **options)
-            return
-        # a forked child of a process that has used torch's threads may hang
-        with ProcessPoolExecutor(self.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-            futures = {
-                pool.submit(tune_and_test, entry, self.name, seed, **options): (entry, seed) for entry, seed in work
-            }
-            try:
-                for future in as_completed(futures):
-                    yield *futures[future], future.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+    @property
+    def _plan(self) -> dict[str, Any]:
+        return {"trials": self.trials, "epochs": self.epochs}
 
-    def _file(self, folder: Path, entry: BagContestant, seed: int) -> Path:
-        return folder / f"{self.name}-{entry.name}-{seed}.json"
-
-    def _read(self, folder: Path, entry: BagContestant, seed: int) -> dict[str, Any]:
-        file = self._file(folder, entry, seed)
-        if not file.exists():
-            raise ValueError(f"{_OWNER}: out must hold a run of {entry.title} with seed {seed}, got no {file.name}")
-        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        plan = {"trials": self.trials, "epochs": self.epochs}
-        if record["plan"] != plan:
-            raise ValueError(f"{_OWNER}: {file.name} must be made with {plan}, got {record['plan']}; remove it")
-        return record
+    def _file(self, entry: BagContestant, seed: int) -> str:
+        return f"{self.name}-{entry.name}-{seed}"
 
     def _cells(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         scores = {

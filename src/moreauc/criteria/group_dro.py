@@ -1,0 +1,193 @@
+r"""The mean loss of the K worst groups as a coupled compositional loss (SONX)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_count, check_finite, check_real, floor_count
+from moreauc.criteria._base import Criterion, with_gradient
+from moreauc.criteria._groups import Membership, check_losses
+from moreauc.criteria._two_way import upper_quantile
+from moreauc.rules import Gamma, UpdateRule
+from moreauc.tables import EstimatorTable
+
+
+class GroupDROLoss(Criterion):
+    r"""Mean loss of the `top_k` worst of :math:`N` groups.
+
+    .. math::
+
+        F(w, s) = s + \frac1K \sum_{k=1}^N (L_k(w) - s)_+ = \frac1N \sum_{k=1}^N f(L_k(w), s), \quad
+        f(u, s) = s + \frac NK (u - s)_+
+
+    with :math:`L_k` the mean loss of group :math:`k`; minimised over :math:`s` it is the mean of the :math:`K` largest
+    (appendix on group distributionally robust optimisation). `top_k=1` is the worst group, `top_k=num_groups` the mean
+    of all groups. In training mode a call is one iteration of SONX over the groups :math:`B` present in the batch, with
+    :math:`L_k(w; B)` the mean over the samples of group :math:`k` in it:
+
+    .. math::
+
+        u_{k,t+1} &= (1 - \tau) u_{k,t} + \tau L_k(w_t; B) + \gamma (L_k(w_t; B) - L_k(w_{t-1}; B)) \\
+        s_{t+1} &= s_t - \eta_s \frac1{|B|} \sum_{k \in B} \partial_s f(u_{k,t}, s_t) \\
+        G_t &= \frac1{|B|} \sum_{k \in B} \partial_u f(u_{k,t}, s_t)\, \nabla L_k(w_t; B)
+
+    The value returned is the mean of :math:`f(u_{k,t}, s_t)`. Other groups are not touched, so that a step costs the
+    same for ten groups and for a million, and no weights are projected onto a simplex. The mean over the groups present
+    stands for that over all groups where each group comes as often as the others, as
+    :class:`~moreauc.samplers.GroupSampler` sees to; in plain batches frequent groups count more often.
+
+    In `eval()` mode a call returns the mean of :math:`f(L_k, s)` over the groups of the batch, at the present
+    threshold, and changes nothing.
+
+    `threshold_lr="quantile"` replaces the step of :math:`s`: given the rows the best threshold is known, the
+    :math:`(K+1)`-th largest of them (of those visited so far, in proportion). It is taken after the rows have moved, and
+    value and gradient are those at :math:`u_{t+1}` and this threshold; rows equal to it share what is left of
+    :math:`K`. There is no step size to choose and no lag: with `top_k=1`, `tau=1` and all samples in every batch a step
+    is one of subgradient descent on the worst group, where the rule above goes by the group that was worst one step
+    before. It looks at all rows, and is not covered by the paper's theorems.
+
+    Args:
+        num_groups: :math:`N`, at least 1.
+        top_k: :math:`K` in [1, N].
+        tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
+        gamma: correction weight, at least 0, or "theory" with :math:`N` and the number of groups in the batch.
+        threshold_lr: :math:`\eta_s`, at least 0, or "quantile".
+        initial: :math:`u_{k,0}`, a number or one for each group; None to fill at the first visit.
+
+    Attributes:
+        u: rows, one for each group.
+        s: the threshold, a 0-d tensor; it starts at 0.
+
+    Shape:
+        - losses, previous_losses: `(B,)`, loss of each sample, of any kind (regression, any number of classes)
+        - groups: `(B,)`, group ids in [0, N); or `(B, N)`, memberships, for groups that overlap
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, losses that are not finite, a group id out of range, shapes that
+            differ, and `gamma` above 0 without `previous_losses`; before any state has changed.
+
+    Example:
+        >>> criterion = GroupDROLoss(3, top_k=1)
+        >>> losses = torch.tensor([1.0, 3.0, 0.5], requires_grad=True)
+        >>> loss = criterion(losses, torch.tensor([0, 0, 2]))
+        >>> loss.backward()
+        >>> loss.item(), losses.grad, criterion.u
+        (3.75, tensor([0.7500, 0.7500, 1.5000]), tensor([2.0000, 0.0000, 0.5000]))
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        *,
+        top_k: int,
+        tau: float = 0.9,
+        gamma: Gamma = 0.0,
+        threshold_lr: float | Literal["quantile"] = 0.01,
+        initial: float | Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        owner = self._owner
+        self.num_groups = check_count(owner, "num_groups", num_groups)
+        self.top_k = check_count(owner, "top_k", top_k)
+        if self.top_k > self.num_groups:
+            raise ValueError(f"{owner}: top_k must lie in [1, {self.num_groups}], got {top_k}")
+        self.threshold_lr = threshold_lr
+        rule = UpdateRule(owner, tau, gamma)
+        self.table_u = EstimatorTable(self.num_groups, rule=rule, initial=initial)
+        self.table_s = EstimatorTable(1, rule=rule, initial=0.0)
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs `previous_losses`: `gamma` is not 0."""
+        return self.table_u.rule.corrects
+
+    @property
+    def u(self) -> Tensor:
+        """Rows of the groups, shape `(num_groups,)`."""
+        return self.table_u.values.squeeze(1)
+
+    @property
+    def s(self) -> Tensor:
+        """The threshold, shape `()`."""
+        return self.table_s.values[0, 0]
+
+    @property
+    def tau(self) -> float:
+        """Averaging weight in (0, 1]."""
+        return self.table_u.rule.tau
+
+    @tau.setter
+    def tau(self, value: float) -> None:
+        self.table_u.rule = replace(self.table_u.rule, tau=value)
+
+    @property
+    def gamma(self) -> Gamma:
+        """Correction weight."""
+        return self.table_u.rule.gamma
+
+    @gamma.setter
+    def gamma(self, value: Gamma) -> None:
+        self.table_u.rule = replace(self.table_u.rule, gamma=value)
+
+    @property
+    def threshold_lr(self) -> float | Literal["quantile"]:
+        """Step size of the threshold, or "quantile"."""
+        return self._threshold_lr
+
+    @threshold_lr.setter
+    def threshold_lr(self, value: float | Literal["quantile"]) -> None:
+        if isinstance(value, str) and value != "quantile":
+            raise ValueError(f"{self._owner}: threshold_lr must be a number or 'quantile', got {value!r}")
+        self._threshold_lr: float | Literal["quantile"] = "quantile"
+        if not isinstance(value, str):
+            self._threshold_lr = check_real(self._owner, "threshold_lr", value, low=0.0)
+
+    def forward(self, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        owner, table = self._owner, self.table_u
+        batch = check_losses(owner, losses, groups, self.num_groups, table.values.device)
+        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
+        factor = self.num_groups / self.top_k
+        if not self.training:
+            check_finite(owner, losses=losses)
+            return (self.s + factor * torch.relu(batch.means(losses) - self.s)).mean()
+        before = None
+        if self.needs_previous:
+            self._check_previous("previous_losses", previous_losses, "losses", losses, gammas="gamma")
+            before = previous_losses
+        with torch.no_grad():
+            now = batch.means(losses).unsqueeze(1)
+            old = None if before is None else batch.means(before.to(losses.dtype)).unsqueeze(1)
+            row = table.read(batch.present, fill=now)
+            new = table.propose(row, now, old)
+            used, threshold, share = row, self.s, 0.0
+            if self.threshold_lr == "quantile":
+                used, (threshold, share) = new, self._best_threshold(batch, new)
+            excess = used.squeeze(1) - threshold
+            value = threshold + factor * torch.relu(excess).mean()
+            slope = ((excess > 0) + share * (excess == 0)) * factor  # d f / d u; d f / d s is 1 minus this
+            slope = slope.to(row.dtype)
+            gradient = batch.pull(slope / len(slope), len(losses)).to(losses.dtype)
+            moved = threshold
+            if not isinstance(self.threshold_lr, str):
+                moved = threshold - self.threshold_lr * (1.0 - slope.mean())
+            results = {"the loss": value, "the updated row": new, "the updated threshold": moved}
+            check_finite(owner, losses=losses, previous_losses=before, **results)
+            table.write(batch.present, row, new)
+            self.table_s.write_all(moved.reshape(1, 1))
+        return with_gradient(losses, value, gradient)
+
+    def _best_threshold(self, batch: Membership, new: Tensor) -> tuple[Tensor, float]:
+        """Return the best threshold for the rows after this step, and how much of a row equal to it counts."""
+        values = self.table_u.values.to(new.dtype, copy=True).index_copy_(0, batch.present, new)
+        seen = self.table_u.visited.clone().index_fill_(0, batch.present, True)
+        rows, fraction = values[seen].squeeze(1), self.top_k / self.num_groups
+        threshold = upper_quantile(rows, fraction)
+        above, tied = int((rows > threshold).sum()), int((rows == threshold).sum())
+        count = max(1, floor_count(len(rows), fraction))
+        return threshold, (count - above) / tied if tied and count > above else 0.0

@@ -1,0 +1,112 @@
+r"""The mean loss of the samples, and that of the groups, with no memory: what robust losses are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from moreauc._checks import check_count, check_finite, check_shape
+from moreauc.criteria._base import Criterion
+from moreauc.criteria._groups import check_losses
+
+
+class GroupERMLoss(Criterion):
+    r"""Mean loss of the samples (ERM), or reweighted so that each of :math:`N` groups has the same say.
+
+    Without `group_sizes` it is the mean of the losses, whatever the groups. With them sample :math:`i` has the weight
+    :math:`c_i`, and the value is that of
+
+    .. math::
+
+        \frac1B \sum_{i \in B} c_i \ell_i, \qquad c_i = \sum_{k \ni i} \frac{n}{N n_k}
+
+    with :math:`n_k` samples of group :math:`k` in a training set of :math:`n`. In plain batches, where each sample
+    comes as often as the others, its mean is that of the groups, :math:`\frac1N \sum_k L_k`. In batches that hold as
+    many samples of each group, as those of :class:`~moreauc.samplers.GroupSampler`, the groups have the same say
+    already: there leave `group_sizes` out, or small groups count twice.
+
+    The loss has no state, and `eval()` mode is as training mode.
+
+    Args:
+        num_groups: :math:`N`, at least 1.
+        group_sizes: :math:`n_k`, one for each group, at least 1; None for the mean of the samples.
+        num_samples: :math:`n`, at least the largest group. None for the sum of the sizes, which is right unless groups
+            overlap or leave samples out.
+
+    Attributes:
+        group_sizes: the sizes, a buffer of shape `(num_groups,)`, or None.
+        num_samples: :math:`n`, or None.
+
+    Shape:
+        - losses: `(B,)`, loss of each sample
+        - groups: `(B,)`, group ids in [0, N); or `(B, N)`, memberships, where a sample's weights add up
+        - previous_losses: not used
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, a group with no sample in the whole data set, losses that are not
+            finite, a group id out of range, and shapes that differ.
+
+    Example:
+        >>> losses, groups = torch.tensor([1.0, 3.0, 2.0, 6.0]), torch.tensor([0, 0, 0, 1])
+        >>> GroupERMLoss(2)(losses, groups)
+        tensor(3.)
+        >>> GroupERMLoss(2, group_sizes=[3, 1])(losses, groups)  # (2 + 6) / 2
+        tensor(4.)
+    """
+
+    group_sizes: Tensor | None
+    _place: Tensor
+
+    def __init__(
+        self,
+        num_groups: int,
+        *,
+        group_sizes: Tensor | Sequence[int] | NDArray[Any] | None = None,
+        num_samples: int | None = None,
+    ) -> None:
+        super().__init__()
+        owner = self._owner
+        self.num_groups = check_count(owner, "num_groups", num_groups)
+        sizes = None if group_sizes is None else self._check_sizes(group_sizes)
+        self.num_samples: int | None = None
+        if sizes is not None:
+            largest = int(sizes.max())
+            total = int(sizes.sum()) if num_samples is None else num_samples
+            self.num_samples = check_count(owner, "num_samples", total, minimum=largest)
+        elif num_samples is not None:
+            raise ValueError(f"{owner}: num_samples must be None without group_sizes, got {num_samples!r}")
+        self.register_buffer("group_sizes", sizes)
+        self.register_buffer("_place", torch.zeros(0), persistent=False)  # tells where the loss has been moved to
+
+    def _check_sizes(self, group_sizes: Tensor | Sequence[int] | NDArray[Any]) -> Tensor:
+        sizes: Tensor = torch.as_tensor(group_sizes)
+        if sizes.dtype == torch.bool or sizes.is_floating_point() or sizes.is_complex():
+            raise ValueError(f"{self._owner}: group_sizes must hold integers, got {sizes.dtype}")
+        check_shape(self._owner, "group_sizes", sizes, [(self.num_groups,)])
+        empty = (sizes < 1).nonzero().flatten()
+        if len(empty):
+            group = int(empty[0])
+            raise ValueError(
+                f"{self._owner}: group_sizes must be at least 1, got {int(sizes[group])} for group {group}, "
+                "a group with no sample in the whole data set"
+            )
+        return sizes.long().clone()
+
+    def forward(self, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        batch = check_losses(self._owner, losses, groups, self.num_groups, self._place.device)
+        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
+        check_finite(self._owner, losses=losses)
+        if self.group_sizes is None or self.num_samples is None:
+            return losses.mean()
+        sizes = self.group_sizes.index_select(0, batch.present).to(losses.dtype)
+        share = (self.num_samples / (self.num_groups * sizes)).index_select(0, batch.place)
+        weight = torch.zeros_like(losses).index_add(0, batch.sample, share)
+        value = (weight * losses).mean()
+        check_finite(self._owner, **{"the loss": value})
+        return value

@@ -1,0 +1,121 @@
+r"""Group DRO by exponentiated gradient: weights of the groups that grow with their losses."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_count, check_finite, check_real
+from moreauc.criteria._base import Criterion
+from moreauc.criteria._groups import Membership, check_losses
+from moreauc.rules import UpdateRule
+from moreauc.tables import EstimatorTable
+
+
+class ExponentiatedGroupDROLoss(Criterion):
+    r"""Loss of the worst of :math:`N` groups, by weights on the simplex (Sagawa et al. 2020).
+
+    .. math:: \min_w \max_{q \ge 0,\, \sum_k q_k = 1} \; \sum_{k=1}^N q_k L_k(w)
+
+    In training mode a call with the groups :math:`B` present in the batch first moves the weights, by ascent in
+    :math:`q` with step :math:`\eta`, and then takes value and gradient at the new ones, the order of their Algorithm 1:
+
+    .. math::
+
+        q_{k,t} &\propto q_{k,t-1} \exp(\eta\, L_k(w_t; B)) \text{ for } k \in B, \qquad
+            q_{k,t} \propto q_{k,t-1} \text{ for the others} \\
+        G_t &= \frac N{|B|} \sum_{k \in B} q_{k,t}\, \nabla L_k(w_t; B)
+
+    with :math:`L_k(w; B)` the mean loss of the samples of group :math:`k` in the batch. Every weight moves at every
+    step, since all are normalised together; the cost of a step grows with :math:`N`.
+
+    Where only some groups are present the sum over them is scaled by :math:`N / |B|`, so that, each group coming as
+    often as the others (:class:`~moreauc.samplers.GroupSampler`), it stands for the sum over all groups. It is exact
+    where all are present. The published algorithm, of one group for each step, has no such factor, nor has its authors'
+    code: there it is part of the learning rate. A group that is absent keeps its share beside the other absent ones and
+    loses against groups present with a positive loss, as in that code.
+
+    In `eval()` mode a call returns the same sum at the present weights and changes nothing.
+
+    The weights are kept as logarithms, so that no exponential overflows: with large losses or steps all weight goes to
+    the worst group.
+
+    Args:
+        num_groups: :math:`N`, at least 1.
+        step: :math:`\eta`, at least 0. A plain attribute: a schedule may change it.
+
+    Attributes:
+        weights: :math:`q`, shape `(num_groups,)`, sums to 1; starts uniform.
+        log_weights: its logarithm.
+
+    Shape:
+        - losses: `(B,)`, loss of each sample
+        - groups: `(B,)`, group ids in [0, N); or `(B, N)`, memberships, for groups that overlap
+        - previous_losses: not used
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, losses that are not finite, a group id out of range, and shapes that
+            differ; before any state has changed.
+
+    Example:
+        >>> criterion = ExponentiatedGroupDROLoss(2, step=1.0)
+        >>> losses = torch.tensor([0.0, math.log(3.0)], requires_grad=True)
+        >>> loss = criterion(losses, torch.tensor([0, 1]))
+        >>> loss.backward()
+        >>> criterion.weights, losses.grad
+        (tensor([0.2500, 0.7500]), tensor([0.2500, 0.7500]))
+
+    Reference:
+        Sagawa, Koh, Hashimoto and Liang, Distributionally Robust Neural Networks for Group Shifts: On the Importance of
+        Regularization for Worst-Case Generalization, ICLR 2020, arXiv:1911.08731.
+    """
+
+    def __init__(self, num_groups: int, *, step: float = 0.01) -> None:
+        super().__init__()
+        self.num_groups = check_count(self._owner, "num_groups", num_groups)
+        self.step = step
+        # The table holds logarithms; all rows move together, below.
+        rule = UpdateRule(self._owner, 1.0)
+        self.table = EstimatorTable(self.num_groups, rule=rule, initial=-math.log(self.num_groups))
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Logarithms of the weights, shape `(num_groups,)`."""
+        return self.table.values.squeeze(1)
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights of the groups, shape `(num_groups,)`."""
+        return self.log_weights.softmax(0)  # narrow types do not keep the sum at 1
+
+    @property
+    def step(self) -> float:
+        """Step size of the weights, at least 0."""
+        return self._step
+
+    @step.setter
+    def step(self, value: float) -> None:
+        self._step = check_real(self._owner, "step", value, low=0.0)
+
+    def forward(self, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        batch = check_losses(self._owner, losses, groups, self.num_groups, self.table.values.device)
+        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
+        check_finite(self._owner, losses=losses)
+        means = batch.means(losses)
+        logs = self.table.read_all(fill=means.detach()).squeeze(1)
+        if self.training:
+            logs = logs.index_add(0, batch.present, means.detach().to(logs.dtype), alpha=self.step)
+        logs = logs - logs.logsumexp(0)
+        value = self._weighted(batch, means, logs)
+        if self.training:
+            check_finite(self._owner, **{"the loss": value, "the updated weights": logs})
+            self.table.write_all(logs.unsqueeze(1))
+        return value
+
+    def _weighted(self, batch: Membership, means: Tensor, logs: Tensor) -> Tensor:
+        weight = logs.index_select(0, batch.present).exp() * (self.num_groups / len(batch.present))
+        return (weight.to(means.dtype) * means).sum()

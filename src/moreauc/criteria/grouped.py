@@ -1,0 +1,188 @@
+r"""Any loss over groups, for the training loop: called with scores, labels and row numbers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, softplus
+
+from moreauc._checks import (
+    check_device,
+    check_finite,
+    check_floating,
+    check_index,
+    check_labels,
+    check_shape,
+)
+from moreauc._group_input import check_groups
+from moreauc.criteria._base import Criterion, Function
+
+SampleLoss = Literal["logistic", "cross_entropy", "squared", "absolute"] | Function
+
+
+def _logistic(scores: Tensor, labels: Tensor) -> Tensor:
+    return softplus((1.0 - 2.0 * labels.to(scores.dtype)) * scores)
+
+
+def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(scores, labels, reduction="none")
+
+
+def _squared(scores: Tensor, labels: Tensor) -> Tensor:
+    return (scores - labels).square()
+
+
+def _absolute(scores: Tensor, labels: Tensor) -> Tensor:
+    return (scores - labels).abs()
+
+
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "logistic": _logistic,
+    "cross_entropy": _cross_entropy,
+    "squared": _squared,
+    "absolute": _absolute,
+}
+
+
+class GroupedLoss(Criterion):
+    r"""A loss over groups, on scores and labels of rows whose groups are known.
+
+    It takes the loss of each row and passes these on with the groups of the rows. So
+    :class:`~moreauc.GroupDROLoss` and the losses it is compared with run in the loop that all losses share,
+    :func:`moreauc.train.fit`.
+
+    Args:
+        criterion: a loss called as `criterion(losses, groups)`, such as :class:`~moreauc.GroupDROLoss`,
+            :class:`~moreauc.criteria.GroupERMLoss`, :class:`~moreauc.criteria.ExponentiatedGroupDROLoss`,
+            :class:`~moreauc.criteria.SampleCVaRLoss`. One that needs previous losses gets those of `previous_scores`.
+        groups: groups of the whole training set: ids, shape `(n,)`, or memberships, 0 or 1, shape `(n, N)`. Each of the
+            criterion's groups (where it does not say how many: each up to the largest id) must have a row.
+        loss: the loss of a row. "logistic" for labels 0/1, :math:`\log(1 + e^{\mp h})`; "cross_entropy" for integer
+            labels in [0, C) and C scores for each row; "squared" or "absolute" error for regression; or any
+            function of scores and labels, whose shapes it sees to, that returns shape `(B,)`.
+
+    Attributes:
+        criterion: the inner loss, whose state is all that moves.
+        groups: groups of the training set, a buffer.
+        loss: as given.
+
+    Shape:
+        - scores, previous_scores: `(B,)`, raw model outputs; `(B, C)` for cross entropy
+        - labels: `(B,)`; index: `(B,)`, row numbers of the training set, in training mode no repeats
+        - output: scalar
+
+    Raises:
+        ValueError: for an argument out of range, a group without any row, NaN scores, labels that the loss does not
+            take, an index out of range or repeated, shapes that differ, and all that the inner loss refuses; before any
+            state has changed.
+
+    Example:
+        >>> from moreauc import GroupDROLoss
+        >>> criterion = GroupedLoss(GroupDROLoss(2, top_k=1), groups=[0, 0, 0, 1], loss="squared")
+        >>> scores = torch.tensor([1.0, 3.0], requires_grad=True)
+        >>> criterion(scores, torch.tensor([0.0, 1.0]), index=torch.tensor([1, 3])).item()
+        5.0
+        >>> criterion.criterion.u
+        tensor([1., 4.])
+    """
+
+    groups: Tensor
+
+    def __init__(
+        self, criterion: nn.Module, groups: Tensor | Sequence[Any] | NDArray[Any], *, loss: SampleLoss = "logistic"
+    ) -> None:
+        super().__init__()
+        names = inspect.signature(criterion.forward).parameters if isinstance(criterion, nn.Module) else {}
+        if "losses" not in names or "groups" not in names:
+            raise ValueError(
+                f"{self._owner}: criterion must be a loss called with losses and groups, got {criterion!r}"
+            )
+        if not callable(loss) and loss not in _LOSSES:
+            known = ", ".join(repr(name) for name in _LOSSES)
+            raise ValueError(f"{self._owner}: loss must be a function or one of {known}, got {loss!r}")
+        self.criterion = criterion
+        self.loss = loss
+        self.register_buffer("groups", self._check_groups(groups))
+
+    def _check_groups(self, groups: Tensor | Sequence[Any] | NDArray[Any]) -> Tensor:
+        members = check_groups(self._owner, groups, getattr(self.criterion, "num_groups", None))
+        empty = (members.sizes() == 0).nonzero()[0]
+        if len(empty):
+            every = f"each group in [0, {members.num_groups})"
+            raise ValueError(f"{self._owner}: groups must give {every} a row, got none for group {empty[0]}")
+        held: Tensor = torch.from_numpy(members.ids)
+        if np.ndim(groups) == 2:
+            held = torch.zeros(members.num_rows, members.num_groups, dtype=torch.bool)
+            held[torch.from_numpy(members.rows), torch.from_numpy(members.ids)] = True
+        return held.to(groups.device) if isinstance(groups, Tensor) else held
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs `previous_scores`: the inner loss needs previous losses."""
+        return bool(getattr(self.criterion, "needs_previous", False))
+
+    def forward(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        owner = self._owner
+        self._check_scores(scores)
+        index = check_index(owner, "index", index, len(self.groups), length=len(scores), unique=self.training)
+        wide = torch.promote_types(scores.dtype, torch.float32)  # half types neither resolve nor hold the sums
+        labels = self._check_labels(labels, scores, wide)
+        previous: dict[str, Tensor] = {}
+        if self.training and self.needs_previous:
+            self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
+            check_finite(owner, previous_scores=previous_scores)
+            with torch.no_grad():
+                previous["previous_losses"] = self._losses(torch.as_tensor(previous_scores).to(wide), labels)
+        losses = self._losses(scores.to(wide), labels)
+        groups = self.groups.index_select(0, index.to(self.groups.device))
+        value: Tensor = self.criterion(losses, groups, **previous)
+        return value
+
+    def _check_scores(self, scores: Tensor) -> None:
+        owner = self._owner
+        check_floating(owner, "scores", scores)
+        if not callable(self.loss):
+            check_shape(owner, "scores", scores, [("B", "C") if self.loss == "cross_entropy" else ("B",)])
+        elif scores.ndim == 0 or not len(scores):
+            raise ValueError(f"{owner}: scores must have shape (B, ...), got {tuple(scores.shape)}")
+        check_device(owner, "scores", scores, self.groups.device)
+        check_finite(owner, scores=scores)
+
+    def _check_labels(self, labels: Any, scores: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the labels as the loss of a row takes them, on the device of the scores."""
+        owner = self._owner
+        try:
+            values: Tensor = torch.as_tensor(labels)
+        except (TypeError, ValueError, RuntimeError) as error:
+            kind = type(labels).__name__
+            raise ValueError(f"{owner}: labels must hold numbers, got a {kind} of other things") from error
+        if callable(self.loss):
+            return values.to(scores.device)
+        check_shape(owner, "labels", values, [(len(scores),)])
+        if self.loss == "logistic":
+            return check_labels(owner, values, both=False).to(scores.device)
+        if self.loss == "cross_entropy":
+            if values.dtype == torch.bool or values.is_floating_point() or values.is_complex():
+                raise ValueError(f"{owner}: labels must hold integers, got {values.dtype}")
+            low, high = (int(value) for value in torch.aminmax(values))
+            if low < 0 or high >= scores.shape[1]:
+                bad = low if low < 0 else high
+                raise ValueError(f"{owner}: labels must lie in [0, {scores.shape[1]}), got {bad}")
+            return values.long().to(scores.device)
+        if values.is_complex():
+            raise ValueError(f"{owner}: labels must hold real numbers, got {values.dtype}")
+        values = values.to(scores.device, dtype)
+        check_finite(owner, labels=values)
+        return values
+
+    def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
+        if callable(self.loss):
+            return self._call("loss", self.loss, scores, labels, (len(scores),))
+        return _LOSSES[self.loss](scores, labels)

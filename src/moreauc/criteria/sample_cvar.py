@@ -1,0 +1,71 @@
+r"""The mean of the largest losses of a batch: robustness without knowing the groups."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from moreauc._checks import check_device, check_finite, check_floating, check_real, check_shape
+from moreauc.criteria._base import Criterion
+
+
+class SampleCVaRLoss(Criterion):
+    r"""Conditional value at risk of the samples' losses (CVaR), over the batch.
+
+    .. math:: \min_s\; s + \frac1{\rho B} \sum_{i=1}^B (\ell_i - s)_+
+
+    with :math:`\rho` = `fraction`: the mean of the :math:`\rho B` largest losses, the last of them taken in part where
+    this is not a whole number; the largest loss where it is below 1. It bounds the loss of every group that holds at
+    least this fraction of the samples, without group labels; among equal losses at the edge those that come first in
+    the batch are taken. The mean over batches is at most the CVaR of the whole set: a batch sees its own tail only.
+
+    The loss has no state, and `eval()` mode is as training mode.
+
+    Args:
+        fraction: :math:`\rho` in (0, 1]; 1 is the mean of the losses. A plain attribute: a schedule may change it.
+
+    Shape:
+        - losses: `(B,)`, loss of each sample
+        - groups, previous_losses: not used
+        - output: scalar
+
+    Raises:
+        ValueError: for a fraction out of range, and losses that are not finite or not of this shape.
+
+    Example:
+        >>> losses = torch.tensor([1.0, 4.0, 2.0, 3.0, 0.0], requires_grad=True)
+        >>> loss = SampleCVaRLoss(fraction=0.5)(losses)  # two losses and one half of the third
+        >>> loss.backward()
+        >>> loss.item(), losses.grad
+        (3.2..., tensor([0.0000, 0.4000, 0.2000, 0.4000, 0.0000]))
+    """
+
+    _place: Tensor
+
+    def __init__(self, *, fraction: float) -> None:
+        super().__init__()
+        self.fraction = fraction
+        self.register_buffer("_place", torch.zeros(0), persistent=False)  # tells where the loss has been moved to
+
+    @property
+    def fraction(self) -> float:
+        """Share of the losses in the mean, in (0, 1]."""
+        return self._fraction
+
+    @fraction.setter
+    def fraction(self, value: float) -> None:
+        self._fraction = check_real(self._owner, "fraction", value, low=0.0, high=1.0, low_open=True)
+
+    def forward(self, losses: Tensor, groups: Tensor | None = None, previous_losses: Tensor | None = None) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        check_floating(self._owner, "losses", losses)
+        check_shape(self._owner, "losses", losses, [("B",)])
+        check_device(self._owner, "losses", losses, self._place.device)
+        check_finite(self._owner, losses=losses)
+        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
+        ordered = losses.sort(descending=True, stable=True).values
+        mass = self.fraction * len(losses)
+        # float64 because float32 cannot tell the place from the mass beyond some ten million samples
+        place = torch.arange(len(losses), dtype=torch.float64, device=losses.device)
+        weight = (mass - place).clamp(0.0, 1.0) / mass
+        return (weight.to(losses.dtype) * ordered).sum()

@@ -1,0 +1,175 @@
+"""What batch samplers share: a position in epochs planned as a whole, and fair plans that are functions of a seed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from moreauc._checks import check_count
+
+Rows = NDArray[np.int64]
+
+
+class PlannedSampler(Sampler[list[int]]):
+    """A batch sampler whose epochs are planned as a whole; the last plan is kept.
+
+    A subclass checks its arguments, calls `_begin` and gives `_make` and `_settings`.
+    """
+
+    _owner: ClassVar[str]
+
+    def _begin(self, seed: int, steps: int) -> None:
+        self.seed = seed
+        self._steps = steps
+        self.epoch, self.start = 0, 0
+        self._cached: tuple[int, Any] | None = None
+
+    @abstractmethod
+    def _make(self, epoch: int) -> Any:
+        """Return the plan of an epoch: a tensor with a row for each step, or a sequence of tensors."""
+
+    @abstractmethod
+    def _settings(self) -> dict[str, int]:
+        """Return what the batches depend on."""
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rest = self._plan(self.epoch)[self.start :]  # here, not at the first batch: the position may move meanwhile
+        return (row.tolist() for row in rest)
+
+    def batch(self, epoch: int, step: int) -> Tensor:
+        """Return the rows of one batch, as a vector; the position does not move.
+
+        The epoch is planned as a whole and the last plan is kept, so that steps of one epoch are cheap in any order.
+        """
+        number = self._check_step(epoch, step)
+        rows: Tensor = self._plan(epoch)[number]
+        return rows.clone()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+        self.set_position(epoch, 0)
+
+    def set_position(self, epoch: int, step: int) -> None:
+        """Go to a step of an epoch, for instance the number of batches consumed; `len(self)` leaves nothing of it."""
+        number = check_count(self._owner, "epoch", epoch, minimum=0)
+        if check_count(self._owner, "step", step, minimum=0) > self._steps:
+            raise ValueError(f"{self._owner}: step must lie in [0, {self._steps}], got {step}")
+        self.epoch, self.start = number, int(step)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the position and what the batches depend on; the same in all processes at the same position."""
+        return {"epoch": self.epoch, "step": self.start, **self._settings()}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go to the position of a `state_dict()`, taken from a sampler of the same settings.
+
+        Raises:
+            ValueError: if an entry is missing or a setting differs, since the batches would not be the same.
+        """
+        for name, value in {"epoch": None, "step": None, **self._settings()}.items():
+            if name not in state:
+                raise ValueError(f"{self._owner}: state must have the entry {name!r}, got {sorted(state)}")
+            if value is not None and state[name] != value:
+                raise ValueError(f"{self._owner}: state must have {name} {value}, as this sampler, got {state[name]}")
+        self.set_position(state["epoch"], state["step"])
+
+    def _check_step(self, epoch: int, step: int) -> int:
+        check_count(self._owner, "epoch", epoch, minimum=0)
+        if check_count(self._owner, "step", step, minimum=0) >= self._steps:
+            raise ValueError(f"{self._owner}: step must lie in [0, {self._steps}), got {step}")
+        return step
+
+    def _plan(self, epoch: int) -> Any:
+        if self._cached is None or self._cached[0] != epoch:
+            self._cached = (epoch, self._make(epoch))
+        return self._cached[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cached": None}
+
+
+class Source:
+    """Random orders for one class of rows, each named by an integer.
+
+    Raw bits and sorting only: NumPy promises these streams for all versions, but not those of its shuffles.
+
+    Args:
+        seed: of the sampler.
+        key: what tells this source from others of the same seed.
+    """
+
+    def __init__(self, seed: int, *key: int) -> None:
+        self.seed = seed
+        self.key = key
+
+    def orders(self, name: int, count: int, length: int) -> Rows:
+        """Return `count` orders of `length` items, shape `(count, length)`."""
+        bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(*self.key, name)))
+        return bits.random_raw(count * length).reshape(count, length).argsort(axis=1, kind="stable")
+
+
+def plan_class(num_rows: int, size: int, steps: int, epoch: int, source: Source, before: int | None = None) -> Rows:
+    """Return the rows of each step, shape `(steps, size)`: no repeats in a step, counts equal up to 1.
+
+    `before` is the number of steps in all earlier epochs, for counts that stay equal up to 1 over all of them; None
+    where epochs are equally long.
+    """
+    before = epoch * steps if before is None else before
+    if size == num_rows:
+        return np.broadcast_to(np.arange(num_rows), (steps, size))
+    if 2 * size > num_rows:  # choose who is absent: the rule below needs batches of at most half the rows
+        present = np.ones((steps, num_rows), dtype=bool)
+        np.put_along_axis(present, plan_class(num_rows, num_rows - size, steps, epoch, source, before), False, axis=1)
+        return present.nonzero()[1].reshape(steps, size)
+    passes, extra = divmod(steps * size, num_rows)
+    first = np.arange(0)
+    if extra:
+        # The rows that come once more than others go round and round in one order, so that nobody gets ahead.
+        window = (before * size + np.arange(extra)) % num_rows
+        first = source.orders(0, 1, num_rows)[0][window][source.orders(2 * epoch + 1, 1, extra)[0]]
+    rest = source.orders(2 * epoch + 2, passes, num_rows)
+    _separate(first, rest, size)
+    return np.concatenate([first, rest.reshape(-1)]).reshape(steps, size)
+
+
+def counts_before(num_rows: int, size: int, steps: int, epoch: int, source: Source) -> Rows:
+    """Return how often `plan_class` gives each row in all epochs before `epoch`, without making those plans."""
+    if 2 * size > num_rows:  # size == num_rows included: nobody is ever absent
+        return epoch * steps - counts_before(num_rows, num_rows - size, steps, epoch, source)
+    passes, extra = divmod(epoch * steps * size, num_rows)
+    counts = np.full(num_rows, passes, dtype=np.int64)
+    if extra:
+        counts[source.orders(0, 1, num_rows)[0][:extra]] += 1
+    return counts
+
+
+def _separate(first: Rows, passes: Rows, size: int) -> None:
+    """Make the batches that two passes share free of repeats, in place.
+
+    A pass begins in a batch that holds the last `before` rows of the pass before it, or of `first`. Those of its own
+    first `head` rows that are among them change places with the next rows after the head that are not. With
+    `before + head <= size` and at least `2 * size` rows in a pass, these are found before its last `size` rows: what
+    goes into the batch shared with the next pass stays as it was, so that all passes can be treated at once.
+    """
+    count, num_rows = passes.shape
+    begin = (len(first) + num_rows * np.arange(count))[:, None]
+    before, head = begin % size, -begin % size
+    column = np.arange(num_rows)
+    present = np.zeros(passes.shape, dtype=bool)
+    if count:
+        present[0, first[len(first) - before[0, 0] :]] = True
+    np.put_along_axis(present[1:], passes[:-1], column >= num_rows - before[1:], axis=1)
+    present = np.take_along_axis(present, passes, axis=1)
+    clash = present & (column < head)
+    free = ~present & (column >= head)
+    free &= free.cumsum(axis=1) <= clash.sum(axis=1, keepdims=True)
+    passes[clash], passes[free] = passes[free], passes[clash]

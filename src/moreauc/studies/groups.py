@@ -1,0 +1,258 @@
+"""SONX over groups beside exponentiated weights, ERM and CVaR of samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from moreauc._checks import check_count
+from moreauc.figures import as_image
+from moreauc.optim.group_presets import GROUP_METHODS
+from moreauc.report import Image, Report, Section
+from moreauc.studies import _group_convergence as convergence
+from moreauc.studies._group_runs import (
+    EPOCHS,
+    GROUPS_PER_BATCH,
+    HIDDEN,
+    SAMPLES_PER_GROUP,
+    SETTINGS,
+    TOP_K,
+    GroupSet,
+    tune_and_test,
+)
+from moreauc.studies._run_files import Work, read_run, run_missing
+
+_OWNER = "GroupStudy"
+_MEASURES = {
+    "worst_loss": "worst loss",
+    "top_k_loss": "K worst, loss",
+    "mean_loss": "mean loss",
+    "worst_accuracy": "worst accuracy",
+    "top_k_accuracy": "K worst, accuracy",
+    "mean_accuracy": "mean accuracy",
+}
+_COLOURS = {"sonx": "#0072b2", "exponentiated": "#d55e00"}
+
+
+@dataclass(frozen=True)
+class GroupStudy:
+    """Loss and accuracy of the worst groups, by five methods that are tuned with equal effort.
+
+    Each run is one small file in `out/runs`; what is there is not done again.
+
+    Args:
+        name: "planted" (made here), "adult" or "compas" (read from a folder).
+        seeds: draws of the data, at least 2.
+        trials: settings tried by each method, in [1, 8], judged by the K worst groups of the validation part.
+        epochs: epochs of a run.
+        folder: folder with the data of "adult" and "compas"; None for the one that MOREAUC_DATA names.
+        jobs: processes.
+    """
+
+    name: GroupSet = "planted"
+    seeds: int = 10
+    trials: int = SETTINGS
+    epochs: int = EPOCHS
+    folder: Path | None = None
+    jobs: int = 2
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(GroupSet):
+            raise ValueError(f"{_OWNER}: name must be one of {list(get_args(GroupSet))}, got {self.name!r}")
+        check_count(_OWNER, "seeds", self.seeds, minimum=2)
+        for key in ("epochs", "jobs"):
+            check_count(_OWNER, key, getattr(self, key))
+        if check_count(_OWNER, "trials", self.trials) > SETTINGS:
+            raise ValueError(f"{_OWNER}: trials must lie in [1, {SETTINGS}], got {self.trials}")
+
+    def run(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Do the runs whose files are missing."""
+        options = {"name": self.name, "trials": self.trials, "epochs": self.epochs, "folder": self.folder}
+        work: Work = {
+            f"{self.name}-{method}-{seed}": (tune_and_test, {"method": method, "seed": seed, **options})
+            for seed in range(self.seeds)
+            for method in GROUP_METHODS
+        }
+        run_missing(out / "runs", work, plan=self._plan, jobs=self.jobs, progress=progress)
+
+    def report(self, out: Path) -> Report:
+        """Write `report.json` and the page from the runs in `out`.
+
+        Raises:
+            ValueError: if a run is missing, or was made with other numbers of settings or epochs.
+        """
+        started = time.perf_counter()
+        records = [
+            read_run(_OWNER, out / "runs", f"{self.name}-{method}-{seed}", plan=self._plan)
+            for method in GROUP_METHODS
+            for seed in range(self.seeds)
+        ]
+        cells = [
+            _cell(method, [record for record in records if record["method"] == method]) for method in GROUP_METHODS
+        ]
+        results: dict[str, Any] = {
+            "set": self.name,
+            "top_k": TOP_K[self.name],
+            "seeds": self.seeds,
+            "trials": self.trials,
+            "epochs": self.epochs,
+            "cells": cells,
+            "records": records,
+        }
+        command = f"moreauc study groups --set {self.name} --seeds {self.seeds} --trials {self.trials}"
+        report = Report("Groups", command, results, [self._section(cells, records)])
+        report.seconds = time.perf_counter() - started
+        report.write(out)
+        return report
+
+    @property
+    def _plan(self) -> dict[str, Any]:
+        return {"trials": self.trials, "epochs": self.epochs}
+
+    def _section(self, cells: list[dict[str, Any]], records: list[dict[str, Any]]) -> Section:
+        sizes = records[0]["group_sizes"]
+        text = [
+            f"{len(sizes)} groups of {min(sizes)} to {max(sizes)} test rows, K = {TOP_K[self.name]}; mean ± standard "
+            f"deviation over {self.seeds} draws. A network with a hidden layer of {HIDDEN[0]}, Adam, {self.epochs} "
+            f"epochs, batches of {GROUPS_PER_BATCH * SAMPLES_PER_GROUP} rows. Every method tries {self.trials} settings, with "
+            "plain and with group-balanced batches, judged with the best epoch by the loss of the K worst validation "
+            "groups. Losses: lower is better; mean is that over groups."
+        ]
+        rows = []
+        for cell in cells:
+            rows.append([cell["title"], *(f"{cell[key][0]:.3f} ± {cell[key][1]:.3f}" for key in _MEASURES)])
+        return Section(f"Test rows, {self.name}", text, columns=["method", *_MEASURES.values()], rows=rows, labels=1)
+
+
+def _cell(method: str, records: list[dict[str, Any]]) -> dict[str, Any]:
+    cell: dict[str, Any] = {"method": method, "title": GROUP_METHODS[method].title}
+    for key in _MEASURES:
+        values = [record[key] for record in records]
+        cell[key] = [float(np.mean(values)), float(np.std(values, ddof=1))]
+    return cell
+
+
+@dataclass(frozen=True)
+class GroupConvergenceStudy:
+    """Loss of the worst groups against samples drawn, with 8 of 10, 100 and 1000 groups in a batch.
+
+    Args:
+        seeds: draws of the data, at least 1.
+        steps: steps of a run.
+        jobs: processes.
+    """
+
+    seeds: int = 3
+    steps: int = convergence.STEPS
+    jobs: int = 2
+
+    def __post_init__(self) -> None:
+        for key in ("seeds", "steps", "jobs"):
+            check_count("GroupConvergenceStudy", key, getattr(self, key))
+
+    @property
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """Every run: all settings of both methods, as many of one as of the other."""
+        return {
+            f"{number}-{method}-{rate:g}-{option:g}-{seed}": {
+                "num_groups": number,
+                "method": method,
+                "lr": rate,
+                "option": option,
+                "seed": seed,
+                "steps": self.steps,
+            }
+            for number in convergence.NUMBERS
+            for method in convergence.METHODS
+            for rate, option in product(convergence.RATES, convergence.OPTIONS[method][1])
+            for seed in range(self.seeds)
+        }
+
+    def report(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Run what is missing, and write `report.json` and the page."""
+        started = time.perf_counter()
+        work: Work = {name: (convergence.descend, options) for name, options in self.tasks.items()}
+        plan = {"steps": self.steps}
+        run_missing(out / "runs", work, plan=plan, jobs=self.jobs, progress=progress)
+        records = [read_run("GroupConvergenceStudy", out / "runs", name, plan=plan) for name in work]
+        chosen = [_best(records, number, method) for number in convergence.NUMBERS for method in convergence.METHODS]
+        results: dict[str, Any] = {"seeds": self.seeds, "steps": self.steps, "curves": chosen}
+        section = Section(
+            "Loss of the worst groups against samples",
+            [
+                f"A linear model on planted groups, {convergence.GROUPS} groups of {convergence.SAMPLES} rows in a "
+                f"batch, {self.steps} steps of SGD, mean over {self.seeds} draws. Each curve is the setting with the "
+                "lowest loss at the end, of twelve for each method (four step sizes; averaging weight, or step of the "
+                "group weights). SONX minimises the mean of the tenth of the groups that is worst, exponentiated "
+                "weights the worst one; with 10 groups these are the same."
+            ],
+            columns=["groups", "method", "step size", "option", "worst tenth, loss", "worst group, loss"],
+            rows=[_row(curve) for curve in chosen],
+            labels=2,
+            images=[_draw(chosen)],
+        )
+        report = Report(
+            "Groups that are not all touched",
+            f"moreauc study groups --set convergence --seeds {self.seeds}",
+            results,
+            [section],
+        )
+        report.seconds = time.perf_counter() - started
+        report.write(out)
+        return report
+
+
+def _best(records: list[dict[str, Any]], number: int, method: str) -> dict[str, Any]:
+    """Return the mean curves of the setting that ends lowest in what the method minimises."""
+    own = [record for record in records if record["groups"] == number and record["method"] == method]
+    key = "top_k_loss" if method == "sonx" else "worst_loss"
+    found = []
+    for pair in dict.fromkeys((record["lr"], record["option"]) for record in own):
+        runs = [record for record in own if (record["lr"], record["option"]) == pair]
+        curves = {name: np.mean([run[name] for run in runs], axis=0) for name in ("top_k_loss", "worst_loss")}
+        found.append((float(curves[key][-1]), pair, runs, curves))
+    _, (rate, option), runs, curves = min(found, key=lambda entry: entry[0])
+    return {
+        "groups": number,
+        "method": method,
+        "lr": rate,
+        convergence.OPTIONS[method][0]: option,
+        "samples": runs[0]["samples"],
+        **{name: [round(float(value), 5) for value in curve] for name, curve in curves.items()},
+        "last": {name: [run[name][-1] for run in runs] for name in curves},
+    }
+
+
+def _row(curve: dict[str, Any]) -> list[str]:
+    name, _ = convergence.OPTIONS[curve["method"]]
+    ends = [f"{np.mean(curve['last'][key]):.3f}" for key in ("top_k_loss", "worst_loss")]
+    title = GROUP_METHODS[curve["method"]].title
+    return [f"{curve['groups']:,}", title, f"{curve['lr']:g}", f"{name} {curve[name]:g}", *ends]
+
+
+def _draw(curves: list[dict[str, Any]]) -> Image:
+    figure = Figure(figsize=(10.0, 5.6), layout="constrained")
+    axes = figure.subplots(2, len(convergence.NUMBERS), sharex=True, squeeze=False)
+    for column, number in enumerate(convergence.NUMBERS):
+        for row, (key, words) in enumerate(
+            (("top_k_loss", "worst tenth of the groups"), ("worst_loss", "worst group"))
+        ):
+            panel = axes[row, column]
+            for curve in (curve for curve in curves if curve["groups"] == number):
+                title, colour = GROUP_METHODS[curve["method"]].title, _COLOURS[curve["method"]]
+                panel.plot(curve["samples"][1:], curve[key][1:], label=title, color=colour)
+            panel.set_xscale("log")
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.grid(alpha=0.25)
+            panel.set_title(f"{number:,} groups" if row == 0 else "", fontsize=10)
+            panel.set_ylabel(f"loss, {words}" if column == 0 else "")
+            panel.set_xlabel("samples drawn" if row == 1 else "")
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    return as_image(figure, "Training loss of the worst groups against samples drawn, 8 groups in a batch.")

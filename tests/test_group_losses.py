@@ -1,0 +1,769 @@
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+import random
+import re
+
+import group_oracles as oracles
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from moreauc.criteria.auc_squared_hinge import AUCSquaredHingeLoss
+from moreauc.criteria.group_dro import GroupDROLoss
+from moreauc.criteria.group_erm import GroupERMLoss
+from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
+from moreauc.criteria.grouped import GroupedLoss
+from moreauc.criteria.sample_cvar import SampleCVaRLoss
+from moreauc.data import TensorBatches
+from moreauc.train import fit
+
+N = 6
+NAMES = {"squared": "squared", "logistic": "logistic", "softmax": "cross_entropy"}  # oracle -> the library's
+BUILD = {
+    "dro": lambda **options: GroupDROLoss(N, top_k=2, tau=0.4, **options),
+    "quantile": lambda: GroupDROLoss(N, top_k=2, gamma=0.2, threshold_lr="quantile"),
+    "erm": lambda: GroupERMLoss(N),
+    "reweighted": lambda: GroupERMLoss(N, group_sizes=[3, 4, 5, 6, 7, 8]),
+    "exponentiated": lambda: ExponentiatedGroupDROLoss(N, step=0.3),
+    "cvar": lambda: SampleCVaRLoss(fraction=0.3),
+}
+EVERY = pytest.mark.parametrize("name", BUILD)
+GROUPED = pytest.mark.parametrize("name", [name for name in BUILD if name != "cvar"])
+LAYOUTS = pytest.mark.parametrize("layout", ["ids", "memberships"])
+
+
+class Run:
+    """A model, linear in 3 features, of 36 rows in 6 groups, and batches of rows.
+
+    Groups come back at once (some batches come twice, in another order) and after a gap (group 5 rests for long).
+    """
+
+    def __init__(self, kind, layout, seed=3, steps=200, grouped=True):
+        rng = random.Random(f"{kind} {layout} {seed}")
+        self.kind, self.layout = kind, layout
+        rows = range(36)
+        self.x = [[rng.gauss(0, 1) for _ in range(3)] for _ in rows]
+        rule = [[rng.gauss(0, 1) for _ in range(3)] for _ in range(N)]
+        fits = [sum(p * q for p, q in zip(self.x[i], rule[i % N], strict=True)) for i in rows]
+        self.y = {
+            "squared": [fit + rng.gauss(0, 0.3) for fit in fits],
+            "logistic": [int(fit > 0) for fit in fits],
+            "softmax": [int(fit > -0.5) + int(fit > 0.5) for fit in fits],
+        }[kind]
+        self.w = [rng.gauss(0, 0.3) for _ in range(9 if kind == "softmax" else 3)]
+        self.member = [
+            [k == i % N or (layout == "memberships" and rng.random() < 0.15) for k in range(N)] for i in rows
+        ]
+        self.batches = []
+        for step in range(steps):
+            if grouped:
+                groups = rng.sample(range(N if step % 50 > 35 else N - 1), rng.choice([1, 2, 3, 5]))
+                batch = [i for k in groups for i in rng.sample([i for i in rows if i % N == k], rng.choice([1, 2, 4]))]
+            else:
+                batch = rng.sample(rows, rng.choice([1, 7, 10]))
+            if step % 7 == 3:
+                batch = self.batches[-1]
+            self.batches.append(rng.sample(batch, len(batch)))
+
+    def by_group(self, batch):
+        groups = {k: [i for i in batch if self.member[i][k]] for k in range(N)}
+        return {k: samples for k, samples in groups.items() if samples}
+
+    def oracle(self):
+        loss = getattr(oracles, self.kind)
+        return (
+            lambda k, i, w: loss(self.x[i], self.y[i], w)[0],
+            lambda k, i, w: loss(self.x[i], self.y[i], w)[1],
+            self.w,
+        )
+
+    def groups(self):
+        member = torch.tensor(self.member)
+        return member if self.layout == "memberships" else torch.arange(36) % N
+
+    def losses(self, batch, w):
+        x, y = torch.tensor([self.x[i] for i in batch]), torch.tensor([self.y[i] for i in batch])
+        if self.kind == "softmax":
+            return nn.functional.cross_entropy(x @ w.reshape(3, 3).T, y, reduction="none")
+        if self.kind == "logistic":
+            return nn.functional.binary_cross_entropy_with_logits(x @ w, y.to(x.dtype), reduction="none")
+        return (x @ w - y).square()
+
+    def descend(self, criterion, lr):
+        """Yield value and weights after each step of the library."""
+        w, groups = torch.tensor(self.w), self.groups()
+        before = w
+        for batch in self.batches:
+            w.requires_grad_()
+            previous = self.losses(batch, before) if criterion.needs_previous else None
+            loss = criterion(self.losses(batch, w), groups[batch], previous)
+            (gradient,) = torch.autograd.grad(loss, w)
+            before, w = w.detach(), w.detach() - lr * gradient
+            yield loss.item(), w.tolist()
+
+
+def close(value, tolerance=1e-10):
+    return pytest.approx(value, rel=tolerance, abs=tolerance)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("top_k", [1, 3, N])
+@pytest.mark.parametrize(
+    ("tau", "gamma", "threshold_lr"),
+    [(0.6, 0.0, 0.02), (0.9, 0.1, 0.02), (0.3, 0.9, 0.05), (0.9, "theory", 0.01), (0.5, 0.1, "quantile")],
+)
+def test_group_dro_is_its_transcription_for_200_steps(float64, layout, kind, top_k, tau, gamma, threshold_lr):
+    run = Run(kind, layout)
+    lr = 0.002
+    batches = [run.by_group(batch) for batch in run.batches]
+    twin = oracles.sonx_group_dro(*run.oracle(), batches, N, top_k, tau, gamma, lr, threshold_lr)
+    criterion = GroupDROLoss(N, top_k=top_k, tau=tau, gamma=gamma, threshold_lr=threshold_lr)
+    for (got, got_w), (value, w, u, s) in zip(run.descend(criterion, lr), twin, strict=True):
+        assert got == close(value) and got_w == close(w)
+        assert criterion.u.tolist() == close([u.get(k, 0.0) for k in range(N)])
+        assert criterion.s.item() == close(s)
+    assert math.dist(w, run.w) > 0.01  # the run has gone somewhere
+    assert len({len(batch) for batch in batches}) > 2 and len(u) == N
+
+
+def whole_problem():
+    run = Run("squared", "ids")
+    return run, list(range(36)), run.groups()
+
+
+def group_means(run, w):
+    losses = run.losses(range(36), w)
+    return torch.stack([losses[k::N].mean() for k in range(N)])
+
+
+@pytest.mark.parametrize("tau", [0.3, 1.0])
+def test_all_groups_are_the_mean_of_groups(float64, tau):
+    """Positive losses lie above the threshold 0, which then stays: its slope is 1 - N/K = 0."""
+    run, rows, groups = whole_problem()
+    criterion = GroupDROLoss(N, top_k=N, tau=tau, threshold_lr=0.5)
+    w = torch.tensor(run.w, requires_grad=True)
+    for step in range(30):
+        loss, mean = criterion(run.losses(rows, w), groups), group_means(run, w).mean()
+        (gradient,), (expected,) = torch.autograd.grad(loss, w), torch.autograd.grad(mean, w)
+        torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+        if step == 0:
+            torch.testing.assert_close(loss, mean, rtol=1e-12, atol=0.0)
+        with torch.no_grad():
+            w -= 0.05 * gradient
+        assert criterion.s == 0
+    torch.testing.assert_close(criterion.eval()(run.losses(rows, w), groups), group_means(run, w).mean())
+
+
+def test_the_worst_group_with_full_batches_is_subgradient_descent(float64):
+    """With tau = 1 and the best threshold, which is taken after the rows have moved."""
+    run, rows, groups = whole_problem()
+    criterion = GroupDROLoss(N, top_k=1, tau=1.0, threshold_lr="quantile")
+    w, plain = torch.tensor(run.w, requires_grad=True), torch.tensor(run.w, requires_grad=True)
+    worst = set()
+    for _ in range(100):
+        loss, largest = criterion(run.losses(rows, w), groups), group_means(run, plain).max()
+        worst.add(int(group_means(run, plain).argmax()))
+        (gradient,), (expected,) = torch.autograd.grad(loss, w), torch.autograd.grad(largest, plain)
+        assert loss.item() == close(largest.item()) and gradient.tolist() == close(expected.tolist())
+        with torch.no_grad():
+            w -= 0.02 * gradient
+            plain -= 0.02 * expected
+    assert len(worst) > 1
+
+
+def test_steps_of_the_threshold_go_by_the_rows_before_their_update(float64):
+    """With tau = 1 and a threshold between the worst group and the others: the one that was worst one step before."""
+    run, rows, groups = whole_problem()
+    criterion = GroupDROLoss(N, top_k=1, tau=1.0, threshold_lr=0.0)
+    w = torch.tensor(run.w, requires_grad=True)
+    criterion(run.losses(rows, w), groups)
+    before, late = group_means(run, w).detach(), 0
+    for _ in range(100):
+        with torch.no_grad():
+            criterion.table_s.values.fill_(float(before.topk(2).values.mean()))
+        (gradient,) = torch.autograd.grad(criterion(run.losses(rows, w), groups), w)
+        means = group_means(run, w)
+        (expected,) = torch.autograd.grad(means[int(before.argmax())], w)
+        assert gradient.tolist() == close(expected.tolist())
+        late += int(before.argmax()) != int(means.argmax())
+        before = means.detach()
+        with torch.no_grad():
+            w -= 0.02 * gradient
+    assert late > 0
+
+
+@pytest.mark.parametrize(("top_k", "shares"), [(1, [0.0, 0.5, 0.5, 0.0]), (2, [0.0, 1.0, 1.0, 0.0]), (3, None)])
+def test_rows_that_tie_at_the_best_threshold_share_what_is_left(top_k, shares):
+    losses = torch.tensor([1.0, 2.0, 2.0, 1.0], requires_grad=True)
+    GroupDROLoss(4, top_k=top_k, threshold_lr="quantile")(losses, torch.arange(4)).backward()
+    assert losses.grad.sum().item() == pytest.approx(1.0)
+    expected = [0.5, 1.0, 1.0, 0.5] if shares is None else shares
+    assert (losses.grad * top_k).tolist() == pytest.approx(expected)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("step", [0.0, 0.05, 1.0])
+def test_exponentiated_is_its_transcription(float64, layout, kind, step):
+    run = Run(kind, layout, steps=100)
+    batches = [run.by_group(batch) for batch in run.batches]
+    twin = oracles.exponentiated(*run.oracle(), batches, N, step, 0.01)
+    criterion = ExponentiatedGroupDROLoss(N, step=step)
+    for (got, got_w), (value, w, q) in zip(run.descend(criterion, 0.01), twin, strict=True):
+        assert got == close(value, 1e-9) and got_w == close(w, 1e-9)
+        assert criterion.weights.tolist() == close(q, 1e-9)
+        assert criterion.log_weights.exp().tolist() == close(q, 1e-9)
+    assert (max(q) > 1.5 / N) == (step > 0)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("reweighted", [False, True])
+def test_erm_is_its_transcription(float64, layout, kind, reweighted):
+    run = Run(kind, layout, steps=100, grouped=False)
+    sizes = [sum(row[k] for row in run.member) for k in range(N)] if reweighted else None
+    lists = [[k for k in range(N) if row[k]] for row in run.member]
+
+    def weights_of(batch, losses):
+        return oracles.erm_weights([lists[i] for i in batch], sizes, 36)
+
+    twin = oracles.weighted_descent(*run.oracle(), run.batches, weights_of, 0.02)
+    criterion = GroupERMLoss(N, group_sizes=sizes, num_samples=36 if reweighted else None)
+    for (got, got_w), (value, w) in zip(run.descend(criterion, 0.02), twin, strict=True):
+        assert got == close(value, 1e-9) and got_w == close(w, 1e-9)
+
+
+@LAYOUTS
+def test_reweighted_erm_is_unbiased_for_the_mean_of_groups(layout):
+    run = Run("squared", layout)
+    member = torch.tensor(run.member)
+    keep = torch.rand(36) < 0.6  # groups of different sizes
+    keep[:N] = True
+    member, losses = member[keep], torch.rand(int(keep.sum()), dtype=torch.float64)
+    sizes = member.sum(0)
+    assert len(sizes.unique()) > 1
+    expected = torch.stack([losses[member[:, k]].mean() for k in range(N)]).mean()
+    criterion = GroupERMLoss(N, group_sizes=sizes, num_samples=len(losses) if layout == "memberships" else None)
+    groups = member if layout == "memberships" else member.long().argmax(1)
+    singles = [criterion(losses[i : i + 1], groups[i : i + 1]) for i in range(len(losses))]
+    torch.testing.assert_close(torch.stack(singles).mean(), expected)
+    torch.testing.assert_close(criterion(losses, groups), expected)
+
+
+def test_samples_of_no_group_count_in_erm_only():
+    losses = torch.tensor([1.0, 5.0])
+    groups = torch.tensor([[1, 0], [0, 0]])
+    assert GroupERMLoss(2)(losses, groups) == 3
+    assert GroupERMLoss(2, group_sizes=[1, 1], num_samples=4)(losses, groups) == 1  # 4 / (2 * 1) * 1 / 2
+    assert ExponentiatedGroupDROLoss(2, step=0.0)(losses, groups) == 1  # 1 / 2 of group 0, for one of two groups
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("fraction", [0.05, 0.25, 0.5, 1.0])
+def test_cvar_is_its_transcription(float64, kind, fraction):
+    run = Run(kind, "ids", steps=100, grouped=False)
+    twin = oracles.weighted_descent(
+        *run.oracle(), run.batches, lambda batch, losses: oracles.cvar_weights(losses, fraction), 0.02
+    )
+    for (got, got_w), (value, w) in zip(run.descend(SampleCVaRLoss(fraction=fraction), 0.02), twin, strict=True):
+        assert got == close(value, 1e-9) and got_w == close(w, 1e-9)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.3, 1 / 3, 0.5, 0.77, 1.0])
+@pytest.mark.parametrize("size", [1, 9, 10])
+def test_cvar_is_the_minimum_over_its_threshold(fraction, size):
+    losses = torch.randn(size, dtype=torch.float64, requires_grad=True)
+    loss = SampleCVaRLoss(fraction=fraction)(losses)
+    assert loss.item() == close(oracles.cvar_by_its_formula(losses.tolist(), fraction), 1e-12)
+    (gradient,) = torch.autograd.grad(loss, losses)
+    assert gradient.sum().item() == close(1.0, 1e-12) and gradient.min() >= 0
+    assert gradient.max().item() <= 1 / min(size, max(1.0, fraction * size)) + 1e-12
+
+
+def test_cvar_of_equal_losses_takes_the_first():
+    losses = torch.ones(4, requires_grad=True)
+    SampleCVaRLoss(fraction=0.5)(losses).backward()
+    assert losses.grad.tolist() == [0.5, 0.5, 0.0, 0.0]
+
+
+def test_group_losses_of_one_by_hand():
+    criterion = ExponentiatedGroupDROLoss(3, step=1.0)
+    losses = torch.tensor([math.log(2.0), math.log(4.0), 0.0], dtype=torch.float64, requires_grad=True)
+    loss = criterion(losses, torch.tensor([0, 0, 1]))  # exp of the mean of group 0 is the root of 8
+    total = 8**0.5 + 1 + 1
+    assert criterion.weights.tolist() == close([8**0.5 / total, 1 / total, 1 / total])
+    assert loss.item() == close(3 / 2 * 8**0.5 / total * math.log(8.0) / 2)
+    loss.backward()
+    assert losses.grad.tolist() == close([0.75 * 8**0.5 / total, 0.75 * 8**0.5 / total, 1.5 / total])
+    held = criterion.weights.clone()
+    assert criterion.eval()(losses, torch.tensor([0, 1, 2])).item() == close((held @ losses.detach()).item())
+    assert torch.equal(criterion.weights, held)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentiated_weights_do_not_overflow(dtype):
+    criterion = ExponentiatedGroupDROLoss(3, step=1.0)
+    for scale in (1e6, 1e6, -1e6, 1e15):
+        losses = (scale * torch.tensor([1.0, 0.5, 0.9], dtype=dtype)).requires_grad_()
+        loss = criterion(losses, torch.arange(3))
+        loss.backward()
+        assert torch.isfinite(loss) and torch.isfinite(losses.grad).all()
+        assert criterion.weights.sum().item() == close(1.0, 1e-6)
+        assert torch.isfinite(criterion.log_weights).all()
+    assert criterion.weights.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_exponentiated_steps_are_unbiased_where_groups_come_equally_often():
+    losses = torch.rand(4, dtype=torch.float64)
+    criterion = ExponentiatedGroupDROLoss(4, step=0.7)
+    criterion(losses, torch.arange(4))
+    criterion.eval()
+    pairs = [(j, k) for j in range(4) for k in range(j)]
+    values = [criterion(losses[[j, k]], torch.tensor([j, k])) for j, k in pairs]
+    torch.testing.assert_close(torch.stack(values).mean(), criterion(losses, torch.arange(4)))
+
+
+# What all of them must do.
+
+
+def batch_of(step, dtype=torch.float32, layout="ids"):
+    random_numbers = torch.Generator().manual_seed(step)
+    losses = torch.rand(9, generator=random_numbers).to(dtype)
+    groups = torch.randint(0, N, (9,), generator=random_numbers)
+    if layout == "memberships":
+        groups = (torch.rand(9, N, generator=random_numbers) < 0.3).long()
+    return losses, groups, torch.rand(9, generator=random_numbers).to(dtype)
+
+
+def step(criterion, number, dtype=torch.float32, layout="ids"):
+    losses, groups, previous = batch_of(number, dtype, layout)
+    losses.requires_grad_()
+    loss = criterion(losses, groups, previous)
+    loss.backward()
+    return loss.detach(), losses.grad
+
+
+def state(criterion):
+    return {name: value.clone() for name, value in criterion.state_dict().items()}
+
+
+def assert_same(criterion, expected):
+    actual = criterion.state_dict()
+    assert actual.keys() == expected.keys()
+    assert all(
+        torch.equal(actual[name], value) and actual[name].dtype == value.dtype for name, value in expected.items()
+    )
+
+
+@EVERY
+@LAYOUTS
+def test_resumed_and_copied_runs_equal_the_whole_one(name, layout):
+    whole, first = BUILD[name](), BUILD[name]()
+    for number in range(6):
+        expected = step(whole, number, layout=layout)
+        if number < 3:
+            step(first, number, layout=layout)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    resumed = BUILD[name]()
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    for twin in (resumed, copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        for number in range(3, 6):
+            got = step(twin, number, layout=layout)
+        assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
+        assert_same(twin, state(whole))
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types(name, dtype):
+    criterion = BUILD[name]()
+    step(criterion, 0)
+    criterion.to(dtype)
+    assert all(value.dtype == dtype for value in state(criterion).values() if value.is_floating_point())
+    loss, gradient = step(criterion, 1, dtype)
+    assert torch.isfinite(loss) and gradient.dtype == dtype and loss.dtype == torch.promote_types(dtype, torch.float32)
+
+
+@EVERY
+def test_narrow_losses_are_averaged_in_float32(name):
+    narrow, wide = BUILD[name](), BUILD[name]()
+    for number in range(4):
+        losses, groups, previous = batch_of(number, torch.bfloat16)
+        loss = narrow(losses, groups, previous)
+        assert loss.dtype == torch.float32 and torch.equal(loss, wide(losses.float(), groups, previous.float()))
+    assert all(value.dtype == torch.float32 for value in state(narrow).values() if value.is_floating_point())
+    assert_same(narrow, state(wide))
+
+
+@EVERY
+def test_order_inside_a_batch_does_not_matter(name):
+    one, other = BUILD[name](), BUILD[name]()
+    for number in range(4):
+        losses, groups, previous = batch_of(number, torch.float64)
+        order = torch.randperm(9)
+        loss, same = one(losses, groups, previous), other(losses[order], groups[order], previous[order])
+        torch.testing.assert_close(loss, same, rtol=1e-13, atol=1e-13)
+    for key, value in state(one).items():
+        torch.testing.assert_close(other.state_dict()[key], value, rtol=1e-13, atol=1e-13)
+
+
+@EVERY
+def test_eval_mode_is_pure_and_needs_nothing_from_before(name):
+    criterion = BUILD[name]()
+    step(criterion, 0)
+    before = state(criterion)
+    criterion.eval()
+    losses, groups, _ = batch_of(1)
+    assert torch.equal(criterion(losses, groups), criterion(losses, groups))
+    assert_same(criterion, before)
+    criterion.train()
+    step(criterion, 1)
+    moved = any(not torch.equal(value, before[key]) for key, value in state(criterion).items())
+    assert moved == (name in ("dro", "quantile", "exponentiated"))
+
+
+@GROUPED
+def test_ids_are_memberships_in_one_group(name):
+    one, other = BUILD[name](), BUILD[name]()
+    for number in range(3):
+        losses, groups, previous = batch_of(number)
+        assert torch.equal(
+            one(losses, groups.to(torch.int32), previous),
+            other(losses, nn.functional.one_hot(groups, N).bool(), previous),
+        )
+    assert_same(one, state(other))
+
+
+BAD_LOSSES = [
+    (lambda x: torch.where(torch.arange(9) == 4, torch.nan, x), "losses must be finite, got nan"),
+    (lambda x: torch.where(torch.arange(9) == 4, -torch.inf, x), "losses must be finite, got -inf"),
+    (lambda x: x.long(), "losses must be a floating point tensor, got a torch.int64 tensor"),
+    (lambda x: x.tolist(), "losses must be a floating point tensor, got a list"),
+    (lambda x: x[:0], "losses must have shape (B,), got (0,)"),
+    (lambda x: x.sum(), "losses must have shape (B,), got ()"),
+    (lambda x: x.reshape(9, 1), "losses must have shape (B,), got (9, 1)"),
+    (lambda x: x.to("meta"), "losses must be on cpu, where the tables are, got meta"),
+]
+BAD_GROUPS = [
+    (lambda g: g + 6, "groups must lie in [0, 6), got "),
+    (lambda g: torch.where(torch.arange(9) == 2, -1, g), "groups must lie in [0, 6), got -1"),
+    (lambda g: g.float(), "groups must hold integers, got torch.float32"),
+    (lambda g: g > 2, "groups must hold integers, got torch.bool"),
+    (lambda g: g[:8], "groups must have shape (9,) or (9, 6), got (8,)"),
+    (lambda g: g.reshape(9, 1), "groups must have shape (9,) or (9, 6), got (9, 1)"),
+    (lambda g: nn.functional.one_hot(g, 7), "groups must have shape (9,) or (9, 6), got (9, 7)"),
+    (lambda g: 2 * nn.functional.one_hot(g, 6), "groups must hold memberships, 0 or 1, got 2"),
+    (lambda g: torch.full((9, 6), torch.nan), "groups must hold memberships, 0 or 1, got nan"),
+    (lambda g: torch.zeros(9, 6), "groups must give at least one sample a group, got none"),
+]
+
+
+def refuses(criterion, message, *arguments):
+    before = state(criterion)
+    with pytest.raises(ValueError, match=f"{type(criterion).__name__}: {re.escape(message)}"):
+        criterion(*arguments)
+    assert_same(criterion, before)
+
+
+@EVERY
+@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize(("change", "message"), BAD_LOSSES)
+def test_bad_losses_are_named_and_change_nothing(name, mode, change, message):
+    criterion = BUILD[name]()
+    step(criterion, 0)
+    losses, groups, previous = batch_of(1)
+    refuses(criterion.train(mode), message, change(losses), groups[: len(losses)], previous)
+
+
+@GROUPED
+@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize(("change", "message"), BAD_GROUPS)
+def test_bad_groups_are_named_and_change_nothing(name, mode, change, message):
+    criterion = BUILD[name]()
+    step(criterion, 0)
+    losses, groups, previous = batch_of(1)
+    refuses(criterion.train(mode), message, losses, change(groups), previous)
+
+
+@pytest.mark.parametrize("gamma", [0.1, "theory"])
+def test_a_correction_needs_the_losses_before(gamma):
+    criterion = BUILD["dro"](gamma=gamma)
+    assert criterion.needs_previous
+    step(criterion, 0)
+    losses, groups, previous = batch_of(1)
+    refuses(criterion, "previous_losses must be given where gamma is not 0, got None", losses, groups)
+    refuses(criterion, "previous_losses must have the shape of losses, (9,), got (8,)", losses, groups, previous[:8])
+    refuses(criterion, "previous_losses must be finite, got nan", losses, groups, previous * torch.nan)
+    refuses(criterion, "previous_losses must be a floating point tensor", losses, groups, previous.long())
+
+
+@pytest.mark.parametrize("name", ["dro", "reweighted", "exponentiated"])
+def test_what_leaves_the_type_is_an_error_and_changes_nothing(name):
+    criterion = {"exponentiated": ExponentiatedGroupDROLoss(N, step=1e3)}.get(name, BUILD[name]())
+    refuses(criterion, "the ", torch.full((2,), 1.5e38), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: GroupDROLoss(N, top_k=0), "GroupDROLoss: top_k must be an integer of at least 1, got 0"),
+        (lambda: GroupDROLoss(N, top_k=7), "GroupDROLoss: top_k must lie in [1, 6], got 7"),
+        (lambda: GroupDROLoss(0, top_k=1), "GroupDROLoss: num_groups must be an integer of at least 1, got 0"),
+        (lambda: GroupDROLoss(N, top_k=1, tau=0.0), "GroupDROLoss: tau must be a number in (0, 1], got 0.0"),
+        (lambda: GroupDROLoss(N, top_k=1, gamma=-1), "GroupDROLoss: gamma must be a number in [0, inf), got -1"),
+        (lambda: GroupDROLoss(N, top_k=1, threshold_lr="best"), "threshold_lr must be a number or 'quantile', got"),
+        (lambda: GroupDROLoss(N, top_k=1, threshold_lr=-1), "threshold_lr must be a number in [0, inf), got -1"),
+        (lambda: GroupDROLoss(N, top_k=1, initial=torch.zeros(3)), "GroupDROLoss: initial must have shape"),
+        (lambda: GroupERMLoss(0), "GroupERMLoss: num_groups must be an integer of at least 1, got 0"),
+        (lambda: GroupERMLoss(2, group_sizes=[1, 2, 3]), "GroupERMLoss: group_sizes must have shape (2,), got (3,)"),
+        (lambda: GroupERMLoss(2, group_sizes=[1.0, 2.0]), "group_sizes must hold integers, got torch.float32"),
+        (
+            lambda: GroupERMLoss(3, group_sizes=np.array([2, 1, 0])),
+            "GroupERMLoss: group_sizes must be at least 1, got 0 for group 2, a group with no sample in the whole",
+        ),
+        (lambda: GroupERMLoss(2, num_samples=3), "GroupERMLoss: num_samples must be None without group_sizes, got 3"),
+        (
+            lambda: GroupERMLoss(2, group_sizes=[4, 2], num_samples=3),
+            "GroupERMLoss: num_samples must be an integer of at least 4, got 3",
+        ),
+        (lambda: ExponentiatedGroupDROLoss(0), "num_groups must be an integer of at least 1, got 0"),
+        (lambda: ExponentiatedGroupDROLoss(2, step=-1.0), "step must be a number in [0, inf), got -1.0"),
+        (lambda: SampleCVaRLoss(fraction=0.0), "SampleCVaRLoss: fraction must be a number in (0, 1], got 0.0"),
+        (lambda: SampleCVaRLoss(fraction=1.1), "SampleCVaRLoss: fraction must be a number in (0, 1], got 1.1"),
+    ],
+)
+def test_wrong_arguments(build, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build()
+
+
+def test_schedules_may_change_what_the_loss_was_made_with():
+    criterion = BUILD["dro"]()
+    criterion.tau, criterion.gamma, criterion.threshold_lr = 0.5, "theory", "quantile"
+    assert (criterion.tau, criterion.gamma, criterion.threshold_lr) == (0.5, "theory", "quantile")
+    exponentiated, cvar = BUILD["exponentiated"](), BUILD["cvar"]()
+    exponentiated.step, cvar.fraction = 0.0, 1.0
+    losses, groups, _ = batch_of(0)
+    exponentiated(losses, groups)
+    assert exponentiated.weights.tolist() == close([1 / N] * N, 1e-6)
+    assert cvar(losses) == losses.mean()
+    for owner, name, value in [(exponentiated, "step", -1), (cvar, "fraction", 2), (criterion, "threshold_lr", -1)]:
+        with pytest.raises(ValueError, match=f"{type(owner).__name__}: {name} must be a number"):
+            setattr(owner, name, value)
+
+
+# GroupedLoss
+
+
+@LAYOUTS
+@pytest.mark.parametrize("kind", NAMES)
+@EVERY
+def test_grouped_is_the_inner_loss_of_the_losses_of_rows(float64, layout, kind, name):
+    run = Run(kind, layout, steps=12)
+    inner, grouped = BUILD[name](), GroupedLoss(BUILD[name](), run.groups(), loss=NAMES[kind])
+    assert grouped.needs_previous == inner.needs_previous
+    x, y, w = torch.tensor(run.x), torch.tensor(run.y), torch.tensor(run.w, requires_grad=True)
+    for batch in run.batches:
+        batch_groups = run.groups()[batch]
+        matrix = w.reshape(3, 3).mT if kind == "softmax" else w
+        scores, before = x[batch] @ matrix, x[batch] @ (1.1 * matrix)
+        got = grouped(scores, y[batch], torch.tensor(batch), before if grouped.needs_previous else None)
+        previous = run.losses(batch, 1.1 * w) if inner.needs_previous else None
+        expected = inner(run.losses(batch, w), batch_groups, previous)
+        (gradient,), (twin,) = torch.autograd.grad(got, w), torch.autograd.grad(expected, w)
+        assert got.item() == close(expected.item(), 1e-12) and gradient.tolist() == close(twin.tolist(), 1e-12)
+    for key, value in inner.state_dict().items():
+        torch.testing.assert_close(grouped.criterion.state_dict()[key], value, rtol=1e-12, atol=1e-12)
+    assert not hasattr(grouped, "min_tpr") and not hasattr(grouped, "max_fpr")
+
+
+def pinball(scores, labels):
+    error = labels - scores[:, 0]
+    return torch.maximum(0.2 * error, -0.8 * error)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, scores, labels):
+        return self.scale * (scores - labels).abs()
+
+
+def test_grouped_takes_any_loss_of_rows():
+    groups = [0, 0, 1]
+    absolute = GroupedLoss(GroupERMLoss(2), groups, loss="absolute")
+    scores, labels = torch.tensor([1.0, 2.0, 5.0], requires_grad=True), torch.tensor([0, 4, 1])
+    assert absolute(scores, labels, torch.arange(3)).item() == close(7 / 3, 1e-6)
+    quantile = GroupedLoss(GroupERMLoss(2), np.array(groups), loss=pinball)
+    expected = (0.8 * 1 + 0.2 * 2 + 0.8 * 4) / 3
+    assert quantile(scores.unsqueeze(1), labels, torch.arange(3)).item() == close(expected, 1e-6)
+    assert quantile(scores.unsqueeze(1), labels.tolist(), [0, 1, 2]).item() == close(expected, 1e-6)
+    learned = GroupedLoss(GroupERMLoss(2), groups, loss=Scaled())
+    learned(scores, labels, torch.arange(3)).backward()
+    assert learned.loss.scale.grad.item() == close(7 / 3, 1e-6)
+    twin = pickle.loads(pickle.dumps(learned))
+    assert_same(twin, state(learned))
+
+
+def test_grouped_labels_of_other_types():
+    groups = torch.arange(4) % 2
+    scores, labels = torch.tensor([1.0, -2.0, 0.5, 3.0]), np.array([0, 1, 1, 0])
+    logistic = GroupedLoss(GroupERMLoss(2), groups)
+    expected = np.log1p(np.exp((1 - 2 * labels) * scores.numpy())).mean()
+    for given in (labels, labels.tolist(), labels.astype(bool), torch.tensor(labels).float()):
+        assert logistic(scores, given, range(4)).item() == close(expected, 1e-6)
+    squared = GroupedLoss(GroupERMLoss(2), groups, loss="squared")
+    assert squared(scores.double(), torch.tensor(labels, dtype=torch.float32), range(4)).dtype == torch.float64
+    assert squared(scores, labels.astype(bool), range(4)).item() == close((1 + 9 + 0.25 + 9) / 4, 1e-6)
+    half = scores.to(torch.bfloat16).requires_grad_()
+    loss = squared(half, labels, range(4))
+    loss.backward()
+    assert loss.dtype == torch.float32 and half.grad.dtype == torch.bfloat16
+
+
+def test_grouped_keeps_its_groups_whatever_type_it_is_moved_to():
+    ids = torch.arange(4) % 2
+    for groups in (ids, nn.functional.one_hot(ids, 2).double()):
+        criterion = GroupedLoss(GroupDROLoss(2, top_k=1), groups).to(torch.bfloat16)
+        groups.zero_()  # the loss has its own copy
+        criterion(torch.zeros(4), torch.tensor([0, 1, 0, 1]), torch.arange(4))
+        assert criterion.criterion.u.tolist() == close([math.log(2)] * 2, 1e-6)
+        assert criterion.groups.dtype in (torch.int64, torch.bool)
+    fresh = GroupedLoss(GroupDROLoss(2, top_k=1), criterion.groups)
+    fresh.load_state_dict(criterion.state_dict())
+    assert_same(fresh, state(criterion))
+
+
+def test_grouped_without_a_number_of_groups_goes_by_the_largest_id():
+    assert GroupedLoss(SampleCVaRLoss(fraction=0.5), [2, 0, 1]).groups.tolist() == [2, 0, 1]
+    with pytest.raises(ValueError, match=r"groups must give each group in \[0, 3\) a row, got none for group 1"):
+        GroupedLoss(SampleCVaRLoss(fraction=0.5), [2, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("criterion", "groups", "loss", "message"),
+    [
+        (GroupERMLoss(3), [0, 2, 2], "logistic", "groups must give each group in [0, 3) a row, got none for group 1"),
+        (
+            GroupERMLoss(3),
+            torch.tensor([[1, 1, 0], [0, 1, 0]]),
+            "logistic",
+            "groups must give each group in [0, 3) a row, got none for group 2",
+        ),
+        (GroupERMLoss(3), [0, 1, 2, 3], "logistic", "groups must lie in [0, 3), got 3"),
+        (GroupERMLoss(3), [0, 1, 2, -1], "logistic", "groups must lie in [0, 3), got -1"),
+        (GroupERMLoss(3), [0.0, 1.0, 2.0], "logistic", "groups must hold integers"),
+        (GroupERMLoss(3), ["a", "b", "c"], "logistic", "groups must hold integers"),
+        (GroupERMLoss(3), torch.zeros(4, 2), "logistic", "groups must have 3 columns"),
+        (GroupERMLoss(3), torch.full((4, 3), 0.5), "logistic", "groups must hold memberships, 0 or 1, got 0.5"),
+        (GroupERMLoss(3), [], "logistic", "groups must have shape"),
+        (GroupERMLoss(3), 1, "logistic", "groups must have shape"),
+        (GroupERMLoss(2), [0, 1], "hinge", "loss must be a function or one of 'logistic', 'cross_entropy', 'squared'"),
+        (GroupERMLoss(2), [0, 1], None, "loss must be a function or one of 'logistic', 'cross_entropy', 'squared'"),
+        (pinball, [0, 1], "logistic", "criterion must be a loss called with losses and groups, got <function"),
+        (AUCSquaredHingeLoss([0, 1]), [0, 1], "logistic", "criterion must be a loss called with losses and groups"),
+    ],
+)
+def test_wrong_arguments_of_grouped(criterion, groups, loss, message):
+    with pytest.raises(ValueError, match=f"GroupedLoss: {re.escape(message)}"):
+        GroupedLoss(criterion, groups, loss=loss)
+
+
+def grouped_batch(loss):
+    scores = torch.randn(4, 3) if loss == "cross_entropy" else torch.randn(4)
+    return {"scores": scores, "labels": torch.tensor([0, 1, 1, 0]), "index": torch.tensor([3, 0, 2, 5])}
+
+
+EVERY_LOSS = ("logistic", "cross_entropy", "squared", "absolute", nn.L1Loss(reduction="none"))
+BAD_GROUPED = [
+    (EVERY_LOSS, "scores", lambda x: x * torch.nan, "scores must be finite, got nan"),
+    (EVERY_LOSS, "scores", lambda x: x.tolist(), "scores must be a floating point tensor, got a list"),
+    (EVERY_LOSS, "scores", lambda x: x.to("meta"), "scores must be on cpu"),
+    (EVERY_LOSS, "scores", lambda x: x[:0], "scores must have shape (B, got (0,"),
+    (EVERY_LOSS, "scores", lambda x: x.sum(), "scores must have shape (B, got ()"),
+    (("logistic", "squared"), "scores", lambda x: x.unsqueeze(1), "scores must have shape (B,), got (4, 1)"),
+    (("cross_entropy",), "scores", lambda x: x[:, 0], "scores must have shape (B, C), got (4,)"),
+    (EVERY_LOSS, "index", lambda x: x + 4, "index must lie in [0, 8), got 9"),
+    (EVERY_LOSS, "index", lambda x: x - 1, "index must lie in [0, 8), got -1"),
+    (EVERY_LOSS, "index", lambda x: x // 4, "index must not repeat a row inside one batch, got 0 more than once"),
+    (EVERY_LOSS, "index", lambda x: x.float(), "index must hold integers, got torch.float32"),
+    (EVERY_LOSS, "index", lambda x: x[:3], "index must have shape (4,), got (3,)"),
+    (EVERY_LOSS[:4], "labels", lambda x: x[:3], "labels must have shape (4,), got (3,)"),
+    (("logistic",), "labels", lambda x: x + 1, "labels must be 0 or 1, got 2"),
+    (EVERY_LOSS, "labels", lambda x: ["a"] * 4, "labels must hold numbers, got a list of other things"),
+    (("cross_entropy",), "labels", lambda x: x.float(), "labels must hold integers, got torch.float32"),
+    (("cross_entropy",), "labels", lambda x: x + 2, "labels must lie in [0, 3), got 3"),
+    (("cross_entropy",), "labels", lambda x: x - 1, "labels must lie in [0, 3), got -1"),
+    (("squared", "absolute"), "labels", lambda x: x / 0, "labels must be finite, got "),
+    (("squared", "absolute"), "labels", lambda x: x * 1j, "labels must hold real numbers, got torch.complex64"),
+]
+
+
+@pytest.mark.parametrize(
+    ("loss", "name", "change", "message"),
+    [(loss, *entry) for losses, *entry in BAD_GROUPED for loss in losses],
+)
+def test_bad_batches_of_grouped_are_named_and_change_nothing(loss, name, change, message):
+    criterion = GroupedLoss(GroupDROLoss(2, top_k=1), torch.arange(8) % 2, loss=loss)
+    criterion(**grouped_batch(loss))
+    batch = grouped_batch(loss)
+    before = state(criterion)
+    start, _, end = message.partition("(B, got")
+    pattern = re.escape(start) + (r"\(B, ?(C|\.\.\.)?\), got" + re.escape(end) if end else "")
+    with pytest.raises(ValueError, match=f"GroupedLoss: {pattern}"):
+        criterion(**{**batch, name: change(batch[name])})
+    assert_same(criterion, before)
+
+
+def test_bad_functions_of_grouped_and_errors_of_the_inner_loss():
+    batch = grouped_batch("squared")
+    batch["scores"].requires_grad_()
+    for function, message in [
+        (lambda scores, labels: 0.0, "GroupedLoss: loss must return a floating point tensor, got a float"),
+        (lambda scores, labels: scores.sum(), "GroupedLoss: what loss returns must have shape (4,), got ()"),
+        (lambda scores, labels: scores.detach(), "GroupedLoss: loss must depend on its first argument"),
+        (lambda scores, labels: scores * torch.nan, "GroupDROLoss: losses must be finite, got nan"),
+    ]:
+        criterion = GroupedLoss(GroupDROLoss(2, top_k=1), torch.arange(8) % 2, loss=function)
+        before = state(criterion)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            criterion(**batch)
+        assert_same(criterion, before)
+
+
+def test_grouped_needs_previous_scores_where_the_inner_loss_does():
+    criterion = GroupedLoss(GroupDROLoss(2, top_k=1, gamma=0.1), torch.arange(8) % 2)
+    batch = grouped_batch("logistic")
+    before = state(criterion)
+    for previous, message in [
+        (None, "previous_scores must be given where gamma is not 0, got None"),
+        (torch.zeros(3), "previous_scores must have the shape of scores, (4,), got (3,)"),
+        (torch.zeros(4).long(), "previous_scores must be a floating point tensor"),
+        (torch.full((4,), torch.nan), "previous_scores must be finite, got nan"),
+        (torch.zeros(4, device="meta"), "previous_scores must be on cpu"),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(f"GroupedLoss: {message}")):
+            criterion(**batch, previous_scores=previous)
+        assert_same(criterion, before)
+    repeated = {**batch, "index": torch.tensor([3, 3, 2, 2])}
+    assert torch.isfinite(criterion.eval()(**repeated))  # in eval mode neither is asked for
+    assert_same(criterion, before)
+
+
+def test_grouped_runs_in_the_training_loop():
+    x = torch.randn(40, 2)
+    y = (x[:, 0] > 0).long()
+    criterion = GroupedLoss(GroupDROLoss(4, top_k=2, gamma=0.1), torch.arange(40) % 4)
+    history = fit(nn.Linear(2, 1), criterion, TensorBatches(x, y, batch_size=10), epochs=20, lr=0.2, seed=0)
+    assert history["loss"][-1] < 0.6 * history["loss"][0]
+    assert bool(criterion.criterion.table_u.visited.all())

@@ -1,0 +1,459 @@
+"""Scores of groups against pandas and loops over groups, the table of them, and their plot."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import accuracy_score, roc_auc_score
+
+from moreauc import metrics
+from moreauc.metrics import GroupTable, group_gap, group_table, group_values, plot_groups
+
+N = 400
+
+
+def make(seed: int, count: int = 7, n: int = N) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y_true = rng.integers(0, 2, n)
+    return {
+        "groups": np.concatenate([np.arange(count), np.arange(count), rng.geometric(0.4, n - 2 * count) % count]),
+        "y_true": np.concatenate([np.ones(count, int), np.zeros(count, int), y_true[2 * count :]]),
+        "y_pred": rng.integers(0, 2, n),
+        "y_score": np.round(rng.normal(size=n) + y_true, 1),  # ties
+        "losses": rng.gamma(2.0, size=n),
+        "sample_weight": rng.random(n) * (rng.random(n) < 0.9),
+    }
+
+
+def overlap(seed: int, n: int = N, count: int = 5) -> np.ndarray:
+    membership = np.random.default_rng(seed).random((n, count)) < 0.4
+    membership[:, 0] = True
+    return membership
+
+
+def members(groups: np.ndarray) -> list[np.ndarray]:
+    """Row numbers of each group, one row and one group at a time."""
+    if groups.ndim == 2:
+        return [np.array([i for i in range(len(groups)) if groups[i, k]], dtype=int) for k in range(groups.shape[1])]
+    return [np.array([i for i, g in enumerate(groups) if g == k], dtype=int) for k in range(groups.max() + 1)]
+
+
+FAMILY = {
+    "loss": (("losses",), True, ("worst_group_loss", "top_k_group_loss", "mean_group_loss")),
+    "accuracy": (
+        ("y_true", "y_pred"),
+        False,
+        ("worst_group_accuracy", "bottom_k_group_accuracy", "mean_group_accuracy"),
+    ),
+    "auc": (("y_true", "y_score"), False, ("worst_group_auc", "bottom_k_group_auc", "mean_group_auc")),
+}
+every_kind = pytest.mark.parametrize("kind", FAMILY)
+
+
+def slow(kind: str, data: dict[str, np.ndarray], groups: np.ndarray, weighted: bool) -> list[float]:
+    """The value of each group by NumPy's average and scikit-learn."""
+    found = []
+    for rows in members(groups):
+        part = {name: data[name][rows] for name in data}
+        weight = part["sample_weight"] if weighted else None
+        if kind == "loss":
+            found.append(float(np.average(part["losses"], weights=weight)))
+        elif kind == "accuracy":
+            found.append(accuracy_score(part["y_true"], part["y_pred"], sample_weight=weight))
+        else:
+            found.append(roc_auc_score(part["y_true"], part["y_score"], sample_weight=weight))
+    return found
+
+
+# Values and the family
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_values_equal_those_of_pandas(seed):
+    data = make(seed)
+    expected = pd.Series(data["losses"]).groupby(data["groups"]).mean()
+    assert np.allclose(group_values(data["losses"], data["groups"]), expected, rtol=1e-14)
+
+
+@every_kind
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("groups", ["ids", "memberships"])
+@pytest.mark.parametrize("seed", range(3))
+def test_worst_k_worst_and_mean_equal_the_loop(kind, weighted, groups, seed):
+    data = make(seed, n=N, count=7)
+    found = data.pop("groups") if groups == "ids" else overlap(seed)
+    if weighted:
+        data["sample_weight"][:14] = 0.5  # every group keeps both classes
+    arguments, highest, (worst, some, mean) = FAMILY[kind]
+    values = sorted(slow(kind, data, found, weighted), reverse=highest)
+    inputs = [data[name] for name in arguments]
+    options = {"sample_weight": data["sample_weight"]} if weighted else {}
+    assert getattr(metrics, worst)(*inputs, found, **options) == pytest.approx(values[0], rel=1e-12)
+    assert getattr(metrics, mean)(*inputs, found, **options) == pytest.approx(np.mean(values), rel=1e-12)
+    for k in (1, 2, len(values)):
+        got = getattr(metrics, some)(*inputs, found, top_k=k, **options)
+        assert isinstance(got, float) and got == pytest.approx(np.mean(values[:k]), rel=1e-12)
+
+
+@every_kind
+def test_groups_without_samples_are_left_out(kind):
+    data = make(0)
+    arguments, _, names = FAMILY[kind]
+    inputs = [data[name] for name in arguments]
+    spread = np.array([1, 2, 3, 5, 8, 9, 10])[data["groups"]]  # 0, 4, 6, 7 and 11 have none
+    for name in names:
+        options = {"top_k": 3} if "_k_" in name else {}
+        want = getattr(metrics, name)(*inputs, data["groups"], **options)
+        assert getattr(metrics, name)(*inputs, spread, num_groups=12, **options) == want
+
+
+def test_values_of_groups_without_samples_or_weight_are_nan():
+    assert np.array_equal(group_values([1, 2, 4], [0, 2, 2], num_groups=4), [1, np.nan, 3, np.nan], equal_nan=True)
+    found = group_values([1, 2, 4], [0, 1, 1], sample_weight=[0, 3, 1])
+    assert np.array_equal(found, [np.nan, 2.5], equal_nan=True)
+    assert np.isnan(group_values([1, 2], [[False], [False]])).all()
+    assert group_values([1.0, 3.0], [0, 0], sample_weight=[1e308, 1e308]) == 2.0
+
+
+@every_kind
+@pytest.mark.parametrize("convert", [torch.tensor, pd.Series, list], ids=["torch", "pandas", "list"])
+def test_kinds_of_input(kind, convert):
+    data = make(1)
+    arguments, _, (worst, *_) = FAMILY[kind]
+    inputs = [data[name] for name in arguments]
+    want = getattr(metrics, worst)(*inputs, data["groups"])
+    assert getattr(metrics, worst)(*map(convert, inputs), convert(data["groups"])) == want
+    memberships = np.eye(7, dtype=bool)[data["groups"]]
+    assert getattr(metrics, worst)(*inputs, memberships) == want
+
+
+def test_gradients_do_not_get_in_the_way():
+    assert metrics.worst_group_loss(torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([0, 1])) == 2.0
+
+
+def test_classes_may_be_strings_or_more_than_two():
+    y_true, y_pred, groups = ["a", "b", "c", "c"], ["a", "c", "c", "a"], [0, 0, 1, 1]
+    assert metrics.mean_group_accuracy(y_true, y_pred, groups) == 0.5
+    objects = pd.Series(y_true, dtype=object), pd.Series(y_pred, dtype=object)
+    assert metrics.mean_group_accuracy(*objects, groups) == 0.5
+    assert metrics.mean_group_accuracy([0, 1, 2, 2], [0.0, 2.0, 2.0, 2.0], groups) == 0.75
+
+
+def test_groups_of_one_class_have_no_auc_and_are_named():
+    y_true, y_score = [1, 0, 1, 1, 0, 0, 1, 0], [3, 1, 1, 2, 0, 1, 1, 2]
+    groups = [0, 0, 1, 1, 3, 3, 4, 4]
+    text = "worst_group_auc: groups with one class only are left out, 2 of 5: 1, 3"
+    with pytest.warns(UndefinedMetricWarning, match=f"^{text}$") as caught:
+        assert metrics.worst_group_auc(y_true, y_score, groups) == 0.0
+    assert caught[0].filename == __file__
+    with pytest.warns(UndefinedMetricWarning):
+        assert metrics.mean_group_auc(y_true, y_score, groups) == 0.5
+    with (
+        pytest.warns(UndefinedMetricWarning),
+        pytest.raises(ValueError, match="top_k must be at most the number of groups with a value, 2, got 3"),
+    ):
+        metrics.bottom_k_group_auc(y_true, y_score, groups, top_k=3)
+
+
+@pytest.mark.parametrize(
+    ("y_true", "groups", "weight", "match"),
+    [
+        ([1] * 9, list(range(9)), None, r"left out, 9 of 9: 0, 1, 2, 3, 4, \.\.\.$"),
+        ([1, 0, 1, 0], [0, 0, 1, 1], [1, 0, 0, 1], "left out, 2 of 2: 0, 1$"),  # a class without weight is not there
+    ],
+)
+def test_auc_without_any_group_of_two_classes_is_nan(y_true, groups, weight, match):
+    with (
+        pytest.warns(UndefinedMetricWarning, match=match),
+        pytest.warns(UndefinedMetricWarning, match="no group has a value"),
+    ):
+        assert np.isnan(metrics.worst_group_auc(y_true, y_true, groups, sample_weight=weight))
+
+
+@every_kind
+def test_where_no_group_has_a_value_the_score_is_nan_with_a_warning(kind):
+    arguments, _, names = FAMILY[kind]
+    for name in names:
+        options = {"top_k": 1} if "_k_" in name else {}
+        inputs = [[1.0, 0.0]] * len(arguments)
+        with pytest.warns(UndefinedMetricWarning, match=f"{name}: .*NaN is returned: no group has a value") as caught:
+            assert np.isnan(getattr(metrics, name)(*inputs, [[False], [False]], **options))
+        assert caught[-1].filename == __file__
+
+
+def test_gap():
+    assert group_gap([3.0, np.nan, -1.0, 2.0]) == 4.0
+    assert group_gap(torch.tensor([2.0])) == 0.0
+    with pytest.warns(UndefinedMetricWarning, match="group_gap: .* no group has a value") as caught:
+        assert np.isnan(group_gap([np.nan]))
+    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match="group_gap: values must be finite or NaN, got inf"):
+        group_gap([1.0, np.inf])
+    with pytest.raises(ValueError, match=r"group_gap: values must have shape \(n,\), got \(1, 1\)"):
+        group_gap([[1.0]])
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"groups": [0, 1]}, r"(losses|y_true) must be as long as groups, 2, got 3"),
+        ({"groups": [0, 1, -1]}, r"groups must be at least 0, got -1"),
+        ({"groups": [0, 1, 5], "num_groups": 4}, r"groups must lie in \[0, 4\), got 5"),
+        ({"groups": [0.0, 1.0, 0.5]}, r"groups must hold integers, got dtype float64"),
+        ({"top_k": 0}, r"top_k must be an integer of at least 1, got 0"),
+        ({"top_k": 3}, r"top_k must be at most the number of groups with a value, 1, got 3"),
+        ({"sample_weight": [1, 1]}, r"sample_weight must be as long as (losses|y_true), 3, got 2"),
+        ({"sample_weight": [1, -1, 2]}, r"sample_weight must be at least 0, got -1"),
+        ({"sample_weight": [1, np.nan, 2]}, r"sample_weight must be finite, got nan"),
+    ],
+)
+def test_bad_groups_numbers_and_weights(kind, change, match):
+    arguments, _, (_, some, _) = FAMILY[kind]
+    inputs = {name: [0, 1, 1] for name in arguments} | {"groups": [0, 0, 0], "top_k": 1}
+    with pytest.raises(ValueError, match=f"{some}: {match}"):
+        getattr(metrics, some)(**inputs | change)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: metrics.worst_group_loss([1.0, np.nan], [0, 0]), "worst_group_loss: losses must be finite, got nan"),
+        (lambda: metrics.worst_group_loss(["a"], [0]), "losses must be a vector of real numbers, got dtype <U1"),
+        (lambda: group_values([np.inf], [0]), "group_values: values must be finite, got inf"),
+        (lambda: metrics.worst_group_accuracy([0, 1], [0], [0, 0]), "y_pred must be as long as y_true, 2, got 1"),
+        (lambda: metrics.worst_group_accuracy([0], ["a"], [0]), "y_pred must be of the kind of y_true, int64, got <U1"),
+        (lambda: metrics.worst_group_accuracy([np.nan], [0], [0]), "y_true must be finite, got nan"),
+        (lambda: metrics.worst_group_accuracy([0], [[0]], [0]), r"y_pred must have shape \(n,\), got \(1, 1\)"),
+        (lambda: metrics.worst_group_accuracy(["a", None], ["a", "b"], [0, 0]), "y_true must hold classes, got a miss"),
+        (lambda: metrics.worst_group_auc([0, 2], [0, 1], [0, 0]), "worst_group_auc: y_true must hold 0 and 1 only"),
+        (lambda: metrics.worst_group_auc([0, 1], [0, np.inf], [0, 0]), "y_score must be finite, got inf"),
+    ],
+)
+def test_bad_values(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+# The table
+
+
+def as_table(seed: int, **change) -> GroupTable:
+    data = {name: column for name, column in make(seed).items() if name != "sample_weight"}
+    return group_table(**data | change)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_table_equals_that_of_pandas(seed):
+    data, table = make(seed), as_table(seed)
+    frame = pd.DataFrame(data | {"hit": data["y_true"] == data["y_pred"]}).groupby("groups")
+    want = pd.DataFrame({"size": frame.size(), "loss": frame["losses"].mean(), "accuracy": frame["hit"].mean()})
+    want["share"] = want["size"] / N
+    want["auc"] = [roc_auc_score(part["y_true"], part["y_score"]) for _, part in frame]
+    want = want.sort_values("loss", ascending=False)
+    found = pd.DataFrame(table.to_dict()).set_index("group")
+    assert found["name"].tolist() == [f"group {group}" for group in want.index]
+    pd.testing.assert_frame_equal(found[want.columns], want, check_names=False, rtol=1e-12)
+    assert table.gap == pytest.approx(want["loss"].max() - want["loss"].min())
+    assert table.worst == {**want.iloc[0].to_dict(), "group": want.index[0], "name": f"group {want.index[0]}"} | {
+        name: pytest.approx(want.iloc[0][name]) for name in ("loss", "accuracy", "auc")
+    }
+    assert table.rows()[2]["loss"] == table.loss[2] and len(table) == len(table.rows()) == 7
+    json.dumps(table.rows())
+
+
+def test_first_groups_of_a_table_are_the_worst():
+    table = as_table(0)
+    first = table.top_k(3)
+    assert len(first) == 3 and first.rows() == table.rows()[:3]
+    data = make(0)
+    assert np.mean(first.loss) == pytest.approx(metrics.top_k_group_loss(data["losses"], data["groups"], top_k=3))
+    for k, text in ((0, "an integer of at least 1, got 0"), (8, r"k must lie in \[1, 7\], got 8")):
+        with pytest.raises(ValueError, match=f"GroupTable.top_k: .*{text}"):
+            table.top_k(k)
+
+
+def test_table_without_losses_is_sorted_by_what_there_is():
+    data = make(0)
+    base = {"groups": data["groups"], "y_true": data["y_true"]}
+    table = group_table(**base, y_pred=data["y_pred"], y_score=data["y_score"])
+    assert table.sorted_by == "accuracy" and (np.diff(table.accuracy) >= 0).all() and table.loss is None
+    assert table.gap == table.accuracy[-1] - table.accuracy[0]
+    table = group_table(**base, y_score=data["y_score"])
+    assert table.sorted_by == "auc" and (np.diff(table.auc) >= 0).all() and table.accuracy is None
+    table = group_table(groups=data["groups"])
+    assert table.sorted_by == "size" and (np.diff(table.size) <= 0).all()
+    assert set(table.to_dict()) == {"group", "name", "size", "share"}
+
+
+def test_table_keeps_groups_without_samples_or_with_one_class_last_and_silent():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = group_table(
+            groups=[0, 2, 2], losses=[1, 2, 4], y_true=[1, 1, 0], y_score=[1, 1, 0], names=["a", "b", "c"]
+        )
+    assert table.name == ("c", "a", "b") and table.group.tolist() == [2, 0, 1] and table.size.tolist() == [2, 1, 0]
+    assert np.array_equal(table.loss, [3, 1, np.nan], equal_nan=True)
+    assert np.array_equal(table.auc, [1, np.nan, np.nan], equal_nan=True)
+    assert table.gap == 2.0
+
+
+def test_table_of_overlapping_groups_and_with_weights():
+    data, membership = make(0), overlap(0)
+    weight = data["sample_weight"]
+    table = group_table(groups=membership, losses=data["losses"], sample_weight=weight, y_true=data["y_true"])
+    for row in table.rows():
+        rows = members(membership)[row["group"]]
+        assert row["size"] == len(rows) and row["share"] == len(rows) / N
+        assert row["loss"] == pytest.approx(np.average(data["losses"][rows], weights=weight[rows]))
+    assert table.share.sum() > 1
+
+
+def test_table_as_text_and_as_copy():
+    table = group_table(groups=[0, 1, 1], losses=[1, 0.5, 0.25], names=["a longer name", "b"])
+    assert str(table).splitlines() == [
+        "group  name           size   share    loss",
+        "    0  a longer name     1  0.3333  1.0000",
+        "    1  b                 2  0.6667  0.3750",
+    ]
+    assert str(pickle.loads(pickle.dumps(table))) == str(table)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"y_true": None}, "y_true must be given with y_pred, got None"),
+        ({"y_true": None, "y_pred": None}, "y_true must be given with y_score, got None"),
+        ({"names": ["a", "b"]}, "names must hold one for each of 7 groups, got 2"),
+        ({"names": "abcdefg"}, "names must hold one for each of 7 groups, got 'abcdefg'"),
+        ({"losses": [1.0]}, f"losses must be as long as groups, {N}, got 1"),
+        ({"num_groups": 3}, r"groups must lie in \[0, 3\), got 6"),
+    ],
+)
+def test_table_of_bad_input(change, match):
+    with pytest.raises(ValueError, match=f"group_table: {match}"):
+        as_table(0, **change)
+
+
+# The plot
+
+
+def points(axes: Axes) -> dict[str, np.ndarray]:
+    return {line.get_label(): line.get_xydata() for line in axes.lines}
+
+
+def legend(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_few_groups_have_a_line_each_with_threshold_and_gap():
+    losses = [0.4, np.nan, 0.9, 0.2, 0.6]
+    figure = plot_groups(losses, names=list("abcde"), threshold=torch.tensor(0.5), top_k=1)
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["c", "e", "a", "d"]
+    assert legend(axes) == ["the worst group, mean 0.9", "other groups", "threshold s = 0.5"]
+    drawn = points(axes)
+    assert drawn["the worst group, mean 0.9"].tolist() == [[0.9, 0]]
+    assert drawn["other groups"].tolist() == [[0.6, 1], [0.4, 2], [0.2, 3]]
+    assert drawn["threshold s = 0.5"][:, 0].tolist() == [0.5, 0.5]
+    assert "gap 0.7" in [text.get_text() for text in axes.texts]
+    assert axes.get_xlabel() == "mean loss (1 without samples left out)" and axes.get_ylim()[0] > axes.get_ylim()[1]
+    markers = {line.get_label(): line.get_marker() for line in axes.lines[:2]}
+    assert len(set(markers.values())) == 2  # form, not colour alone
+    figure.draw_without_rendering()
+
+
+def test_many_groups_are_drawn_over_their_rank_with_the_ends_named():
+    losses = np.random.default_rng(0).gamma(6.0, 0.1, 1000)
+    figure = plot_groups(losses, threshold=0.9, top_k=50)
+    (axes,) = figure.axes
+    ordered = np.sort(losses)[::-1]
+    drawn = points(axes)
+    label = f"the 50 worst groups, mean {ordered[:50].mean():.3g}"
+    assert legend(axes) == [label, "other groups", "threshold s = 0.9"]
+    assert np.array_equal(drawn[label], np.c_[np.arange(1, 51), ordered[:50]])
+    assert np.array_equal(drawn["other groups"], np.c_[np.arange(51, 1001), ordered[50:]])
+    texts = [text.get_text() for text in axes.texts]
+    assert (
+        f"group {losses.argmax()}: {ordered[0]:.3g}" in texts and f"group {losses.argmin()}: {ordered[-1]:.3g}" in texts
+    )
+    assert f"gap {np.ptp(losses):.3g}" in texts
+    assert all(1 <= tick <= 1000 for tick in axes.get_xticks())
+    figure.draw_without_rendering()
+
+
+def test_names_are_inside_the_figure_and_do_not_touch_each_other():
+    for count in (1, 5, 40):
+        figure = plot_groups(np.linspace(1.0, 2.0, count), names=["a very long name of a group " * 3] * count, top_k=1)
+        figure.draw_without_rendering()
+        boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+        assert min(box.x0 for box in boxes) >= 0 and len(boxes) == count
+        assert all(upper.y0 > lower.y1 for upper, lower in pairwise(boxes))
+        assert figure.axes[0].get_yticklabels()[0].get_text() == "a very long name of a gro..."
+        box = figure.axes[0].get_legend().get_window_extent()
+        assert box.x0 >= 0 and box.y1 <= figure.bbox.y1
+
+
+def test_a_table_gives_losses_and_names():
+    table = group_table(groups=[0, 1, 1], losses=[1.0, 3.0, 2.0], names=["north", "south"])
+    axes = plot_groups(table).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["south", "north"]
+    assert axes.get_legend() is None and points(axes)["groups"].tolist() == [[2.5, 0], [1.0, 1]]
+
+
+def test_without_top_k_the_groups_above_the_threshold_stand_out():
+    axes = plot_groups([1.0, 2.0, 3.0], threshold=1.5).axes[0]
+    assert legend(axes) == ["2 above the threshold, mean 2.5", "other groups", "threshold s = 1.5"]
+    assert legend(plot_groups([1.0, 2.0], threshold=5).axes[0]) == ["groups", "threshold s = 5"]
+    assert legend(plot_groups([1.0, 2.0], top_k=2).axes[0]) == ["the 2 worst groups, mean 1.5"]
+
+
+def test_given_axes_decide_whether_names_fit():
+    figure = Figure(figsize=(8, 4))
+    left, right = figure.subplots(1, 2)
+    assert plot_groups(np.arange(6.0), ax=left, top_k=1) is figure
+    assert plot_groups(np.arange(30.0), ax=right) is figure
+    assert left.get_xlabel() == "mean loss" and right.get_xlabel() == "rank of the group"
+    figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("losses", [[0.5], [0.5] * 3, [0.5] * 60, [-1.0, -2.0], np.linspace(-3, -1, 50)], ids=len)
+def test_equal_single_and_negative_losses(losses):
+    figure = plot_groups(losses, threshold=0.1)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert any(text.get_text().startswith("gap") for text in axes.texts) == (len(set(losses)) > 1)
+    low, high = axes.get_xlim() if len(losses) <= 40 else axes.get_ylim()
+    assert low <= min(*losses, 0.1) and max(*losses, 0.1) <= high
+
+
+@pytest.mark.parametrize(
+    ("losses", "options", "match"),
+    [
+        ([np.nan], {}, "table_or_losses must hold the loss of at least one group, got none"),
+        ([1.0, -np.inf], {}, "table_or_losses must hold finite losses, got -inf"),
+        ([[1.0]], {}, r"table_or_losses must have shape \(n,\), got \(1, 1\)"),
+        (group_table(groups=[0]), {}, "table_or_losses must have losses, got a table without"),
+        ([1.0, 2.0], {"names": ["a"]}, "names must hold one for each of 2 groups, got 1"),
+        ([1.0, 2.0], {"names": "ab"}, "names must hold one for each of 2 groups, got 'ab'"),
+        ([1.0, np.nan], {"top_k": 2}, r"top_k must lie in \[1, 1\], got 2"),
+        ([1.0], {"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
+        ([1.0], {"threshold": "s"}, r"threshold must be a number in \(-inf, inf\), got 's'"),
+        ([1.0], {"threshold": np.nan}, r"threshold must be a number in \(-inf, inf\), got nan"),
+    ],
+)
+def test_plot_of_bad_input_draws_nothing(losses, options, match):
+    axes = Figure().subplots()
+    with pytest.raises(ValueError, match=f"plot_groups: {match}"):
+        plot_groups(losses, **options, ax=axes)
+    assert not axes.lines and not axes.texts
