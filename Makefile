@@ -49,6 +49,8 @@ study: setup
 	$(BIN)/moreauc study label-noise --seeds 5 --trials 3 --out docs/reports/label_noise
 	$(BIN)/moreauc study keel --out docs/reports/keel
 	$(BIN)/moreauc study bags --out docs/reports/bags
+	for set in planted adult compas convergence; do \
+	  $(BIN)/moreauc study groups --set $$set --out docs/reports/groups/$$set || exit 1; done
 
 bench: setup
 	$(BIN)/python benchmarks/bench_step.py --out benchmarks/reports/step.json

@@ -97,21 +97,32 @@ class Naive:
 
 
 class MIDAM:
-    """AUC-M on scores of moving averages, which are read before they move."""
+    """AUC-M on scores of moving averages, which are read before they move, or after.
 
-    def __init__(self, pool, loss, tau):
-        self.pool, self.loss, self.tau = pool, loss, tau
+    After: logits of attention are taken less their mean over the batch.
+    """
+
+    def __init__(self, pool, loss, tau, rows="before"):
+        self.pool, self.loss, self.tau, self.rows = pool, loss, tau, rows
         self.v = {}
 
     def step(self, bags, labels, index):
+        if self.rows == "after" and len(bags[0][0]) == 2:
+            logits = [instance[1] for instances in bags for instance in instances]
+            level = sum(logits) / len(logits)
+            bags = [[[score, logit - level] for score, logit in instances] for instances in bags]
         observed = [self.pool.average(instances) for instances in bags]
         held = [self.v.get(number, now) for number, now in zip(index, observed, strict=True)]
-        value, weights = self.loss.step([self.pool.p(v)[0] for v in held], labels, index)
+        moved = [
+            [(1 - self.tau) * p + self.tau * q for p, q in zip(v, now, strict=True)]
+            for v, now in zip(held, observed, strict=True)
+        ]
+        used = held if self.rows == "before" else moved
+        value, weights = self.loss.step([self.pool.p(v)[0] for v in used], labels, index)
         gradient = []
-        for weight, v, instances in zip(weights, held, bags, strict=True):
+        for weight, v, instances in zip(weights, used, bags, strict=True):
             gradient.append(self.pool.chain(weight, v, instances))
-        for number, v, now in zip(index, held, observed, strict=True):
-            self.v[number] = [(1 - self.tau) * p + self.tau * q for p, q in zip(v, now, strict=True)]
+        self.v.update(zip(index, moved, strict=True))
         return value, gradient
 
 

@@ -340,11 +340,11 @@ def algorithm_4(
     rows: str = "before",
     scale: Callable = lambda b3, w: 1.0,
 ):
-    """SONT for multi-instance TPAUC. Yields (w, v, u, s, s') after each step.
+    """SONT for multi-instance TPAUC. Yields (w, v, u, s, s') after each step, and its value and gradient.
 
     `inner(i, k, w)` is what instance k of bag i adds to the average v_i, a vector, and `dinner` its gradients; `pooled`
     is h as a function of v, link included, and `dpooled` its gradient. Where the box leaves open what happens if a
-    correction makes the component `needs_positive` of v too small, it is shortened as `moreauc.pooling` says.
+    correction makes the component `needs_positive` of v too small, it is left out as `moreauc.pooling` says.
 
     With rows "after" lines 5 to 9 read v_{t+1} for v_t and v_t for v_{t-1}; all averages of a step may then be
     multiplied by a number of its own, `scale(b3, w)`, which must not change `pooled`.
@@ -376,15 +376,14 @@ def algorithm_4(
                 now, before = average(i, w), average(i, w_before)
                 plain = [(1 - tau[0]) * v[i][c] + tau[0] * now[c] for c in range(len(now))]
                 change = [weight * (now[c] - before[c]) for c in range(len(now))]
-                share = 1.0
-                if needs_positive is not None:
-                    p = needs_positive
-                    if plain[p] + change[p] < 0.1 * plain[p]:
-                        share = 0.9 * plain[p] / -change[p]
-                v_next[i] = ball([plain[c] + share * change[c] for c in range(len(now))], bound)
+                if needs_positive is not None and plain[needs_positive] + change[needs_positive] < (
+                    0.1 * plain[needs_positive]
+                ):
+                    change = [0.0] * len(now)
+                v_next[i] = ball([plain[c] + change[c] for c in range(len(now))], bound)
         used, used_before = (v, v_before) if rows == "before" else (v_next, v)
         gradient = [0.0] * len(w)
-        slope_prime = 0.0
+        slope_prime = value = 0.0
         weight = msvr_gamma(gamma[2], len(positives), len(b1), tau[1])
         for i in b1:
 
@@ -403,6 +402,7 @@ def algorithm_4(
             active = [j for j in b2 if loss(pooled(used[j]) - pooled(used[i])) > s[i]]
             df = (1.0 if u[i] > s_prime else 0.0) / alpha
             s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
+            value += (s_prime + max(u[i] - s_prime, 0.0) / alpha) / len(b1)
             # line 7
             slope_prime += (1 - df) / len(b1)
             # lines 8 and 9
@@ -420,4 +420,4 @@ def algorithm_4(
         s_prime -= threshold_lr[1] * slope_prime
         w_before = w
         w = [w[c] - lr * gradient[c] for c in range(len(w))]
-        yield list(w), dict(v), dict(u), dict(s), s_prime
+        yield list(w), dict(v), dict(u), dict(s), s_prime, value, gradient

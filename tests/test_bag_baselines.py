@@ -168,14 +168,15 @@ def test_cross_entropy_on_pooled_instances_is_its_oracle(float64, pooling, weigh
 
 @LINKS
 @POOLING
+@pytest.mark.parametrize("rows", ["before", "after"])
 @pytest.mark.parametrize("tau", [0.9, 0.3, 1.0])
-def test_midam_is_its_oracle(float64, pooling, link, tau):
+def test_midam_is_its_oracle(float64, pooling, link, tau, rows):
     options = {"margin": 0.8, "link": link, "dual_lr": 0.4}
     run = Run(4, outputs_of(pooling))
     assert {1, 2, 3} <= run.gaps and max(run.gaps) > 5  # bags come back at once and after a gap
     inner = bag_oracles.MinMax(RATE, **options)
-    twin = bag_oracles.MIDAM(bag_oracles.Pool(pooling, TEMPERATURE), inner, tau)
-    criterion = MIDAMLoss(LABELS, pooling=pooling, temperature=TEMPERATURE, tau=tau, **options)
+    twin = bag_oracles.MIDAM(bag_oracles.Pool(pooling, TEMPERATURE), inner, tau, rows)
+    criterion = MIDAMLoss(LABELS, pooling=pooling, temperature=TEMPERATURE, tau=tau, rows=rows, **options)
 
     def check():
         assert [criterion.a.item(), criterion.b.item(), criterion.theta.item()] == approx(

@@ -334,7 +334,8 @@ def test_outputs_of_single_instances(columns, shape):
         (lambda: bag_scores(Net(2), score_bags(), "mean"), r"return 1 column for mean pooling, .*\(372, 2\) from Net"),
         (lambda: bag_scores(Net(1), score_bags(), "attention"), r"2 columns for attention pooling.*\(372,\) from Net"),
         (lambda: bag_scores(Sum(), score_bags(), "mean"), r"a row for each of 372 instances, got \(\) from Sum"),
-        (lambda: bag_scores(Pair(), score_bags(), "mean"), r"model must return a tensor with .* got tuple from Pair"),
+        (lambda: bag_scores(Pair(), score_bags(), "mean"), r"model must return 1 column for mean pooling.* from Pair"),
+        (lambda: bag_scores(Triple(), score_bags(), "mean"), r"must return a tensor with .* got tuple from Triple"),
         (lambda: bag_scores(Net(1), score_bags(), "max"), r"bag_scores: pooling must be one of .*, got 'max'"),
         (
             lambda: bag_scores(Net(1), score_bags(), "mean", chunk=0),
@@ -362,6 +363,21 @@ class Sum(nn.Module):
 class Pair(nn.Module):
     def forward(self, x):
         return x[:, 0], x[:, 1]
+
+
+class Triple(nn.Module):
+    def forward(self, x):
+        return x[:, 0], x[:, 1], x[:, 0]
+
+
+def test_a_pair_of_vectors_is_score_and_logit():
+    class Columns(nn.Module):
+        def forward(self, x):
+            return x[:, :2]
+
+    bags = score_bags()
+    assert torch.equal(bag_scores(Pair(), bags, "attention"), bag_scores(Columns(), bags, "attention"))
+    assert torch.equal(instance_outputs(Pair(), bags.instances(0)), instance_outputs(Columns(), bags.instances(0)))
 
 
 def test_a_model_that_fails_is_as_before():

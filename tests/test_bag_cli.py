@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.cli import app
-from moreauc.commands._bag_table import BagTable, match_bags
+from moreauc.commands._bag_table import BagTable, group_bags, match_bags, read_instances
 from moreauc.commands._saved import SavedBagModel, load_model
 from moreauc.data.columns import Target
+from moreauc.data.tables import TableError, read_table
 from moreauc.metrics import tpauc_score
 from moreauc.optim.bag_presets import BAG_METHODS
 
@@ -226,6 +227,96 @@ def test_numbers_name_bags_as_texts_do():
     assert (table.names, table.labels.tolist(), table.rows(0).tolist()) == (["1"], [0], [2])
 
 
+def test_rows_of_bags_are_found_at_once():
+    class Codes(np.ndarray):
+        def __eq__(self, other):
+            raise AssertionError("the whole table was searched for one bag")
+
+    codes = np.random.default_rng(0).permutation(np.repeat(np.arange(7), [1, 5, 2, 9, 1, 3, 4]))
+    frame = pd.DataFrame({"x": np.arange(25.0)}, index=np.arange(25) * 2)
+    table = BagTable(frame, codes.view(Codes), list("abcdefg"), np.zeros(7, dtype=int))
+    for bag in [3, *range(7)]:
+        expected = [2 * row + 1 for row in range(25) if codes[row] == bag]
+        assert table.rows(bag).tolist() == expected
+
+
+NAMES = ["007", "7", "007", " 07", "7", "7"]
+
+
+@pytest.mark.parametrize(
+    ("file", "separator"), [("a.csv", ","), ("a.csv", ";"), ("a.CSV", "\t"), ("a.tsv", "\t"), ("a.tsv", ",")]
+)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b"\r\n\n"], ids=["plain", "byte order mark", "blank lines"])
+def test_names_of_bags_are_read_as_text(tmp_path, file, separator, mark):
+    lines = ["self,x,size, y ", *(f'{name},{k}.5,"big, or {k}",{k % 2}' for k, name in enumerate(NAMES))]
+    if separator != ",":
+        lines = [line.replace(", or", "/ or").replace(",", separator) for line in lines]
+    (tmp_path / file).write_bytes(mark + "\r\n".join(lines).encode())
+    frame = read_instances(tmp_path / file, "self")
+    assert list(frame) == ["self", "x", "size", "y"]
+    assert frame["self"].tolist() == ["007", "7", "007", "07", "7", "7"]
+    assert frame["x"].tolist() == [k + 0.5 for k in range(6)] and frame["y"].tolist() == [0, 1] * 3
+    assert group_bags(frame, "self", source="t")[1] == ["007", "7", "07"]
+    missing = read_table(tmp_path / file)
+    pd.testing.assert_frame_equal(read_instances(tmp_path / file, "patient"), missing)
+
+
+@pytest.mark.parametrize("names", [["True", "TRUE"], ["1", "1.0"], ["1e2", "100"], ["9" * 23, "1"], ["a", "a "]])
+def test_what_looks_the_same_as_a_number_is_another_name(tmp_path, names):
+    (tmp_path / "a.csv").write_text(f"bag,x\n{names[0]},1\n{names[1]},2\n")
+    assert group_bags(read_instances(tmp_path / "a.csv", "bag"), "bag", source="t")[1] == names
+
+
+def test_missing_names_of_bags_stay_missing(tmp_path):
+    (tmp_path / "a.csv").write_text("bag,x\n1,1\nNA,2\n,3\n")
+    with pytest.raises(TableError, match=r"t: bag column 'bag' has missing values in 2 rows, the first is row 2"):
+        group_bags(read_instances(tmp_path / "a.csv", "bag"), "bag", source="t")
+
+
+def test_parquet_keeps_its_types(tmp_path):
+    large = [2**53, 2**53 + 1]
+    for name, values, expected in (
+        ("text", ["007", "7"], ["007", "7"]),
+        ("number", [7.0, 8.0], ["7", "8"]),
+        ("large", large, list(map(str, large))),
+        ("bool", [True, False], ["True", "False"]),
+    ):
+        pd.DataFrame({"bag": values, "x": [1, 2]}).to_parquet(tmp_path / f"{name}.parquet")
+        frame = read_instances(tmp_path / f"{name}.parquet", "bag")
+        assert group_bags(frame, "bag", source="t")[1] == expected
+
+
+def test_fit_keeps_bags_apart_whose_names_are_the_same_number(tmp_path):
+    frame = make_table(24)
+    number = frame["patient"].str[1:].astype(int)
+    frame["patient"] = np.where(number < 12, number.astype(str), (number - 12).map("{:03d}".format))
+    assert frame["patient"].nunique() == 24 and frame["patient"].astype(int).nunique() == 12
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    words = ["fit", tmp_path / "data.csv", "--bags", "patient", "--target", "state", *QUICK, "--method", "ce_att"]
+    result = call(*words, "--min-tpr", "0", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    data = json.loads((tmp_path / "run" / "report.json").read_text())["data"]
+    assert data["training"]["bags"] + data["test"]["bags"] == 24
+    result = call(*words, "--min-tpr", "0", "--out", tmp_path / "other", "--test", tmp_path / "data.csv")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "other" / "report.json").read_text())["data"]["test"]["bags"] == 24
+
+
+def test_evaluate_and_predict_keep_such_bags_apart(trained, tmp_path):
+    folder, _ = trained
+    frame = make_table(24, seed=7)
+    number = frame["patient"].str[1:].astype(int)
+    frame["patient"] = np.where(number < 12, number.astype(str), (number - 12).map("{:03d}".format))
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    result = call("evaluate", folder / "run", tmp_path / "new.csv")
+    assert result.exit_code == 0 and "new.csv: 24 bags, 6 positives" in result.stdout
+    words = ["predict", folder / "run", tmp_path / "new.csv", "--out", tmp_path / "s.csv", "--instances"]
+    assert call(*words, tmp_path / "i.csv").exit_code == 0
+    assert pd.read_csv(tmp_path / "s.csv", dtype={"bag": str})["bag"].tolist() == list(dict.fromkeys(frame["patient"]))
+    instances = pd.read_csv(tmp_path / "i.csv", dtype={"bag": str})
+    assert (frame["patient"].to_numpy()[instances["row"] - 1] == instances["bag"]).all()
+
+
 def bad(**changes: object) -> bytes:
     """Return a small table with some cells changed, given as column_row."""
     frame = pd.DataFrame({"bag": list("aabbccddee"), "x": np.arange(10.0), "y": [0, 0, 1, 1, 0, 0, 1, 1, 0, 0]})
@@ -241,6 +332,7 @@ TABLES = {
     "differ.csv": bad(y_3=0),
     "gap.csv": bad(bag_4=None),
     "unlabelled.csv": bad(y_5=None),
+    "three.csv": bad(y_8=2, y_9=2),
 }
 FIT_ERRORS = [
     (
@@ -248,6 +340,10 @@ FIT_ERRORS = [
         "{0}/differ.csv: target 'y' must be the same inside a bag, got 1 in row 3 and 0 in row 4 of bag 'b'",
     ),
     (["gap.csv"], "{0}/gap.csv: bag column 'bag' has missing values in 1 rows, the first is row 5"),
+    (
+        ["three.csv"],
+        "{0}/three.csv: target 'y' must have two classes, got 3 classes: 0 (2 bags), 1 (2 bags), 2 (1 bags)",
+    ),
     (["unlabelled.csv"], "{0}/unlabelled.csv: target 'y' has missing values in 1 rows, the first is row 6"),
     (["fine.csv", "--bags", "patient"], "{0}/fine.csv: no bag column 'patient'; columns are 'bag', 'x', 'y'"),
     (["fine.csv", "--bags", "y"], "--bags and --target must name two columns, got 'y' for both"),
@@ -314,7 +410,8 @@ def test_other_tables_are_refused(trained, tmp_path):
     assert "column 'gap' missing" in call("predict", folder / "run", tmp_path / "b.csv", *out).stderr
     one = frame[frame["state"] == "ill"]
     one.to_csv(tmp_path / "c.csv", index=False)
-    assert "there are no negatives (state = well)" in call("evaluate", folder / "run", tmp_path / "c.csv").stderr
+    alone = call("evaluate", folder / "run", tmp_path / "c.csv").stderr
+    assert "there are no negatives (state = well) among its 3 bags" in alone
     mixed = frame.copy()
     row = mixed.index[mixed.duplicated("patient")][0]
     mixed.loc[row, "state"] = "ill" if mixed.loc[row, "state"] == "well" else "well"

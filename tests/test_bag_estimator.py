@@ -16,6 +16,7 @@ from torch import nn
 
 from moreauc._operating_point import choose_threshold
 from moreauc.bag_estimator import InstanceScores, MultiInstanceClassifier
+from moreauc.bag_figures import instance_weights
 from moreauc.data import FileBags, FlatBags, ListBags, bag_scores
 from moreauc.metrics import tpauc_score
 from moreauc.models import InstanceMLP
@@ -182,6 +183,74 @@ def test_images_stay_bytes_for_a_module_of_ones_own():
         quick().fit(bags, y)
 
 
+def byte_bags(number: int = 12) -> tuple[list[np.ndarray], np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.integers(256, size=(3, 4), dtype=np.uint8) for _ in range(number)], np.arange(number) % 2
+
+
+def as_flat(bags, y):
+    return FlatBags(np.concatenate(bags), np.cumsum([0, *map(len, bags)]), y)
+
+
+@pytest.mark.parametrize("wrap", [lambda bags, y: bags, ListBags, as_flat], ids=["list", "list bags", "flat bags"])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64])
+def test_bytes_and_numbers_do_not_mix(wrap, kind):
+    images, y = byte_bags()
+    numbers = [image.astype(kind) for image in images]
+    by_bytes = quick(standardize=False).fit(wrap(images, y), y)
+    by_numbers = quick(standardize=False).fit(wrap(numbers, y), y)
+    got_numbers = r"must hold bytes \(uint8\), as before, got numbers that are no bytes"
+    got_bytes = r"must hold numbers that are no bytes, as before, got bytes \(uint8\)"
+    for call in (by_bytes.decision_function, by_bytes.predict, by_bytes.predict_proba):
+        with pytest.raises(ValueError, match=f"MultiInstanceClassifier: bag 0 {got_numbers}"):
+            call(wrap(numbers, y))
+    with pytest.raises(ValueError, match=f"MultiInstanceClassifier: bag {got_numbers}"):
+        by_bytes.instance_scores(numbers[0])
+    with pytest.raises(ValueError, match=f"MultiInstanceClassifier: bag 0 {got_bytes}"):
+        by_numbers.decision_function(wrap(images, y))
+    assert np.isfinite(by_bytes.decision_function(wrap(images, y))).all()
+
+
+def test_one_bag_of_numbers_among_bytes_is_refused():
+    images, y = byte_bags()
+    mixed = [image.astype(float) if k == 5 else image for k, image in enumerate(images)]
+    with pytest.raises(ValueError, match=r"bag 5 must hold bytes \(uint8\), as before, got numbers that are no bytes"):
+        quick().fit(mixed, y)
+    with pytest.raises(ValueError, match=r"bag 1 must hold numbers that are no bytes, as before, got bytes \(uint8\)"):
+        quick().fit([images[0].astype(float), *images[1:]], y)
+
+
+@pytest.mark.parametrize("wrap", [lambda bags, y: bags, ListBags, as_flat], ids=["list", "list bags", "flat bags"])
+def test_bytes_are_never_standardized(wrap):
+    class Watching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 1)
+
+        def forward(self, images):
+            assert images.dtype == torch.uint8
+            return self.linear(images.float() / 255)
+
+    images, y = byte_bags()
+    bags, module = wrap(images, y), Watching()
+    asked, plain = (quick(method="sont_mean", module=module, standardize=flag).fit(bags, y) for flag in (True, False))
+    assert asked.scale_ is None
+    np.testing.assert_array_equal(asked.decision_function(bags), plain.decision_function(bags))
+    assert asked.instance_scores(images[0]).score.shape == (3,)
+
+
+@pytest.mark.parametrize(("number", "options"), [(5, {}), (40, {"validation_fraction": 0.0})], ids=["few", "fraction"])
+def test_patience_without_a_hold_out_runs_all_epochs(number, options):
+    bags, y = make_bags(number)
+    classifier = quick(patience=1, lr=1e-12, **options).fit(bags, y)
+    assert len(classifier.validation_bags_) == 0 and len(classifier.history_["loss"]) == 3
+
+
+def test_patience_ends_a_run_with_a_hold_out(data):
+    classifier = quick(epochs=30, patience=1, lr=1e-12).fit(*data)
+    assert len(classifier.validation_bags_) and len(classifier.history_["loss"]) < 30
+
+
 def test_a_function_makes_the_module_under_the_seed(data):
     bags, y = data
     made = [quick(module=lambda size: InstanceMLP(size, hidden=5, attention=True)).fit(bags, y) for _ in range(2)]
@@ -224,6 +293,16 @@ def test_classes_and_the_one_to_find(data):
     np.testing.assert_array_equal(finder.predict_proba(bags)[:, 0], plain.predict_proba(bags)[:, 1])
     assert finder.score(bags, names) == plain.score(bags, y)
     assert get_scorer("roc_auc")(finder, bags, names) == get_scorer("roc_auc")(plain, bags, y)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_what_predict_compares_scores_to_is_what_is_documented(data, label):
+    bags, y = data
+    classifier = quick(positive_label=label).fit(bags, y)
+    threshold = classifier.threshold_ if label == 1 else -classifier.threshold_
+    np.testing.assert_array_equal(classifier.predict(bags), classifier.decision_function(bags) > threshold)
+    text = " ".join(classifier.decision_function.__doc__.split())
+    assert "to `threshold_`, not to 0" in text and "sign is turned, and then it compares them to `-threshold_`" in text
 
 
 @pytest.mark.parametrize("kind", ["threshold", "calibrated"])
@@ -280,6 +359,28 @@ def test_weights_of_huge_logits_add_up_to_one(data):
     classifier.module_ = Far()
     found = classifier.instance_scores(data[0][0])
     assert found.weight.sum() == pytest.approx(1.0, abs=1e-12) and (found.weight >= 0).all()
+
+
+@pytest.mark.parametrize("method", ["sont_mean", "sont_smx", "sont_att"])
+def test_weights_are_those_of_the_figures(data, method, monkeypatch):
+    classifier = quick(method=method).fit(*data)
+    asked = []
+
+    def spy(outputs, pooling):
+        asked.append(pooling)
+        return instance_weights(outputs, pooling)
+
+    monkeypatch.setattr("moreauc.bag_figures.instance_weights", spy)
+    found = classifier.instance_scores(data[0][1])
+    assert asked == [classifier.pooling_] and found.weight.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("head", ["score", "attention.logit"])
+def test_instances_with_outputs_that_are_not_finite_are_refused(data, fitted, head):
+    broken = pickle.loads(pickle.dumps(fitted))
+    nn.init.constant_(broken.module_.get_submodule(head).weight, torch.inf)
+    with pytest.raises(ValueError, match="MultiInstanceClassifier: the module gave scores that are not finite"):
+        broken.instance_scores(data[0][0])
 
 
 def test_cross_validation_and_search_over_lists(data):
@@ -340,6 +441,8 @@ def test_bad_bags_are_refused(fitted, bags, message):
         ([0, 1, 2, 1], r"y must hold two classes, got 3 classes"),
         ([0, 1, 0], r"y must have a class for each of 4 bags, got 3"),
         ([0.0, 1.0, np.nan, 1.0], r"y must have no missing values, got 1"),
+        (np.array([0, "a", 0, "a"], dtype=object), r"y must hold classes that can be sorted, got int and str"),
+        (np.array([(1,), 2, 2, 2], dtype=object), r"y must hold classes that can be sorted, got int and tuple"),
         (None, r"y must be given, unless bags are Bags with labels, got None"),
     ],
 )
@@ -365,6 +468,8 @@ def test_bad_classes_are_refused(y, message):
         ({"instances_per_bag": 0}, r"instances_per_bag must be an integer of at least 1, got 0"),
         ({"chunk": 0}, r"chunk must be an integer of at least 1, got 0"),
         ({"validation_fraction": 1.0}, r"validation_fraction must be a number in \[0, 1\), got 1.0"),
+        ({"patience": 0}, r"patience must be an integer of at least 1, got 0"),
+        ({"patience": 0, "validation_fraction": 0.0}, r"patience must be an integer of at least 1, got 0"),
         ({"fpr_budget": 2.0}, r"fpr_budget must be a number in \[0, 1\], got 2.0"),
         ({"device": "abacus"}, r"device must be one that torch has here, got 'abacus'"),
         ({"positive_label": 7}, r"positive_label must be one of \[0, 1\], got 7"),

@@ -136,6 +136,25 @@ def test_arrays_of_any_layout_and_byte_order(tmp_path):
     assert half.dtype == torch.bfloat16 and not half.requires_grad
 
 
+@pytest.mark.parametrize("shape", [(1, 4), (3, 4), (1, 1), (2, 1, 3)], ids=str)
+@pytest.mark.parametrize("kind", ["list", "flat", "ids", "padded", "mapped"])
+def test_arrays_that_run_backwards(kind, shape, tmp_path):
+    """A single row turned around is contiguous for NumPy, with a stride that torch does not take."""
+    straight = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    turned, expected = straight[::-1], torch.from_numpy(straight).flip(0)
+    count = len(straight)
+    bags = {
+        "list": lambda: ListBags([turned], [1]),
+        "flat": lambda: FlatBags(turned, np.array([count, 0])[::-1], np.array([1])[::-1]),
+        "ids": lambda: FlatBags.from_ids(turned, ["a"] * count, np.ones(count, dtype=int)[::-1]),
+        "padded": lambda: from_padded(turned[None, :][::-1], np.ones((1, count), dtype=bool)[::-1], [1]),
+        "mapped": lambda: FlatBags(mapped(tmp_path, straight)[::-1], [0, count], [1]),
+    }[kind]()
+    assert torch.equal(bags.instances(0), expected)
+    assert torch.equal(bags.instances(0, np.arange(count)[::-1]), expected.flip(0))
+    assert torch.equal(bags.subset(np.array([0, 0])[::-1]).instances(1), expected)
+
+
 def test_ids_in_order_of_first_appearance():
     x = torch.arange(6.0).unsqueeze(1)
     expected = [[0.0, 2.0], [1.0, 5.0], [3.0, 4.0]]

@@ -16,7 +16,8 @@ MODULES = [
     *("moreauc.criteria", "moreauc.optim", "moreauc.optim.presets", "moreauc.train", "moreauc.history"),
     *("moreauc.callbacks", "moreauc.estimator", "moreauc.models", "moreauc.comparison", "moreauc.studies"),
     *("moreauc.data.keel", "moreauc.data.examples", "moreauc.data.mil", "moreauc.pooling", "moreauc.bag_figures"),
-    *("moreauc.bag_estimator", "moreauc.optim.bag_presets"),
+    *("moreauc.bag_estimator", "moreauc.optim.bag_presets", "moreauc.group_estimator", "moreauc.optim.group_presets"),
+    *("moreauc.data.groups",),
 ]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
@@ -224,6 +225,44 @@ def test_the_tables_of_bags_are_those_of_the_reports():
     bags = read("benchmarks/reports/bags.json")
     assert all(row["met"] for row in bags["targets"])
     assert max(row["difference to memory, one piece"] for row in bags["scores"]) < 1e-12
+
+
+def group_study_table(name: str) -> str:
+    keys = ("worst_loss", "top_k_loss", "mean_loss", "worst_accuracy", "top_k_accuracy", "mean_accuracy")
+    rows = []
+    for cell in read(f"docs/reports/groups/{name}/report.json")["cells"]:
+        rows.append([cell["title"], *(f"{cell[key][0]:.3f} ± {cell[key][1]:.3f}" for key in keys)])
+    heads = ["worst loss", "K worst, loss", "mean loss", "worst accuracy", "K worst, accuracy", "mean accuracy"]
+    return markdown(["method", *heads], rows)
+
+
+def group_curve_table() -> str:
+    rows = []
+    for curve in read("docs/reports/groups/convergence/report.json")["curves"]:
+        title = {"sonx": "SONX", "exponentiated": "exponentiated"}[curve["method"]]
+        points = [curve["samples"].index(samples) for samples in (curve["samples"][-9], curve["samples"][-1])]
+        cells = [f"{curve[key][point]:.3f}" for key in ("top_k_loss", "worst_loss") for point in points]
+        rows.append([f"{curve['groups']:,}", title, *cells])
+    samples = read("docs/reports/groups/convergence/report.json")["curves"][0]["samples"]
+    early, late = f"{samples[-9]:,}", f"{samples[-1]:,}"
+    heads = [f"{words}, {number} samples" for words in ("worst tenth", "worst group") for number in (early, late)]
+    return markdown(["groups", "method", *heads], rows)
+
+
+def test_the_tables_of_groups_are_those_of_the_reports():
+    page = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
+    assert all(group_study_table(name) in page for name in ("planted", "adult", "compas"))
+    assert group_curve_table() in page
+    planted = {cell["method"]: cell for cell in read("docs/reports/groups/planted/report.json")["cells"]}
+    wrong = {name: round(100 * (1 - planted[name]["worst_accuracy"][0])) for name in planted}
+    assert (wrong["sonx"], wrong["exponentiated"], wrong["erm"]) == (24, 22, 38)
+    for name, smallest in (("adult", 31), ("compas", 4)):
+        report = read(f"docs/reports/groups/{name}/report.json")
+        assert (report["seeds"], report["trials"], len(report["records"])) == (5, 8, 25)
+        assert min(report["records"][0]["group_sizes"]) == smallest
+        erm = next(cell for cell in report["cells"] if cell["method"] == "erm")
+        for cell in report["cells"]:  # nothing better than ERM beyond the spread
+            assert erm["top_k_loss"][0] - cell["top_k_loss"][0] < cell["top_k_loss"][1] + erm["top_k_loss"][1]
 
 
 def rows_ratio(name: str) -> float:

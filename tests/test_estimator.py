@@ -144,6 +144,14 @@ class TestLearning:
         mixed = np.random.RandomState(0).permutation(y)  # nothing to learn: the score does not keep rising
         assert len(quick(epochs=40, patience=2).fit(X, mixed).history_["loss"]) < 40
 
+    @pytest.mark.parametrize(("rows", "fraction"), [(10, 0.2), (240, 0.0)], ids=["few", "fraction"])
+    def test_patience_without_a_hold_out_runs_all_epochs(self, data, rows, fraction):
+        X, _ = data
+        classifier = quick(patience=1, lr=1e-12, validation_fraction=fraction).fit(X[:rows], np.arange(rows) % 5 == 0)
+        assert len(classifier.validation_rows_) == 0 and len(classifier.history_["loss"]) == 3
+        with pytest.raises(ValueError, match="patience must be an integer of at least 1, got 0"):
+            quick(patience=0, validation_fraction=fraction).fit(X[:rows], np.arange(rows) % 5 == 0)
+
     def test_warm_start_comes_first(self, data):
         phases = [row["phase"] for row in quick(warm_start_epochs=2).fit(*data).history_.rows]
         assert phases == ["warm start"] * 2 + ["train"] * 3

@@ -170,7 +170,7 @@ def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows)
     )
     previous = PreviousIterate(model, optimizer)
     labels, last, seen, gaps, moved, cut = torch.tensor(data.labels), set(), set(), set(), 0, False
-    for batch, (w, v, u, s, s_prime) in zip(data.batches, twin, strict=True):
+    for batch, (w, v, u, s, s_prime, expected, _) in zip(data.batches, twin, strict=True):
         x, bag, index = data.tensors(batch)
         before = previous(x) if criterion.needs_previous else None
         value = criterion(model(x), bag, labels[index], index, before)
@@ -178,6 +178,7 @@ def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows)
         value.backward()
         moved += bool(model.weight.grad.abs().max() > 0)
         optimizer.step()
+        assert value.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
         assert model.weight.tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
         for i, row in v.items():
             assert data.averages(criterion.v[i].tolist()) == pytest.approx(row, rel=1e-9, abs=1e-9)
@@ -195,21 +196,66 @@ def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows)
     assert cut == projected
 
 
+@pytest.mark.parametrize("seed", [11, 12, 13])
 @pytest.mark.parametrize("pooling", ["smoothed_max", "attention"])
-def test_a_correction_leaves_a_tenth_of_the_average(float64, pooling):
+def test_gradients_of_rows_that_lag_are_those_of_the_box(float64, pooling, seed, monkeypatch):
+    """Rows that lag by powers of ten, at a temperature of 0.1 or with large logits; the weights stay as they are."""
+    monkeypatch.setitem(globals(), "TEMPERATURE", 0.1)
+    data = Data(pooling, "identity", seed=seed)
+    data.w0 = [*data.w0[:3], *(6.0 * w for w in data.w0[3:])]
+    data.batches = [(b1, b2, {i: b3[i][:1] for i in b3}) for b1, b2, b3 in data.batches]  # one instance of each
+    options = {"min_tpr": 0.4, "max_fpr": 0.5, "tau": (0.5, 0.5), "gamma": (0.1,) * 3, "threshold_lr": (0.1, 0.01)}
+    twin = oracles.algorithm_4(
+        *(data.inner, data.dinner, data.pooled, data.dpooled, data.w0, data.positives, data.negatives, data.batches),
+        loss=lambda z: max(MARGIN + z, 0) ** 2,
+        dloss=lambda z: 2 * max(MARGIN + z, 0),
+        lr=0.0,
+        needs_positive={"smoothed_max": 0, "attention": 1}[pooling],
+        **options,
+    )
+    model, labels = Linear(data.w0), torch.tensor(data.labels)
+    fixed = {"pooling": pooling, "temperature": 0.1, "margin": MARGIN, "link": "identity"}
+    criterion = MultiInstanceTPAUCLoss(data.labels, **fixed, **options)
+    largest = 0.0
+    for batch, (*_, value, gradient) in zip(data.batches, twin, strict=True):
+        x, bag, index = data.tensors(batch)
+        model.zero_grad()
+        loss = criterion(model(x), bag, labels[index], index, model(x).detach())
+        loss.backward()
+        assert loss.item() == pytest.approx(value, rel=1e-9, abs=1e-9)
+        assert model.weight.grad.tolist() == pytest.approx(gradient, rel=1e-9, abs=1e-9 * max(map(abs, gradient)))
+        largest = max(largest, *map(abs, gradient))
+    assert largest > 1e4
+
+
+def test_weights_of_instances_are_cut_where_float32_ends():
+    """A row that lags by more than e^60 counts for that much: gradients are finite, and the same in float64."""
+    rule, bag = SmoothedMaxPooling(1.0), torch.zeros(1, dtype=torch.long)
+    for instance, expected in [(50.0, 50.0), (60.0, 60.0), (70.0, 60.0), (1e4, 60.0)]:
+        got = rule.pull(torch.ones(1), torch.zeros(1, 1), torch.tensor([instance]), bag)
+        assert got.log().item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["smoothed_max", "attention"])
+def test_a_correction_that_would_leave_too_little_is_left_out(float64, pooling):
     rule = get_pooling("test", pooling, 1.0)
-    column = slice(0, 1) if pooling == "smoothed_max" else slice(1, 2)
     row, now, before = (torch.tensor(values) for values in ([[0.4, 0.0]], [[1.0, -1.0]], [[2.0, 3.0]]))
     if pooling == "smoothed_max":
         row, now, before = row[:, 1:], now[:, 1:], before[:, 1:]
+    plain = rule.update(row, now, None, tau=0.9)
     average = 0.1 * math.exp(0.0) + 0.9 * math.exp(-1.0)
-    assert average + 0.5 * (math.exp(-1.0) - math.exp(3.0)) < 0  # the literal update has no logarithm
-    new = rule.update(row, now, before, tau=0.9, gamma=0.5)
-    assert new[0, column].exp().item() == pytest.approx(0.1 * average, rel=1e-12)
+    assert plain[0, -1].exp().item() == pytest.approx(average)
+    change = math.exp(-1.0) - math.exp(3.0)
+    edge = -0.9 * average / change  # leaves just a tenth
+    torch.testing.assert_close(rule.update(row, now, before, tau=0.9, gamma=1.001 * edge), plain)
+    torch.testing.assert_close(rule.update(row, now, before, tau=0.9, gamma=1e9), plain)
+    kept = rule.update(row, now, before, tau=0.9, gamma=0.999 * edge)
+    assert kept[0, -1].exp().item() == pytest.approx(average + 0.999 * edge * change, rel=1e-12)
     if pooling == "attention":
-        share = 0.9 * average / (0.5 * (math.exp(3.0) - math.exp(-1.0)))
-        moment = 0.1 * 0.4 + 0.9 * math.exp(-1.0) + share * 0.5 * (math.exp(-1.0) - 2.0 * math.exp(3.0))
-        assert new[0, 0].item() == pytest.approx(moment / (0.1 * average), rel=1e-12)
+        moment = 0.1 * 0.4 + 0.9 * math.exp(-1.0)
+        assert plain[0, 0].item() == pytest.approx(moment / average, rel=1e-12)
+        moment += 0.999 * edge * (math.exp(-1.0) - 2.0 * math.exp(3.0))
+        assert kept[0, 0].item() == pytest.approx(moment / kept[0, 1].exp().item(), rel=1e-12)
 
 
 LABELS = torch.tensor([0, 1, 0, 1, 0, 1])
@@ -351,6 +397,9 @@ def test_weights_may_change_on_the_way():
         assert criterion.gamma == (0.1, 0.2, "theory")
     with pytest.raises(ValueError, match="tau"):
         criterion.tau = (0.5, 0.0)
+    criterion.gamma = (0.1, "theory", 0.0)
+    with pytest.raises(ValueError, match="gamma2='theory' needs tau2 in"):
+        criterion.tau = 1.0
     assert criterion.tau == (0.5, 0.4)
 
 

@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -486,3 +487,32 @@ def test_validation_by_another_score_and_targets_of_any_kind():
         TensorBatches(x, torch.full((60,), float("nan")), binary=False)
     with pytest.raises(ValueError, match="labels must be 0 or 1"):
         TensorBatches(x, y)
+
+
+@pytest.mark.parametrize("kind", ["float64", "uint8"])
+def test_bags_of_other_types_and_models_that_return_pairs(kind):
+    from moreauc import MultiInstanceTPAUCLoss
+    from moreauc.data import BagBatches, ListBags, WholeBags
+    from moreauc.models import InstanceMLP
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = InstanceMLP(3, attention=True)
+
+        def forward(self, x):
+            return tuple(self.network(x).unbind(1))
+
+    random = np.random.default_rng(0)
+    arrays = [random.integers(0, 9, (4, 3)).astype(kind) for _ in range(12)]
+    bags = ListBags(arrays, [0, 1] * 6)
+    train = BagBatches(bags, PosNegSampler(bags.labels, num_positives=2, num_negatives=2), instances_per_bag=2)
+    results = []
+    for wrap in (lambda: InstanceMLP(3, attention=True), Pair):
+        torch.manual_seed(0)
+        criterion = MultiInstanceTPAUCLoss(bags.labels, min_tpr=0.5, max_fpr=0.5, pooling="attention", gamma=0.1)
+        history = fit(wrap(), criterion, train, validation=WholeBags(bags, "attention"), epochs=2, lr=0.01)
+        results.append((history["loss"], history["score"]))
+    assert results[0] == results[1]
+    with pytest.raises(ValueError, match="batches must hold whole bags"):
+        predict_scores(InstanceMLP(3), train)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,8 @@ from moreauc.data.bags import Bags, ListBags
 
 Array = NDArray[Any]
 
+_TYPES = {"bytes": "bytes (uint8)", "numbers": "numbers that are no bytes"}
+
 
 @dataclass(frozen=True)
 class InstanceFormat:
@@ -25,10 +27,12 @@ class InstanceFormat:
     Attributes:
         shape: of one instance.
         names: of its features, where bags came as DataFrames with string names; else None.
+        kind: "bytes" for uint8, which are images and reach the network as they are; "numbers" for all else.
     """
 
     shape: tuple[int, ...]
     names: tuple[str, ...] | None = None
+    kind: Literal["numbers", "bytes"] = "numbers"
 
 
 class PreparedBags(Bags):
@@ -71,10 +75,12 @@ def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[
         form: what instances must look like; None for whatever those of the first bag do.
 
     Raises:
-        ValueError: for anything else, no bags, an empty one, features that differ or are no finite numbers.
+        ValueError: for anything else, no bags, an empty one, features that differ or are no finite numbers, and bytes
+            among numbers.
     """
     if isinstance(bags, Bags):
-        found = InstanceFormat(tuple(bags.instances(0, torch.tensor([0])).shape[1:]))
+        one = bags.instances(0, torch.tensor([0]))
+        found = InstanceFormat(tuple(one.shape[1:]), kind=_kind(one))
         return bags, _check_form(owner, "bag 0", found, form)
     if not isinstance(bags, Sequence | np.ndarray) or isinstance(bags, str | bytes):
         kind = type(bags).__name__
@@ -83,7 +89,7 @@ def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[
         raise ValueError(f"{owner}: bags must hold at least one bag, got none")
     first, form = as_instances(owner, "bag 0", bags[0], form)
     parts = [first, *(as_instances(owner, f"bag {k}", bags[k], form)[0] for k in range(1, len(bags)))]
-    if len({part.dtype for part in parts}) > 1:
+    if len({part.dtype for part in parts}) > 1:  # of numbers: bytes among them have been refused
         parts = [part.double() for part in parts]
     return ListBags(parts, [0] * len(parts)), form
 
@@ -102,13 +108,17 @@ def as_instances(owner: str, name: str, bag: Any, form: InstanceFormat | None) -
         raise ValueError(f"{owner}: {name} must have shape (instances, features), got {shape}")
     if not len(values):
         raise ValueError(f"{owner}: {name} must have at least one instance, got none")
-    found = InstanceFormat(tuple(values.shape[1:]), names)
+    found = InstanceFormat(tuple(values.shape[1:]), names, _kind(values))
     form = _check_form(owner, name, found, form)
     if values.is_floating_point():
         check_finite(owner, **{f"instances of {name}": values})
     elif values.dtype != torch.uint8:
         values = values.double()
     return values, form
+
+
+def _kind(values: Tensor) -> Literal["numbers", "bytes"]:
+    return "bytes" if values.dtype == torch.uint8 else "numbers"
 
 
 def _as_tensor(owner: str, name: str, bag: Any) -> Tensor:
@@ -138,6 +148,8 @@ def _check_form(owner: str, name: str, found: InstanceFormat, wanted: InstanceFo
     if found.shape != wanted.shape:
         shapes = f"{wanted.shape}, as before, got {found.shape}"
         raise ValueError(f"{owner}: {name} must have instances of shape {shapes}")
+    if found.kind != wanted.kind:  # a network takes the byte 255 for what it takes the number 1 for, or may do so
+        raise ValueError(f"{owner}: {name} must hold {_TYPES[wanted.kind]}, as before, got {_TYPES[found.kind]}")
     if found.names is not None and wanted.names is not None and found.names != wanted.names:
         got, want = next(pair for pair in zip(found.names, wanted.names, strict=True) if pair[0] != pair[1])
         raise ValueError(f"{owner}: {name} must have its columns named and ordered as before, got {got!r} for {want!r}")

@@ -42,7 +42,7 @@ def predict_scores(
     model.eval()
     try:
         with torch.inference_mode():
-            parts = [(scores_of(model, _move(batch[0], place)).double().cpu(), _flat(batch[1])) for batch in batches]
+            parts = [(scores_of(model, _rows(batch[0], place)).double().cpu(), _flat(batch[1])) for batch in batches]
     finally:
         for module, mode in modes:
             module.training = mode
@@ -52,11 +52,17 @@ def predict_scores(
 
 
 def scores_of(model: Any, inputs: Any) -> Tensor:
-    """Call a model with a tuple by position, a dictionary by name, anything else as it is; return shape `(B,)`."""
+    """Call a model with a tuple by position, a dictionary by name, anything else as it is.
+
+    Returns:
+        Shape `(B,)`, or `(B, columns)` where the model has several; a pair of vectors, score and attention logit, is
+        made two columns.
+    """
     if isinstance(inputs, Mapping):
         scores = model(**inputs)
     else:
         scores = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    scores = joined(scores)
     return scores.squeeze(1) if scores.ndim == 2 and scores.shape[1] == 1 else scores  # type: ignore[no-any-return]
 
 
@@ -67,6 +73,12 @@ def on_device(batch: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
         raise ValueError(f"fit: train must give batches (inputs, labels, index), got {size}")
     inputs, labels, index = batch
     return _move(inputs, device), _move(labels, device), _move(index, device)
+
+
+def _rows(inputs: Any, device: torch.device) -> Any:
+    if type(inputs).__name__ == "BagInputs":
+        raise ValueError("predict_scores: batches must hold whole bags, moreauc.data.WholeBags, got BagBatches")
+    return _move(inputs, device)
 
 
 def _move(value: Any, device: torch.device) -> Any:
@@ -85,3 +97,19 @@ def _flat(labels: Any) -> Tensor:
 def device_of(model: nn.Module) -> torch.device:
     """Return where the first parameter is."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def instances_for(model: nn.Module, instances: Tensor) -> Tensor:
+    """Return instances of bags in the floating type of the model's weights; bytes stay bytes."""
+    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if weight is None or not instances.is_floating_point() or instances.dtype == weight.dtype:
+        return instances
+    return instances.to(weight.dtype)
+
+
+def joined(outputs: Any) -> Any:
+    """Return a pair of vectors, score and attention logit, as two columns; anything else as it is."""
+    pair = isinstance(outputs, tuple | list) and len(outputs) == 2
+    if not pair or any(not isinstance(part, Tensor) or part.numel() != len(part) for part in outputs):
+        return outputs
+    return torch.stack([part.reshape(-1) for part in outputs], dim=1)

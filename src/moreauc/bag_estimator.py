@@ -84,7 +84,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         module: None for :class:`~moreauc.models.InstanceMLP`, one hidden layer as wide as the input; a module (a copy
             of it is trained, from its present weights); or a function that makes one from the number of features. It
             maps instances `(T, ...)` to scores `(T,)`, for attention to scores and attention logits `(T, 2)`.
-        standardize: whether to bring each feature to mean 0 and deviation 1 over the training instances.
+        standardize: whether to bring each feature to mean 0 and deviation 1 over the training instances. Bytes (uint8),
+            which are images, reach the module as they are in any case; convert them where they are meant as numbers.
         epochs: passes over the training bags.
         num_positives: positive bags of a step; fewer where there are fewer.
         num_negatives: the same for negative bags. All methods get the same batches; since these are balanced, "ce_att"
@@ -96,7 +97,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         weight_decay: weight decay; decoupled from the gradient with "adam".
         warm_start_epochs: epochs of cross entropy before.
         validation_fraction: share of the bags held out, in [0, 1).
-        patience: end after so many epochs without a better score on the held-out bags; None to run all.
+        patience: end after so many epochs without a better score on the held-out bags; None to run all, as is
+            done where none are held out.
         fpr_budget: largest false positive rate that `predict` may have on the held-out bags, in [0, 1]; None for
             `max_fpr`.
         probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class;
@@ -116,7 +118,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         module_: the network, in `eval()` mode on the CPU.
         criterion_: the loss as it was after the last step.
         pooling_: its :class:`~moreauc.pooling.Pooling`.
-        scale_: means and deviations of the features, float64; None without `standardize`.
+        scale_: means and deviations of the features, float64; None without `standardize` and for bytes.
         history_: numbers of each epoch, a :class:`~moreauc.history.History`.
         validation_bags_: numbers of the bags held out; empty where none were.
         n_features_in_: numbers of an instance.
@@ -205,7 +207,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=4)]
 
         labels = torch.from_numpy(positive.astype(np.int64))
-        scale = instance_moments(source.subset(torch.from_numpy(train))) if self.standardize else None
+        scaled = self.standardize and form.kind == "numbers"
+        scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
         prepared = PreparedBags(source, labels, scale)
         criterion = self._make_criterion(labels[train])
         pooling: Pooling = criterion.pooling
@@ -233,7 +236,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             proximal=BAG_METHODS[self.method].proximal,
             min_tpr=self.min_tpr,
             max_fpr=self.max_fpr,
-            patience=self.patience,
+            patience=self.patience if len(held) else None,
             seed=seeds[2],
             device=self.device,
             progress=bool(self.verbose),
@@ -256,8 +259,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     def decision_function(self, bags: Any) -> NDArray[np.float64]:
         """Return the raw scores of whole bags, shape `(n,)`, pooled over all of their instances.
 
-        They rise with the chance of `classes_[1]`: where `positive_label` is the first class, their sign is turned.
-        What `predict` compares them to is `threshold_`, not 0.
+        They rise with the chance of `classes_[1]`. `predict` compares them to `threshold_`, not to 0. Where
+        `positive_label` is the first class their sign is turned, and then it compares them to `-threshold_`.
         """
         return self._direction() * self._scores(bags)
 
@@ -298,17 +301,14 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             bag: array, tensor or DataFrame of shape `(instances, features)`; of :class:`~moreauc.data.Bags` give
                 `bags.instances(number)`.
         """
+        from moreauc.bag_figures import instance_weights  # brings matplotlib, for which nobody else here should wait
+
         check_is_fitted(self)
         instances, _ = as_instances(_OWNER, "bag", bag, self.form_)
         outputs = instance_outputs(self.module_, prepare(instances, self.scale_), chunk=self.chunk)
-        same = torch.zeros(len(outputs), dtype=torch.long)
-        # The derivative of the bag's score: a pooling to come need not say what its weights are.
-        row = self.pooling_.observe(outputs, same, 1)
-        weight = self.pooling_.pull(torch.ones(1, dtype=torch.float64), row, outputs, same)
-        score, weight = (part.reshape(len(part), -1)[:, 0] for part in (outputs, weight))
-        weight = weight / weight.sum()  # of huge logits the logarithm of their mean has only the first digits
-        values = self._check_scores(score.numpy().copy())
-        return InstanceScores(values, weight.numpy(), weight.numpy() * (values - self.threshold_))
+        self._check_scores(outputs.numpy())
+        score, weight = instance_weights(outputs, self.pooling_)
+        return InstanceScores(score, weight, weight * (score - self.threshold_))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -340,6 +340,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         if self.instances_per_bag is not None:
             check_count(_OWNER, "instances_per_bag", self.instances_per_bag)
         check_real(_OWNER, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
+        if self.patience is not None:
+            check_count(_OWNER, "patience", self.patience)
         if self.fpr_budget is not None:
             check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
         try:
@@ -353,7 +355,11 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         missing = int(pd.isna(values).sum())
         if missing:
             raise ValueError(f"{_OWNER}: y must have no missing values, got {missing}")
-        classes = np.unique(values)
+        try:
+            classes = np.unique(values)
+        except TypeError as error:
+            kinds = sorted({type(value).__name__ for value in values})
+            raise ValueError(f"{_OWNER}: y must hold classes that can be sorted, got {' and '.join(kinds)}") from error
         if len(classes) != 2:
             found = f"one class, {classes.tolist()}" if len(classes) == 1 else f"{len(classes)} classes"
             raise ValueError(f"{_OWNER}: y must hold two classes, got {found}")

@@ -72,7 +72,8 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weight_decay: weight decay; decoupled from the gradient with "adam".
         warm_start_epochs: epochs of cross entropy before.
         validation_fraction: share of the rows held out, in [0, 1).
-        patience: end after so many epochs without a better score on the held-out rows; None to run all.
+        patience: end after so many epochs without a better score on the held-out rows; None to run all, as is
+            done where nothing is held out.
         fpr_budget: largest false positive rate that `predict` may have on the held-out rows, in [0, 1]; None for
             `max_fpr`.
         probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class, as
@@ -199,7 +200,7 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             proximal=METHODS[self.loss].proximal,
             min_tpr=self.min_tpr,
             max_fpr=self.max_fpr,
-            patience=self.patience,
+            patience=self.patience if len(held) else None,
             seed=seeds[2],
             device=self.device,
             progress=bool(self.verbose),
@@ -276,6 +277,8 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             _OWNER, "positive_fraction", self.positive_fraction, low=0.0, high=1.0, low_open=True, high_open=True
         )
         check_real(_OWNER, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
+        if self.patience is not None:
+            check_count(_OWNER, "patience", self.patience)
         if self.fpr_budget is not None:
             check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
         try:

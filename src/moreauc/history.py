@@ -14,7 +14,8 @@ class History:
 
     Attributes:
         rows: dictionaries with `phase` ("warm start" or "train"), `epoch` (from 0 in its phase), `loss` (mean over the
-            epoch's steps), `lr`, `seconds`, and `score` (that of the validation data, TPAUC unless another was given) where there is validation data.
+            epoch's steps), `lr`, `seconds`, and `score` (of the validation data: TPAUC, or what `fit` was
+            given) where there is validation data.
         best_score: the highest `score` of the phase "train" (of its start, too), or None without validation data.
         best_epoch: its epoch, -1 for the weights before the first one.
         restored: whether the model was given the weights of `best_epoch` at the end.

@@ -15,9 +15,9 @@ with the instance scores :math:`\phi` or :math:`\delta`, the attention logits :m
 A fourth pooling is one more class with an entry in `POOLINGS`.
 
 **Corrections and positive numbers.** The update :math:`(1 - \tau) v + \tau y + \gamma (y - y')` may push an average of
-exponentials below 0, where it has no logarithm. The paper leaves open what to do then. Here the correction
-:math:`\gamma (y - y')` is shortened, in all components of the row alike, so that at least a tenth of what averaging
-alone gives is left of the positive component.
+exponentials below 0, where it has no logarithm. The paper leaves open what to do then. Here a correction that would
+leave less than a tenth of what averaging alone gives is left out, in all components of the row alike: the row is then
+the plain average.
 
 **Levels.** Adding a number to all attention logits changes no score, and nothing holds their level: it drifts as the
 model learns, and rows written at one level are then compared with instances at another. :meth:`Pooling.levelled` takes
@@ -25,7 +25,7 @@ the level of a batch out; losses that use rows after their update do so.
 
 **Rows that lag.** The chain rule divides by the row: an instance counts with :math:`e^a / v_2`. Where the row lags far
 behind the instances at hand, because it has not met the one that matters, that is a huge number, up to a factor of
-:math:`e^{30}` here. The row after its update cannot lag so: it holds these instances with weight :math:`\tau`.
+:math:`e^{60}` here. The row after its update cannot lag so: it holds these instances with weight :math:`\tau`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = ["POOLINGS", "AttentionPooling", "MeanPooling", "Pooling", "SmoothedMa
 
 PoolingName = Literal["mean", "smoothed_max", "attention"]
 
-_LEFT = 0.1  # of what averaging alone gives, where a correction would take more
-_STEEPEST = 30.0  # logarithm of the largest factor by which a row may lag where it is divided by
-_FARTHEST = 60.0  # a correction larger than this (in logarithms) is shortened anyway; its exponential is still finite
+_LEAST = 0.1  # of what averaging alone gives that a correction must leave
+_STEEPEST = 60.0  # logarithm of the largest factor by which a row may lag where it is divided by: finite in float32
+_FARTHEST = 60.0  # a correction larger than this (in logarithms) is left out anyway; its exponential is still finite
 
 
 class Pooling(ABC):
@@ -198,7 +198,8 @@ class SmoothedMaxPooling(Pooling):
         peak, old, fresh = _shares(row, now, tau)
         mass = old + fresh
         if before is not None:
-            mass = _shortened(mass, gamma * (_exp(now - peak) - _exp(before - peak)))
+            change = gamma * (_exp(now - peak) - _exp(before - peak))
+            mass = torch.where(_fits(mass, change), mass + change, mass)
         new = peak + mass.log()
         return new if bound is None else new.clamp_max(math.log(bound))
 
@@ -261,10 +262,9 @@ class AttentionPooling(Pooling):
         if before is not None:
             score_before, log_before = before.chunk(2, dim=1)
             gain, loss = _exp(log_now - peak), _exp(log_before - peak)
-            change = gamma * (gain - loss)
-            kept = _shortened(mass, change)
-            part = torch.where(kept == mass + change, 1.0, (kept - mass) / change)
-            mass, moment = kept, moment + part * (gamma * (gain * score_now - loss * score_before))
+            change, drift = gamma * (gain - loss), gamma * (gain * score_now - loss * score_before)
+            fits = _fits(mass, change)
+            mass, moment = torch.where(fits, mass + change, mass), torch.where(fits, moment + drift, moment)
         score, log = moment / mass, peak + mass.log()
         if bound is not None:
             log = torch.minimum(log, math.log(bound) - 0.5 * torch.log1p(score.square()))
@@ -331,5 +331,5 @@ def _exp(logarithm: Tensor) -> Tensor:
     return logarithm.clamp_max(_FARTHEST).exp()
 
 
-def _shortened(mass: Tensor, change: Tensor) -> Tensor:
-    return torch.maximum(mass + change, _LEFT * mass)
+def _fits(mass: Tensor, change: Tensor) -> Tensor:
+    return mass + change >= _LEAST * mass

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
 from moreauc._judge import Judge, Score
-from moreauc._scoring import Evaluation, device_of, on_device, predict_scores, scores_of
+from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
 from moreauc.history import History
@@ -204,6 +204,7 @@ def train_step(
     name = "previous_scores"
     if isinstance(inputs, BagInputs):
         (inputs, *bags), name = inputs, "previous_instances"
+        inputs = instances_for(model, inputs)
     scores = scores_of(model, inputs)
     before: dict[str, Tensor] = {}
     if getattr(criterion, "needs_previous", False):

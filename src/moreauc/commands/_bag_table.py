@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,12 +45,38 @@ class BagTable:
 
     def rows(self, bag: int) -> Array:
         """Return the rows of the file, counted from 1, that a bag consists of."""
-        rows: Array = self.features.index.to_numpy()[self.codes == bag] + 1
-        return rows
+        return self._rows[bag]
+
+    @cached_property
+    def _rows(self) -> list[Array]:
+        """Rows of all bags, found at once: to look for those of each would take bags times rows."""
+        order = np.argsort(self.codes, kind="stable")
+        ends = np.bincount(self.codes, minlength=len(self.names)).cumsum()
+        return np.split(self.features.index.to_numpy()[order] + 1, ends[:-1])
 
     def encode(self, encoder: TableEncoder) -> FlatBags:
         """Return the bags as a network takes them."""
         return FlatBags.from_ids(encoder.transform(self.features), self.codes, self.labels[self.codes])
+
+
+def read_instances(data: Path, column: str) -> pd.DataFrame:
+    """Read a table of instances; the column that names their bags comes as the text that is in a text file.
+
+    Taken for numbers, the names 007 and 7 would be those of one bag. Where the column is missing, the table comes as it
+    is.
+
+    Raises:
+        TableError: as :func:`moreauc.data.tables.read_table`.
+    """
+    frame = read_table(data)
+    if column not in frame or data.suffix.lower() not in (".csv", ".tsv"):
+        return frame  # in Parquet a column has the type that its author gave it
+    text, names = data.read_bytes().decode("utf-8-sig"), list(map(str, frame.columns))
+    separator = next(mark for mark in (",", ";", "\t") if _header(text, mark) == names)
+    options = {"names": names, "header": 0, "index_col": False, "skipinitialspace": True}  # those of read_table
+    texts = pd.read_csv(io.StringIO(text), sep=separator, usecols=[column], dtype=str, **options)
+    frame[column] = texts[column]
+    return frame
 
 
 def read_bags(
@@ -60,10 +90,10 @@ def read_bags(
     source = str(data)
     if column == target:
         raise TableError(f"--bags and --target must name two columns, got {column!r} for both")
-    frame = read_table(data)
+    frame = read_instances(data, column)
     codes, names, first = _group(frame, column, source)
     # The classes are counted by bags: the rarer one of these is the positive one, whatever the sizes of the bags.
-    _, labels, classes = split_target(frame.iloc[first], target, positive=positive, source=source)
+    _, labels, classes = split_target(frame.iloc[first], target, positive=positive, source=source, unit="bags")
     _check_agreement(frame, target, codes, names, first, source)
     rest = drop_columns(frame.drop(columns=[column, target]), drop, source=source)
     features, kinds = check_features(rest, source=source)
@@ -77,7 +107,7 @@ def match_bags(frame: pd.DataFrame, column: str, target: Target, *, source: str)
         TableError: if bags or target are missing or cannot be used.
     """
     codes, names, first = _group(frame, column, source)
-    _, labels = match_target(frame.iloc[first], target, source=source)
+    _, labels = match_target(frame.iloc[first], target, source=source, unit="bags")
     _check_agreement(frame, target.name, codes, names, first, source)
     return codes, names, labels
 
@@ -86,6 +116,12 @@ def group_bags(frame: pd.DataFrame, column: str, *, source: str) -> tuple[Array,
     """Return the number of each row's bag in a table without target, and the names of the bags."""
     codes, names, _ = _group(frame, column, source)
     return codes, names
+
+
+def _header(text: str, separator: str) -> list[str]:
+    """Return the names in the first line that is not blank, as this separator tells them apart."""
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
+    return [name.strip() for name in next(line for line in lines if line)]
 
 
 def _group(frame: pd.DataFrame, column: str, source: str) -> tuple[Array, list[str], Array]:
@@ -98,8 +134,13 @@ def _group(frame: pd.DataFrame, column: str, source: str) -> tuple[Array, list[s
             f"{source}: bag column {column!r} has missing values in {len(missing)} rows, the first is row "
             f"{missing[0] + 1}"
         )
-    codes, names = pd.factorize(frame[column].map(label_text))
+    codes, names = pd.factorize(frame[column].map(_name))
     return codes, [str(name) for name in names], np.unique(codes, return_index=True)[1]
+
+
+def _name(value: Any) -> str:
+    """Return the name of a bag; integers beyond 2^53 stay apart, which as a float they do not."""
+    return str(int(value)) if isinstance(value, int | np.integer) and not isinstance(value, bool) else label_text(value)
 
 
 def _check_agreement(

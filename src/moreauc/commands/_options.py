@@ -22,3 +22,33 @@ Drop = Annotated[
 Out = Annotated[Path, typer.Option(help="Folder for the results; must be new or empty.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the results of an earlier run.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns that name the group of each row, with commas; the worst groups are trained for.",
+        show_default=False,
+    ),
+]
+TopK = Annotated[
+    float | None,
+    typer.Option(
+        help="How many of the worst groups count, or a share in (0, 1); with --groups. 1 if not given.",
+        show_default=False,
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(help="auto, classification or regression; with --groups. auto if not given.", show_default=False),
+]
+KeepGroups = Annotated[bool, typer.Option("--keep-groups", help="Learn from the columns of --groups, too.")]
+DropGroups = Annotated[bool, typer.Option("--drop-groups", help="Do not learn from them, as by default.")]
+GroupsPerBatch = Annotated[
+    int | None,
+    typer.Option(min=1, help="Groups of a step; with --groups. The classifier's default.", show_default=False),
+]
+SamplesPerGroup = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Rows of each group of a step; with --groups. The classifier's default.", show_default=False
+    ),
+]

@@ -13,6 +13,7 @@ import joblib  # type: ignore[import-untyped]
 import pandas as pd
 
 from moreauc._tabular import TableEncoder
+from moreauc.commands._group_table import GroupTarget
 from moreauc.commands._run_folder import MODEL
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError
@@ -57,6 +58,29 @@ class SavedBagModel(SavedModel):
     encoder: TableEncoder
 
 
+@dataclass(frozen=True)
+class SavedGroupModel:
+    """A fitted classifier or regressor of rows in groups, and the table it belongs to.
+
+    Attributes:
+        model: the classifier, fitted to classes as texts, or the regressor.
+        kinds: columns it was trained on, and whether they hold numbers or text.
+        target: what it predicts.
+        groups: columns that name the group of a row; they need not be among `kinds`.
+        versions: versions of what it was trained with.
+    """
+
+    model: Any
+    kinds: dict[str, str]
+    target: GroupTarget
+    groups: tuple[str, ...]
+    versions: dict[str, str]
+
+    def features(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
+        """Return the columns of a table that the model takes."""
+        return match_features(frame, self.kinds, source=source)
+
+
 def save_model(folder: Path, model: Any, kinds: dict[str, str], target: Target, region: tuple[float, float]) -> None:
     """Write a fitted classifier into the folder of a run."""
     _write(folder, SavedModel(model, kinds, target, *region, versions()))
@@ -75,11 +99,18 @@ def save_bag_model(
     _write(folder, SavedBagModel(model, kinds, target, *region, versions(), bags, encoder))
 
 
-def _write(folder: Path, saved: SavedModel) -> None:
+def save_group_model(
+    folder: Path, model: Any, kinds: dict[str, str], target: GroupTarget, groups: tuple[str, ...]
+) -> None:
+    """Write a fitted model of rows in groups into the folder of a run."""
+    _write(folder, SavedGroupModel(model, kinds, target, groups, versions()))
+
+
+def _write(folder: Path, saved: SavedModel | SavedGroupModel) -> None:
     joblib.dump(saved, folder / MODEL, compress=3)
 
 
-def load_model(run: Path) -> SavedModel:
+def load_model(run: Path) -> SavedModel | SavedGroupModel:
     """Read the model of a run.
 
     Raises:
@@ -94,6 +125,6 @@ def load_model(run: Path) -> SavedModel:
         saved = joblib.load(path)
     except Exception as error:  # a pickle may raise anything
         raise TableError(f"{path}: the model cannot be read: {type(error).__name__}: {error}") from error
-    if not isinstance(saved, SavedModel):
+    if not isinstance(saved, SavedModel | SavedGroupModel):
         raise TableError(f"{path}: not a model of `moreauc fit`, got {type(saved).__name__}")
     return saved

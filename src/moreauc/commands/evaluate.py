@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from moreauc.commands import _options as options
-from moreauc.commands._bag_table import BagTable, match_bags
+from moreauc.commands._bag_table import BagTable, match_bags, read_instances
 from moreauc.commands._console import command_line, print_table, say
 from moreauc.commands._evaluation import COLUMNS, check_rows
 from moreauc.commands._fit_bags import evaluate_bags
+from moreauc.commands._fit_groups import read_group_rows
+from moreauc.commands._group_evaluation import evaluate_groups, group_rows, summary_columns
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
-from moreauc.commands._saved import SavedBagModel, load_model
+from moreauc.commands._saved import SavedBagModel, SavedGroupModel, load_model
 from moreauc.commands.fit import evaluate_model
 from moreauc.data.columns import match_target
 from moreauc.data.tables import read_table
@@ -26,10 +28,11 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Folder for a report; none by default.", show_default=False)] = None,
     force: options.Force = False,
 ) -> None:
-    """Score a labelled table with a saved model, of rows or of bags.
+    """Score a labelled table with a saved model, of rows, of bags or of groups.
 
-    Prints TPAUC with its bootstrap interval, AUC, and the rates at the model's threshold; with --out leaves
-    report.html, report.json and log.txt. The model file is a pickle: use only those of people you trust.
+    Prints TPAUC with its bootstrap interval, AUC, and the rates at the model's threshold; for a model of groups how
+    every group fares. With --out leaves report.html, report.json and log.txt. The model file is a pickle: use only
+    those of people you trust.
     """
     from moreauc.commands._pages import evaluate_report
     from moreauc.optim.presets import METHODS
@@ -38,6 +41,8 @@ def evaluate(
     if out is not None:
         check_free(out, force=force)
     saved = load_model(run)
+    if isinstance(saved, SavedGroupModel):
+        return _evaluate_groups(run, data, out, force, saved, begin)
     if isinstance(saved, SavedBagModel):
         return _evaluate_bags(run, data, out, force, saved, begin)
     frame, labels = match_target(read_table(data), saved.target, source=str(data))
@@ -69,7 +74,7 @@ def _evaluate_bags(run: Path, data: Path, out: Path | None, force: bool, saved: 
     from moreauc.commands._bag_pages import evaluate_bags_report
     from moreauc.optim.bag_presets import BAG_METHODS
 
-    frame = read_table(data)
+    frame = read_instances(data, saved.bags)
     codes, names, labels = match_bags(frame, saved.bags, saved.target, source=str(data))
     check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr, unit="bags")
     table = BagTable(saved.features(frame, str(data)), codes, names, labels)
@@ -84,5 +89,28 @@ def _evaluate_bags(run: Path, data: Path, out: Path | None, force: bool, saved: 
             report.seconds = time.perf_counter() - begin
             report.write(folder, PAGE)
     print_table(f"{data.name}: {len(names)} bags, {labels.sum()} positives", COLUMNS, [evaluation.row])
+    if out is not None:
+        say(f"Report: {out / PAGE}")
+
+
+def _evaluate_groups(
+    run: Path, data: Path, out: Path | None, force: bool, saved: SavedGroupModel, begin: float
+) -> None:
+    from moreauc.commands._group_pages import evaluate_groups_report
+    from moreauc.optim.group_presets import GROUP_METHODS
+
+    rows = read_group_rows(read_table(data), saved.kinds, saved.target, saved.groups, source=str(data))
+    title = GROUP_METHODS[saved.model.method].title
+    if out is None:
+        evaluation = evaluate_groups(title, saved.model, rows)
+    else:
+        with run_folder(out, force=force) as folder:
+            evaluation = evaluate_groups(title, saved.model, rows)
+            command, heading = command_line("evaluate", run, data, out=out), f"{title} of {run.name} on {data.name}"
+            report = evaluate_groups_report(data, command, heading, rows, saved.model, evaluation)
+            report.seconds = time.perf_counter() - begin
+            report.write(folder, PAGE)
+    print_table(f"{data.name}: {len(rows.values)} rows", summary_columns(evaluation), [evaluation.row])
+    print_table(*group_rows(evaluation))
     if out is not None:
         say(f"Report: {out / PAGE}")

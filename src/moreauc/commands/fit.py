@@ -16,6 +16,8 @@ from moreauc.commands import _options as options
 from moreauc.commands._console import command_line, console, print_table, say
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
 from moreauc.commands._fit_bags import BagRequest, fit_bags
+from moreauc.commands._fit_groups import GroupRequest, fit_groups
+from moreauc.commands._fit_options import check_options
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
@@ -39,8 +41,11 @@ class Split:
 
 
 def fit(
+    context: typer.Context,
     data: options.Data,
-    target: Annotated[str, typer.Option(help="Column with the two classes.", show_default=False)],
+    target: Annotated[
+        str, typer.Option(help="Column with the two classes; with --groups of any target.", show_default=False)
+    ],
     out: options.Out,
     positive: options.Positive = None,
     min_tpr: options.MinTPR = 0.5,
@@ -55,12 +60,13 @@ def fit(
     loss: Annotated[
         str | None,
         typer.Option(
-            help="sonx, ce, ce_weighted, auc_sh, auc_m, mb, aw_poly or sota_s; for rows. sonx if not given.",
+            help="sonx, ce, ce_weighted, auc_sh, auc_m, mb, aw_poly or sota_s; neither with --bags nor with --groups. "
+            "sonx if not given.",
             show_default=False,
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="mlp or linear; for rows. mlp if not given.", show_default=False)
+        str | None, typer.Option(help="mlp or linear; not with --bags. mlp if not given.", show_default=False)
     ] = None,
     bags: Annotated[
         str | None,
@@ -69,8 +75,8 @@ def fit(
     method: Annotated[
         str | None,
         typer.Option(
-            help="sont_mean, sont_smx, sont_att, auc_m_att, midam_smx, midam_att, sota_s_att or ce_att; with --bags. "
-            "sont_att if not given.",
+            help="With --bags: sont_mean, sont_smx, sont_att, auc_m_att, midam_smx, midam_att, sota_s_att or ce_att; "
+            "sont_att if not given. With --groups: sonx, exponentiated, erm, erm_reweighted or cvar; sonx if none.",
             show_default=False,
         ),
     ] = None,
@@ -82,6 +88,13 @@ def fit(
             show_default=False,
         ),
     ] = None,
+    groups: options.Groups = None,
+    top_k: options.TopK = None,
+    task: options.Task = None,
+    keep_groups: options.KeepGroups = False,
+    drop_groups: options.DropGroups = False,
+    groups_per_batch: options.GroupsPerBatch = None,
+    samples_per_group: options.SamplesPerGroup = None,
     epochs: Annotated[
         int | None,
         typer.Option(
@@ -105,15 +118,55 @@ def fit(
 
     With --bags the rows are instances of bags, and the bags are what has a class: split, training and report go by
     bags, and the report shows which instances decided.
+
+    With --groups the loss of the worst groups is minimised instead, for classes of any number or for numbers, and the
+    report shows how every group fares.
     """
     from moreauc.commands._pages import fit_report
     from moreauc.estimator import TPAUCClassifier
     from moreauc.optim.presets import METHODS
 
     begin = time.perf_counter()
-    _check_options(
-        bags, rows={"loss": loss, "model": model}, grouped={"method": method, "instances_per_bag": instances_per_bag}
+    check_options(
+        context,
+        bags=bags,
+        groups=groups,
+        method=method,
+        only={
+            "bags": {"instances_per_bag": instances_per_bag},
+            "groups": {
+                "top_k": top_k,
+                "task": task,
+                "keep_groups": keep_groups or None,
+                "drop_groups": drop_groups or None,
+                "groups_per_batch": groups_per_batch,
+                "samples_per_group": samples_per_group,
+            },
+        },
     )
+    if groups is not None:
+        return fit_groups(
+            GroupRequest(
+                data=data,
+                groups=groups,
+                target=target,
+                out=out,
+                task=task or "auto",
+                method=method,
+                top_k=top_k,
+                keep_groups=keep_groups,
+                test_size=test_size,
+                test=test,
+                model=model,
+                groups_per_batch=groups_per_batch,
+                samples_per_group=samples_per_group,
+                epochs=epochs,
+                lr=lr,
+                seed=seed,
+                drop=drop or [],
+                force=force,
+            )
+        )
     if bags is not None:
         request = BagRequest(
             data=data,
@@ -243,15 +296,6 @@ def log_training(title: str, classifier: Any, seconds: float) -> None:
         numbers = ", ".join(f"{key} {value:.6g}" for key, value in row.items() if key not in ("phase", "epoch"))
         _LOGGER.info("%s, %s epoch %d: %s", title, row["phase"], row["epoch"] + 1, numbers)
     _LOGGER.info("%s: trained in %.1f s", title, seconds)
-
-
-def _check_options(bags: str | None, *, rows: dict[str, Any], grouped: dict[str, Any]) -> None:
-    """Refuse options of rows beside --bags, and options of bags without it."""
-    refused, where = (grouped, "needs --bags") if bags is None else (rows, "does not go with --bags")
-    hint = "" if bags is None else "; choose by --method"
-    for name, value in refused.items():
-        if value is not None:
-            raise ValueError(f"moreauc fit: --{name.replace('_', '-')} {where}{hint}, got {value!r}")
 
 
 def evaluate_model(title: str, classifier: Any, features: pd.DataFrame, labels: Array) -> Evaluation:

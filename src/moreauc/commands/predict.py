@@ -10,12 +10,12 @@ import pandas as pd
 import typer
 
 from moreauc.commands import _options as options
-from moreauc.commands._bag_table import BagTable, group_bags
+from moreauc.commands._bag_table import BagTable, group_bags, read_instances
 from moreauc.commands._console import say
 from moreauc.commands._evaluation import Array
 from moreauc.commands._fit_bags import margins
 from moreauc.commands._run_folder import OutputError
-from moreauc.commands._saved import SavedBagModel, SavedModel, load_model
+from moreauc.commands._saved import SavedBagModel, SavedGroupModel, SavedModel, load_model
 from moreauc.data.tables import check_table_path, read_table, write_table
 
 
@@ -35,8 +35,9 @@ def predict(
 
     Writes row (from 1), score (above 0 where the decision is positive), probability (of the positive class) and
     decision (the class). A model of bags writes bag instead of row, and with --instances another file with bag, row,
-    score and weight of every instance. The table needs no target. The model file is a pickle: use only those of people
-    you trust.
+    score and weight of every instance. A model of groups writes row, decision and the probability of each class, or row
+    and prediction. The table needs neither target nor groups. The model file is a pickle: use only those of people you
+    trust.
     """
     for name, path in (("--out", out), ("--instances", instances)):
         if path is not None:
@@ -48,6 +49,8 @@ def predict(
         return _predict_bags(saved, data, out, instances)
     if instances is not None:
         raise ValueError(f"moreauc predict: --instances needs a model of bags, got one of rows in {run}")
+    if isinstance(saved, SavedGroupModel):
+        return _predict_groups(saved, data, out)
     features = saved.features(read_table(data), str(data))
     scores = saved.model.decision_function(features)
     table = pd.DataFrame(
@@ -64,7 +67,7 @@ def predict(
 
 
 def _predict_bags(saved: SavedBagModel, data: Path, out: Path, instances: Path | None) -> None:
-    frame = read_table(data)
+    frame = read_instances(data, saved.bags)
     codes, names = group_bags(frame, saved.bags, source=str(data))
     table = BagTable(saved.features(frame, str(data)), codes, names, np.zeros(len(names), dtype=np.int64))
     bags = table.encode(saved.encoder)
@@ -87,6 +90,22 @@ def _predict_bags(saved: SavedBagModel, data: Path, out: Path, instances: Path |
         write_table(pd.concat(parts, ignore_index=True), instances)
     _say_decisions(saved, "bags", scores)
     say(f"Scores: {out}", *([] if instances is None else [f"Instances: {instances}"]))
+
+
+def _predict_groups(saved: SavedGroupModel, data: Path, out: Path) -> None:
+    features = saved.features(read_table(data), str(data))
+    columns: dict[str, Array] = {"row": np.arange(1, len(features) + 1)}
+    if saved.target.task == "regression":
+        columns["prediction"] = saved.model.predict(features)
+        line = f"{len(features)} rows, mean prediction of {saved.target.name} {columns['prediction'].mean():.4g}"
+    else:
+        columns["decision"] = saved.model.predict(features)
+        chances = saved.model.predict_proba(features)
+        columns |= {f"probability of {name}": chances[:, k] for k, name in enumerate(saved.model.classes_)}
+        counts = [f"{(columns['decision'] == name).sum()} {name}" for name in saved.model.classes_]
+        line = f"{len(features)} rows are called {saved.target.name} = {', '.join(counts)}"
+    write_table(pd.DataFrame(columns), out)
+    say(line, f"Scores: {out}")
 
 
 def _say_decisions(saved: SavedModel, unit: str, scores: Array) -> None:

@@ -44,8 +44,8 @@ class GroupDROLoss(Criterion):
     threshold, and changes nothing.
 
     `threshold_lr="quantile"` replaces the step of :math:`s`: given the rows the best threshold is known, the
-    :math:`(K+1)`-th largest of them (of those visited so far, in proportion). It is taken after the rows have moved, and
-    value and gradient are those at :math:`u_{t+1}` and this threshold; rows equal to it share what is left of
+    :math:`(K+1)`-th largest of them (of those visited so far, in proportion). It is taken after the rows have moved,
+    and value and gradient are those at :math:`u_{t+1}` and this threshold; rows equal to it share what is left of
     :math:`K`. There is no step size to choose and no lag: with `top_k=1`, `tau=1` and all samples in every batch a step
     is one of subgradient descent on the worst group, where the rule above goes by the group that was worst one step
     before. It looks at all rows, and is not covered by the paper's theorems.

@@ -160,6 +160,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     @tau.setter
     def tau(self, value: float | tuple[float, float]) -> None:
         tau1, tau2 = _pair(self._owner, value)
+        replace(self.table_v.rule, tau=tau1, gamma=self._gammas[1], suffix="2")  # for its checks
         rules = replace(self.table_v.rule, tau=tau1), replace(self.table_u.rule, tau=tau2)
         self.table_v.rule, self.table_u.rule = rules
 
@@ -215,7 +216,8 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             weight = rows.join(step.gradient, like=h).to(held.dtype)
             if self.link == "sigmoid":
                 weight = weight * (h * (1.0 - h))
-            gradient = self.pooling.pull(weight, used, exact, bag).to(values.dtype)
+            largest = torch.finfo(values.dtype).max
+            gradient = self.pooling.pull(weight, used, exact, bag).clamp(-largest, largest).to(values.dtype)
             check_finite(owner, **step.results, **{"the updated bag": new, "the gradient": gradient})
             self.table_v.write(rows.numbers, held, new)
             step.write()

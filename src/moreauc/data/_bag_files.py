@@ -25,7 +25,17 @@ def as_instances(owner: str, name: str, value: Any) -> Tensor:
     if not isinstance(value, np.ndarray):
         raise ValueError(f"{owner}: {name} must be a tensor or an array, got {type(value).__name__}")
     kind = instance_type(owner, name, value.dtype)
-    return torch.from_numpy(np.require(value, kind, ["C", "W", "E"]))  # torch warns of arrays it may not write to
+    array = np.require(value, kind, ["C", "W", "E"])  # torch warns of arrays it may not write to
+    return torch.from_numpy(forward_strides(array))
+
+
+def forward_strides(value: Any) -> Any:
+    """Return an array that runs backwards as a copy, since torch takes none; anything else as it is.
+
+    One of a single row, turned around, is contiguous for NumPy all the same.
+    """
+    backwards = isinstance(value, np.ndarray) and any(step < 0 for step in value.strides)
+    return np.array(value, order="C") if backwards else value
 
 
 def instance_type(owner: str, name: str, kind: np.dtype[Any]) -> np.dtype[Any]:

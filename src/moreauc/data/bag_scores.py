@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_count
-from moreauc._scoring import device_of
+from moreauc._scoring import device_of, instances_for, joined
 from moreauc.data.bags import Bags, check_bags
 from moreauc.pooling import Pooling, PoolingName, get_pooling
 
@@ -188,7 +188,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _outputs(owner: str, model: nn.Module, instances: Tensor) -> Tensor:
     """Return a row for each instance, or a number where the model gives one column."""
-    outputs = model(instances)
+    outputs = joined(model(instances_for(model, instances)))
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != instances.shape[:1]:
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         kind = f"a tensor with a row for each of {len(instances)} instances"

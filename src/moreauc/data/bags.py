@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_finite, check_index, check_labels, check_shape
-from moreauc.data._bag_files import NpyFile, as_instances, check_instance_shape, instance_type
+from moreauc.data._bag_files import NpyFile, as_instances, check_instance_shape, forward_strides, instance_type
 from moreauc.data._bag_ids import check_offsets, group_by_id
 
 Labels = Tensor | Sequence[int] | NDArray[Any]
@@ -178,7 +178,7 @@ class FlatBags(_StoredBags):
         check_instance_shape(owner, "instances", tuple(self._flat.shape))
         if lazy:
             instance_type(owner, "instances", instances.dtype)
-        self._offsets, self._order = check_offsets(owner, offsets, len(self._flat)), order
+        self._offsets, self._order = check_offsets(owner, forward_strides(offsets), len(self._flat)), order
         super().__init__(labels, self._offsets.diff(), lazy=lazy)
         if not lazy and not math.isfinite(self._flat.sum()):  # then one bag after the other, for its name
             for bag in range(len(self)):
@@ -289,7 +289,7 @@ def _check_bag(owner: str, bag: Any, count: int) -> int:
 
 def _check_numbers(owner: str, name: str, numbers: Any, size: int) -> Tensor:
     """Return at least one number in [0, size), in any order and with repeats, int64 on the CPU."""
-    values = torch.as_tensor(numbers).cpu()
+    values = torch.as_tensor(forward_strides(numbers)).cpu()
     check_shape(owner, name, values, [("k",)])
     return check_index(owner, name, values, size, length=len(values), unique=False)
 

@@ -41,7 +41,7 @@ class Target:
 
 
 def split_target(
-    frame: pd.DataFrame, target: str, *, positive: str | None = None, source: str = "table"
+    frame: pd.DataFrame, target: str, *, positive: str | None = None, source: str = "table", unit: str = "rows"
 ) -> tuple[pd.DataFrame, NDArray[np.int64], Target]:
     """Take the target column out of a table and turn it into labels 0 and 1.
 
@@ -53,6 +53,7 @@ def split_target(
         target: name of the column with the classes.
         positive: value of the positive class; None to find it out.
         source: name of the table in errors.
+        unit: what a row of it stands for, in errors.
 
     Returns:
         The other columns, the labels of shape `(n,)`, and which class is which.
@@ -69,7 +70,7 @@ def split_target(
     texts = _target_texts(frame, target, source)
     counts = texts.value_counts()
     if len(counts) != 2:
-        shown = ", ".join(f"{value} ({count} rows)" for value, count in counts.iloc[:5].items())
+        shown = ", ".join(f"{value} ({count} {unit})" for value, count in counts.iloc[:5].items())
         more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
         kind = "one class only" if len(counts) == 1 else f"{len(counts)} classes"
         raise TableError(f"{source}: target {target!r} must have two classes, got {kind}: {shown}{more}")
@@ -80,7 +81,7 @@ def split_target(
 
 
 def match_target(
-    frame: pd.DataFrame, target: Target, *, source: str = "table"
+    frame: pd.DataFrame, target: Target, *, source: str = "table", unit: str = "rows"
 ) -> tuple[pd.DataFrame, NDArray[np.int64]]:
     """Take the target column out of another table with the same two classes.
 
@@ -88,6 +89,7 @@ def match_target(
         frame: the table.
         target: the classes as :func:`split_target` found them.
         source: name of the table in errors.
+        unit: what a row of it stands for, in errors.
 
     Returns:
         The other columns, and the labels of shape `(n,)`.
@@ -108,7 +110,7 @@ def match_target(
         ("negatives", target.negative, len(labels) - labels.sum()),
     ):
         if not count:
-            raise TableError(f"{source}: there are no {name} ({target.name} = {value}) among its {len(labels)} rows")
+            raise TableError(f"{source}: there are no {name} ({target.name} = {value}) among its {len(labels)} {unit}")
     return frame.drop(columns=target.name), labels
 
 

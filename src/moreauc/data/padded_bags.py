@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_shape
-from moreauc.data._bag_files import as_instances
+from moreauc.data._bag_files import as_instances, forward_strides
 from moreauc.data.bags import Bags, Labels, ListBags
 
 
@@ -29,7 +29,7 @@ def from_padded(inputs: Tensor | NDArray[Any], mask: Tensor | NDArray[Any], labe
         ListBags(2 bags, 1 positive, 5 instances)
     """
     values = as_instances("from_padded", "inputs", inputs)
-    kept: Tensor = torch.as_tensor(mask).cpu()
+    kept: Tensor = torch.as_tensor(forward_strides(mask)).cpu()
     check_shape("from_padded", "mask", kept, [tuple(values.shape[:2])])
     strange = kept[(kept != 0) & (kept != 1)]
     if strange.numel():

@@ -147,3 +147,7 @@ class InstanceMLP(InstanceNetwork):
         if dropout > 0.0:
             layers.append(nn.Dropout(dropout))
         super().__init__(nn.Sequential(*layers), size, attention=attention)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return a score for each instance, or score and attention logit; bytes and integers are taken as numbers."""
+        return super().forward(inputs if inputs.is_floating_point() else inputs.to(self.score.weight.dtype))

@@ -63,7 +63,7 @@ def _cvar(num_groups: int, top_k: int, sizes: list[int], rows: int, **options: A
 
 
 GROUP_METHODS: Mapping[str, GroupPreset] = {
-    "sonx": GroupPreset("SONX", _sonx, {"threshold_lr": "quantile", "tau": 0.1}, {"tau": (0.1, 0.5)}),
+    "sonx": GroupPreset("SONX", _sonx, {"threshold_lr": "quantile", "tau": 0.1}, {"tau": (0.1, 0.03)}),
     "exponentiated": GroupPreset("group DRO, exponentiated", _exponentiated, grid={"step": (0.1, 0.01)}),
     "erm": GroupPreset("ERM", _erm),
     "erm_reweighted": GroupPreset("ERM, equal group weights", _reweighted),

@@ -25,7 +25,7 @@ from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.train import fit, predict_scores
 
 GroupSet = Literal["planted", "adult", "compas"]
-RATES = (0.003, 0.01, 0.001, 0.03)
+RATES = (0.01, 0.03, 0.003, 0.001)
 SAMPLERS = ("groups", "plain")
 SETTINGS = 8
 HIDDEN, EPOCHS, GROUPS_PER_BATCH, SAMPLES_PER_GROUP = (32,), 30, 8, 16

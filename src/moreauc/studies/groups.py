@@ -121,9 +121,9 @@ class GroupStudy:
         text = [
             f"{len(sizes)} groups of {min(sizes)} to {max(sizes)} test rows, K = {TOP_K[self.name]}; mean ± standard "
             f"deviation over {self.seeds} draws. A network with a hidden layer of {HIDDEN[0]}, Adam, {self.epochs} "
-            f"epochs, batches of {GROUPS_PER_BATCH * SAMPLES_PER_GROUP} rows. Every method tries {self.trials} settings, with "
-            "plain and with group-balanced batches, judged with the best epoch by the loss of the K worst validation "
-            "groups. Losses: lower is better; mean is that over groups."
+            f"epochs, batches of {GROUPS_PER_BATCH * SAMPLES_PER_GROUP} rows. Every method tries {self.trials} "
+            "settings, with plain and with group-balanced batches, judged with the best epoch by the loss of the K "
+            "worst validation groups. Losses: lower is better; mean is that over groups."
         ]
         rows = []
         for cell in cells:

@@ -1,0 +1,284 @@
+"""What the classifier and the regressor of :mod:`moreauc.group_estimator` share: a shell over the training loop."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from moreauc._checks import check_count, check_real, floor_count
+from moreauc._group_goals import Array, Classes, Floats, Numbers, check_options
+from moreauc._group_rows import hold_out, name_groups
+from moreauc._tabular import TableEncoder
+from moreauc.data import TensorBatches
+from moreauc.data.columns import label_text
+from moreauc.metrics.group_table import GroupTable, group_table
+from moreauc.metrics.groups import top_k_group_loss
+from moreauc.models import MLP
+from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
+from moreauc.samplers.groups import GroupSampler, PlainSampler
+from moreauc.train import fit, predict_scores
+
+Module = nn.Module | Callable[[int, int], nn.Module]
+
+_CHUNK = 4096  # rows scored at once
+_PLAIN = ("erm", "erm_reweighted", "cvar")  # methods that take rows as they come; groups of equal say are another goal
+
+
+class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
+    """Trains a network on rows in groups; what is predicted, and how it is judged, is left to the leaves."""
+
+    def __init__(
+        self,
+        *,
+        method: str = "sonx",
+        top_k: float = 1,
+        criterion_options: Mapping[str, Any] | None = None,
+        module: Module | None = None,
+        hidden: tuple[int, ...] = (64, 64),
+        standardize: bool = True,
+        epochs: int = 60,
+        groups_per_batch: int = 8,
+        samples_per_group: int = 16,
+        sampler: Literal["auto", "groups", "plain"] = "auto",
+        optimizer: Literal["adam", "sgd"] = "adam",
+        lr: float = 0.003,
+        weight_decay: float = 2e-4,
+        validation_fraction: float = 0.2,
+        patience: int | None = None,
+        device: torch.device | str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.method = method
+        self.top_k = top_k
+        self.criterion_options = criterion_options
+        self.module = module
+        self.hidden = hidden
+        self.standardize = standardize
+        self.epochs = epochs
+        self.groups_per_batch = groups_per_batch
+        self.samples_per_group = samples_per_group
+        self.sampler = sampler
+        self.optimizer = optimizer
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike, groups: Any = None) -> Any:
+        """Train on a table, its targets and the groups of its rows.
+
+        Args:
+            X: array or DataFrame, shape `(n, n_features)`.
+            y: targets, shape `(n,)`.
+            groups: label of each row's group, anything that can be a key, shape `(n,)`; or several columns, shape
+                `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss.
+        """
+        options = self._check_arguments()
+        X = self._check_table(X, reset=True)
+        classes, values = self._check_target(X, y)
+        labels = np.zeros(len(values), dtype=np.int64) if groups is None else groups
+        names, codes = name_groups(self._owner, labels, len(values))
+        top_k = self._count_worst(len(names))
+        random = check_random_state(self.random_state)
+        train, held = hold_out(codes, values, self.validation_fraction, random, classes=classes is not None)
+        goal = self._make_goal(classes, values[train])
+        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
+
+        encoder = TableEncoder(standardize=self.standardize).fit(X, rows=train)
+        inputs = torch.from_numpy(encoder.transform(X)).to(self.device)
+        targets = torch.from_numpy(goal.targets(values)).to(self.device)
+        model = self._make_module(inputs, goal.num_outputs, seeds[0])
+        criterion = make_group_criterion(
+            self.method, codes[train], num_groups=len(names), top_k=top_k, loss=goal.loss, **options
+        )
+        few = min(top_k, len(np.unique(codes[held])))
+
+        def merit(scores: Tensor, _: Tensor) -> float:
+            return -top_k_group_loss(goal.row_losses(scores.numpy(), values[held]), codes[held], top_k=few)
+
+        validation = TensorBatches(inputs[held], targets[held], batch_size=_CHUNK, binary=False) if len(held) else None
+        history = fit(
+            model,
+            criterion,
+            TensorBatches(
+                inputs[train], targets[train], self._make_sampler(codes[train], len(names), seeds[1]), binary=False
+            ),
+            validation=validation,
+            epochs=self.epochs,
+            optimizer=self.optimizer,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            score=merit,
+            patience=None if validation is None else self.patience,
+            seed=seeds[2],
+            device=self.device,
+            progress=bool(self.verbose),
+        )
+        self._goal = goal
+        if classes is not None:
+            self.classes_ = classes
+        self.module_, self.criterion_, self.preprocessor_ = model.cpu().eval(), criterion.cpu(), encoder
+        self.groups_, self.top_k_, self.history_, self.validation_rows_ = names, top_k, history, held
+        threshold = getattr(criterion.criterion, "s", None)
+        self.threshold_ = None if threshold is None else goal.unit * float(threshold)
+        rows = held if len(held) else train
+        self.group_table_ = self._table(self._raw_scores(inputs[rows].cpu()), values[rows], codes[rows], names)
+        return self
+
+    def group_score(self, X: Any, y: ArrayLike, groups: Any) -> GroupTable:
+        """Return how well each group of a table is served: its size, its mean loss, and more.
+
+        Args:
+            X: array or DataFrame, shape `(n, n_features)`.
+            y: targets, shape `(n,)`.
+            groups: of the rows, as in `fit`; groups that were not there in `fit` may be among them.
+        """
+        scores = self._scores(X)
+        values = self._known_target(X, y)
+        names, codes = name_groups(self._owner, groups, len(values))
+        return self._table(scores, values, codes, names)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    _owner: str
+    _goal: Any  # Classes or Numbers, which the leaf knows
+
+    @abstractmethod
+    def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array | None, Array]:
+        """Return the classes, None for regression, and for each row the number of its class or its value."""
+
+    @abstractmethod
+    def _known_target(self, X: Any, y: ArrayLike) -> Array:
+        """Return the same numbers or values for targets that come after `fit`."""
+
+    @abstractmethod
+    def _make_goal(self, classes: Array | None, values: Array) -> Classes | Numbers:
+        """Return what is to be learnt, from the targets of the training rows."""
+
+    def _table(self, scores: Floats, values: Array, codes: NDArray[np.int64], names: Array) -> GroupTable:
+        """Return the table of groups."""
+        goal = self._goal
+        return group_table(
+            groups=codes,
+            losses=goal.row_losses(scores, values),
+            names=[label_text(name) for name in names],
+            num_groups=len(names),
+            **goal.judged(scores, values),
+        )
+
+    def _check_arguments(self) -> dict[str, Any]:
+        """Check what :func:`moreauc.train.fit` and the modules do not check themselves; return the loss's options."""
+        owner = self._owner
+        choices = {"method": GROUP_METHODS, "optimizer": ("adam", "sgd"), "sampler": ("auto", "groups", "plain")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{owner}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
+        if self.sampler == "groups" and self.method == "erm_reweighted":
+            raise ValueError(f"{owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice")
+        if self.module is not None and not callable(self.module):
+            raise ValueError(
+                f"{owner}: module must be None, a module or a function that makes one, got {self.module!r}"
+            )
+        check_count(owner, "groups_per_batch", self.groups_per_batch)
+        check_count(owner, "samples_per_group", self.samples_per_group)
+        check_real(owner, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
+        try:
+            torch.empty(0, device=self.device)
+        except (AssertionError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{owner}: device must be one that torch has here, got {self.device!r}") from error
+        return check_options(owner, self.criterion_options)
+
+    def _check_table(self, X: Any, *, reset: bool) -> Any:
+        """Return a DataFrame as it is and anything else as a float array without infinity."""
+        if not isinstance(X, pd.DataFrame):
+            kinds = [np.float64, np.float32]
+            return validate_data(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if 0 in X.shape:
+            raise ValueError(f"{self._owner}: X must have at least one row and one column, got shape {X.shape}")
+        return X
+
+    def _vector(self, X: Any, y: ArrayLike) -> Array:
+        values: Array = column_or_1d(y, warn=True)
+        assert_all_finite(values, input_name="y", estimator_name=self._owner)
+        if pd.isna(values).any():
+            raise ValueError(f"{self._owner}: y must have no missing values, got {int(pd.isna(values).sum())}")
+        check_consistent_length(X, values)
+        return values
+
+    def _count_worst(self, num_groups: int) -> int:
+        """Return how many groups `top_k` is; a share of them is rounded down, and is at least one."""
+        asked: Any = self.top_k
+        if isinstance(asked, float | np.floating):
+            share = check_real(self._owner, "top_k", asked, low=0.0, high=1.0, low_open=True, high_open=True)
+            return max(floor_count(num_groups, share), 1)
+        top_k = check_count(self._owner, "top_k", asked)
+        if top_k > num_groups:
+            raise ValueError(
+                f"{self._owner}: top_k must be at most the number of groups, {num_groups}, or a share in (0, 1), "
+                f"got {self.top_k}"
+            )
+        return top_k
+
+    def _make_module(self, inputs: Tensor, num_outputs: int, seed: int) -> nn.Module:
+        if self.module is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return MLP(inputs.shape[1], hidden=self.hidden, num_outputs=num_outputs)
+        made: Any = copy.deepcopy(self.module)
+        if not isinstance(self.module, nn.Module):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                made = self.module(inputs.shape[1], num_outputs)
+        if not isinstance(made, nn.Module):
+            raise ValueError(f"{self._owner}: module must make a torch module, got {type(made).__name__}")
+        scores = predict_scores(made.to(self.device), [(inputs[:1], torch.zeros(1))])[0]
+        wanted = (1,) if num_outputs == 1 else (1, num_outputs)
+        if tuple(scores.shape) != wanted:
+            raise ValueError(f"{self._owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")
+        return made
+
+    def _make_sampler(self, codes: NDArray[np.int64], num_groups: int, seed: int) -> Iterable[list[int]]:
+        by_groups = self.sampler == "groups" or (
+            self.sampler == "auto" and self.method not in _PLAIN and num_groups > 1
+        )
+        if by_groups:
+            number = min(self.groups_per_batch, num_groups)
+            return GroupSampler(codes, groups_per_batch=number, samples_per_group=self.samples_per_group, seed=seed)
+        size = self.groups_per_batch * self.samples_per_group
+        # A batch norm cannot train on one row: another size leaves more of them for the last batch.
+        return PlainSampler(len(codes), batch_size=size + (size > 1 and len(codes) % size == 1), seed=seed)
+
+    def _scores(self, X: Any) -> Floats:
+        check_is_fitted(self, "module_")
+        return self._raw_scores(torch.from_numpy(self.preprocessor_.transform(self._check_table(X, reset=False))))
+
+    def _raw_scores(self, inputs: Tensor) -> Floats:
+        module = self.module_
+        if isinstance(module, MLP):  # in float64 the score of a row does not depend on the rows beside it
+            module, inputs = copy.deepcopy(module).double(), inputs.double()
+        batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=_CHUNK)
+        scores: Floats = predict_scores(module, batches)[0].numpy()
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"{self._owner}: the model gave scores that are not finite; X may lie far outside what it was fitted on"
+            )
+        return scores

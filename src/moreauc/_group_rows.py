@@ -1,0 +1,119 @@
+"""Groups as people name them: names and numbers of groups, and a hold-out that takes its share of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from moreauc.data.columns import label_text
+
+Array = NDArray[Any]
+Random = np.random.RandomState | np.random.Generator
+
+
+def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np.int64]]:
+    """Return the names of the groups, sorted where they can be, and the number of each row's group.
+
+    Args:
+        owner: who asks, for errors.
+        groups: one label for each row, anything that can be a key; or several columns, whose values are combined.
+        length: how many rows there are.
+
+    Raises:
+        ValueError: for another shape or length, missing labels, and labels that cannot be keys.
+
+    Example:
+        >>> name_groups("doctest", ["b", "a", "b"], 3)
+        (array(['a', 'b'], dtype=object), array([1, 0, 1]))
+        >>> name_groups("doctest", [("b", 1), ("a", 2)], 2)[0].tolist()
+        ['a, 2', 'b, 1']
+    """
+    labels = _as_labels(owner, groups)
+    if len(labels) != length:
+        raise ValueError(f"{owner}: groups must have as many rows as X, {length}, got {len(labels)}")
+    missing = labels.isna()
+    places = np.flatnonzero(missing if missing.ndim == 1 else missing.any(axis=1))
+    if len(places):
+        raise ValueError(
+            f"{owner}: groups must have no missing values, got {len(places)}, the first in row {places[0]} (from 0)"
+        )
+    codes: Array
+    if isinstance(labels, pd.DataFrame):
+        codes, tuples = pd.MultiIndex.from_frame(labels).factorize()
+        values = [", ".join(map(label_text, entry)) for entry in tuples]
+        if len(set(values)) < len(values):
+            double = next(value for value in values if values.count(value) > 1)
+            raise ValueError(f"{owner}: groups must not be mistaken for one another, got two that read {double!r}")
+    else:
+        try:
+            codes, found = pd.factorize(labels)
+        except TypeError as error:
+            raise ValueError(f"{owner}: groups must be labels that can be keys, got {error}") from error
+        values = list(found)
+    order = _sorted(values)
+    number = np.empty(len(values), dtype=np.int64)
+    number[order] = np.arange(len(values))
+    names = np.empty(len(values), dtype=object)
+    names[:] = [values[place] for place in order]
+    return names, number[codes]
+
+
+def hold_out(
+    groups: NDArray[np.int64], targets: Array, share: float, random: Random, *, classes: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return row numbers of what stays and of what is held out: the share of each group, rounded.
+
+    At least one row of each group stays. What is held out of a group is spread evenly over its targets, in their order,
+    so that its classes, or its large and small values, are in both parts as far as may be. Where the targets are
+    `classes`, none is held out as a whole: it could not be learnt.
+
+    Example:
+        >>> groups, targets = np.array([0, 0, 0, 0, 1]), np.array([1, 0, 1, 0, 1])
+        >>> hold_out(groups, targets, 0.5, np.random.RandomState(0))
+        (array([2, 3, 4]), array([0, 1]))
+    """
+    order = np.argsort(groups, kind="stable")
+    held = np.zeros(len(groups), dtype=bool)
+    for rows in np.split(order, np.cumsum(np.bincount(groups))[:-1]):
+        number = min(round(len(rows) * share), len(rows) - 1)
+        if number < 1:
+            continue
+        mixed = random.permutation(rows)
+        mixed = mixed[np.argsort(targets[mixed], kind="stable")]
+        places = (np.arange(number) + random.uniform()) * len(rows) / number
+        held[mixed[np.minimum(places.astype(np.int64), len(rows) - 1)]] = True
+    if classes:
+        held &= np.isin(targets, targets[~held])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:
+    """Return one column, or several; the index is that of the rows."""
+    if isinstance(groups, Tensor):
+        groups = groups.detach().cpu().numpy()
+    if isinstance(groups, list | tuple) and groups and isinstance(groups[0], list | tuple):
+        groups = pd.DataFrame(list(groups))
+    if isinstance(groups, pd.Series | pd.Index | list | tuple):
+        return pd.Series(groups).reset_index(drop=True)
+    if not isinstance(groups, pd.DataFrame):
+        array = np.asarray(groups)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"{owner}: groups must have shape (n,) or (n, columns), got {array.shape}")
+        if array.ndim == 1:
+            return pd.Series(array)
+        groups = pd.DataFrame(array)
+    if not groups.shape[1]:
+        raise ValueError(f"{owner}: groups must have at least one column, got none")
+    return groups.iloc[:, 0].reset_index(drop=True) if groups.shape[1] == 1 else groups.reset_index(drop=True)
+
+
+def _sorted(values: list[Any]) -> list[int]:
+    """Return the order of labels: their own where they have one, else that of their texts."""
+    try:
+        return sorted(range(len(values)), key=values.__getitem__)
+    except TypeError:
+        return sorted(range(len(values)), key=lambda place: (type(values[place]).__name__, str(values[place])))

@@ -1,0 +1,180 @@
+"""`moreauc fit --groups`: rows are in groups, and the groups that fare worst are trained for and reported on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moreauc._group_rows import hold_out, name_groups
+from moreauc.commands._console import command_line, console, print_table, say
+from moreauc.commands._group_evaluation import GroupEvaluation, evaluate_groups, group_rows, summary_columns
+from moreauc.commands._group_table import (
+    TASKS,
+    GroupRows,
+    GroupTarget,
+    find_groups,
+    find_target,
+    match_values,
+    split_names,
+)
+from moreauc.commands._run_folder import PAGE, check_free, run_folder
+from moreauc.commands._saved import save_group_model
+from moreauc.data.columns import check_features, drop_columns, match_features
+from moreauc.data.tables import TableError, read_table
+
+_LOGGER = logging.getLogger("moreauc.commands.fit")
+
+
+@dataclass(frozen=True)
+class GroupSplit:
+    """A table, in rows to train on and rows to test on."""
+
+    train: GroupRows
+    test: GroupRows
+    kinds: dict[str, str]
+    target: GroupTarget
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """What `moreauc fit --groups` was asked for; the attributes are its options."""
+
+    data: Path
+    groups: str
+    target: str
+    out: Path
+    task: str
+    method: str | None
+    top_k: float | None
+    keep_groups: bool
+    test_size: float | None
+    test: Path | None
+    model: str | None
+    groups_per_batch: int | None
+    samples_per_group: int | None
+    epochs: int | None
+    lr: float | None
+    seed: int
+    drop: list[str]
+    force: bool
+
+
+def fit_groups(request: GroupRequest) -> None:
+    """Train a model of rows in groups, and the mean of rows beside it; see :func:`moreauc.commands.fit.fit`."""
+    from moreauc.commands._group_pages import fit_groups_report
+    from moreauc.commands.fit import log_training
+    from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
+    from moreauc.optim.group_presets import GROUP_METHODS
+
+    begin = time.perf_counter()
+    method = "sonx" if request.method is None else request.method
+    for name, value, allowed in (
+        ("method", method, tuple(GROUP_METHODS)),
+        ("task", request.task, TASKS),
+        ("model", request.model or "mlp", ("mlp", "linear")),
+    ):
+        if value not in allowed:
+            raise ValueError(f"moreauc fit: --{name} must be one of {', '.join(allowed)}, got {value!r}")
+    check_free(request.out, force=request.force, with_model=True)
+    split = read_group_split(request)
+    target = split.target
+    say(f"Task: {target.task} of {target.name} ({target.reason})")
+    with run_folder(request.out, force=request.force, with_model=True) as folder:
+        counts = len(split.train.values), len(split.test.values), len(set(split.train.groups))
+        _LOGGER.info("%s: %d rows to train on, %d to test on, %d groups", request.data, *counts)
+        kind = GroupDRORegressor if target.task == "regression" else GroupDROClassifier
+        models: dict[str, Any] = {}
+        evaluations: list[GroupEvaluation] = []
+        for name in dict.fromkeys([method, "erm"]):
+            title, started = GROUP_METHODS[name].title, time.perf_counter()
+            model = kind(method=name, random_state=request.seed, verbose=int(console.is_terminal), **_given(request))
+            models[title] = model.fit(split.train.features, split.train.values, groups=split.train.groups)
+            log_training(title, model, time.perf_counter() - started)
+            evaluations.append(evaluate_groups(title, model, split.test))
+        save_group_model(folder, models[evaluations[0].title], split.kinds, target, split.columns)
+        report = fit_groups_report(request.data, _command(request, method), split, models, evaluations)
+        report.seconds = time.perf_counter() - begin
+        report.write(folder, PAGE)
+        _LOGGER.info("done in %.1f s", report.seconds)
+    first = evaluations[0]
+    print_table(f"Test rows: {len(split.test.values)}", summary_columns(first), [entry.row for entry in evaluations])
+    print_table(*group_rows(first))
+    say(f"Report: {request.out / PAGE}")
+
+
+def read_group_split(request: GroupRequest) -> GroupSplit:
+    """Read and check a table of rows in groups, and set a share of each group aside to test on.
+
+    Raises:
+        TableError: if a table cannot be used.
+    """
+    from moreauc.commands.fit import TEST_SIZE
+
+    if request.test is not None and request.test_size is not None:
+        raise TableError("--test and --test-size exclude each other")
+    source, frame = str(request.data), read_table(request.data)
+    columns = split_names(request.groups, frame, request.target)
+    target, values = find_target(frame, request.target, request.task, source=source)
+    groups = find_groups(frame, columns, source=source)
+    dropped = [name for name in columns if not request.keep_groups and name not in request.drop]
+    rest = drop_columns(frame, [*request.drop, request.target, *dropped], source=source)
+    features, kinds = check_features(rest, source=source)
+    table = GroupRows(features, values, groups)
+    if request.test is not None:
+        other, place = read_table(request.test), str(request.test)
+        test = read_group_rows(other, kinds, target, tuple(columns), source=place)
+        return GroupSplit(table, test, kinds, target, tuple(columns))
+    share = TEST_SIZE if request.test_size is None else request.test_size
+    if not 0.0 < share < 1.0:
+        raise TableError(f"--test-size must be in (0, 1), got {share:g}")
+    codes = name_groups(source, groups, len(groups))[1]
+    order = np.unique(values, return_inverse=True)[1]
+    random = np.random.default_rng(request.seed)
+    train, held = hold_out(codes, order, share, random, classes=target.task == "classification")
+    if not len(held):
+        raise TableError(f"no rows in the test split: --test-size {share:g} takes none of any group, all are too small")
+    return GroupSplit(table.part(train), table.part(held), kinds, target, tuple(columns))
+
+
+def read_group_rows(
+    frame: Any, kinds: dict[str, str], target: GroupTarget, columns: tuple[str, ...], *, source: str
+) -> GroupRows:
+    """Return the rows of another table with the same columns.
+
+    Raises:
+        TableError: if a column is missing or cannot be used.
+    """
+    values = match_values(frame, target, source=source)
+    groups = find_groups(frame, list(columns), source=source)
+    return GroupRows(match_features(frame, kinds, source=source), values, groups)
+
+
+def _given(request: GroupRequest) -> dict[str, Any]:
+    """Return what was given; the rest is left to the estimator, or its defaults would drift from those here."""
+    top_k = request.top_k
+    if top_k is not None and top_k >= 1.0 and float(top_k).is_integer():
+        top_k = int(top_k)
+    given = {
+        "top_k": top_k,
+        "hidden": () if request.model == "linear" else None,
+        "groups_per_batch": request.groups_per_batch,
+        "samples_per_group": request.samples_per_group,
+        "epochs": request.epochs,
+        "lr": request.lr,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _command(request: GroupRequest, method: str) -> str:
+    options = {name: getattr(request, name) for name in ("groups", "target", "out", "test_size", "test", "top_k")}
+    options["method"] = method
+    options["task"] = None if request.task == "auto" else request.task
+    for name in ("keep_groups", "model", "groups_per_batch", "samples_per_group", "epochs", "lr", "seed", "drop"):
+        options[name] = getattr(request, name)
+    return command_line("fit", request.data, **options)

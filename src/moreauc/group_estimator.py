@@ -1,0 +1,275 @@
+"""The worst groups for scikit-learn: a classifier and a regressor that train for the groups they serve worst."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from moreauc._group_base import GroupDROEstimator, Module
+from moreauc._group_goals import Array, Classes, Floats, Numbers, RegressionLoss
+from moreauc._group_rows import name_groups
+from moreauc.metrics.groups import worst_group_accuracy
+
+__all__ = ["GroupDROClassifier", "GroupDRORegressor"]
+
+
+class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[misc]
+    r"""Classifier, of two classes or more, that serves the groups it serves worst.
+
+    Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of
+    :mod:`moreauc.optim.group_presets`; groups are needed in `fit`, not in `predict`. A share of each group is held out:
+    the epoch whose `top_k` worst groups do best on it is kept, and there is no second training on all rows. Groups too
+    small for that are trained on only; where all are, the last epoch is kept.
+
+    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
+    columns, as for :class:`~moreauc.estimator.TPAUCClassifier`. Without `groups` all rows are one group, and what is
+    trained is the mean loss.
+
+    Args:
+        method: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
+            "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
+        top_k: how many of the worst groups count: a whole number, or a share in (0, 1), rounded down to at least one
+            group. All methods choose their epoch by it; only "sonx" trains for it.
+        criterion_options: keyword arguments of the method's loss, for instance `{"gamma": 0.1}`; None for the preset.
+        module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
+            function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to raw
+            scores: `(B,)` or `(B, 1)` for two classes (one output), else `(B, number of classes)`.
+        hidden: widths of the hidden layers of the network; `()` for a linear model.
+        standardize: whether to bring the numbers of `X` to mean 0 and deviation 1.
+        epochs: passes over the training rows.
+        groups_per_batch: groups of a step, at most as many as there are.
+        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows.
+        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
+            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
+        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
+        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
+        weight_decay: weight decay; decoupled from the gradient with "adam".
+        validation_fraction: share of each group held out, in [0, 1).
+        patience: end after so many epochs without a better score on the held-out rows; None to run all.
+        device: where to train. The fitted model is on the CPU.
+        random_state: seed or generator of the split, the initial weights, the batches and dropout; None for NumPy's
+            global generator.
+        verbose: 0, or 1 for a progress bar.
+
+    Attributes:
+        classes_: the classes, sorted.
+        groups_: names of the groups, sorted where they can be.
+        group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
+            :class:`~moreauc.metrics.group_table.GroupTable`.
+        top_k_: how many groups `top_k` was.
+        threshold_: of "sonx", the loss above which a group counted at the end, as a log loss; None for other methods.
+        module_: the network, in `eval()` mode on the CPU.
+        criterion_: the loss as it was after the last step, a :class:`~moreauc.criteria.grouped.GroupedLoss`.
+        preprocessor_: turns `X` into what `module_` takes.
+        history_: numbers of each epoch, a :class:`~moreauc.history.History`; `score` is minus the mean loss of the
+            `top_k` worst groups of the held-out rows.
+        validation_rows_: row numbers of what was held out; empty where nothing was.
+        n_features_in_: columns of `X`.
+        feature_names_in_: their names, where `X` was a DataFrame with string names.
+
+    Raises:
+        ValueError: in `fit`, for an argument out of range, data that cannot be used, groups with missing labels, and
+            more groups asked for by `top_k` than there are; nothing is trained then.
+
+    Example:
+        >>> from moreauc.data.groups import planted_groups
+        >>> train, _, test = planted_groups(num_groups=4, samples=2000, minority_share=0.2, separation=4.0)
+        >>> classifier = GroupDROClassifier(epochs=20, random_state=0).fit(train.X, train.y, groups=train.groups)
+        >>> classifier.worst_group_score(test.X, test.y, test.groups) > 0.7
+        True
+    """
+
+    _owner = "GroupDROClassifier"
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """Return raw scores: shape `(n,)` for two classes, above 0 for `classes_[1]`; else `(n, number of classes)`."""
+        return self._scores(X).astype(np.float32)
+
+    def predict(self, X: Any) -> Array:
+        """Return the class of each row, shape `(n,)`."""
+        scores = self._scores(X)
+        predicted: Array = self.classes_[self._goal.predictions(scores)]
+        return predicted
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Return the probabilities of `classes_`, shape `(n, number of classes)`."""
+        scores = self._scores(X)
+        goal: Classes = self._goal
+        return goal.probabilities(scores).astype(np.float32)
+
+    def worst_group_score(self, X: Any, y: ArrayLike, groups: Any) -> float:
+        """Return the lowest accuracy of a group; arguments as in `group_score`."""
+        predicted = self.predict(X)
+        values = self._known_target(X, y)
+        _, codes = name_groups(self._owner, groups, len(values))
+        return worst_group_accuracy(self.classes_[values], predicted, codes)
+
+    def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array | None, Array]:
+        values = self._vector(X, y)
+        check_classification_targets(values)
+        classes, codes = np.unique(values, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"{self._owner}: y must hold at least two classes, got one class, {classes[:1].tolist()}")
+        return classes, codes.astype(np.int64)
+
+    def _known_target(self, X: Any, y: ArrayLike) -> Array:
+        values = self._vector(X, y)
+        strange = values[~np.isin(values, self.classes_)]
+        if len(strange):
+            known = self.classes_.tolist()
+            raise ValueError(f"{self._owner}: y must hold the classes {known}, got {strange[:1].tolist()}")
+        found: Array = np.searchsorted(self.classes_, values)
+        return found
+
+    def _make_goal(self, classes: Array | None, values: Array) -> Classes | Numbers:
+        return Classes(np.asarray(classes))
+
+
+class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc]
+    r"""Regressor that serves the groups it serves worst.
+
+    Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of
+    :mod:`moreauc.optim.group_presets`; groups are needed in `fit`, not in `predict`. A share of each group is held out:
+    the epoch whose `top_k` worst groups do best on it is kept, and there is no second training on all rows. Groups too
+    small for that are trained on only; where all are, the last epoch is kept.
+
+    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
+    columns, as for :class:`~moreauc.estimator.TPAUCClassifier`. Without `groups` all rows are one group, and what is
+    trained is the mean loss.
+
+    Args:
+        loss: "squared" or "absolute": the error of a row.
+        method: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
+            "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
+        top_k: how many of the worst groups count: a whole number, or a share in (0, 1), rounded down to at least one
+            group. All methods choose their epoch by it; only "sonx" trains for it.
+        criterion_options: keyword arguments of the method's loss, for instance `{"gamma": 0.1}`; None for the preset.
+        module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
+            function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to
+            `(B,)` or `(B, 1)`: the target less its mean, in units of its deviation.
+        hidden: widths of the hidden layers of the network; `()` for a linear model.
+        standardize: whether to bring the numbers of `X` to mean 0 and deviation 1.
+        epochs: passes over the training rows.
+        groups_per_batch: groups of a step, at most as many as there are.
+        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows.
+        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
+            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
+        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
+        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
+        weight_decay: weight decay; decoupled from the gradient with "adam".
+        validation_fraction: share of each group held out, in [0, 1).
+        patience: end after so many epochs without a better score on the held-out rows; None to run all.
+        device: where to train. The fitted model is on the CPU.
+        random_state: seed or generator of the split, the initial weights, the batches and dropout; None for NumPy's
+            global generator.
+        verbose: 0, or 1 for a progress bar.
+
+    Attributes:
+        groups_: names of the groups, sorted where they can be.
+        group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
+            :class:`~moreauc.metrics.group_table.GroupTable`.
+        top_k_: how many groups `top_k` was.
+        threshold_: of "sonx", the mean error above which a group counted at the end; None for other methods.
+        module_: the network, in `eval()` mode on the CPU.
+        criterion_: the loss as it was after the last step, a :class:`~moreauc.criteria.grouped.GroupedLoss`.
+        preprocessor_: turns `X` into what `module_` takes.
+        history_: numbers of each epoch, a :class:`~moreauc.history.History`; `score` is minus the mean loss of the
+            `top_k` worst groups of the held-out rows.
+        validation_rows_: row numbers of what was held out; empty where nothing was.
+        n_features_in_: columns of `X`.
+        feature_names_in_: their names, where `X` was a DataFrame with string names.
+
+    Raises:
+        ValueError: in `fit`, for an argument out of range, data that cannot be used, groups with missing labels, and
+            more groups asked for by `top_k` than there are; nothing is trained then.
+
+    Example:
+        >>> from moreauc.data.groups import planted_groups
+        >>> train, _, test = planted_groups(num_groups=4, samples=2000, minority_share=0.2, task="regression")
+        >>> regressor = GroupDRORegressor(epochs=20, random_state=0).fit(train.X, train.y, groups=train.groups)
+        >>> regressor.worst_group_score(test.X, test.y, test.groups) > -0.6  # minus the largest squared error
+        True
+    """
+
+    _owner = "GroupDRORegressor"
+
+    def __init__(
+        self,
+        *,
+        loss: RegressionLoss = "squared",
+        method: str = "sonx",
+        top_k: float = 1,
+        criterion_options: Mapping[str, Any] | None = None,
+        module: Module | None = None,
+        hidden: tuple[int, ...] = (64, 64),
+        standardize: bool = True,
+        epochs: int = 60,
+        groups_per_batch: int = 8,
+        samples_per_group: int = 16,
+        sampler: Literal["auto", "groups", "plain"] = "auto",
+        optimizer: Literal["adam", "sgd"] = "adam",
+        lr: float = 0.003,
+        weight_decay: float = 2e-4,
+        validation_fraction: float = 0.2,
+        patience: int | None = None,
+        device: torch.device | str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            method=method,
+            top_k=top_k,
+            criterion_options=criterion_options,
+            module=module,
+            hidden=hidden,
+            standardize=standardize,
+            epochs=epochs,
+            groups_per_batch=groups_per_batch,
+            samples_per_group=samples_per_group,
+            sampler=sampler,
+            optimizer=optimizer,
+            lr=lr,
+            weight_decay=weight_decay,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.loss = loss
+
+    def predict(self, X: Any) -> Floats:
+        """Return the number predicted for each row, shape `(n,)`."""
+        scores = self._scores(X)
+        predicted: Floats = self._goal.predictions(scores)
+        return predicted
+
+    def worst_group_score(self, X: Any, y: ArrayLike, groups: Any) -> float:
+        """Return minus the largest mean error of a group; arguments as in `group_score`."""
+        return -float(self.group_score(X, y, groups).worst["loss"])
+
+    def _check_arguments(self) -> dict[str, Any]:
+        if self.loss not in ("squared", "absolute"):
+            raise ValueError(f"{self._owner}: loss must be 'squared' or 'absolute', got {self.loss!r}")
+        return super()._check_arguments()
+
+    def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array | None, Array]:
+        return None, self._known_target(X, y)
+
+    def _known_target(self, X: Any, y: ArrayLike) -> Array:
+        values = self._vector(X, y)
+        if values.dtype.kind not in "biuf":
+            try:
+                values = values.astype(np.float64)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{self._owner}: y must hold numbers, got {values.dtype}: {error}") from error
+        return values.astype(np.float64)
+
+    def _make_goal(self, classes: Array | None, values: Array) -> Classes | Numbers:
+        return Numbers(float(values.mean()), float(values.std()) or 1.0, self.loss)

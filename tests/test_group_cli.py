@@ -1,0 +1,250 @@
+"""`moreauc fit --groups` and what comes after: groups by columns, classes or numbers, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from moreauc.cli import app
+from moreauc.commands._group_evaluation import GroupEvaluation, group_rows
+from moreauc.commands._group_table import find_groups, find_target, split_names
+from moreauc.commands._saved import SavedGroupModel, load_model
+from moreauc.data.tables import TableError
+from moreauc.metrics.group_table import group_table
+from moreauc.optim.group_presets import GROUP_METHODS
+
+RUNNER = CliRunner()
+FILES = ["log.txt", "model.joblib", "report.html", "report.json"]
+QUICK = ["--epochs", "4", "--lr", "0.02"]
+
+
+def make_table(rows: int = 240, seed: int = 0) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame(random.normal(size=(rows, 3)), columns=["size", "shape", "gap"])
+    frame["stain"] = random.choice(["A", "B"], size=rows)
+    frame["race"] = np.array(["x", "y", "z"])[np.arange(rows) % 3]
+    frame["sex"] = np.arange(rows) % 2
+    frame["state"] = np.where(frame["size"] + 0.3 * random.normal(size=rows) > 0, "ill", "well")
+    frame["grade"] = np.digitize(frame["size"], [-0.5, 0.5])
+    frame["cost"] = 100.0 + 20.0 * frame["size"]
+    frame.loc[::9, "gap"] = np.nan
+    return frame
+
+
+def call(*words: object):
+    return RUNNER.invoke(app, [str(word) for word in words])
+
+
+TARGETS = {"state": "classification", "grade": "classification", "cost": "regression"}
+REASONS = {
+    "state": "the target is no number",
+    "grade": "the target has 3 different whole numbers",
+    "cost": "the target has 240 different numbers",
+}
+
+
+def others(target: str) -> list[str]:
+    return [word for name in TARGETS if name != target for word in ("--drop", name)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a table and a run for each kind of target."""
+    folder = tmp_path_factory.mktemp("groups")
+    make_table().to_csv(folder / "data.csv", index=False)
+    results = {}
+    for target in TARGETS:
+        words = ["fit", folder / "data.csv", "--groups", "race,sex", "--target", target, "--out", folder / target]
+        results[target] = call(*words, "--top-k", "2", *others(target), *QUICK)
+        assert results[target].exit_code == 0, results[target].output
+    return folder, results
+
+
+@pytest.mark.parametrize("target", TARGETS)
+class TestRun:
+    def test_fit_prints_tables_and_leaves_four_files(self, trained, target):
+        folder, results = trained
+        result = results[target]
+        lines = result.stdout.splitlines()
+        assert result.stderr == "" and lines[0] == f"Task: {TARGETS[target]} of {target} ({REASONS[target]})"
+        assert lines[1].strip() == "Test rows: 60" and lines[-1] == f"Report: {folder / target / 'report.html'}"
+        assert "Groups by SONX, the worst first" in result.stdout and "y, 1" in result.stdout
+        assert sorted(path.name for path in (folder / target).iterdir()) == FILES
+        log = (folder / target / "log.txt").read_text()
+        assert "180 rows to train on, 60 to test on, 6 groups" in log and log.count("train epoch") == 8
+
+    def test_the_report_tells_how_each_group_fares(self, trained, target):
+        folder, _ = trained
+        report = json.loads((folder / target / "report.json").read_text())
+        data, (first, second) = report["data"], report["test"]
+        assert data["groups"] == ["race", "sex"] and data["target"]["task"] == TARGETS[target]
+        assert list(data["columns"]) == ["size", "shape", "gap", "stain"]  # neither targets nor groups
+        assert data["test"] == {"rows": 60, "groups": 6, "smallest": 10, "largest": 10}
+        assert [first["title"], second["title"]] == [GROUP_METHODS[name].title for name in ("sonx", "erm")]
+        losses = [row["loss"] for row in first["groups"]]
+        assert losses == sorted(losses, reverse=True) and len(losses) == 6
+        assert first["worst_loss"] == losses[0]
+        assert first["top_k_loss"] == pytest.approx(np.mean(losses[:2]), rel=1e-4)
+        assert first["mean_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+        assert first["gap_loss"] == pytest.approx(losses[0] - losses[-1], rel=1e-3)
+        assert ("worst_accuracy" in first) == (target != "cost") and ("R2" in first) == (target == "cost")
+        assert report["settings"]["top_k"] == 2 and report["threshold"] is not None
+        page = (folder / target / "report.html").read_text()
+        for heading in ("Result", "Groups", "Training", "Data", "Settings"):
+            assert f"<h2>{heading}</h2>" in page
+        assert page.count("data:image/png") == 3 and "loss by ERM" in page and "not learnt from" in page
+
+    def test_evaluate_needs_groups_and_target(self, trained, target, tmp_path):
+        folder, _ = trained
+        result = call("evaluate", folder / target, folder / "data.csv", "--out", tmp_path / "e")
+        assert result.exit_code == 0, result.output
+        assert "data.csv: 240 rows" in result.stdout and f"Report: {tmp_path / 'e'}" in result.stdout
+        saved, frame = load_model(folder / target), make_table()
+        assert isinstance(saved, SavedGroupModel)
+        values = frame[target].astype(str).to_numpy(dtype=object) if target != "cost" else frame[target].to_numpy()
+        names = frame["race"] + ", " + frame["sex"].astype(str)
+        table = saved.model.group_score(saved.features(frame, "t"), values, names)
+        report = json.loads((tmp_path / "e" / "report.json").read_text())
+        assert [row["name"] for row in report["test"][0]["groups"]] == list(table.name)
+        assert [row["loss"] for row in report["test"][0]["groups"]] == pytest.approx(table.loss, rel=1e-4)
+        plain = call("evaluate", folder / target, folder / "data.csv")
+        assert plain.exit_code == 0 and f"{table.loss[0]:.4f}" in plain.stdout
+        for column, word in (("race", "no group column 'race'"), (target, f"no target column '{target}'")):
+            frame.drop(columns=column).to_csv(tmp_path / "less.csv", index=False)
+            bad = call("evaluate", folder / target, tmp_path / "less.csv")
+            assert bad.exit_code == 2 and word in bad.stderr
+
+    def test_predict_needs_neither(self, trained, target, tmp_path):
+        folder, _ = trained
+        frame = make_table().drop(columns=["race", "sex", *TARGETS])
+        frame.to_csv(tmp_path / "bare.csv", index=False)
+        result = call("predict", folder / target, tmp_path / "bare.csv", "--out", tmp_path / "scores.csv")
+        assert result.exit_code == 0, result.output
+        scores, model = pd.read_csv(tmp_path / "scores.csv"), load_model(folder / target).model
+        assert scores["row"].tolist() == list(range(1, 241))
+        if target == "cost":
+            assert list(scores) == ["row", "prediction"] and "mean prediction of cost" in result.stdout
+            assert scores["prediction"].to_numpy() == pytest.approx(model.predict(frame))
+        else:
+            assert list(scores) == ["row", "decision", *(f"probability of {name}" for name in model.classes_)]
+            assert scores["decision"].astype(str).tolist() == model.predict(frame).tolist()
+            assert scores.iloc[:, 2:].to_numpy() == pytest.approx(model.predict_proba(frame), abs=1e-5)
+            assert f"240 rows are called {target} = " in result.stdout
+
+
+def test_options_reach_the_estimator(tmp_path):
+    frame = make_table().drop(columns=["grade", "cost"])
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    frame[:50].to_csv(tmp_path / "test.csv", index=False)
+    words = ["fit", tmp_path / "data.csv", "--groups", "race", "--target", "state", "--out", tmp_path / "run", *QUICK]
+    words += ["--method", "exponentiated", "--keep-groups", "--model", "linear", "--top-k", "0.7", "--seed", "3"]
+    words += ["--groups-per-batch", "2", "--samples-per-group", "9", "--test", tmp_path / "test.csv"]
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    saved = load_model(tmp_path / "run")
+    assert "race" in saved.kinds and saved.groups == ("race",) and saved.model.hidden == ()
+    assert (saved.model.method, saved.model.top_k_, saved.model.random_state) == ("exponentiated", 2, 3)
+    assert (saved.model.groups_per_batch, saved.model.samples_per_group) == (2, 9)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "also learnt from" in page and "The dashed line" not in page
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["data"]["test"]["rows"] == 50 and report["threshold"] is None
+    assert "--keep-groups" in report["command"] and "--top-k 0.7" in report["command"]
+
+
+def test_the_mean_of_rows_alone_and_nothing_to_hold_out(tmp_path):
+    frame = make_table(24).drop(columns=["grade", "cost"])
+    frame["name"] = np.arange(24) // 2
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    words = ["fit", tmp_path / "data.csv", "--groups", "name", "--target", "state", "--out", tmp_path / "run", *QUICK]
+    result = call(*words, "--method", "erm", "--test-size", "0.5")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert [entry["title"] for entry in report["test"]] == ["ERM"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "too small to hold any rows out" in page and page.count("data:image/png") == 2
+    result = call(*words[:-4], *QUICK, "--force", "--test-size", "0.1")
+    assert result.exit_code == 2 and "no rows in the test split: --test-size 0.1 takes none" in result.stderr
+
+
+REFUSED = [
+    (
+        ["--groups", "colour"],
+        "no group column 'colour'; columns are 'size', 'shape', 'gap', 'stain', 'race' and 4 more",
+    ),
+    (["--groups", "race,"], "--groups must name columns, with commas between them, got 'race,'"),
+    (["--groups", "race,race"], "--groups must name every column once, got 'race,race'"),
+    (["--groups", "race,state"], "--groups and --target must name different columns, got 'state' for both"),
+    (["--groups", "gap"], "group column 'gap' has missing values in 27 rows, the first is row 1"),
+    (["--groups", "race", "--loss", "sonx"], "--loss does not go with --groups; choose by --method, got 'sonx'"),
+    (["--groups", "race", "--min-tpr", "0.5"], "--min-tpr is for TPAUC and does not go with --groups, got 0.5"),
+    (["--groups", "race", "--max-fpr", "0.2"], "--max-fpr is for TPAUC and does not go with --groups, got 0.2"),
+    (["--groups", "race", "--positive", "ill"], "--positive is for TPAUC and does not go with --groups, got 'ill'"),
+    (["--groups", "race", "--batch-size", "9"], "--batch-size does not go with --groups; use --groups-per-batch and"),
+    (["--groups", "race", "--bags", "sex"], "--bags and --groups exclude each other, got 'sex' and 'race'"),
+    (["--groups", "race", "--instances-per-bag", "2"], "--instances-per-bag needs --bags, got 2"),
+    (["--groups", "race", "--method", "sont_att"], "--method must be one of sonx, exponentiated, erm"),
+    (
+        ["--groups", "race", "--task", "ranking"],
+        "--task must be one of auto, classification, regression, got 'ranking'",
+    ),
+    (["--groups", "race", "--model", "tree"], "--model must be one of mlp, linear, got 'tree'"),
+    (["--groups", "race", "--task", "regression"], "target 'state' must hold finite numbers for regression, got '"),
+    (["--groups", "race", "--top-k", "4"], "top_k must be at most the number of groups, 3"),
+    (["--groups", "race", "--top-k", "1.5"], "top_k must be a number in (0, 1), got 1.5"),
+    (["--groups", "race", "--test-size", "1"], "--test-size must be in (0, 1), got 1"),
+    (["--groups", "race", "--test-size", "0.2", "--test", "x.csv"], "--test and --test-size exclude each other"),
+    (["--top-k", "2"], "--top-k needs --groups, got 2.0"),
+    (["--task", "auto"], "--task needs --groups, got 'auto'"),
+    (["--groups", "race", "--keep-groups", "--drop-groups"], "--keep-groups and --drop-groups exclude each other"),
+    (["--drop-groups"], "--drop-groups needs --groups, got True"),
+    (["--keep-groups"], "--keep-groups needs --groups, got True"),
+    (["--method", "erm"], "--method needs --groups, got 'erm'"),
+    (["--method", "best"], "--method needs --bags or --groups, got 'best'"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_refusals(words, message, tmp_path):
+    make_table().to_csv(tmp_path / "data.csv", index=False)
+    result = call("fit", tmp_path / "data.csv", "--target", "state", "--out", tmp_path / "run", *words)
+    assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_targets_are_told_apart():
+    frame = make_table().assign(one=1, flag=lambda table: table["sex"] == 1, few=lambda table: table["grade"] / 2)
+    tasks = {name: find_target(frame, name, "auto", source="t")[0].task for name in ("sex", "flag", "few", "grade")}
+    assert tasks == dict.fromkeys(("sex", "flag", "grade"), "classification") | {"few": "regression"}
+    assert find_target(frame, "grade", "regression", source="t")[0].reason == "as asked for"
+    assert find_target(frame, "flag", "auto", source="t")[0].classes == ("False", "True")
+    with pytest.raises(TableError, match="t: target 'one' must have at least two classes, got one class only: 1"):
+        find_target(frame, "one", "auto", source="t")
+
+
+def test_a_class_that_was_not_in_training(trained, tmp_path):
+    folder, _ = trained
+    frame = make_table()
+    frame.loc[4, "state"] = "dead"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    result = call("evaluate", folder / "state", tmp_path / "new.csv")
+    assert result.exit_code == 2
+    assert "target 'state' must be one of 'ill', 'well', got 'dead' in row 5" in result.stderr
+
+
+def test_names_of_groups():
+    frame = pd.DataFrame({"a,b": ["x", "y"], "a": [1.0, 2.0], "b": [True, False]})
+    assert split_names("a,b", frame, "y") == ["a,b"] and split_names("a, b ", frame.iloc[:, 1:], "y") == ["a", "b"]
+    assert find_groups(frame, ["a", "b"], source="t").tolist() == ["1, True", "2, False"]
+
+
+def test_of_many_groups_the_worst_are_printed():
+    losses = np.arange(50.0)
+    table = group_table(groups=np.arange(50), losses=losses, names=[f"g{k}" for k in range(50)])
+    title, columns, cells = group_rows(GroupEvaluation("SONX", table, 1, 0.5, "R2"))
+    assert title == "Groups by SONX, the worst first (20 of 50)" and columns == ("group", "rows", "share", "loss")
+    assert cells[0] == ("g49", "1", "2.00%", "49.0000") and len(cells) == 20

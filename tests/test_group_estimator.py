@@ -1,0 +1,384 @@
+"""GroupDROClassifier and GroupDRORegressor: scikit-learn's contract, groups as they come, the worst groups."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score, log_loss, make_scorer, r2_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from torch import nn
+
+from moreauc._group_rows import hold_out, name_groups
+from moreauc.data.groups import planted_groups
+from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
+from moreauc.metrics.groups import worst_group_accuracy
+from moreauc.models import MLP
+from moreauc.optim.group_presets import GROUP_METHODS
+from moreauc.samplers.groups import GroupSampler, PlainSampler
+
+KINDS = {"binary": GroupDROClassifier, "multiclass": GroupDROClassifier, "regression": GroupDRORegressor}
+
+
+def quick(kind=GroupDROClassifier, **options):
+    return kind(**{"hidden": (), "epochs": 3, "lr": 0.03, "random_state": 0, **options})
+
+
+def planted(task="binary", **options):
+    settings = {"num_groups": 3, "samples": 300, "minority_share": 0.2, "test_samples": 300}
+    return planted_groups(**{**settings, **options}, task=task)[0]
+
+
+CHECKS = """
+import torch
+from sklearn.utils.estimator_checks import check_estimator
+from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
+
+torch.set_num_threads(1)
+for estimator in (GroupDROClassifier(), GroupDRORegressor()):
+    results = check_estimator(estimator, on_skip=None, on_fail=None)
+    assert len(results) > 45
+    for result in results:
+        assert result["status"] == "passed", (result["check_name"], result["exception"])
+print("all passed")
+"""
+
+
+def test_all_checks_of_scikit_learn_pass():
+    # Its check of array types is skipped unless the variable is set before SciPy is imported: hence the process.
+    environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
+    done = subprocess.run([sys.executable, "-c", CHECKS], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "all passed", done.stderr[-3000:]
+
+
+class TestLearning:
+    @pytest.mark.parametrize("task", KINDS)
+    def test_the_worst_group_does_better_than_by_the_mean_of_rows(self, task):
+        train, _, test = planted_groups(
+            num_groups=4, samples=2000, minority_share=0.08, separation=3.0, task=task, test_samples=4000, seed=1
+        )
+        worst = {}
+        for method in ("sonx", "erm"):
+            estimator = KINDS[task](method=method, epochs=12, lr=0.01, random_state=0)
+            estimator.fit(train.X, train.y, groups=train.groups)
+            worst[method] = estimator.worst_group_score(test.X, test.y, test.groups)
+        assert worst["sonx"] > worst["erm"] + 0.03
+
+    @pytest.mark.parametrize("task", KINDS)
+    @pytest.mark.parametrize("method", GROUP_METHODS)
+    def test_every_method_runs_and_beats_a_constant(self, method, task):
+        X = np.random.default_rng(0).normal(size=(300, 4))
+        y = {"binary": X[:, 0] > 0.3, "multiclass": np.digitize(X[:, 0], [-0.4, 0.4]), "regression": X[:, 0]}[task]
+        estimator = quick(KINDS[task], method=method, epochs=12, lr=0.05).fit(X, y, np.arange(300) % 5)
+        constant = 0.0 if task == "regression" else np.bincount(y).max() / len(y)
+        assert estimator.score(X, y) > constant + 0.2
+        assert (estimator.threshold_ is not None) == (method == "sonx")
+
+    def test_without_groups_all_rows_are_one_group(self):
+        data = planted()
+        alone = quick().fit(data.X, data.y)
+        assert alone.groups_.tolist() == [0] and len(alone.group_table_) == 1 and alone.top_k_ == 1
+        assert np.array_equal(
+            alone.predict_proba(data.X), quick().fit(data.X, data.y, ["a"] * 300).predict_proba(data.X)
+        )
+
+    def test_the_epoch_kept_is_the_best_for_the_worst_groups_held_out(self):
+        data = planted()
+        model = quick(epochs=6, top_k=2).fit(data.X, data.y, data.groups)
+        rows = model.validation_rows_
+        chance = model.predict_proba(data.X[rows])[np.arange(len(rows)), data.y[rows]].astype(float)
+        means = [-np.log(chance)[data.groups[rows] == group].mean() for group in range(3)]
+        assert -np.mean(sorted(means)[1:]) == pytest.approx(model.history_.best_score, rel=1e-4)
+        assert model.history_.best_score == pytest.approx(max(model.history_["score"]))
+        assert model.history_.restored and model.group_table_.worst["loss"] == pytest.approx(max(means), rel=1e-4)
+
+    def test_the_regressor_reports_in_units_of_the_target(self):
+        data = planted("regression")
+        small = quick(GroupDRORegressor, epochs=5).fit(data.X, data.y, data.groups)
+        large = quick(GroupDRORegressor, epochs=5).fit(data.X, 1000.0 + 50.0 * data.y, data.groups)
+        assert large.predict(data.X) == pytest.approx(1000.0 + 50.0 * small.predict(data.X), rel=1e-3)
+        assert large.threshold_ == pytest.approx(2500.0 * small.threshold_, rel=1e-2)
+        table = large.group_score(data.X, 1000.0 + 50.0 * data.y, data.groups)
+        assert table.loss == pytest.approx(2500.0 * small.group_score(data.X, data.y, data.groups).loss, rel=1e-2)
+
+    def test_absolute_errors(self):
+        data = planted("regression")
+        model = quick(GroupDRORegressor, loss="absolute").fit(data.X, 7.0 * data.y, data.groups)
+        errors = np.abs(model.predict(data.X) - 7.0 * data.y)
+        means = sorted((errors[data.groups == group].mean() for group in range(3)), reverse=True)
+        assert model.group_score(data.X, 7.0 * data.y, data.groups).loss == pytest.approx(means)
+        assert model.worst_group_score(data.X, 7.0 * data.y, data.groups) == pytest.approx(-means[0])
+
+
+class TestPredictions:
+    def test_scores_are_those_of_scikit_learn(self):
+        data = planted()
+        model = quick().fit(data.X, data.y, data.groups)
+        assert model.score(data.X, data.y) == accuracy_score(data.y, model.predict(data.X))
+        data = planted("regression")
+        model = quick(GroupDRORegressor).fit(data.X, data.y, data.groups)
+        assert model.score(data.X, data.y) == pytest.approx(r2_score(data.y, model.predict(data.X)))
+
+    @pytest.mark.parametrize(("task", "shape"), [("binary", (300,)), ("multiclass", (300, 3))])
+    def test_classes_probabilities_and_scores_agree(self, task, shape):
+        data = planted(task)
+        names = np.array(["no", "yes", "zest"])[data.y]
+        model = quick().fit(data.X, names, data.groups)
+        chance, scores, predicted = (getattr(model, name)(data.X) for name in METHODS_OF_CLASSES)
+        assert model.classes_.tolist() == sorted(set(names)) and scores.shape == shape
+        assert chance.sum(axis=1) == pytest.approx(np.ones(300), abs=1e-6)
+        assert (model.classes_[chance.argmax(axis=1)] == predicted).all()
+        table = model.group_score(data.X, names, data.groups)
+        whole = (table.loss * table.share).sum()
+        assert whole == pytest.approx(log_loss(names, chance, labels=model.classes_), rel=1e-5)
+        assert (table.auc is not None) == (task == "binary")
+
+    def test_worst_group_score_is_the_lowest_accuracy(self):
+        data = planted()
+        model = quick().fit(data.X, data.y, data.groups)
+        hits = model.predict(data.X) == data.y
+        lowest = min(hits[data.groups == group].mean() for group in range(3))
+        assert model.worst_group_score(data.X, data.y, data.groups) == pytest.approx(lowest)
+        assert model.group_score(data.X, data.y, data.groups).accuracy.min() == pytest.approx(lowest)
+
+    def test_groups_that_are_new_can_be_judged(self):
+        data = planted()
+        model = quick().fit(data.X, data.y, data.groups)
+        table = model.group_score(data.X[:6], data.y[:6], ["new", "new", "other", "new", "other", "other"])
+        assert sorted(table.name) == ["new", "other"] and table.size.tolist() == [3, 3]
+
+
+METHODS_OF_CLASSES = ("predict_proba", "decision_function", "predict")
+
+
+class TestGroups:
+    @pytest.mark.parametrize(
+        ("groups", "names", "codes"),
+        [
+            ([3, 1, 3], [1, 3], [1, 0, 1]),
+            (["b", "a", "b"], ["a", "b"], [1, 0, 1]),
+            (pd.Series(["b", "a", "b"], index=[7, 7, 9]), ["a", "b"], [1, 0, 1]),
+            (pd.Categorical(["b", "a", "b"]), ["a", "b"], [1, 0, 1]),
+            (torch.tensor([5, 2, 2]), [2, 5], [1, 0, 0]),
+            ([1, "a", 1], [1, "a"], [0, 1, 0]),
+            ([("b", 1), ("a", 2), ("b", 1)], ["a, 2", "b, 1"], [1, 0, 1]),
+            (pd.DataFrame({"race": ["x", "x", "y"], "sex": [1.0, 2.0, 1.0]}), ["x, 1", "x, 2", "y, 1"], [0, 1, 2]),
+            (pd.DataFrame({"race": ["x", "y", "x"]}), ["x", "y"], [0, 1, 0]),
+            (np.array([["x", "1"], ["x", "1"], ["y", "1"]]), ["x, 1", "y, 1"], [0, 0, 1]),
+        ],
+    )
+    def test_labels_of_many_kinds(self, groups, names, codes):
+        found = name_groups("test", groups, 3)
+        assert found[0].tolist() == names and found[1].tolist() == codes
+
+    @pytest.mark.parametrize(
+        ("groups", "message"),
+        [
+            ([1, 2], "groups must have as many rows as X, 3, got 2"),
+            (["a", None, "b"], r"groups must have no missing values, got 1, the first in row 1 \(from 0\)"),
+            ([1.0, 2.0, np.nan], "no missing values, got 1, the first in row 2"),
+            ([("a", 1), ("a", None), ("b", 1)], "no missing values, got 1, the first in row 1"),
+            (np.zeros((3, 1, 1)), r"groups must have shape \(n,\) or \(n, columns\), got \(3, 1, 1\)"),
+            (pd.DataFrame(index=range(3)), "groups must have at least one column, got none"),
+            ([{"a": 1}, {}, {}], "groups must be labels that can be keys"),
+            (
+                [("a, b", "c"), ("a", "b, c"), ("d", "e")],
+                "must not be mistaken for one another, got two that read 'a, b, c'",
+            ),
+        ],
+    )
+    def test_bad_labels(self, groups, message):
+        with pytest.raises(ValueError, match=f"^test: .*{message}"):
+            name_groups("test", groups, 3)
+
+    def test_the_hold_out_takes_its_share_of_each_group_spread_over_the_targets(self):
+        random = np.random.RandomState(0)
+        groups = np.repeat([0, 1, 2, 3], [100, 40, 2, 1])
+        targets = random.permutation(len(groups)) % 2
+        train, held = hold_out(groups, targets, 0.25, random)
+        assert sorted([*train, *held]) == list(range(143))
+        assert np.bincount(groups[held]).tolist() == [25, 10]
+        for group in (0, 1):
+            rows = held[groups[held] == group]
+            assert targets[rows].mean() == pytest.approx(targets[groups == group].mean(), abs=1.01 / len(rows))
+        assert np.bincount(groups[hold_out(groups, targets, 0.99, random)[0]]).tolist() == [1, 1, 1, 1]
+
+    def test_a_class_is_never_held_out_as_a_whole(self):
+        X, y = np.arange(40.0)[:, None], np.array([0] * 39 + [1])
+        for seed in range(8):
+            model = quick(validation_fraction=0.9, epochs=1, random_state=seed).fit(X, y)
+            assert 39 not in model.validation_rows_ and len(model.validation_rows_) >= 35
+
+    def test_groups_of_one_row_are_trained_on(self):
+        data = planted()
+        groups = [f"g{number}" if number < 5 else "rest" for number in range(300)]
+        model = quick().fit(data.X, data.y, groups)
+        assert model.groups_.tolist() == ["g0", "g1", "g2", "g3", "g4", "rest"]
+        assert not set(range(5)) & set(model.validation_rows_)
+        assert np.isnan(model.group_table_.loss).sum() == 5
+
+    @pytest.mark.parametrize(("top_k", "expected"), [(1, 1), (3, 3), (0.5, 5), (0.35, 3), (0.01, 1), (np.int64(2), 2)])
+    def test_top_k_is_a_number_or_a_share(self, top_k, expected):
+        data = planted(num_groups=10)
+        model = quick(top_k=top_k, epochs=1).fit(data.X, data.y, data.groups)
+        assert model.top_k_ == expected == model.criterion_.criterion.top_k
+
+    @pytest.mark.parametrize(
+        ("options", "kind", "rows"),
+        [
+            ({}, GroupSampler, 48),
+            ({"groups_per_batch": 2, "samples_per_group": 5}, GroupSampler, 10),
+            ({"method": "erm"}, PlainSampler, 128),
+            ({"method": "erm", "sampler": "groups"}, GroupSampler, 48),
+            ({"sampler": "plain", "groups_per_batch": 5, "samples_per_group": 10}, PlainSampler, 50),
+        ],
+    )
+    def test_batches(self, options, kind, rows):
+        codes = np.repeat([0, 1, 2], 100)
+        sampler = quick(**options)._make_sampler(codes, 3, 0)
+        assert type(sampler) is kind and len(next(iter(sampler))) == rows
+
+    def test_no_plain_batch_has_one_row(self):
+        sampler = quick(method="erm")._make_sampler(np.zeros(257, dtype=np.int64), 1, 0)
+        assert [len(batch) for batch in sampler] == [129, 128]
+
+
+class TestScikitLearn:
+    def test_groups_are_routed(self):
+        data = planted()
+        with config_context(enable_metadata_routing=True):
+            model = quick().set_fit_request(groups=True)
+            given = {"params": {"groups": data.groups}, "cv": 3}
+            assert cross_val_score(model, data.X, data.y, **given).shape == (3,)
+            score = make_scorer(worst_group_accuracy).set_score_request(groups=True)
+            search = GridSearchCV(model, {"top_k": [1, 3], "method": ["sonx", "erm"]}, scoring=score, cv=2)
+            search.fit(data.X, data.y, groups=data.groups)
+        assert search.best_estimator_.groups_.tolist() == [0, 1, 2]
+        assert 0.0 <= search.best_score_ <= 1.0
+
+    @pytest.mark.parametrize("task", KINDS)
+    def test_clone_pickle_and_the_same_seed(self, task):
+        data = planted(task)
+        model = quick(KINDS[task], top_k=2).fit(data.X, data.y, data.groups)
+        expected = model.predict(data.X)
+        assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(data.X), expected)
+        assert np.array_equal(clone(model).fit(data.X, data.y, data.groups).predict(data.X), expected)
+
+    def test_the_global_random_state_is_left_alone(self):
+        data, before = planted(), (torch.get_rng_state(), np.random.get_state()[1].copy())
+        quick().fit(data.X, data.y, data.groups)
+        assert torch.equal(torch.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
+
+    def test_tables_with_texts_and_missing_values(self):
+        data = planted()
+        frame = pd.DataFrame(data.X).add_prefix("x").assign(town=np.where(data.y == 1, "a", "b"))
+        frame.loc[::7, ["x0", "town"]] = None
+        model = quick(epochs=20, lr=0.1).fit(frame, data.y, groups=pd.Series(data.groups))
+        assert model.feature_names_in_.tolist() == list(frame) and model.n_features_in_ == frame.shape[1]
+        assert model.score(frame, data.y) > 0.8
+        with pytest.raises(ValueError, match="X must have at least one row and one column"):
+            model.predict(frame[:0])
+
+    def test_not_fitted(self):
+        with pytest.raises(NotFittedError):
+            quick().predict(np.zeros((2, 2)))
+
+    def test_nothing_is_held_out_where_nothing_can_be(self):
+        data = planted()
+        model = quick(validation_fraction=0.0, patience=1).fit(data.X, data.y, data.groups)
+        assert len(model.validation_rows_) == 0 and model.history_.best_epoch is None
+        assert model.group_table_.size.sum() == 300
+
+    def test_patience(self):
+        data = planted()
+        model = quick(epochs=30, patience=1, lr=1e-12).fit(data.X, data.y, data.groups)
+        assert len(model.history_["loss"]) < 30
+
+
+class TestModules:
+    def test_a_module_is_copied_and_a_function_called(self):
+        data = planted("multiclass")
+        module = nn.Linear(10, 3)
+        before = module.weight.clone()
+        model = quick(module=module).fit(data.X, data.y, data.groups)
+        assert torch.equal(module.weight, before) and not torch.equal(model.module_.weight, before)
+        asked = []
+
+        def make(inputs, outputs):
+            asked.append((inputs, outputs))
+            return MLP(inputs, hidden=(4,), num_outputs=outputs)
+
+        quick(module=make).fit(data.X, data.y, data.groups)
+        assert asked == [(10, 3)]
+
+    def test_several_outputs(self):
+        assert MLP(3, num_outputs=2)(torch.zeros(5, 3)).shape == (5, 2)
+        with pytest.raises(ValueError, match="MLP: num_outputs must be an integer of at least 1, got 0"):
+            MLP(3, num_outputs=0)
+
+    def test_scores_that_are_not_finite(self):
+        data = planted()
+        model = quick().fit(data.X, data.y, data.groups)
+        with torch.no_grad():
+            model.module_.layers[0].weight.fill_(np.nan)
+        with pytest.raises(ValueError, match="the model gave scores that are not finite"):
+            model.predict(data.X)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "best"}, r"method must be one of \['sonx', .*\], got 'best'"),
+        ({"optimizer": "lion"}, "optimizer must be one of"),
+        ({"sampler": "balanced"}, r"sampler must be one of \['auto', 'groups', 'plain'\], got 'balanced'"),
+        ({"sampler": "groups", "method": "erm_reweighted"}, "sampler must not be 'groups' with 'erm_reweighted'"),
+        ({"top_k": 4}, r"top_k must be at most the number of groups, 3, or a share in \(0, 1\), got 4"),
+        ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
+        ({"top_k": 1.0}, r"top_k must be a number in \(0, 1\), got 1.0"),
+        ({"top_k": "all"}, "top_k must be an integer of at least 1, got 'all'"),
+        ({"module": 3}, "module must be None, a module or a function that makes one, got 3"),
+        ({"module": lambda inputs, outputs: 3}, "module must make a torch module, got int"),
+        ({"module": nn.Linear(10, 2)}, r"module must give scores of shape \(1,\) for a row, got"),
+        ({"groups_per_batch": 0}, "groups_per_batch must be an integer of at least 1"),
+        ({"samples_per_group": 1.5}, "samples_per_group must be an integer of at least 1"),
+        ({"validation_fraction": 1.0}, r"validation_fraction must be a number in \[0, 1\)"),
+        ({"device": "abacus"}, "device must be one that torch has here, got 'abacus'"),
+        ({"criterion_options": 3}, "criterion_options must be a dictionary or None, got 3"),
+        ({"criterion_options": {"top_k": 2}}, "criterion_options must not hold 'top_k'"),
+        ({"criterion_options": {"speed": 2}}, "options must be arguments of the loss of 'sonx'"),
+        ({"epochs": 0}, "epochs must be an integer of at least 1"),
+    ],
+)
+def test_bad_arguments(options, message):
+    data = planted()
+    model = quick(**options)
+    with pytest.raises(ValueError, match=message):
+        model.fit(data.X, data.y, data.groups)
+    assert not hasattr(model, "module_")
+
+
+def test_bad_targets():
+    data = planted()
+    for y, message in [
+        (np.zeros(300), "y must hold at least two classes, got one class"),
+        (np.where(data.y == 1, "yes", None), "y must have no missing values|Input contains"),
+        (data.y[:9], "inconsistent numbers of samples"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            quick().fit(data.X, y, data.groups)
+    model = quick().fit(data.X, data.y, data.groups)
+    with pytest.raises(ValueError, match=r"y must hold the classes \[0, 1\], got \[2\]"):
+        model.group_score(data.X, data.y + 1, data.groups)
+    with pytest.raises(ValueError, match="GroupDRORegressor: y must hold numbers"):
+        quick(GroupDRORegressor).fit(data.X, np.where(data.y == 1, "yes", "no"), data.groups)
+    with pytest.raises(ValueError, match="GroupDRORegressor: loss must be 'squared' or 'absolute', got 'cubic'"):
+        quick(GroupDRORegressor, loss="cubic").fit(data.X, data.y, data.groups)
