@@ -382,3 +382,9 @@ def test_bad_targets():
         quick(GroupDRORegressor).fit(data.X, np.where(data.y == 1, "yes", "no"), data.groups)
     with pytest.raises(ValueError, match="GroupDRORegressor: loss must be 'squared' or 'absolute', got 'cubic'"):
         quick(GroupDRORegressor, loss="cubic").fit(data.X, data.y, data.groups)
+
+
+def test_errors_of_the_table_name_the_estimator():
+    table = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=8), "x": range(8)})
+    with pytest.raises(ValueError, match=r"GroupDROClassifier: X must hold columns of numbers.* in column 'when'"):
+        GroupDROClassifier(epochs=1).fit(table, [0, 1] * 4, groups=[0, 0, 1, 1] * 2)

@@ -99,7 +99,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         goal = self._make_goal(classes, values[train])
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
 
-        encoder = TableEncoder(standardize=self.standardize).fit(X, rows=train)
+        encoder = TableEncoder(standardize=self.standardize, owner=type(self).__name__).fit(X, rows=train)
         inputs = torch.from_numpy(encoder.transform(X)).to(self.device)
         targets = torch.from_numpy(goal.targets(values)).to(self.device)
         model = self._make_module(inputs, goal.num_outputs, seeds[0])

@@ -40,6 +40,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         standardize: whether to standardise the numbers.
+        owner: class named in errors.
 
     Attributes:
         kinds_: "numbers" or "levels" for each column.
@@ -61,8 +62,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                [ 0.  ,  0.  ,  0.  ,  1.  ]], dtype=float32)
     """
 
-    def __init__(self, *, standardize: bool = True) -> None:
+    def __init__(self, *, standardize: bool = True, owner: str = "TPAUCClassifier") -> None:
         self.standardize = standardize
+        self.owner = owner
 
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a DataFrame or a 2-d array, and medians, scales and levels of `rows` of it.
@@ -72,7 +74,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             y: not used, as in scikit-learn.
             rows: row numbers that the statistics are taken from; None for all.
         """
-        kinds = _kinds(X)
+        kinds = _kinds(self.owner, X)
         numbers, levels = self._split(X, kinds)
         if rows is not None:
             numbers, levels = numbers[rows], levels[rows]
@@ -109,32 +111,33 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         pairs = [(self.numbers_, numbers), (self.levels_, levels)]
         return [(part, values) for part, values in pairs if part is not None]
 
-    @staticmethod
-    def _split(X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
+    def _split(self, X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
         """Return the numbers as floats, NaN where missing, and the levels as strings, None where missing."""
         if not isinstance(X, pd.DataFrame):
             if "levels" in kinds:
                 raise ValueError(
-                    "TPAUCClassifier: X must be a DataFrame, as in fit, where not all columns are numbers (column "
+                    f"{self.owner}: X must be a DataFrame, as in fit, where not all columns are numbers (column "
                     f"{kinds.index('levels')} is not), got {type(X).__name__}"
                 )
             return X, np.empty((len(X), 0), dtype=object)
         columns = [X.iloc[:, j] for j in range(len(kinds))]
-        numbers = [_numbers(column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"]
-        levels = [_levels(column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
+        numbers = [
+            _numbers(self.owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"
+        ]
+        levels = [_levels(self.owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
         return (
             np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
             np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
         )
 
 
-def _kinds(X: Any) -> list[Kind]:
+def _kinds(owner: str, X: Any) -> list[Kind]:
     if not isinstance(X, pd.DataFrame):
         return ["numbers"] * X.shape[1]
-    return [_kind(X.iloc[:, j]) for j in range(X.shape[1])]
+    return [_kind(owner, X.iloc[:, j]) for j in range(X.shape[1])]
 
 
-def _kind(column: pd.Series) -> Kind:
+def _kind(owner: str, column: pd.Series) -> Kind:
     name, dtype = column.name, column.dtype
     if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
         return "levels"
@@ -150,25 +153,23 @@ def _kind(column: pd.Series) -> Kind:
     else:
         advice = "turn it into one type, numbers or strings, or drop it"
     raise ValueError(
-        f"TPAUCClassifier: X must hold columns of numbers, bools, strings or categories, "
+        f"{owner}: X must hold columns of numbers, bools, strings or categories, "
         f"got {content} in column {name!r}; {advice}"
     )
 
 
-def _numbers(column: pd.Series) -> Array:
-    if _kind(column) == "levels" and not types.is_bool_dtype(column.dtype):
-        raise ValueError(
-            f"TPAUCClassifier: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}"
-        )
+def _numbers(owner: str, column: pd.Series) -> Array:
+    if _kind(owner, column) == "levels" and not types.is_bool_dtype(column.dtype):
+        raise ValueError(f"{owner}: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}")
     values: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isinf(values).any():
-        raise ValueError(f"TPAUCClassifier: X must be finite or missing, got infinity in column {column.name!r}")
+        raise ValueError(f"{owner}: X must be finite or missing, got infinity in column {column.name!r}")
     return values
 
 
-def _levels(column: pd.Series) -> Array:
+def _levels(owner: str, column: pd.Series) -> Array:
     """Return strings that depend on the value only: 1 and 1.0 are one level, whatever the rest of the column is."""
-    _kind(column)  # dates and the like are refused, not taken for unknown levels
+    _kind(owner, column)  # dates and the like are refused, not taken for unknown levels
     codes, values = pd.factorize(column)
     names = np.array([*(_level_name(value) for value in values), None], dtype=object)
     levels: Array = names[codes]  # -1, missing, is the last

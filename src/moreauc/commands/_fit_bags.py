@@ -77,7 +77,7 @@ def fit_bags(request: BagRequest) -> None:
     with run_folder(request.out, force=request.force, with_model=True) as folder:
         counts = len(split.train.names), len(split.test.names)
         _LOGGER.info("%s: %d bags to train on, %d to test on", request.data, *counts)
-        encoder = TableEncoder().fit(split.train.features)
+        encoder = TableEncoder(owner="fit").fit(split.train.features)
         train, test = split.train.encode(encoder), split.test.encode(encoder)
         models: dict[str, Any] = {}
         evaluations: list[Evaluation] = []
