@@ -457,3 +457,8 @@ def test_plot_of_bad_input_draws_nothing(losses, options, match):
     with pytest.raises(ValueError, match=f"plot_groups: {match}"):
         plot_groups(losses, **options, ax=axes)
     assert not axes.lines and not axes.texts
+
+
+def test_numbers_of_persons_are_not_taken_for_groups():
+    with pytest.raises(ValueError, match="numbered from 0, or num_groups be given, got an id of 1000000000"):
+        group_values([1.0, 2.0], [0, 10**9])

@@ -32,7 +32,8 @@ def small(monkeypatch):
 def test_every_method_tries_as_many_settings(method):
     every = settings(method, 8)
     assert len(every) == 8 == len({json.dumps(setting) for setting in every})
-    assert {setting["sampler"] for setting in every} == {"groups", "plain"}
+    samplers = {setting["sampler"] for setting in every}
+    assert samplers == ({"plain"} if method == "erm" else {"groups", "plain"})
     assert settings(method, 3) == every[:3]
 
 
@@ -43,6 +44,10 @@ def test_presets_refuse_what_they_do_not_know():
         make_group_criterion("erm", [0, 1], num_groups=2, gamma=0.1)
     with pytest.raises(ValueError, match="group"):
         make_group_criterion("sonx", [0, 2], num_groups=3)  # group 1 has no row
+    with pytest.raises(ValueError, match="make_group_criterion: groups must hold integers"):
+        make_group_criterion("cvar", ["a", "b"], num_groups=2)
+    matrix = np.array([[1.0, 0.0], [1.0, 1.0]])
+    assert all(make_group_criterion(name, matrix, num_groups=2) is not None for name in GROUP_METHODS)
     with pytest.raises(ValueError, match="top_k"):
         make_group_criterion("sonx", [0, 1], num_groups=2, top_k=3)
 

@@ -12,6 +12,8 @@ from moreauc._checks import check_count
 
 Numbers = NDArray[np.int64]
 
+_MOST_UNNUMBERED = 1_000_000  # groups that ids alone may imply, unless there are many rows: more are numbers of persons
+
 
 class Members(NamedTuple):
     """Entries of a checked data set, in the order of its rows; a row of several groups has one for each.
@@ -57,6 +59,8 @@ def check_groups(owner: str, groups: Any, num_groups: Any = None) -> Members:
     if low < 0 or high >= count:
         allowed = "be at least 0" if num_groups is None else f"lie in [0, {count})"
         raise ValueError(f"{owner}: groups must {allowed}, got {low if low < 0 else high}")
+    if num_groups is None and count > max(_MOST_UNNUMBERED, 100 * len(array)):
+        raise ValueError(f"{owner}: groups must be numbered from 0, or num_groups be given, got an id of {high}")
     return Members(np.arange(len(array)), array.astype(np.int64), len(array), count)
 
 

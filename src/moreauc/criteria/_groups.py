@@ -41,7 +41,13 @@ def check_losses(owner: str, losses: Tensor, groups: Tensor, num_groups: int, de
     check_floating(owner, "losses", losses)
     check_shape(owner, "losses", losses, [("B",)])
     check_device(owner, "losses", losses, device)
-    found: Tensor = torch.as_tensor(groups)
+    try:
+        found: Tensor = torch.as_tensor(groups)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(groups).__name__
+        raise ValueError(
+            f"{owner}: groups must be a tensor of ids or memberships, got a {kind} of other things"
+        ) from error
     check_shape(owner, "groups", found, [tuple(losses.shape), (len(losses), num_groups)])
     found = found.to(device)
     if found.ndim == 2:

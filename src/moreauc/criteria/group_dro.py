@@ -26,7 +26,9 @@ class GroupDROLoss(Criterion):
 
     with :math:`L_k` the mean loss of group :math:`k`; minimised over :math:`s` it is the mean of the :math:`K` largest
     (appendix on group distributionally robust optimisation). `top_k=1` is the worst group, `top_k=num_groups` the mean
-    of all groups. In training mode a call is one iteration of SONX over the groups :math:`B` present in the batch, with
+    of all groups (where the threshold lies below all losses, as it does at the start if none is negative).
+
+    In training mode a call is one iteration of SONX over the groups :math:`B` present in the batch, with
     :math:`L_k(w; B)` the mean over the samples of group :math:`k` in it:
 
     .. math::
@@ -170,8 +172,8 @@ class GroupDROLoss(Criterion):
                 used, (threshold, share) = new, self._best_threshold(batch, new)
             excess = used.squeeze(1) - threshold
             value = threshold + factor * torch.relu(excess).mean()
-            slope = ((excess > 0) + share * (excess == 0)) * factor  # d f / d u; d f / d s is 1 minus this
-            slope = slope.to(row.dtype)
+            above, tied = (excess > 0).to(row.dtype), (excess == 0).to(row.dtype)
+            slope = (above + share * tied) * factor  # d f / d u; d f / d s is 1 minus this
             gradient = batch.pull(slope / len(slope), len(losses)).to(losses.dtype)
             moved = threshold
             if not isinstance(self.threshold_lr, str):

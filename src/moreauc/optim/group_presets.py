@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from moreauc._group_input import check_groups
 from moreauc.criteria.group_dro import GroupDROLoss
 from moreauc.criteria.group_erm import GroupERMLoss
 from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
@@ -98,11 +99,11 @@ def make_group_criterion(
     if name not in GROUP_METHODS:
         raise ValueError(f"make_group_criterion: name must be one of {list(GROUP_METHODS)}, got {name!r}")
     preset = GROUP_METHODS[name]
-    rows = torch.as_tensor(np.asarray(groups) if not isinstance(groups, Tensor) else groups)
-    sizes = rows.sum(0) if rows.ndim == 2 else torch.bincount(rows.long().clamp_min(0), minlength=num_groups)
+    members = check_groups("make_group_criterion", groups, num_groups)
     try:
-        known = (num_groups, top_k, sizes[:num_groups].tolist(), len(rows))
+        known = (num_groups, top_k, members.sizes().tolist(), members.num_rows)
         inner = preset.build(*known, **{**preset.options, **options})
     except TypeError as error:
         raise ValueError(f"make_group_criterion: options must be arguments of the loss of {name!r}: {error}") from error
+    rows = groups if isinstance(groups, Tensor) else torch.from_numpy(np.array(groups))  # a copy: it may be read-only
     return GroupedLoss(inner, rows, loss=loss)

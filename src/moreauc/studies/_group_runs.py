@@ -25,7 +25,7 @@ from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.train import fit, predict_scores
 
 GroupSet = Literal["planted", "adult", "compas"]
-RATES = (0.01, 0.03, 0.003, 0.001)
+RATES = (0.01, 0.03, 0.003, 0.001, 0.02, 0.005, 0.0003, 0.1)
 SAMPLERS = ("groups", "plain")
 SETTINGS = 8
 HIDDEN, EPOCHS, GROUPS_PER_BATCH, SAMPLES_PER_GROUP = (32,), 30, 8, 16
@@ -42,13 +42,17 @@ class Parts:
 
 
 def settings(method: str, number: int) -> list[dict[str, Any]]:
-    """Return the first `number` of 8 settings: both samplers, with two values of a method's option or more rates."""
-    grid = GROUP_METHODS[method].grid
-    option, values = next(iter(grid.items()), ("", ()))
-    rates = RATES[: SETTINGS // (2 * max(len(values), 1))]
+    """Return the first `number` of 8 settings.
+
+    Step sizes, both samplers, and two values of a method's option where it has one. ERM takes plain batches only: with
+    group-balanced ones it is the method of equal group weights.
+    """
+    option, values = next(iter(GROUP_METHODS[method].grid.items()), ("", ("",)))
+    samplers = ("plain",) if method == "erm" else SAMPLERS
+    rates = RATES[: SETTINGS // (len(samplers) * len(values))]
     every = [
         {"lr": rate, "sampler": sampler, **({option: value} if option else {})}
-        for value, rate, sampler in product(values or ("",), rates, SAMPLERS)
+        for value, rate, sampler in product(values, rates, samplers)
     ]
     return every[:number]
 
@@ -98,7 +102,9 @@ def _train(
     """Return the model of the best epoch, and minus its loss of the K worst validation groups; None if it diverged."""
     train, validation = parts.train, parts.validation
     options = {key: value for key, value in setting.items() if key not in ("lr", "sampler")}
-    criterion = make_group_criterion(method, train.groups, num_groups=train.num_groups, top_k=top_k, **options)
+    # weights on top of balanced batches would count small groups twice
+    loss = "erm" if method == "erm_reweighted" and setting["sampler"] == "groups" else method
+    criterion = make_group_criterion(loss, train.groups, num_groups=train.num_groups, top_k=top_k, **options)
     size = GROUPS_PER_BATCH * SAMPLES_PER_GROUP
     sampler: PlainSampler | GroupSampler = PlainSampler(len(train), batch_size=size, seed=seed)
     if setting["sampler"] == "groups":
