@@ -50,7 +50,7 @@ def test_a_preset_gives_a_loss_that_takes_a_step(name):
     labels = torch.tensor([0, 1, 0, 1])
     criterion = make_bag_criterion(name, labels, min_tpr=0.0, max_fpr=1.0)
     assert criterion.pooling.name == BAG_METHODS[name].pooling
-    assert hasattr(criterion, "table_v") == BAG_METHODS[name].tracked
+    assert hasattr(criterion, "table_v") == name.startswith(("sont", "midam"))
     shape = (8, 2) if criterion.pooling.columns == 2 else (8,)
     instances = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
     criterion(instances, torch.arange(8) % 4, labels, torch.arange(4)).backward()

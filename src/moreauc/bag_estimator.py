@@ -19,7 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
-from moreauc._checks import check_count, check_real, floor_count
+from moreauc._checks import check_count, check_real
+from moreauc._hold_out import hold_out
 from moreauc._operating_point import choose_threshold, fit_platt
 from moreauc.data import BagBatches, Bags, WholeBags, bag_scores, instance_outputs
 from moreauc.data.mil import instance_moments
@@ -36,7 +37,6 @@ __all__ = ["InstanceScores", "MultiInstanceClassifier"]
 Array = NDArray[Any]
 
 _OWNER = "MultiInstanceClassifier"
-_SMALLEST_PART = 2  # bags of each class that the hold-out and the rest must have
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,9 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         source, form = as_bags(_OWNER, bags)
         classes, positive_label, positive = self._check_target(bags, y)
         random = check_random_state(self.random_state)
-        train, held = self._split(positive, random)
+        train, held = hold_out(
+            positive, random, fraction=self.validation_fraction, min_tpr=self.min_tpr, max_fpr=self.max_fpr
+        )
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=4)]
 
         labels = torch.from_numpy(positive.astype(np.int64))
@@ -367,20 +369,6 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         if label not in classes.tolist():
             raise ValueError(f"{_OWNER}: positive_label must be one of {classes.tolist()}, got {label!r}")
         return classes, label, values == label
-
-    def _split(self, positive: Array, random: np.random.RandomState) -> tuple[Array, Array]:
-        """Return numbers of the bags to train on and of the hold-out, which is empty where it cannot be had."""
-        train: list[Array] = []
-        held: list[Array] = []
-        for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
-            order = random.permutation(rows)
-            number = round(len(rows) * self.validation_fraction)
-            held.append(order[:number])
-            train.append(order[number:])
-        pairs = floor_count(len(held[0]), 1.0 - self.min_tpr) * floor_count(len(held[1]), self.max_fpr)
-        if min(map(len, train + held)) < _SMALLEST_PART or not pairs:
-            return np.arange(len(positive)), np.arange(0)
-        return np.sort(np.concatenate(train)), np.sort(np.concatenate(held))
 
     def _make_criterion(self, labels: Tensor) -> Any:
         options = dict(self.criterion_options or {})

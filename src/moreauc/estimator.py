@@ -18,7 +18,8 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, RandomSampler
 
-from moreauc._checks import check_count, check_real, floor_count
+from moreauc._checks import check_count, check_real
+from moreauc._hold_out import hold_out
 from moreauc._operating_point import choose_threshold, fit_platt
 from moreauc._tabular import TableEncoder
 from moreauc.criteria import CrossEntropyLoss
@@ -35,7 +36,6 @@ __all__ = ["TPAUCClassifier"]
 Array = NDArray[Any]
 
 _OWNER = "TPAUCClassifier"
-_SMALLEST_PART = 2  # rows of each class that the hold-out and the rest must have
 _CHUNK = 4096  # rows scored at once
 
 
@@ -174,7 +174,9 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X = self._check_table(X, reset=True)
         classes, positive_label, positive = self._check_target(X, y)
         random = check_random_state(self.random_state)
-        train, held = self._split(positive, random)
+        train, held = hold_out(
+            positive, random, fraction=self.validation_fraction, min_tpr=self.min_tpr, max_fpr=self.max_fpr
+        )
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
 
         preprocessor = TableEncoder(standardize=self.standardize).fit(X, rows=train)
@@ -314,20 +316,6 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if label not in classes.tolist():
             raise ValueError(f"{_OWNER}: positive_label must be one of {classes.tolist()}, got {label!r}")
         return classes, label, values == label
-
-    def _split(self, positive: Array, random: np.random.RandomState) -> tuple[Array, Array]:
-        """Return row numbers of the training part and of the hold-out, which is empty where it cannot be had."""
-        train: list[Array] = []
-        held: list[Array] = []
-        for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
-            order = random.permutation(rows)
-            number = round(len(rows) * self.validation_fraction)
-            held.append(order[:number])
-            train.append(order[number:])
-        pairs = floor_count(len(held[0]), 1.0 - self.min_tpr) * floor_count(len(held[1]), self.max_fpr)
-        if min(map(len, train + held)) < _SMALLEST_PART or not pairs:
-            return np.arange(len(positive)), np.arange(0)
-        return np.sort(np.concatenate(train)), np.sort(np.concatenate(held))
 
     def _make_module(self, num_inputs: int, seed: int) -> nn.Module:
         if isinstance(self.module, nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -131,7 +131,8 @@ def bags(
     from moreauc.studies import BagStudy
 
     chosen = None if methods is None else tuple(methods.split(","))
-    plan = BagStudy(name, seeds, trials, epochs, methods=chosen, folder=data, jobs=jobs)  # type: ignore[arg-type]
+    known = cast(Any, name)  # the study says which there are
+    plan = BagStudy(known, seeds, trials, epochs, methods=chosen, folder=data, jobs=jobs)
     if not report_only:
         _with_bar("run", lambda show: plan.run(out, progress=show))
     _show(plan.report(out), out)
@@ -165,7 +166,8 @@ def groups(
         _show(_with_bar("run", lambda show: whole.report(out, progress=show)), out)
         return
     number = seeds or (10 if name == "planted" else 5)
-    plan = GroupStudy(name, number, trials, epochs, folder=data, jobs=jobs)  # type: ignore[arg-type]
+    known = cast(Any, name)  # the study says which there are
+    plan = GroupStudy(known, number, trials, epochs, folder=data, jobs=jobs)
     if not report_only:
         _with_bar("run", lambda show: plan.run(out, progress=show))
     _show(plan.report(out), out)

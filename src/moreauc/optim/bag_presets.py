@@ -33,7 +33,6 @@ class BagPreset:
         build: makes the loss from the labels of the bags and keyword arguments.
         options: keyword arguments of the loss.
         regional: whether the loss depends on the region (`min_tpr`, `max_fpr`).
-        tracked: whether rows track the bags; otherwise the sampled instances are pooled as if they were all.
         proximal: weight of the pull towards a reference point (AUC-M; see :class:`~moreauc.optim.ProximalPoint`).
         grid: options worth tuning, with the values to try; the first of each is the default.
     """
@@ -43,7 +42,6 @@ class BagPreset:
     build: Callable[..., Criterion]
     options: Mapping[str, Any] = field(default_factory=dict)
     regional: bool = False
-    tracked: bool = False
     proximal: float = 0.0
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -67,12 +65,12 @@ _MIDAM_GRID = {"link": _LINKS, "dual_lr": (1.0, 0.1)}
 
 
 def _sont(title: str, pooling: PoolingName) -> BagPreset:
-    return BagPreset(title, pooling, MultiInstanceTPAUCLoss, _SONT, regional=True, tracked=True, grid=_SONT_GRID)
+    return BagPreset(title, pooling, MultiInstanceTPAUCLoss, _SONT, regional=True, grid=_SONT_GRID)
 
 
 def _midam(title: str, pooling: PoolingName) -> BagPreset:
     options = {**_TRACKED, "dual_lr": 1.0, "margin": 1.0}
-    return BagPreset(title, pooling, MIDAMLoss, options, tracked=True, proximal=2e-3, grid=_MIDAM_GRID)
+    return BagPreset(title, pooling, MIDAMLoss, options, proximal=2e-3, grid=_MIDAM_GRID)
 
 
 BAG_METHODS: Mapping[str, BagPreset] = {
