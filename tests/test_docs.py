@@ -221,7 +221,7 @@ def test_the_tables_of_bags_are_those_of_the_reports():
     assert max(main, key=lambda cell: cell["mean"])["method"] == "auc_m_att"
     assert max(cell["mean"] for cell in main) - min(cell["mean"] for cell in main) < 0.08
     assert min(cell["std"] for cell in main) > 0.04
-    assert all(means[name] - means[f"{name}_literal"] > 0.2 for name in ("sont_mean", "sont_smx", "sont_att"))
+    assert all(means[name] - means[f"{name}_literal"] > 0.19 for name in ("sont_mean", "sont_smx", "sont_att"))
     bags = read("benchmarks/reports/bags.json")
     assert all(row["met"] for row in bags["targets"])
     assert max(row["difference to memory, one piece"] for row in bags["scores"]) < 1e-12
