@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from moreauc.cli import app
+from moreauc.commands._fit_groups import GroupSplit
 from moreauc.commands._group_evaluation import GroupEvaluation, group_rows
-from moreauc.commands._group_table import find_groups, find_target, split_names
+from moreauc.commands._group_table import GroupRows, find_groups, find_target, split_names
 from moreauc.commands._saved import SavedGroupModel, load_model
 from moreauc.data.tables import TableError
 from moreauc.metrics.group_table import group_table
@@ -93,7 +95,9 @@ class TestRun:
         assert first["gap_loss"] == pytest.approx(losses[0] - losses[-1], rel=1e-3)
         assert ("worst_accuracy" in first) == (target != "cost") and ("R2" in first) == (target == "cost")
         assert report["settings"]["top_k"] == 2 and report["threshold"] is not None
+        assert data["untested"] == {"note": None, "groups": []}
         page = (folder / target / "report.html").read_text()
+        assert "not tested" not in page and "not tested" not in trained[1][target].stdout
         for heading in ("Result", "Groups", "Training", "Data", "Settings"):
             assert f"<h2>{heading}</h2>" in page
         assert page.count("data:image/png") == 3 and "loss by ERM" in page and "not learnt from" in page
@@ -171,6 +175,53 @@ def test_the_mean_of_rows_alone_and_nothing_to_hold_out(tmp_path):
     assert result.exit_code == 2 and "no rows in the test split: --test-size 0.1 takes none" in result.stderr
 
 
+@pytest.fixture
+def rare(tmp_path):
+    """A table with two groups of too few rows, and how to fit it."""
+    frame = make_table().drop(columns=["grade", "cost"])
+    frame.loc[[3, 8], "race"] = "tiny <a>"
+    frame.loc[100, "race"] = "alone"
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    out = ["--target", "state", "--drop", "sex", "--out", tmp_path / "run"]
+    return frame, ["fit", tmp_path / "data.csv", "--groups", "race", *out, *QUICK]
+
+
+def check_note(result, folder, text, groups):
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-2] == text
+    data = json.loads((folder / "report.json").read_text())["data"]
+    assert data["untested"] == {"note": text, "groups": [{"name": name, "rows": rows} for name, rows in groups]}
+    assert html.escape(text) in (folder / "report.html").read_text()
+    assert text in (folder / "log.txt").read_text()
+
+
+def test_groups_too_small_to_be_tested_are_named(rare, tmp_path):
+    text = (
+        "2 of 5 groups have too few rows to spare any for the test part, so they were trained on but not tested: "
+        "alone (1 row), tiny <a> (2 rows)."
+    )
+    check_note(call(*rare[1], "--test-size", "0.2"), tmp_path / "run", text, [("alone", 1), ("tiny <a>", 2)])
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert {row["name"] for row in report["test"][0]["groups"]} == {"x", "y", "z"}
+    assert (report["data"]["training"]["groups"], report["data"]["test"]["groups"]) == (5, 3)
+
+
+def test_groups_that_another_table_has_not_are_named(rare, tmp_path):
+    frame, words = rare
+    frame[frame["race"] != "tiny <a>"].to_csv(tmp_path / "other.csv", index=False)
+    text = "1 of 5 groups has no rows in other.csv, so it was trained on but not tested: tiny <a> (2 rows)."
+    check_note(call(*words, "--test", tmp_path / "other.csv"), tmp_path / "run", text, [("tiny <a>", 2)])
+
+
+def test_of_many_groups_that_are_not_tested_some_are_named():
+    groups = np.array(["large"] * 6 + [f"g{number:02}" for number in range(30)], dtype=object)
+    rows = GroupRows(pd.DataFrame({"x": range(36)}), np.zeros(36), groups)
+    split = GroupSplit(rows.part(np.arange(2, 36)), rows.part(np.arange(2)), {}, None, ("name",))
+    assert split.untested == {f"g{number:02}": 1 for number in range(30)}
+    assert split.note.startswith("30 of 31 groups have too few rows") and split.note.count("(1 row)") == 20
+    assert split.note.endswith("g19 (1 row) and 10 more, which report.json names.")
+
+
 REFUSED = [
     (
         ["--groups", "colour"],
@@ -195,7 +246,7 @@ REFUSED = [
     (["--groups", "race", "--model", "tree"], "--model must be one of mlp, linear, got 'tree'"),
     (["--groups", "race", "--task", "regression"], "target 'state' must hold finite numbers for regression, got '"),
     (["--groups", "race", "--top-k", "4"], "top_k must be at most the number of groups, 3"),
-    (["--groups", "race", "--top-k", "1.5"], "top_k must be a number in (0, 1), got 1.5"),
+    (["--groups", "race", "--top-k", "1.5"], "top_k must be an integer of at least 1, or a share in (0, 1), got 1.5"),
     (["--groups", "race", "--test-size", "1"], "--test-size must be in (0, 1), got 1"),
     (["--groups", "race", "--test-size", "0.2", "--test", "x.csv"], "--test and --test-size exclude each other"),
     (["--top-k", "2"], "--top-k needs --groups, got 2.0"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import pickle
+import pydoc
+import re
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -18,9 +23,9 @@ from sklearn.metrics import accuracy_score, log_loss, make_scorer, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from torch import nn
 
-from moreauc._group_rows import hold_out, name_groups
+from moreauc._group_rows import hold_out, name_groups, plain_batches
 from moreauc.data.groups import planted_groups
-from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
+from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor, GroupsWarning
 from moreauc.metrics.groups import worst_group_accuracy
 from moreauc.models import MLP
 from moreauc.optim.group_presets import GROUP_METHODS
@@ -85,11 +90,27 @@ class TestLearning:
 
     def test_without_groups_all_rows_are_one_group(self):
         data = planted()
-        alone = quick().fit(data.X, data.y)
+        with pytest.warns(GroupsWarning):
+            alone = quick().fit(data.X, data.y)
         assert alone.groups_.tolist() == [0] and len(alone.group_table_) == 1 and alone.top_k_ == 1
         assert np.array_equal(
             alone.predict_proba(data.X), quick().fit(data.X, data.y, ["a"] * 300).predict_proba(data.X)
         )
+
+    @pytest.mark.parametrize("kind", [GroupDROClassifier, GroupDRORegressor])
+    def test_a_warning_says_that_no_groups_came(self, kind):
+        data = planted()
+        text = rf"^{kind.__name__}: no groups were given to fit.*pass groups=.*metadata routing \(set_fit_request\("
+        with pytest.warns(UserWarning, match=text) as caught:
+            quick(kind, epochs=1).fit(data.X, data.y)
+        assert [(entry.category, entry.filename) for entry in caught] == [(GroupsWarning, __file__)]
+        model = quick(kind)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            quick(kind, epochs=1).fit(data.X, data.y, groups=["all"] * len(data.y))  # meant: no warning
+            with pytest.raises(GroupsWarning):
+                model.fit(data.X, data.y)
+        assert not hasattr(model, "module_")
 
     def test_the_epoch_kept_is_the_best_for_the_worst_groups_held_out(self):
         data = planted()
@@ -160,6 +181,9 @@ class TestPredictions:
 METHODS_OF_CLASSES = ("predict_proba", "decision_function", "predict")
 
 
+TOP_KS = [(1, 1), (3, 3), (0.5, 5), (0.35, 3), (0.01, 1), (np.int64(2), 2), (np.uint8(2), 2), (np.float32(0.5), 5)]
+
+
 class TestGroups:
     @pytest.mark.parametrize(
         ("groups", "names", "codes"),
@@ -215,7 +239,7 @@ class TestGroups:
     def test_a_class_is_never_held_out_as_a_whole(self):
         X, y = np.arange(40.0)[:, None], np.array([0] * 39 + [1])
         for seed in range(8):
-            model = quick(validation_fraction=0.9, epochs=1, random_state=seed).fit(X, y)
+            model = quick(validation_fraction=0.9, epochs=1, random_state=seed).fit(X, y, [0] * 40)
             assert 39 not in model.validation_rows_ and len(model.validation_rows_) >= 35
 
     def test_groups_of_one_row_are_trained_on(self):
@@ -226,7 +250,7 @@ class TestGroups:
         assert not set(range(5)) & set(model.validation_rows_)
         assert np.isnan(model.group_table_.loss).sum() == 5
 
-    @pytest.mark.parametrize(("top_k", "expected"), [(1, 1), (3, 3), (0.5, 5), (0.35, 3), (0.01, 1), (np.int64(2), 2)])
+    @pytest.mark.parametrize(("top_k", "expected"), TOP_KS)
     def test_top_k_is_a_number_or_a_share(self, top_k, expected):
         data = planted(num_groups=10)
         model = quick(top_k=top_k, epochs=1).fit(data.X, data.y, data.groups)
@@ -244,12 +268,46 @@ class TestGroups:
     )
     def test_batches(self, options, kind, rows):
         codes = np.repeat([0, 1, 2], 100)
-        sampler = quick(**options)._make_sampler(codes, 3, 0)
+        sampler = quick(**options)._make_sampler(codes, nn.Linear(2, 1), 0)
         assert type(sampler) is kind and len(next(iter(sampler))) == rows
 
     def test_no_plain_batch_has_one_row(self):
-        sampler = quick(method="erm")._make_sampler(np.zeros(257, dtype=np.int64), 1, 0)
+        sampler = quick(method="erm")._make_sampler(np.zeros(257, dtype=np.int64), nn.Linear(2, 1), 0)
         assert [len(batch) for batch in sampler] == [129, 128]
+
+    @pytest.mark.parametrize("size", range(1, 8))
+    @pytest.mark.parametrize("rows", [1, 2, 3, 5, 7, 12, 13, 21, 31, 43, 61, 421])
+    def test_no_size_leaves_one_row_for_the_last_plain_batch(self, rows, size):
+        lengths = [len(batch) for batch in plain_batches(rows, size, 0)]
+        assert sum(lengths) == rows
+        if 1 in (rows, size):
+            assert set(lengths) == {1 if size == 1 else rows}  # as asked for, or all there is
+        else:
+            assert min(lengths) > 1
+        if rows % size != 1:
+            assert lengths == [len(batch) for batch in PlainSampler(rows, batch_size=size)]
+
+    @pytest.mark.parametrize(
+        ("options", "rows"),
+        [
+            ({"method": "erm", "groups_per_batch": 2, "samples_per_group": 1}, 7),
+            ({"method": "erm", "groups_per_batch": 2, "samples_per_group": 2}, 21),
+            ({"method": "sonx", "groups_per_batch": 1, "samples_per_group": 4}, 21),
+            ({"method": "exponentiated", "groups_per_batch": 1, "samples_per_group": 4}, 21),
+        ],
+    )
+    def test_a_batch_norm_never_gets_one_row(self, options, rows):
+        X, y = np.random.default_rng(0).normal(size=(rows, 2)), np.arange(rows) % 2
+        module = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
+        groups = [0] * (rows - 2) + [1, 2]  # two groups of one row
+        model = quick(module=module, epochs=2, validation_fraction=0.0, **options).fit(X, y, groups)
+        assert len(model.history_["loss"]) == 2
+
+    def test_one_group_of_one_row_is_a_batch_where_no_batch_norm_minds(self):
+        codes = np.array([0, 0, 0, 1])
+        for module, number in ((nn.Linear(2, 1), 1), (nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), 2)):
+            sampler = quick(groups_per_batch=1, samples_per_group=2)._make_sampler(codes, module, 0)
+            assert sampler.groups_per_batch == number
 
 
 class TestScikitLearn:
@@ -342,9 +400,13 @@ class TestModules:
         ({"sampler": "balanced"}, r"sampler must be one of \['auto', 'groups', 'plain'\], got 'balanced'"),
         ({"sampler": "groups", "method": "erm_reweighted"}, "sampler must not be 'groups' with 'erm_reweighted'"),
         ({"top_k": 4}, r"top_k must be at most the number of groups, 3, or a share in \(0, 1\), got 4"),
-        ({"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
-        ({"top_k": 1.0}, r"top_k must be a number in \(0, 1\), got 1.0"),
-        ({"top_k": "all"}, "top_k must be an integer of at least 1, got 'all'"),
+        *(
+            ({"top_k": top_k}, rf"top_k must be an integer of at least 1, or a share in \(0, 1\), got {found}$")
+            for top_k, found in [
+                *((0, "0"), (-2, "-2"), (0.0, "0.0"), (1.0, "1.0"), (2.0, "2.0"), (np.float64(2.0), r".*2\.0.*")),
+                *((np.nan, "nan"), ("all", "'all'"), (True, "True"), (None, "None")),
+            ]
+        ),
         ({"module": 3}, "module must be None, a module or a function that makes one, got 3"),
         ({"module": lambda inputs, outputs: 3}, "module must make a torch module, got int"),
         ({"module": nn.Linear(10, 2)}, r"module must give scores of shape \(1,\) for a row, got"),
@@ -382,6 +444,26 @@ def test_bad_targets():
         quick(GroupDRORegressor).fit(data.X, np.where(data.y == 1, "yes", "no"), data.groups)
     with pytest.raises(ValueError, match="GroupDRORegressor: loss must be 'squared' or 'absolute', got 'cubic'"):
         quick(GroupDRORegressor, loss="cubic").fit(data.X, data.y, data.groups)
+
+
+@pytest.mark.parametrize("kind", [GroupDROClassifier, GroupDRORegressor])
+def test_help_tells_of_every_argument_and_attribute(kind):
+    text = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+    data = planted()
+    model = quick(kind, epochs=1).fit(pd.DataFrame(data.X).add_prefix("x"), data.y, data.groups)
+    found = [*model.get_params(), *(name for name in vars(model) if name.endswith("_"))]
+    assert len(found) > 28
+    for name in found:
+        assert len(re.findall(rf"^ \|      {name}: ", text, flags=re.MULTILINE)) == 1, name
+    assert text.index("Example:") < text.index("     method: ") < text.index("Methods")
+
+
+def test_what_the_estimators_share_is_said_once():
+    source = ast.parse(inspect.getsource(sys.modules[GroupDROClassifier.__module__]))
+    texts = [ast.get_docstring(node) for node in source.body if isinstance(node, ast.ClassDef)]
+    shared = list(inspect.signature(GroupDROClassifier).parameters)
+    assert len(texts) == 2 and len(shared) == 18
+    assert not [name for name in shared for text in texts if f"\n    {name}: " in text]
 
 
 def test_errors_of_the_table_name_the_estimator():

@@ -117,6 +117,28 @@ def test_groups_without_samples_are_left_out(kind):
         assert getattr(metrics, name)(*inputs, spread, num_groups=12, **options) == want
 
 
+@every_kind
+def test_top_k_is_an_integer_also_of_numpy_and_no_float(kind):
+    data = make(0)
+    arguments, _, (_, some, _) = FAMILY[kind]
+    score, inputs = getattr(metrics, some), [data[name] for name in arguments]
+    want = score(*inputs, data["groups"], top_k=2)
+    for top_k in (np.int64(2), np.uint8(2)):
+        assert score(*inputs, data["groups"], top_k=top_k) == want
+        assert len(group_table(groups=data["groups"], losses=data["losses"]).top_k(top_k)) == 2
+    nowhere = [[False]] * len(data["groups"])
+    for groups in (data["groups"], nowhere):  # also where there is nothing to choose from
+        with pytest.raises(ValueError, match=rf"^{some}: top_k must be an integer of at least 1, got 2\.0$"):
+            score(*inputs, groups, top_k=2.0)
+    with pytest.raises(ValueError, match=r"^GroupTable.top_k: k must be an integer of at least 1, got 2\.0$"):
+        group_table(groups=data["groups"], losses=data["losses"]).top_k(2.0)
+
+
+def test_all_scores_of_groups_go_through_one_body():
+    names = [name for _, _, entries in FAMILY.values() for name in entries]
+    assert len(names) == 9 and all("score_groups" in getattr(metrics, name).__code__.co_names for name in names)
+
+
 def test_values_of_groups_without_samples_or_weight_are_nan():
     assert np.array_equal(group_values([1, 2, 4], [0, 2, 2], num_groups=4), [1, np.nan, 3, np.nan], equal_nan=True)
     found = group_values([1, 2, 4], [0, 1, 1], sample_weight=[0, 3, 1])

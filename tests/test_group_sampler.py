@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import binascii
 import copy
 import json
 import logging
 import pickle
 import random
+import struct
 import subprocess
 import sys
 from collections import Counter
@@ -428,13 +430,45 @@ def test_bad_positions_leave_the_position_alone(build, call, match):
     assert (sampler.epoch, sampler.start) == (3, 5)
 
 
-@pytest.mark.parametrize("name", ["groups_per_batch", "samples_per_group", "num_groups", "num_rows", "num_memberships"])
+@pytest.mark.parametrize(
+    "name",
+    ["groups_per_batch", "samples_per_group", "num_groups", "num_rows", "num_memberships", "checksum_of_groups"],
+)
 def test_states_of_other_groups_are_refused(name):
     sampler = group_sampler()
     with pytest.raises(ValueError, match=f"GroupSampler: state must have {name} .* as this sampler, got 77"):
         sampler.load_state_dict(sampler.state_dict() | {name: 77})
     with pytest.raises(ValueError, match=r"GroupSampler: step must lie in \[0, 8\), got 8"):
         sampler.batch_groups(0, 8)
+
+
+@pytest.mark.parametrize(
+    ("groups", "others"),
+    [
+        ([0, 0, 1, 1], [0, 1, 0, 1]),
+        ([0, 0, 1, 1], [1, 1, 0, 0]),
+        ([[1, 1], [1, 0], [0, 1]], [[1, 0], [1, 1], [0, 1]]),
+        ([[1, 0], [0, 1], [0, 0]], [[1, 0], [0, 0], [0, 1]]),  # the ids of the entries are the same, not their rows
+    ],
+)
+def test_states_of_other_groups_of_the_same_sizes_are_refused(groups, others):
+    sizes = {"groups_per_batch": 1, "samples_per_group": 2}
+    sampler, other = GroupSampler(groups, **sizes), GroupSampler(others, **sizes)
+    sampler.set_position(3, 1)
+    other.set_position(7, 0)
+    with pytest.raises(ValueError, match=r"GroupSampler: state must have checksum_of_groups \d+, as this .*, got \d+"):
+        sampler.load_state_dict(other.state_dict())
+    assert (sampler.epoch, sampler.start) == (3, 1)
+    sampler.load_state_dict(GroupSampler(np.array(groups, dtype=np.int32), **sizes).state_dict())
+    assert (sampler.epoch, sampler.start) == (0, 0)
+
+
+def test_the_checksum_is_the_same_for_all_kinds_of_input_and_all_versions():
+    ids, sizes = [0, 1, 1, 0, 2], {"groups_per_batch": 1, "samples_per_group": 2}
+    kinds = (ids, torch.tensor(ids), np.array(ids, dtype=">i4"), np.eye(3, dtype=bool)[ids])
+    numbers = {GroupSampler(groups, **sizes).state_dict()["checksum_of_groups"] for groups in kinds}
+    packed = struct.pack("<5q5q", *range(5), *ids)
+    assert numbers == {binascii.crc32(packed)}
 
 
 def test_repr():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -16,9 +18,9 @@ from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_real, floor_count
+from moreauc._checks import check_count, check_real
 from moreauc._group_goals import Array, Classes, Floats, Numbers, check_options
-from moreauc._group_rows import hold_out, name_groups
+from moreauc._group_rows import count_worst, group_batches, hold_out, name_groups, plain_batches
 from moreauc._tabular import TableEncoder
 from moreauc.data import TensorBatches
 from moreauc.data.columns import label_text
@@ -35,8 +37,82 @@ _CHUNK = 4096  # rows scored at once
 _PLAIN = ("erm", "erm_reweighted", "cvar")  # methods that take rows as they come; groups of equal say are another goal
 
 
+_NO_GROUPS = (
+    "{}: no groups were given to fit, so that all rows are one group; pass groups=, in a search or a pipeline by "
+    "metadata routing (set_fit_request(groups=True)), or the same label for all rows where their mean loss is meant"
+)
+
+
+class GroupsWarning(UserWarning):
+    """No groups were given to an estimator that trains for the worst of them."""
+
+
 class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
-    """Trains a network on rows in groups; what is predicted, and how it is judged, is left to the leaves."""
+    """A network trained for the groups of rows that it serves worst.
+
+    Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of
+    :mod:`moreauc.optim.group_presets`; groups are needed in `fit`, not in `predict`. A share of each group is held out:
+    the epoch whose `top_k` worst groups do best on it is kept, and there is no second training on all rows. Groups too
+    small for that are trained on only; where all are, the last epoch is kept.
+
+    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
+    columns, as for :class:`~moreauc.estimator.TPAUCClassifier`. Without `groups` all rows are one group, and what is
+    trained is the mean loss; a :class:`GroupsWarning` says so.
+
+    Args:
+        method: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
+            "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
+        top_k: how many of the worst groups count: an integer, or a float in (0, 1) for a share, rounded down to at
+            least one group; other floats are refused, also 2.0. All methods choose their epoch by it; only "sonx"
+            trains for it.
+        criterion_options: keyword arguments of the method's loss, for instance `{"gamma": 0.1}`; None for the preset.
+        module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
+            function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to `(B, outputs)`;
+            where there is one output, `(B,)` will do.
+        hidden: widths of the hidden layers of the network; `()` for a linear model.
+        standardize: whether to bring the numbers of `X` to mean 0 and deviation 1.
+        epochs: passes over the training rows.
+        groups_per_batch: groups of a step, at most as many as there are; 2 instead of 1 where a module with a batch
+            norm could get a single row.
+        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows, or a few more
+            where a single row would be left for the last.
+        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
+            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
+        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
+        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
+        weight_decay: weight decay; decoupled from the gradient with "adam".
+        validation_fraction: share of each group held out, in [0, 1).
+        patience: end after so many epochs without a better score on the held-out rows; None to run all.
+        device: where to train. The fitted model is on the CPU.
+        random_state: seed or generator of the split, the initial weights, the batches and dropout; None for NumPy's
+            global generator.
+        verbose: 0, or 1 for a progress bar.
+
+    Attributes:
+        groups_: names of the groups, sorted where they can be.
+        group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
+            :class:`~moreauc.metrics.group_table.GroupTable`.
+        top_k_: how many groups `top_k` was.
+        threshold_: of "sonx", the mean loss above which a group counted at the end; None for other methods.
+        module_: the network, in `eval()` mode on the CPU.
+        criterion_: the loss as it was after the last step, a :class:`~moreauc.criteria.grouped.GroupedLoss`.
+        preprocessor_: turns `X` into what `module_` takes.
+        history_: numbers of each epoch, a :class:`~moreauc.history.History`; `score` is minus the mean loss of the
+            `top_k` worst groups of the held-out rows.
+        validation_rows_: row numbers of what was held out; empty where nothing was.
+        n_features_in_: columns of `X`.
+        feature_names_in_: their names, where `X` was a DataFrame with string names.
+
+    Raises:
+        ValueError: in `fit`, for an argument out of range, data that cannot be used, groups with missing labels, and
+            more groups asked for by `top_k` than there are; nothing is trained then.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let `help` of a leaf show what is said here, after what the leaf says of itself."""
+        super().__init_subclass__(**options)
+        if cls.__doc__ and GroupDROEstimator.__doc__:  # neither is there where Python runs without docstrings
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{inspect.cleandoc(GroupDROEstimator.__doc__)}\n"
 
     def __init__(
         self,
@@ -86,15 +162,18 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             X: array or DataFrame, shape `(n, n_features)`.
             y: targets, shape `(n,)`.
             groups: label of each row's group, anything that can be a key, shape `(n,)`; or several columns, shape
-                `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss.
+                `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss is
+                trained, with a :class:`GroupsWarning`.
         """
         options = self._check_arguments()
         X = self._check_table(X, reset=True)
         classes, values = self._check_target(X, y)
         labels = np.zeros(len(values), dtype=np.int64) if groups is None else groups
         names, codes = name_groups(self._owner, labels, len(values))
-        top_k = self._count_worst(len(names))
+        top_k = count_worst(self._owner, self.top_k, len(names))
         random = check_random_state(self.random_state)
+        if groups is None:
+            warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=2)
         train, held = hold_out(codes, values, self.validation_fraction, random, classes=classes is not None)
         goal = self._make_goal(classes, values[train])
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
@@ -116,7 +195,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             model,
             criterion,
             TensorBatches(
-                inputs[train], targets[train], self._make_sampler(codes[train], len(names), seeds[1]), binary=False
+                inputs[train], targets[train], self._make_sampler(codes[train], model, seeds[1]), binary=False
             ),
             validation=validation,
             epochs=self.epochs,
@@ -181,7 +260,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             losses=goal.row_losses(scores, values),
             names=[label_text(name) for name in names],
             num_groups=len(names),
-            **goal.judged(scores, values),
+            **goal.table_inputs(scores, values),
         )
 
     def _check_arguments(self) -> dict[str, Any]:
@@ -224,20 +303,6 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         check_consistent_length(X, values)
         return values
 
-    def _count_worst(self, num_groups: int) -> int:
-        """Return how many groups `top_k` is; a share of them is rounded down, and is at least one."""
-        asked: Any = self.top_k
-        if isinstance(asked, float | np.floating):
-            share = check_real(self._owner, "top_k", asked, low=0.0, high=1.0, low_open=True, high_open=True)
-            return max(floor_count(num_groups, share), 1)
-        top_k = check_count(self._owner, "top_k", asked)
-        if top_k > num_groups:
-            raise ValueError(
-                f"{self._owner}: top_k must be at most the number of groups, {num_groups}, or a share in (0, 1), "
-                f"got {self.top_k}"
-            )
-        return top_k
-
     def _make_module(self, inputs: Tensor, num_outputs: int, seed: int) -> nn.Module:
         if self.module is None:
             with torch.random.fork_rng(devices=[]):
@@ -256,16 +321,14 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"{self._owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")
         return made
 
-    def _make_sampler(self, codes: NDArray[np.int64], num_groups: int, seed: int) -> Iterable[list[int]]:
+    def _make_sampler(self, codes: NDArray[np.int64], model: nn.Module, seed: int) -> GroupSampler | PlainSampler:
         by_groups = self.sampler == "groups" or (
-            self.sampler == "auto" and self.method not in _PLAIN and num_groups > 1
+            self.sampler == "auto" and self.method not in _PLAIN and codes.max() > 0
         )
-        if by_groups:
-            number = min(self.groups_per_batch, num_groups)
-            return GroupSampler(codes, groups_per_batch=number, samples_per_group=self.samples_per_group, seed=seed)
-        size = self.groups_per_batch * self.samples_per_group
-        # A batch norm cannot train on one row: another size leaves more of them for the last batch.
-        return PlainSampler(len(codes), batch_size=size + (size > 1 and len(codes) % size == 1), seed=seed)
+        if not by_groups:
+            return plain_batches(len(codes), self.groups_per_batch * self.samples_per_group, seed)
+        batch_norm = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
+        return group_batches(codes, self.groups_per_batch, self.samples_per_group, seed, batch_norm=batch_norm)
 
     def _scores(self, X: Any) -> Floats:
         check_is_fitted(self, "module_")

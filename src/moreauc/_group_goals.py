@@ -64,7 +64,7 @@ class Classes:
         logs: Floats = log_softmax(scores, axis=1)
         return -logs[np.arange(len(values)), values]
 
-    def judged(self, scores: Floats, values: Array) -> dict[str, Array]:
+    def table_inputs(self, scores: Floats, values: Array) -> dict[str, Array]:
         """Return what a table of groups takes beside the losses."""
         found = {"y_true": values, "y_pred": self.predictions(scores)}
         return {**found, "y_score": scores} if scores.ndim == 1 else found
@@ -107,7 +107,7 @@ class Numbers:
         errors = np.abs(self.predictions(scores) - values)
         return errors**2 if self.loss == "squared" else errors
 
-    def judged(self, scores: Floats, values: Array) -> dict[str, Array]:
+    def table_inputs(self, scores: Floats, values: Array) -> dict[str, Array]:
         """Return what a table of groups takes beside the losses."""
         return {}
 

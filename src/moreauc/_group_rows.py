@@ -1,7 +1,8 @@
-"""Groups as people name them: names and numbers of groups, and a hold-out that takes its share of each."""
+"""Groups as people name them: names and numbers of groups, how many count, a hold-out of each, and batches."""
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from moreauc._checks import floor_count
 from moreauc.data.columns import label_text
+from moreauc.samplers.groups import GroupSampler, PlainSampler
 
 Array = NDArray[Any]
 Random = np.random.RandomState | np.random.Generator
@@ -89,6 +92,65 @@ def hold_out(
     if classes:
         held &= np.isin(targets, targets[~held])
     return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def count_worst(owner: str, top_k: Any, num_groups: int) -> int:
+    """Return how many groups `top_k` is; a share of them is rounded down, and is at least one.
+
+    Raises:
+        ValueError: for more than there are, and for what is neither a count nor a share, such as 2.0.
+
+    Example:
+        >>> count_worst("doctest", 3, 10), count_worst("doctest", 0.35, 10), count_worst("doctest", 0.01, 10)
+        (3, 3, 1)
+    """
+    if isinstance(top_k, float | np.floating) and 0.0 < top_k < 1.0:
+        return max(floor_count(num_groups, float(top_k)), 1)
+    number = 0 if isinstance(top_k, bool) or not isinstance(top_k, Integral) else int(top_k)
+    if number < 1:
+        raise ValueError(f"{owner}: top_k must be an integer of at least 1, or a share in (0, 1), got {top_k!r}")
+    if number > num_groups:
+        raise ValueError(
+            f"{owner}: top_k must be at most the number of groups, {num_groups}, or a share in (0, 1), got {top_k}"
+        )
+    return number
+
+
+def group_batches(
+    codes: NDArray[np.int64], groups_per_batch: int, samples_per_group: int, seed: int, *, batch_norm: bool
+) -> GroupSampler:
+    """Return batches of some groups, of one group only where that is asked for or there is no other.
+
+    A batch norm cannot train on one row: where one group could be a batch, and has one row, two of them are drawn.
+
+    Example:
+        >>> groups = np.array([0, 0, 1])
+        >>> [len(batch) for batch in group_batches(groups, 1, 2, 0, batch_norm=False)]
+        [2, 1]
+        >>> [len(batch) for batch in group_batches(groups, 1, 2, 0, batch_norm=True)]
+        [3]
+    """
+    sizes = np.bincount(codes)
+    number = min(groups_per_batch, len(sizes))
+    if batch_norm and number == 1 and len(sizes) > 1 and samples_per_group > 1 and sizes.min() == 1:
+        number = 2
+    return GroupSampler(codes, groups_per_batch=number, samples_per_group=samples_per_group, seed=seed)
+
+
+def plain_batches(num_rows: int, batch_size: int, seed: int) -> PlainSampler:
+    """Return batches of rows as they come, none of one row unless that is asked for or there is no other.
+
+    A batch norm cannot train on one row: the next larger size is taken that leaves more for the last batch. At the
+    latest that is the number of rows.
+
+    Example:
+        >>> [len(batch) for batch in plain_batches(7, 2, 0)]
+        [4, 3]
+    """
+    size = batch_size
+    while 1 < size < num_rows and num_rows % size == 1:
+        size += 1
+    return PlainSampler(num_rows, batch_size=size, seed=seed)
 
 
 def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:

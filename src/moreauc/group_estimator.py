@@ -11,71 +11,23 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from moreauc._group_base import GroupDROEstimator, Module
+from moreauc._group_base import GroupDROEstimator, GroupsWarning, Module
 from moreauc._group_goals import Array, Classes, Floats, Numbers, RegressionLoss
 from moreauc._group_rows import name_groups
 from moreauc.metrics.groups import worst_group_accuracy
 
-__all__ = ["GroupDROClassifier", "GroupDRORegressor"]
+__all__ = ["GroupDROClassifier", "GroupDRORegressor", "GroupsWarning"]
 
 
 class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[misc]
-    r"""Classifier, of two classes or more, that serves the groups it serves worst.
+    """Classifier, of two classes or more, that serves the groups it serves worst.
 
-    Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of
-    :mod:`moreauc.optim.group_presets`; groups are needed in `fit`, not in `predict`. A share of each group is held out:
-    the epoch whose `top_k` worst groups do best on it is kept, and there is no second training on all rows. Groups too
-    small for that are trained on only; where all are, the last epoch is kept.
-
-    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
-    columns, as for :class:`~moreauc.estimator.TPAUCClassifier`. Without `groups` all rows are one group, and what is
-    trained is the mean loss.
-
-    Args:
-        method: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
-            "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
-        top_k: how many of the worst groups count: a whole number, or a share in (0, 1), rounded down to at least one
-            group. All methods choose their epoch by it; only "sonx" trains for it.
-        criterion_options: keyword arguments of the method's loss, for instance `{"gamma": 0.1}`; None for the preset.
-        module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
-            function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to raw
-            scores: `(B,)` or `(B, 1)` for two classes (one output), else `(B, number of classes)`.
-        hidden: widths of the hidden layers of the network; `()` for a linear model.
-        standardize: whether to bring the numbers of `X` to mean 0 and deviation 1.
-        epochs: passes over the training rows.
-        groups_per_batch: groups of a step, at most as many as there are.
-        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows.
-        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
-            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
-        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
-        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
-        weight_decay: weight decay; decoupled from the gradient with "adam".
-        validation_fraction: share of each group held out, in [0, 1).
-        patience: end after so many epochs without a better score on the held-out rows; None to run all.
-        device: where to train. The fitted model is on the CPU.
-        random_state: seed or generator of the split, the initial weights, the batches and dropout; None for NumPy's
-            global generator.
-        verbose: 0, or 1 for a progress bar.
+    The loss of a row is its log loss. Two classes have one output, a raw score above 0 for the second; more have one
+    each. Arguments, the other attributes and errors are those of :class:`~moreauc._group_base.GroupDROEstimator`; its
+    text is appended to this one.
 
     Attributes:
         classes_: the classes, sorted.
-        groups_: names of the groups, sorted where they can be.
-        group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
-            :class:`~moreauc.metrics.group_table.GroupTable`.
-        top_k_: how many groups `top_k` was.
-        threshold_: of "sonx", the loss above which a group counted at the end, as a log loss; None for other methods.
-        module_: the network, in `eval()` mode on the CPU.
-        criterion_: the loss as it was after the last step, a :class:`~moreauc.criteria.grouped.GroupedLoss`.
-        preprocessor_: turns `X` into what `module_` takes.
-        history_: numbers of each epoch, a :class:`~moreauc.history.History`; `score` is minus the mean loss of the
-            `top_k` worst groups of the held-out rows.
-        validation_rows_: row numbers of what was held out; empty where nothing was.
-        n_features_in_: columns of `X`.
-        feature_names_in_: their names, where `X` was a DataFrame with string names.
-
-    Raises:
-        ValueError: in `fit`, for an argument out of range, data that cannot be used, groups with missing labels, and
-            more groups asked for by `top_k` than there are; nothing is trained then.
 
     Example:
         >>> from moreauc.data.groups import planted_groups
@@ -132,62 +84,14 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
 
 
 class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc]
-    r"""Regressor that serves the groups it serves worst.
+    """Regressor that serves the groups it serves worst.
 
-    Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of
-    :mod:`moreauc.optim.group_presets`; groups are needed in `fit`, not in `predict`. A share of each group is held out:
-    the epoch whose `top_k` worst groups do best on it is kept, and there is no second training on all rows. Groups too
-    small for that are trained on only; where all are, the last epoch is kept.
-
-    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
-    columns, as for :class:`~moreauc.estimator.TPAUCClassifier`. Without `groups` all rows are one group, and what is
-    trained is the mean loss.
+    There is one output: the target less its mean, in units of its deviation. Losses are reported in units of the
+    target. The other arguments, attributes and errors are those of :class:`~moreauc._group_base.GroupDROEstimator`; its
+    text is appended to this one.
 
     Args:
         loss: "squared" or "absolute": the error of a row.
-        method: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
-            "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
-        top_k: how many of the worst groups count: a whole number, or a share in (0, 1), rounded down to at least one
-            group. All methods choose their epoch by it; only "sonx" trains for it.
-        criterion_options: keyword arguments of the method's loss, for instance `{"gamma": 0.1}`; None for the preset.
-        module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
-            function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to
-            `(B,)` or `(B, 1)`: the target less its mean, in units of its deviation.
-        hidden: widths of the hidden layers of the network; `()` for a linear model.
-        standardize: whether to bring the numbers of `X` to mean 0 and deviation 1.
-        epochs: passes over the training rows.
-        groups_per_batch: groups of a step, at most as many as there are.
-        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows.
-        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
-            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
-        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
-        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
-        weight_decay: weight decay; decoupled from the gradient with "adam".
-        validation_fraction: share of each group held out, in [0, 1).
-        patience: end after so many epochs without a better score on the held-out rows; None to run all.
-        device: where to train. The fitted model is on the CPU.
-        random_state: seed or generator of the split, the initial weights, the batches and dropout; None for NumPy's
-            global generator.
-        verbose: 0, or 1 for a progress bar.
-
-    Attributes:
-        groups_: names of the groups, sorted where they can be.
-        group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
-            :class:`~moreauc.metrics.group_table.GroupTable`.
-        top_k_: how many groups `top_k` was.
-        threshold_: of "sonx", the mean error above which a group counted at the end; None for other methods.
-        module_: the network, in `eval()` mode on the CPU.
-        criterion_: the loss as it was after the last step, a :class:`~moreauc.criteria.grouped.GroupedLoss`.
-        preprocessor_: turns `X` into what `module_` takes.
-        history_: numbers of each epoch, a :class:`~moreauc.history.History`; `score` is minus the mean loss of the
-            `top_k` worst groups of the held-out rows.
-        validation_rows_: row numbers of what was held out; empty where nothing was.
-        n_features_in_: columns of `X`.
-        feature_names_in_: their names, where `X` was a DataFrame with string names.
-
-    Raises:
-        ValueError: in `fit`, for an argument out of range, data that cannot be used, groups with missing labels, and
-            more groups asked for by `top_k` than there are; nothing is trained then.
 
     Example:
         >>> from moreauc.data.groups import planted_groups

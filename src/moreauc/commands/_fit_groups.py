@@ -28,17 +28,52 @@ from moreauc.data.columns import check_features, drop_columns, match_features
 from moreauc.data.tables import TableError, read_table
 
 _LOGGER = logging.getLogger("moreauc.commands.fit")
+_NAMED = 20  # groups without test rows that a sentence names
 
 
 @dataclass(frozen=True)
 class GroupSplit:
-    """A table, in rows to train on and rows to test on."""
+    """A table, in rows to train on and rows to test on.
+
+    Attributes:
+        train: rows to train on.
+        test: rows to test on.
+        kinds: columns to learn from, and what they hold.
+        target: what is predicted.
+        columns: those that name the group.
+        test_name: name of the table that the test rows are from; None where they are set aside from the one table.
+    """
 
     train: GroupRows
     test: GroupRows
     kinds: dict[str, str]
     target: GroupTarget
     columns: tuple[str, ...]
+    test_name: str | None = None
+
+    @property
+    def untested(self) -> dict[str, int]:
+        """Groups that are trained on and have no test rows, by name, with the number of their rows."""
+        names, sizes = np.unique(self.train.groups.astype(str), return_counts=True)
+        tested = set(self.test.groups)
+        return {str(name): int(size) for name, size in zip(names, sizes, strict=True) if name not in tested}
+
+    @property
+    def note(self) -> str | None:
+        """A sentence on the groups that are not tested, for people; None where there are none."""
+        groups = self.untested
+        if not groups:
+            return None
+        named = [f"{name} ({size:,} row{'s' if size > 1 else ''})" for name, size in groups.items()]
+        more = f" and {len(named) - _NAMED:,} more, which report.json names" if len(named) > _NAMED else ""
+        have, they, were = ("have", "they", "were") if len(named) > 1 else ("has", "it", "was")
+        what = (
+            "too few rows to spare any for the test part" if self.test_name is None else f"no rows in {self.test_name}"
+        )
+        return (
+            f"{len(named):,} of {len(set(self.train.groups)):,} groups {have} {what}, so {they} {were} trained on but "
+            f"not tested: {', '.join(named[:_NAMED])}{more}."
+        )
 
 
 @dataclass(frozen=True)
@@ -88,6 +123,8 @@ def fit_groups(request: GroupRequest) -> None:
     with run_folder(request.out, force=request.force, with_model=True) as folder:
         counts = len(split.train.values), len(split.test.values), len(set(split.train.groups))
         _LOGGER.info("%s: %d rows to train on, %d to test on, %d groups", request.data, *counts)
+        if split.note is not None:
+            _LOGGER.warning(split.note)
         kind = GroupDRORegressor if target.task == "regression" else GroupDROClassifier
         models: dict[str, Any] = {}
         evaluations: list[GroupEvaluation] = []
@@ -105,6 +142,8 @@ def fit_groups(request: GroupRequest) -> None:
     first = evaluations[0]
     print_table(f"Test rows: {len(split.test.values)}", summary_columns(first), [entry.row for entry in evaluations])
     print_table(*group_rows(first))
+    if split.note is not None:
+        say(split.note)
     say(f"Report: {request.out / PAGE}")
 
 
@@ -129,7 +168,7 @@ def read_group_split(request: GroupRequest) -> GroupSplit:
     if request.test is not None:
         other, place = read_table(request.test), str(request.test)
         test = read_group_rows(other, kinds, target, tuple(columns), source=place)
-        return GroupSplit(table, test, kinds, target, tuple(columns))
+        return GroupSplit(table, test, kinds, target, tuple(columns), request.test.name)
     share = TEST_SIZE if request.test_size is None else request.test_size
     if not 0.0 < share < 1.0:
         raise TableError(f"--test-size must be in (0, 1), got {share:g}")

@@ -38,7 +38,7 @@ def fit_groups_report(
     settings = settings_of(first)
     sections = [
         _result_section(evaluations, first),
-        _group_section(evaluations, first),
+        _group_section(evaluations, first, split.note),
         _training_section(histories, first),
         _data_section(data, parts, split),
         settings_section(settings),
@@ -50,6 +50,10 @@ def fit_groups_report(
             "groups": list(split.columns),
             "columns": split.kinds,
             **{name: _counts(part) for name, part in parts.items()},
+            "untested": {
+                "note": split.note,
+                "groups": [{"name": name, "rows": size} for name, size in split.untested.items()],
+            },
         },
         "test": [evaluation.to_dict() for evaluation in evaluations],
         "threshold": first.threshold_,
@@ -91,8 +95,8 @@ def _result_section(evaluations: list[GroupEvaluation], model: Any) -> Section:
     return Section("Result", [text], columns=summary_columns(first), rows=rows, labels=2, facts=facts)
 
 
-def _group_section(evaluations: list[GroupEvaluation], model: Any) -> Section:
-    """Return the table of groups by the first model, with the losses of the others, and the plot."""
+def _group_section(evaluations: list[GroupEvaluation], model: Any, note: str | None = None) -> Section:
+    """Return the table of groups by the first model, with the losses of the others, the plot, and who is not in it."""
     first, others = evaluations[0], evaluations[1:]
     columns, cells = list(group_columns(first)), [list(row) for row in group_cells(first)]
     for other in others:
@@ -104,7 +108,8 @@ def _group_section(evaluations: list[GroupEvaluation], model: Any) -> Section:
     text = f"Mean loss of the groups by {first.title}, the worst first."
     if model.threshold_ is not None:
         text += " The dashed line is the threshold s at the end of the training: groups above it were trained for."
-    return Section("Groups", columns=columns, rows=cells, labels=1, images=[as_image(figure, text)])
+    notes = [] if note is None else [note]
+    return Section("Groups", notes, columns=columns, rows=cells, labels=1, images=[as_image(figure, text)])
 
 
 def _training_section(histories: dict[str, Any], model: Any) -> Section:

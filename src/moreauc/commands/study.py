@@ -149,7 +149,7 @@ def groups(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Draws of the data; 10 of planted, 5 of others, 3.")] = None,
     trials: Annotated[int, typer.Option(min=1, max=8, help="Settings tried for each method.")] = 8,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of a run.")] = 30,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of a run; 120 of planted, 30 of others.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a run of the convergence study.")] = 6000,
     jobs: Jobs = 2,
     report_only: Annotated[bool, typer.Option("--report", help="Only make the tables from what is there.")] = False,

@@ -1,4 +1,4 @@
-"""Loss, accuracy and AUC group by group, and the mean of the worst of them; inputs are checked here."""
+"""Loss, accuracy and AUC group by group, and the mean of the worst of them; values of samples are checked here."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from sklearn.exceptions import UndefinedMetricWarning
 from torch import Tensor
 
 from moreauc._checks import check_count, check_finite
-from moreauc._group_input import Members, check_groups
+from moreauc._group_input import Members
 from moreauc.metrics._inputs import Array, as_vector, check_length, split_classes
 from moreauc.metrics.ranking import selected_fraction
 
 Values = NDArray[np.float64]
-
-_SHOWN = 5  # groups named in a warning
 
 
 def means_by_group(owner: str, name: str, values: Any, members: Members, sample_weight: Any = None) -> Values:
@@ -65,40 +63,15 @@ def auc_by_group(owner: str, y_true: Any, y_score: Any, members: Members, sample
     return found
 
 
-def losses_of_groups(owner: str, losses: Any, groups: Any, num_groups: Any, sample_weight: Any) -> Values:
-    """Return the mean loss of each group of groups that are not yet checked."""
-    return means_by_group(owner, "losses", losses, check_groups(owner, groups, num_groups), sample_weight)
-
-
-def accuracies_of_groups(
-    owner: str, y_true: Any, y_pred: Any, groups: Any, num_groups: Any, sample_weight: Any
-) -> Values:
-    """Return the accuracy of each group of groups that are not yet checked."""
-    return accuracy_by_group(owner, y_true, y_pred, check_groups(owner, groups, num_groups), sample_weight)
-
-
-def aucs_of_groups(owner: str, y_true: Any, y_score: Any, groups: Any, num_groups: Any, sample_weight: Any) -> Values:
-    """Return the AUC of each group of groups that are not yet checked; warn of those of one class."""
-    members = check_groups(owner, groups, num_groups)
-    values = auc_by_group(owner, y_true, y_score, members, sample_weight)
-    # Groups without samples are no news: they are left out of the other scores as well.
-    left_out = np.flatnonzero(np.isnan(values) & (members.sizes() > 0))
-    if len(left_out):
-        names = ", ".join(map(str, left_out[:_SHOWN])) + (", ..." if len(left_out) > _SHOWN else "")
-        text = f"{owner}: groups with one class only are left out, {len(left_out)} of {len(values)}: {names}"
-        warnings.warn(text, UndefinedMetricWarning, stacklevel=3)  # called by a public function
-    return values
-
-
 def mean_of_worst(owner: str, values: Values, top_k: Any = None, *, highest: bool) -> float:
-    """Return the mean of the `top_k` worst values, the highest or the lowest, NaN left out; None for all of them."""
+    """Return the mean of the `top_k` worst values, the highest or the lowest, NaN left out; None for all of them.
+
+    At least one must not be NaN.
+    """
     defined = np.sort(values[~np.isnan(values)])
-    if top_k is not None:
-        top_k = check_count(owner, "top_k", top_k)
-    if not len(defined):
-        return undefined(owner, "no group has a value", 4)  # called by a public function
     if top_k is None:
         return float(defined.mean())
+    top_k = check_count(owner, "top_k", top_k)
     if top_k > len(defined):
         raise ValueError(
             f"{owner}: top_k must be at most the number of groups with a value, {len(defined)}, got {top_k}"

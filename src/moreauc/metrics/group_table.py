@@ -61,7 +61,7 @@ class GroupTable:
         return group_gap(getattr(self, self.sorted_by))
 
     def top_k(self, k: int) -> GroupTable:
-        """Return the table of the first `k` groups, the worst.
+        """Return the table of the first `k` groups, the worst; `k` is an integer, also one of NumPy.
 
         Raises:
             ValueError: for a `k` that is not in [1, number of groups].

@@ -19,15 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from moreauc._group_input import check_groups
-from moreauc.metrics._group_values import (
-    Values,
-    accuracies_of_groups,
-    aucs_of_groups,
-    losses_of_groups,
-    mean_of_worst,
-    means_by_group,
-    undefined,
-)
+from moreauc.metrics._group_score import loss_by_group, score_groups
+from moreauc.metrics._group_values import Values, accuracy_by_group, auc_by_group, means_by_group, undefined
 from moreauc.metrics._inputs import as_vector
 
 
@@ -68,9 +61,7 @@ def worst_group_loss(
         >>> worst_group_loss([1.0, 3.0, 5.0], [0, 0, 1])
         5.0
     """
-    owner = "worst_group_loss"
-    values = losses_of_groups(owner, losses, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, 1, highest=True)
+    return score_groups("worst_group_loss", loss_by_group, (losses,), groups, num_groups, sample_weight, 1)
 
 
 def top_k_group_loss(
@@ -86,7 +77,8 @@ def top_k_group_loss(
     Args:
         losses: finite losses, shape `(n,)`.
         groups: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`.
-        top_k: from 1, the worst group, to the number of groups that have samples, the mean of them.
+        top_k: integer from 1, the worst group, to the number of groups that have samples, the mean of them; a float is
+            refused, also 2.0.
         num_groups: number of groups; None for one more than the largest id, or the number of columns.
         sample_weight: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones.
 
@@ -100,9 +92,7 @@ def top_k_group_loss(
         >>> top_k_group_loss([1.0, 3.0, 5.0, 6.0], [0, 0, 1, 2], top_k=2)
         5.5
     """
-    owner = "top_k_group_loss"
-    values = losses_of_groups(owner, losses, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, top_k, highest=True)
+    return score_groups("top_k_group_loss", loss_by_group, (losses,), groups, num_groups, sample_weight, top_k)
 
 
 def mean_group_loss(
@@ -114,9 +104,7 @@ def mean_group_loss(
         >>> mean_group_loss([1.0, 3.0, 5.0], [0, 0, 1])
         3.5
     """
-    owner = "mean_group_loss"
-    values = losses_of_groups(owner, losses, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, highest=True)
+    return score_groups("mean_group_loss", loss_by_group, (losses,), groups, num_groups, sample_weight, None)
 
 
 def worst_group_accuracy(
@@ -133,9 +121,9 @@ def worst_group_accuracy(
         >>> worst_group_accuracy(["a", "b", "b"], ["a", "a", "b"], [0, 0, 1])
         0.5
     """
-    owner = "worst_group_accuracy"
-    values = accuracies_of_groups(owner, y_true, y_pred, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, 1, highest=False)
+    return score_groups(
+        "worst_group_accuracy", accuracy_by_group, (y_true, y_pred), groups, num_groups, sample_weight, 1
+    )
 
 
 def bottom_k_group_accuracy(
@@ -153,7 +141,7 @@ def bottom_k_group_accuracy(
         y_true: classes, numbers or strings, shape `(n,)`.
         y_pred: predicted classes, shape `(n,)`.
         groups: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`.
-        top_k: from 1 to the number of groups that have samples; the same K as in :func:`top_k_group_loss`.
+        top_k: integer from 1 to the number of groups that have samples; the same K as in :func:`top_k_group_loss`.
         num_groups: number of groups; None for one more than the largest id, or the number of columns.
         sample_weight: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones.
 
@@ -168,9 +156,9 @@ def bottom_k_group_accuracy(
         >>> bottom_k_group_accuracy([0, 1, 1, 2], [0, 0, 1, 0], [0, 0, 1, 2], top_k=2)
         0.25
     """
-    owner = "bottom_k_group_accuracy"
-    values = accuracies_of_groups(owner, y_true, y_pred, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, top_k, highest=False)
+    return score_groups(
+        "bottom_k_group_accuracy", accuracy_by_group, (y_true, y_pred), groups, num_groups, sample_weight, top_k
+    )
 
 
 def mean_group_accuracy(
@@ -187,9 +175,9 @@ def mean_group_accuracy(
         >>> mean_group_accuracy([0, 1, 1], [0, 0, 1], [0, 0, 1])
         0.75
     """
-    owner = "mean_group_accuracy"
-    values = accuracies_of_groups(owner, y_true, y_pred, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, highest=False)
+    return score_groups(
+        "mean_group_accuracy", accuracy_by_group, (y_true, y_pred), groups, num_groups, sample_weight, None
+    )
 
 
 def worst_group_auc(
@@ -206,9 +194,7 @@ def worst_group_auc(
         >>> worst_group_auc([1, 0, 1, 0], [0.9, 0.1, 0.4, 0.4], [0, 0, 1, 1])
         0.5
     """
-    owner = "worst_group_auc"
-    values = aucs_of_groups(owner, y_true, y_score, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, 1, highest=False)
+    return score_groups("worst_group_auc", auc_by_group, (y_true, y_score), groups, num_groups, sample_weight, 1)
 
 
 def bottom_k_group_auc(
@@ -229,7 +215,7 @@ def bottom_k_group_auc(
         y_true: labels 0 and 1 (or bool), shape `(n,)`.
         y_score: finite scores, higher for more likely positive, shape `(n,)`.
         groups: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`.
-        top_k: from 1 to the number of groups that have both classes.
+        top_k: integer from 1 to the number of groups that have both classes.
         num_groups: number of groups; None for one more than the largest id, or the number of columns.
         sample_weight: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones.
 
@@ -243,9 +229,7 @@ def bottom_k_group_auc(
         >>> bottom_k_group_auc([1, 0, 1, 0], [0.9, 0.1, 0.4, 0.4], [0, 0, 1, 1], top_k=2)
         0.75
     """
-    owner = "bottom_k_group_auc"
-    values = aucs_of_groups(owner, y_true, y_score, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, top_k, highest=False)
+    return score_groups("bottom_k_group_auc", auc_by_group, (y_true, y_score), groups, num_groups, sample_weight, top_k)
 
 
 def mean_group_auc(
@@ -262,9 +246,7 @@ def mean_group_auc(
         >>> mean_group_auc([1, 0, 1, 0], [0.9, 0.1, 0.4, 0.4], [0, 0, 1, 1])
         0.75
     """
-    owner = "mean_group_auc"
-    values = aucs_of_groups(owner, y_true, y_score, groups, num_groups, sample_weight)
-    return mean_of_worst(owner, values, highest=False)
+    return score_groups("mean_group_auc", auc_by_group, (y_true, y_score), groups, num_groups, sample_weight, None)
 
 
 def group_gap(values: ArrayLike) -> float:

@@ -7,6 +7,7 @@ as in :mod:`moreauc.samplers.pos_neg`. All of it is a function of the seed and t
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count
-from moreauc._group_input import check_groups
+from moreauc._group_input import Members, check_groups
 from moreauc.samplers._plan import PlannedSampler, Rows, Source, counts_before, plan_class
 
 _log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class GroupSampler(_SometimesEqual):
 
     The batch of a step is a pure function of the seed, the epoch and the step, in every version of NumPy and torch. No
     global random state is read or changed. To resume in the middle, tell the sampler what the training loop has
-    consumed: workers fetch ahead, so the sampler cannot know. There is no splitting over several processes.
+    consumed: workers fetch ahead, so the sampler cannot know. A state carries a checksum of the groups: that of a
+    sampler over other groups is refused, also where the sizes are equal. There is no splitting over several processes.
 
     Args:
         groups: of the whole training set, ids in [0, num_groups), shape `(n,)`; or memberships, True or False, shape
@@ -119,6 +121,7 @@ class GroupSampler(_SometimesEqual):
             raise ValueError(f"{owner}: groups must hold at least one row of every group, got none of group {empty}")
         self._rows = members.by_group()
         self._num_rows, self._num_entries = members.num_rows, len(members.rows)
+        self._checksum = _checksum(members)
         self._overlap = bool((members.rows[1:] == members.rows[:-1]).any())  # entries come in the order of the rows
         drawn = np.minimum(sizes, self.samples_per_group)
         self._equal = not self._overlap and bool((drawn == drawn[0]).all())
@@ -143,6 +146,7 @@ class GroupSampler(_SometimesEqual):
             "num_groups": self.num_groups,
             "num_rows": self._num_rows,
             "num_memberships": self._num_entries,
+            "checksum_of_groups": self._checksum,
         }
 
     def _visits(self, epoch: int) -> Rows:
@@ -224,6 +228,12 @@ class PlainSampler(_SometimesEqual):
 
     def __repr__(self) -> str:
         return f"{self._owner}({self.n}, batch_size={self.batch_size}, seed={self.seed}): {self._steps} steps"
+
+
+def _checksum(members: Members) -> int:
+    """Return a number that tells one grouping of the same rows from another, the same on every machine."""
+    first = zlib.crc32(members.rows.astype("<i8").tobytes())
+    return zlib.crc32(members.ids.astype("<i8").tobytes(), first)
 
 
 def _first(plan: Rows) -> NDArray[np.bool_]:

@@ -26,10 +26,35 @@ from moreauc.train import fit, predict_scores
 
 GroupSet = Literal["planted", "adult", "compas"]
 RATES = (0.01, 0.03, 0.003, 0.001, 0.02, 0.005, 0.0003, 0.1)
-SAMPLERS = ("groups", "plain")
 SETTINGS = 8
-HIDDEN, EPOCHS, GROUPS_PER_BATCH, SAMPLES_PER_GROUP = (32,), 30, 8, 16
+HIDDEN, GROUPS_PER_BATCH = (32,), 8
 TOP_K: Mapping[str, int] = {"planted": 1, "adult": 3, "compas": 3}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What the methods have in common on a data set.
+
+    Attributes:
+        epochs: epochs in all.
+        samples: rows of each group in a group-balanced batch; plain batches are as large.
+        samplers: batches that are offered: "groups" (balanced) and "plain".
+        starts: shares of the epochs that are cross entropy before the method sets in, offered to all but ERM.
+    """
+
+    epochs: int
+    samples: int
+    samplers: tuple[str, ...]
+    starts: tuple[float, ...] = (0.0,)
+
+
+# K = 1 moves the weights by one group at a time: 64 rows of it, after a start by cross entropy, where the tables of the
+# real data, whose smallest groups have fewer rows than that, keep to 16 and no start.
+PROTOCOLS: Mapping[str, Protocol] = {
+    "planted": Protocol(epochs=120, samples=64, samplers=("groups",), starts=(0.0, 1 / 3)),
+    "adult": Protocol(epochs=30, samples=16, samplers=("groups", "plain")),
+    "compas": Protocol(epochs=30, samples=16, samplers=("groups", "plain")),
+}
 
 
 @dataclass(frozen=True)
@@ -41,18 +66,26 @@ class Parts:
     test: GroupData
 
 
-def settings(method: str, number: int) -> list[dict[str, Any]]:
-    """Return the first `number` of 8 settings.
+def settings(method: str, name: GroupSet, number: int) -> list[dict[str, Any]]:
+    """Return the first `number` of 8 settings of a method on a data set.
 
-    Step sizes, both samplers, and two values of a method's option where it has one. ERM takes plain batches only: with
-    group-balanced ones it is the method of equal group weights.
+    Step sizes, samplers, starts, and two values of a method's option where it has one. ERM takes plain batches only,
+    since with group-balanced ones it is the method of equal group weights, which is offered both; a start by cross
+    entropy is what ERM does anyway.
     """
+    protocol = PROTOCOLS[name]
     option, values = next(iter(GROUP_METHODS[method].grid.items()), ("", ("",)))
-    samplers = ("plain",) if method == "erm" else SAMPLERS
-    rates = RATES[: SETTINGS // (len(samplers) * len(values))]
+    samplers = {"erm": ("plain",), "erm_reweighted": ("groups", "plain")}.get(method, protocol.samplers)
+    starts = (0.0,) if method == "erm" else protocol.starts
+    rates = RATES[: SETTINGS // (len(samplers) * len(values) * len(starts))]
     every = [
-        {"lr": rate, "sampler": sampler, **({option: value} if option else {})}
-        for value, rate, sampler in product(values, rates, samplers)
+        {
+            "lr": rate,
+            "sampler": sampler,
+            **({option: value} if option else {}),
+            **({"start": start} if len(protocol.starts) > 1 else {}),
+        }
+        for value, start, rate, sampler in product(values, starts, rates, samplers)
     ]
     return every[:number]
 
@@ -78,8 +111,8 @@ def tune_and_test(
     parts, top_k = draw_parts(name, seed, folder), TOP_K[name]
     tried: list[dict[str, Any]] = []
     best: tuple[nn.Module, float, dict[str, Any]] | None = None
-    for setting in settings(method, trials):
-        model, merit = _train(method, parts, setting, seed, top_k, epochs)
+    for setting in settings(method, name, trials):
+        model, merit = _train(method, parts, setting, seed, top_k, epochs, PROTOCOLS[name].samples)
         tried.append({**setting, "validation": merit})
         if model is not None and merit is not None and (best is None or merit > best[1]):
             best = (model, merit, setting)
@@ -87,7 +120,7 @@ def tune_and_test(
         raise ValueError(f"GroupStudy: every setting of {GROUP_METHODS[method].title} diverged with seed {seed}")
     model, _, setting = best
     result = {"set": name, "method": method, "seed": seed, "setting": setting, "tried": tried}
-    return {**result, **_judge(model, parts.test, top_k), "seconds": time.perf_counter() - started}
+    return {**result, **_measure(model, parts.test, top_k), "seconds": time.perf_counter() - started}
 
 
 def sample_losses(scores: Tensor, labels: Tensor) -> NDArray[np.float64]:
@@ -97,15 +130,16 @@ def sample_losses(scores: Tensor, labels: Tensor) -> NDArray[np.float64]:
 
 
 def _train(
-    method: str, parts: Parts, setting: dict[str, Any], seed: int, top_k: int, epochs: int
+    method: str, parts: Parts, setting: dict[str, Any], seed: int, top_k: int, epochs: int, samples: int
 ) -> tuple[nn.Module | None, float | None]:
     """Return the model of the best epoch, and minus its loss of the K worst validation groups; None if it diverged."""
     train, validation = parts.train, parts.validation
-    options = {key: value for key, value in setting.items() if key not in ("lr", "sampler")}
+    options = {key: value for key, value in setting.items() if key not in ("lr", "sampler", "start")}
     # weights on top of balanced batches would count small groups twice
     loss = "erm" if method == "erm_reweighted" and setting["sampler"] == "groups" else method
     criterion = make_group_criterion(loss, train.groups, num_groups=train.num_groups, top_k=top_k, **options)
-    size = GROUPS_PER_BATCH * SAMPLES_PER_GROUP
+    size = GROUPS_PER_BATCH * samples
+    before = int(setting.get("start", 0.0) * epochs)
     sampler: PlainSampler | GroupSampler = PlainSampler(len(train), batch_size=size, seed=seed)
     if setting["sampler"] == "groups":
         present = min(GROUPS_PER_BATCH, train.num_groups)
@@ -127,15 +161,15 @@ def _train(
     held = TensorBatches(torch.from_numpy(validation.X), torch.from_numpy(validation.y), batch_size=8192)
     try:
         history = fit(
-            model, criterion, batches, validation=held, score=score, epochs=epochs, optimizer="adam", lr=setting["lr"],
-            weight_decay=1e-4, seed=seed,
+            model, criterion, batches, validation=held, score=score, epochs=epochs - before, optimizer="adam",
+            lr=setting["lr"], weight_decay=1e-4, seed=seed, warm_start_epochs=before,
         )  # fmt: skip
     except ValueError:  # losses that are not finite
         return None, None
     return model, history.best_score
 
 
-def _judge(model: nn.Module, test: GroupData, top_k: int) -> dict[str, Any]:
+def _measure(model: nn.Module, test: GroupData, top_k: int) -> dict[str, Any]:
     batches = TensorBatches(torch.from_numpy(test.X), torch.from_numpy(test.y), batch_size=8192)
     scores, labels = predict_scores(model, batches)
     losses, right = sample_losses(scores, labels), (scores > 0).numpy().astype(int)

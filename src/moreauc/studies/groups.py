@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,10 +17,9 @@ from moreauc.optim.group_presets import GROUP_METHODS
 from moreauc.report import Image, Report, Section
 from moreauc.studies import _group_convergence as convergence
 from moreauc.studies._group_runs import (
-    EPOCHS,
     GROUPS_PER_BATCH,
     HIDDEN,
-    SAMPLES_PER_GROUP,
+    PROTOCOLS,
     SETTINGS,
     TOP_K,
     GroupSet,
@@ -38,7 +36,8 @@ _MEASURES = {
     "top_k_accuracy": "K worst, accuracy",
     "mean_accuracy": "mean accuracy",
 }
-_COLOURS = {"sonx": "#0072b2", "exponentiated": "#d55e00"}
+_CURVES = {"top_k_loss": "worst tenth of the groups", "worst_loss": "worst group"}
+_COLOURS = {"sonx": "#0072b2", "exponentiated": "#d55e00", "unscaled": "#009e73"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class GroupStudy:
         name: "planted" (made here), "adult" or "compas" (read from a folder).
         seeds: draws of the data, at least 2.
         trials: settings tried by each method, in [1, 8], judged by the K worst groups of the validation part.
-        epochs: epochs of a run.
+        epochs: epochs of a run; None for 120 of "planted", 30 of the others.
         folder: folder with the data of "adult" and "compas"; None for the one that MOREAUC_DATA names.
         jobs: processes.
     """
@@ -59,7 +58,7 @@ class GroupStudy:
     name: GroupSet = "planted"
     seeds: int = 10
     trials: int = SETTINGS
-    epochs: int = EPOCHS
+    epochs: int | None = None
     folder: Path | None = None
     jobs: int = 2
 
@@ -67,6 +66,8 @@ class GroupStudy:
         if self.name not in get_args(GroupSet):
             raise ValueError(f"{_OWNER}: name must be one of {list(get_args(GroupSet))}, got {self.name!r}")
         check_count(_OWNER, "seeds", self.seeds, minimum=2)
+        if self.epochs is None:
+            object.__setattr__(self, "epochs", PROTOCOLS[self.name].epochs)
         for key in ("epochs", "jobs"):
             check_count(_OWNER, key, getattr(self, key))
         if check_count(_OWNER, "trials", self.trials) > SETTINGS:
@@ -117,12 +118,15 @@ class GroupStudy:
         return {"trials": self.trials, "epochs": self.epochs}
 
     def _section(self, cells: list[dict[str, Any]], records: list[dict[str, Any]]) -> Section:
-        sizes = records[0]["group_sizes"]
+        sizes, protocol = records[0]["group_sizes"], PROTOCOLS[self.name]
+        offered = "plain and group-balanced batches" if len(protocol.samplers) > 1 else "group-balanced batches"
+        if len(protocol.starts) > 1:
+            offered += ", from scratch and from a start by cross entropy"
         text = [
             f"{len(sizes)} groups of {min(sizes)} to {max(sizes)} test rows, K = {TOP_K[self.name]}; mean ± standard "
             f"deviation over {self.seeds} draws. A network with a hidden layer of {HIDDEN[0]}, Adam, {self.epochs} "
-            f"epochs, batches of {GROUPS_PER_BATCH * SAMPLES_PER_GROUP} rows. Every method tries {self.trials} "
-            "settings, with plain and with group-balanced batches, judged with the best epoch by the loss of the K "
+            f"epochs, batches of {GROUPS_PER_BATCH * protocol.samples} rows. Every method tries {self.trials} "
+            f"settings ({offered}), judged with the best epoch by the loss of the K "
             "worst validation groups. Losses: lower is better; mean is that over groups."
         ]
         rows = []
@@ -159,7 +163,7 @@ class GroupConvergenceStudy:
 
     @property
     def tasks(self) -> dict[str, dict[str, Any]]:
-        """Every run: all settings of both methods, as many of one as of the other."""
+        """Every run: all settings of the methods, as many of each; those of a draw follow each other."""
         return {
             f"{number}-{method}-{rate:g}-{option:g}-{seed}": {
                 "num_groups": number,
@@ -170,9 +174,9 @@ class GroupConvergenceStudy:
                 "steps": self.steps,
             }
             for number in convergence.NUMBERS
-            for method in convergence.METHODS
-            for rate, option in product(convergence.RATES, convergence.OPTIONS[method][1])
             for seed in range(self.seeds)
+            for method in convergence.TITLES
+            for rate, option in convergence.settings(method, number)
         }
 
     def report(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> Report:
@@ -182,16 +186,17 @@ class GroupConvergenceStudy:
         plan = {"steps": self.steps}
         run_missing(out / "runs", work, plan=plan, jobs=self.jobs, progress=progress)
         records = [read_run("GroupConvergenceStudy", out / "runs", name, plan=plan) for name in work]
-        chosen = [_best(records, number, method) for number in convergence.NUMBERS for method in convergence.METHODS]
+        chosen = [_best(records, number, method) for number in convergence.NUMBERS for method in convergence.TITLES]
         results: dict[str, Any] = {"seeds": self.seeds, "steps": self.steps, "curves": chosen}
         section = Section(
             "Loss of the worst groups against samples",
             [
                 f"A linear model on planted groups, {convergence.GROUPS} groups of {convergence.SAMPLES} rows in a "
-                f"batch, {self.steps} steps of SGD, mean over {self.seeds} draws. Each curve is the setting with the "
-                "lowest loss at the end, of twelve for each method (four step sizes; averaging weight, or step of the "
-                "group weights). SONX minimises the mean of the tenth of the groups that is worst, exponentiated "
-                "weights the worst one; with 10 groups these are the same."
+                f"batch, {self.steps} steps of SGD, mean over {self.seeds} draws. Each curve is the setting that ends "
+                f"lowest in what its method minimises, of {len(chosen[0]['tried'])} for each (step size; averaging "
+                "weight, or step of the group weights). SONX minimises the mean of the tenth of the groups that is "
+                "worst, exponentiated weights the worst one; with 10 groups these are the same. Unscaled weights leave "
+                "out the factor N over the number of groups in the batch, as their authors do."
             ],
             columns=["groups", "method", "step size", "option", "worst tenth, loss", "worst group, loss"],
             rows=[_row(curve) for curve in chosen],
@@ -210,30 +215,32 @@ class GroupConvergenceStudy:
 
 
 def _best(records: list[dict[str, Any]], number: int, method: str) -> dict[str, Any]:
-    """Return the mean curves of the setting that ends lowest in what the method minimises."""
+    """Return the mean curves of the setting that ends lowest in what the method minimises, and where all ended."""
     own = [record for record in records if record["groups"] == number and record["method"] == method]
-    key = "top_k_loss" if method == "sonx" else "worst_loss"
-    found = []
-    for pair in dict.fromkeys((record["lr"], record["option"]) for record in own):
+    key, option = "top_k_loss" if method == "sonx" else "worst_loss", convergence.OPTIONS[method]
+    tried = []
+    for pair in convergence.settings(method, number):
         runs = [record for record in own if (record["lr"], record["option"]) == pair]
-        curves = {name: np.mean([run[name] for run in runs], axis=0) for name in ("top_k_loss", "worst_loss")}
-        found.append((float(curves[key][-1]), pair, runs, curves))
-    _, (rate, option), runs, curves = min(found, key=lambda entry: entry[0])
+        ends = {name: round(float(np.mean([run[name][-1] for run in runs])), 5) for name in _CURVES}
+        tried.append({"lr": pair[0], option: pair[1], **ends})
+    best = min(tried, key=lambda entry: entry[key])
+    runs = [record for record in own if (record["lr"], record["option"]) == (best["lr"], best[option])]
     return {
         "groups": number,
         "method": method,
-        "lr": rate,
-        convergence.OPTIONS[method][0]: option,
+        "lr": best["lr"],
+        option: best[option],
         "samples": runs[0]["samples"],
-        **{name: [round(float(value), 5) for value in curve] for name, curve in curves.items()},
-        "last": {name: [run[name][-1] for run in runs] for name in curves},
+        **{name: np.mean([run[name] for run in runs], axis=0).round(5).tolist() for name in _CURVES},
+        "last": {name: [run[name][-1] for run in runs] for name in _CURVES},
+        "tried": tried,
     }
 
 
 def _row(curve: dict[str, Any]) -> list[str]:
-    name, _ = convergence.OPTIONS[curve["method"]]
-    ends = [f"{np.mean(curve['last'][key]):.3f}" for key in ("top_k_loss", "worst_loss")]
-    title = GROUP_METHODS[curve["method"]].title
+    name = convergence.OPTIONS[curve["method"]]
+    ends = [f"{np.mean(curve['last'][key]):.3f}" for key in _CURVES]
+    title = convergence.TITLES[curve["method"]]
     return [f"{curve['groups']:,}", title, f"{curve['lr']:g}", f"{name} {curve[name]:g}", *ends]
 
 
@@ -241,13 +248,12 @@ def _draw(curves: list[dict[str, Any]]) -> Image:
     figure = Figure(figsize=(10.0, 5.6), layout="constrained")
     axes = figure.subplots(2, len(convergence.NUMBERS), sharex=True, squeeze=False)
     for column, number in enumerate(convergence.NUMBERS):
-        for row, (key, words) in enumerate(
-            (("top_k_loss", "worst tenth of the groups"), ("worst_loss", "worst group"))
-        ):
+        for row, (key, words) in enumerate(_CURVES.items()):
             panel = axes[row, column]
             for curve in (curve for curve in curves if curve["groups"] == number):
-                title, colour = GROUP_METHODS[curve["method"]].title, _COLOURS[curve["method"]]
-                panel.plot(curve["samples"][1:], curve[key][1:], label=title, color=colour)
+                title, colour = convergence.TITLES[curve["method"]], _COLOURS[curve["method"]]
+                dashes = "--" if curve["method"] == "unscaled" else "-"
+                panel.plot(curve["samples"][1:], curve[key][1:], dashes, label=title, color=colour)
             panel.set_xscale("log")
             panel.spines[["top", "right"]].set_visible(False)
             panel.grid(alpha=0.25)
