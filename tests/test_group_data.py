@@ -48,6 +48,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setitem(module.GROUP_SETS, "adult.test", (2, 1))
     monkeypatch.setitem(module.GROUP_SETS, "compas-scores-two-years.csv", (3, 1))
     monkeypatch.delenv("MOREAUC_DATA", raising=False)
+    monkeypatch.setenv("MOREAUC_CACHE", str(tmp_path / "cache"))
     write_adult(tmp_path / "groups")
     write_compas(tmp_path / "groups")
     return tmp_path
@@ -162,8 +163,8 @@ def test_the_folder_is_given_or_in_the_environment(load, small, monkeypatch):
     write_compas(small / "plain", "compas-scores-two-years.csv")
     for folder in (small / "groups", small / "plain"):
         assert load(folder).X.equals(expected.X)
-    with pytest.raises(ValueError, match="set MOREAUC_DATA"):
-        load()
+    with pytest.raises(ValueError, match=r"named by MOREAUC_DATA.* as download is False, got no folder and '.*cache"):
+        load(download=False)
     monkeypatch.setenv("MOREAUC_DATA", str(small))
     assert load().X.equals(expected.X)
     with pytest.raises(ValueError, match="the folder with the data sets must exist"):
@@ -173,11 +174,13 @@ def test_the_folder_is_given_or_in_the_environment(load, small, monkeypatch):
 def test_files_that_are_missing_or_others(small):
     (small / "empty").mkdir()
     with pytest.raises(
-        ValueError, match=r"load_adult: the folder.* must have adult\.data\.gz or adult\.data or a subf"
+        ValueError, match=r"load_adult: adult\.data or adult\.data\.gz must be .* subfolder groups .*, got '.*empty'"
     ):
-        load_adult(small / "empty")
-    with pytest.raises(ValueError, match=r"load_compas: .* must have compas-scores-two-years\.csv\.gz or "):
-        load_compas(small / "empty")
+        load_adult(small / "empty", download=False)
+    with pytest.raises(
+        ValueError, match=r"load_compas: compas-scores-two-years\.csv or comp.*\.gz must be in the fold"
+    ):
+        load_compas(small / "empty", download=False)
     with pytest.raises(ValueError, match="load_adult: part must be one of all, train, test, got 'validation'"):
         load_adult(small, part="validation")
     write_adult(small / "groups", last="<=50K")

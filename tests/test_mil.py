@@ -54,6 +54,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setitem(mil.MIL_SETS, "musk2", (2, 3, 9, 2))
     monkeypatch.setitem(mil.MIL_SETS, "fox", (1, 2, 6, 2))
     monkeypatch.delenv("MOREAUC_DATA", raising=False)
+    monkeypatch.setenv("MOREAUC_CACHE", str(tmp_path / "cache"))
     write_musk2(tmp_path / "mil")
     write_fox(tmp_path / "mil")
     return tmp_path
@@ -86,17 +87,28 @@ def test_fox_has_raw_features(small):
     assert torch.equal(found[0], tensors(load_fox(small / "mil"))[0])
 
 
-@pytest.mark.parametrize(("load", "name"), [(load_musk2, r"musk2.csv.gz or musk2.csv"), (load_fox, "fox.mat")])
+@pytest.mark.parametrize(("load", "name"), [(load_musk2, "musk2.csv"), (load_fox, "fox.mat")])
 def test_the_folder_is_given_or_in_the_environment(small, monkeypatch, tmp_path_factory, load, name):
-    with pytest.raises(ValueError, match="give the folder with the data sets, or set MOREAUC_DATA"):
-        load()
+    nowhere = (
+        rf"{load.__name__}: {name} or {name}\.gz must be in the folder given or .* subfolder mil .*download is False"
+    )
+    with pytest.raises(ValueError, match=rf"{nowhere}, got no folder and '.*cache"):
+        load(download=False)
     with pytest.raises(ValueError, match=r"the folder with the data sets must exist, got .*nowhere"):
         load(small / "nowhere")
     monkeypatch.setenv("MOREAUC_DATA", str(tmp_path_factory.mktemp("empty")))
-    with pytest.raises(ValueError, match=rf"given or in MOREAUC_DATA, must have {name} or a subfolder mil .*empty"):
-        load()
+    with pytest.raises(ValueError, match=rf"{nowhere}, got '.*empty.*' and '.*cache"):
+        load(download=False)
     monkeypatch.setenv("MOREAUC_DATA", str(small))
     assert numbers(load().sizes)[0] == 3
+
+
+def test_fox_may_be_compressed(small):
+    plain = small / "mil" / "fox.mat"
+    with gzip.open(small / "fox.mat.gz", "wb") as file:
+        file.write(plain.read_bytes())
+    plain.unlink()
+    assert numbers(load_fox(small).sizes) == [3, 2, 1]
 
 
 def test_files_that_are_not_the_set(small):

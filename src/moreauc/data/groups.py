@@ -1,4 +1,4 @@
-"""Tables whose rows belong to groups: two public ones read from a folder, and one made here with a planted minority.
+"""Tables whose rows belong to groups: two public ones, and one made here with a planted minority.
 
 References: Kohavi, Scaling Up the Accuracy of Naive-Bayes Classifiers, 1996 (Adult: does a person earn more than 50 000
 dollars?); Larson, Mattu, Kirchner and Angwin, How We Analyzed the COMPAS Recidivism Algorithm, ProPublica, 2016.
@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from moreauc._checks import check_count, check_real
-from moreauc.data.keel import data_folder
+from moreauc.data.download import find_file
 
 __all__ = ["GROUP_SETS", "GroupData", "load_adult", "load_compas", "planted_groups"]
 
@@ -128,6 +128,7 @@ def load_adult(
     *,
     part: Literal["all", "train", "test"] = "all",
     drop_group_columns: bool = False,
+    download: bool = True,
 ) -> GroupData:
     """Return Adult: does a person of the census of 1994 earn more than 50 000 dollars? Ten groups by race and sex.
 
@@ -135,19 +136,20 @@ def load_adult(
     categories, and `?` a missing value. The groups are numbered by name, alike in both parts.
 
     Args:
-        folder: folder that has `adult.data.gz` or `adult.data` (and the same of `adult.test`), or a subfolder `groups`
-            with them; None for MOREAUC_DATA.
+        folder: folder that has `adult.data` or `adult.data.gz` (and the same of `adult.test`), or a subfolder `groups`
+            with them; None for MOREAUC_DATA, if set.
         part: "train" for the 32 561 rows of adult.data, "test" for the 16 281 of adult.test, "all" for one after the
             other.
         drop_group_columns: whether to leave race and sex out of X. Other columns tell of them still (a husband's sex).
+        download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
 
     Raises:
-        ValueError: for another part, a missing file, or a file that is not the set.
+        ValueError: for another part, a file that is nowhere or cannot be downloaded, and a file that is not the set.
     """
     if part not in _ADULT_FILES:
         raise ValueError(f"load_adult: part must be one of {', '.join(_ADULT_FILES)}, got {part!r}")
-    tables = [_adult_table(_find("load_adult", folder, name), name) for name in _ADULT_FILES[part]]
-    table = pd.concat(tables, ignore_index=True)
+    places = {name: find_file("load_adult", name, folder=folder, download=download) for name in _ADULT_FILES[part]}
+    table = pd.concat([_adult_table(place, name) for name, place in places.items()], ignore_index=True)
     labels = (table.pop("income") == ">50K").to_numpy().astype(np.int64)
     groups = _numbers("load_adult", table["race"].astype(str) + ", " + table["sex"].astype(str), _ADULT_GROUPS)
     if drop_group_columns:
@@ -155,7 +157,7 @@ def load_adult(
     return GroupData(_with_categories(table), labels, groups, _ADULT_GROUPS)
 
 
-def load_compas(folder: Path | None = None) -> GroupData:
+def load_compas(folder: Path | None = None, *, download: bool = True) -> GroupData:
     """Return COMPAS: was a defendant charged again within two years of the screening? Six groups by race.
 
     X has what was known at the screening: age, sex, juvenile felonies, misdemeanours and other offences, prior
@@ -168,14 +170,15 @@ def load_compas(folder: Path | None = None) -> GroupData:
     not over (Barenstein, ProPublica's COMPAS Data Revisited, 2019). Rates of recidivism are too high for that reason.
 
     Args:
-        folder: folder that has `compas-scores-two-years.csv.gz` or the `.csv`, or a subfolder `groups` with it; None
-            for MOREAUC_DATA.
+        folder: folder that has `compas-scores-two-years.csv` or the `.csv.gz`, or a subfolder `groups` with it; None
+            for MOREAUC_DATA, if set.
+        download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
 
     Raises:
-        ValueError: for a missing file, or a file that is not the set.
+        ValueError: for a file that is nowhere or cannot be downloaded, and for a file that is not the set.
     """
     name = "compas-scores-two-years.csv"
-    table = pd.read_csv(_find("load_compas", folder, name))
+    table = pd.read_csv(find_file("load_compas", name, folder=folder, download=download))
     missing = {*_COMPAS_COLUMNS, "race", "two_year_recid"} - set(table.columns)
     if missing:
         raise ValueError(f"load_compas: {name} must have the columns of the set, got none named {sorted(missing)}")
@@ -183,17 +186,6 @@ def load_compas(folder: Path | None = None) -> GroupData:
     labels = table["two_year_recid"].to_numpy().astype(np.int64)
     groups = _numbers("load_compas", table["race"], _COMPAS_GROUPS)
     return GroupData(_with_categories(table[_COMPAS_COLUMNS]), labels, groups, _COMPAS_GROUPS)
-
-
-def _find(owner: str, folder: Path | None, name: str) -> Path:
-    root = data_folder(folder)
-    for place in (base / (name + end) for base in (root, root / "groups") for end in (".gz", "")):
-        if place.is_file():
-            return place
-    raise ValueError(
-        f"{owner}: the folder, given or in MOREAUC_DATA, must have {name}.gz or {name} or a subfolder groups with it, "
-        f"got {str(root)!r}"
-    )
 
 
 def _adult_table(place: Path, name: str) -> pd.DataFrame:

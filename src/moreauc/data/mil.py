@@ -1,4 +1,4 @@
-"""Bags to train on: two tables of the literature read from a folder, and bags of handwritten digits made on the spot.
+"""Bags to train on: two public tables of the literature, and bags of handwritten digits made on the spot.
 
 References: Dietterich, Lathrop and Lozano-Pérez, Solving the Multiple Instance Problem with Axis-Parallel Rectangles,
 1997 (MUSK2: is a molecule musk, by its shapes?); Andrews, Tsochantaridis and Hofmann, Support Vector Machines for
@@ -7,6 +7,7 @@ Multiple-Instance Learning, 2002 (Fox: does an image show a fox, by its regions?
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_finite, check_real
 from moreauc.data.bags import Bags, FlatBags
-from moreauc.data.keel import data_folder
+from moreauc.data.download import find_file
 
 __all__ = ["MIL_SETS", "DigitBags", "Part", "digit_bags", "load_fox", "load_musk2", "standardize_instances"]
 
@@ -38,49 +39,42 @@ _SHARES: dict[Part, tuple[float, float]] = {"train": (0.0, 0.5), "validation": (
 _SMALLEST = 3  # instances of a bag of digits
 
 
-def load_musk2(folder: Path | None = None) -> FlatBags:
+def load_musk2(folder: Path | None = None, *, download: bool = True) -> FlatBags:
     """Return MUSK2: 102 molecules, 39 of them musk, with 1 to 1044 shapes of 166 features (raw integers).
 
     Args:
-        folder: folder that has `musk2.csv.gz` or `musk2.csv`, or a subfolder `mil` with it; None for MOREAUC_DATA. The
-            file has no header; its columns are the label of the bag, the number of the bag, the features.
+        folder: folder that has `musk2.csv` or `musk2.csv.gz`, or a subfolder `mil` with it; None for MOREAUC_DATA, if
+            set. The file has no header; its columns are the label of the bag, the number of the bag, the features.
+        download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
 
     Raises:
-        ValueError: for a missing file, or a file that is not the set.
+        ValueError: for a file that is nowhere or cannot be downloaded, and for a file that is not the set.
     """
-    table = pd.read_csv(_find("load_musk2", folder, "musk2.csv.gz", "musk2.csv"), header=None)
+    table = pd.read_csv(find_file("load_musk2", "musk2.csv", folder=folder, download=download), header=None)
     labels, ids = table[0].to_numpy(), table[1].to_numpy()
     return _bags("load_musk2", "musk2", table.iloc[:, 2:].to_numpy(np.float32), ids, labels)
 
 
-def load_fox(folder: Path | None = None) -> FlatBags:
+def load_fox(folder: Path | None = None, *, download: bool = True) -> FlatBags:
     """Return Fox: 200 images, 100 of them with a fox, of 2 to 13 regions of 230 features.
 
     Args:
-        folder: folder that has `fox.mat`, or a subfolder `mil` with it; None for MOREAUC_DATA. The file has a struct
-            `x` with the fields `data`, `nlab` (2 for positive) and `ident.milbag`.
+        folder: folder that has `fox.mat` or `fox.mat.gz`, or a subfolder `mil` with it; None for MOREAUC_DATA, if set.
+            The file has a struct `x` with the fields `data`, `nlab` (2 for positive) and `ident.milbag`.
+        download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
 
     Raises:
-        ValueError: for a missing file, or a file that is not the set.
+        ValueError: for a file that is nowhere or cannot be downloaded, and for a file that is not the set.
     """
-    content = loadmat(_find("load_fox", folder, "fox.mat"), simplify_cells=True)
+    path = find_file("load_fox", "fox.mat", folder=folder, download=download)
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content = loadmat(file, simplify_cells=True)
     try:
         struct = content["x"]
         data, labels, ids = struct["data"], struct["nlab"] == 2, struct["ident"]["milbag"]
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(f"load_fox: fox.mat must have the fields of the set, got {sorted(content)}") from error
     return _bags("load_fox", "fox", data.astype(np.float32), ids, labels.astype(np.int64))
-
-
-def _find(owner: str, folder: Path | None, *names: str) -> Path:
-    root = data_folder(folder)
-    for place in (base / name for base in (root, root / "mil") for name in names):
-        if place.is_file():
-            return place
-    raise ValueError(
-        f"{owner}: the folder, given or in MOREAUC_DATA, must have {' or '.join(names)} or a subfolder mil with it, "
-        f"got {str(root)!r}"
-    )
 
 
 def _bags(owner: str, name: str, instances: NDArray[np.float32], ids: NDArray[Any], labels: NDArray[Any]) -> FlatBags:

@@ -1,0 +1,52 @@
+"""Arrays of integers and texts in compressed files that need no pickle and are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_UNSIGNED = (np.uint8, np.uint16, np.uint32)
+
+
+def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write `arrays` into one compressed file, integers that are not negative in the smallest type that holds them."""
+    place = Path(path)
+    # beside its place and then moved there, so that nobody reads half a file
+    half = place.with_name(f"{place.name}.{os.getpid()}.part")
+    try:
+        with half.open("wb") as file:
+            np.savez_compressed(file, **{key: _smallest(array) for key, array in arrays.items()})  # type: ignore[arg-type]
+        half.replace(place)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def read_arrays(owner: str, path: Path | str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays `names` of a file that :func:`write_arrays` wrote, integers as bytes or int64.
+
+    Raises:
+        ValueError: for a file that is not such a one, or that is damaged. A missing file is Python's own error.
+    """
+    try:
+        with Path(path).open("rb") as source, np.load(source, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in names}
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{owner}: path must be a file that save wrote, got {str(path)!r}") from error
+    return {
+        name: array.astype(np.int64) if array.dtype.kind in "iu" and array.dtype != np.uint8 else array
+        for name, array in arrays.items()
+    }
+
+
+def _smallest(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
+        return array
+    top = int(array.max()) if array.size else 0
+    return next((array.astype(kind) for kind in _UNSIGNED if top <= np.iinfo(kind).max), array)

@@ -1,0 +1,161 @@
+"""How a raw download becomes the file that a loader reads: unpacked, without repeats, blank lines or some columns.
+
+Every step takes the path of the download and gives the content. A step leaves alone what is in order already, so that
+sources which differ in such details can stand in for each other.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+__all__ = [
+    "BROKEN",
+    "Prepare",
+    "collect_images",
+    "content_sha256",
+    "unpack",
+    "with_adult_ends",
+    "without_blank_lines",
+    "without_columns",
+    "without_repeated_smiles",
+]
+
+Prepare = Callable[[Path], bytes]
+
+# what a file that is not what its name says raises when it is unpacked
+BROKEN = (ValueError, KeyError, EOFError, csv.Error, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
+
+_BLOCK = 2**20
+
+
+def unpack(raw: Path, *, member: str = "") -> bytes:
+    """Return the content: of `member` where the file is a zip archive, decompressed where it is a gzip file.
+
+    Raises:
+        KeyError: for a zip archive without the member.
+    """
+    with raw.open("rb") as file:
+        magic = file.read(4)
+    if magic == b"PK\x03\x04":
+        with zipfile.ZipFile(raw) as archive:
+            return archive.read(member)
+    content = raw.read_bytes()
+    return gzip.decompress(content) if magic.startswith(b"\x1f\x8b") else content
+
+
+def without_repeated_smiles(raw: Path) -> bytes:
+    """Return a table without the rows whose last column, the SMILES, repeats that of an earlier row."""
+    first: dict[bytes, bytes] = {}
+    for line in unpack(raw).splitlines():
+        first.setdefault(line.rpartition(b",")[2], line)
+    return _lines(list(first.values()))
+
+
+def without_blank_lines(raw: Path) -> bytes:
+    r"""Return a text whose lines end in `\n`, without blank ones."""
+    return _lines([line for line in unpack(raw).splitlines() if line])
+
+
+def without_columns(raw: Path, *, columns: tuple[str, ...]) -> bytes:
+    r"""Return a table with a header, its lines ending in `\n`, without the columns of these names."""
+    rows = list(csv.reader(io.StringIO(unpack(raw).decode(), newline="")))
+    kept = [number for number, name in enumerate(rows[0] if rows else []) if name not in columns]
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\n").writerows(
+        [row[number] for number in kept if number < len(row)] for row in rows
+    )
+    return out.getvalue().encode()
+
+
+def with_adult_ends(raw: Path, *, member: str, first: str = "") -> bytes:
+    """Return a part of Adult as UCI has it: with a blank line at the end and, where `first` is given, that first line.
+
+    Copies elsewhere lack the blank line, or have the names of the columns in place of the first line.
+    """
+    lines = unpack(raw, member=member).splitlines()
+    if first and lines and lines[0].startswith(b"age,"):
+        lines[0] = first.encode()
+    if lines and lines[-1]:
+        lines.append(b"")
+    return _lines(lines)
+
+
+def collect_images(raw: Path, *, inside: str, classes: dict[str, str], count: int) -> bytes:
+    """Return a tar of numbered images, taken out of a compressed tar of a repository.
+
+    Args:
+        raw: the tar of the repository; all its paths start with one folder, whatever its name.
+        inside: folder of the repository that has the folders of the classes.
+        classes: for the folder of each class what stands before the number in the names of its images.
+        count: images of each class, from number 1.
+
+    Returns:
+        The tar, with `folder/name` for each image in the order of the classes and numbers, and no dates or owners.
+
+    Raises:
+        ValueError: where an image is missing.
+    """
+    stems = "|".join(re.escape(f"{folder}/{stem}") for folder, stem in classes.items())
+    pattern = re.compile(rf"[^/]+/{re.escape(inside)}/((?:{stems})([0-9]+)\.jpeg)")
+    images: dict[str, bytes] = {}
+    with tarfile.open(raw, "r|*") as archive:
+        for entry in archive:
+            match = pattern.fullmatch(entry.name)
+            if match and 1 <= int(match[2]) <= count and (file := archive.extractfile(entry)):
+                images[match[1]] = file.read()
+    names = [f"{folder}/{stem}{number}.jpeg" for folder, stem in classes.items() for number in range(1, count + 1)]
+    missing = [name for name in names if name not in images]
+    if missing:
+        raise ValueError(f"{len(missing)} images are missing, {missing[0]} among them")
+    return _tar([(name, images[name]) for name in names])
+
+
+def content_sha256(path: Path, *, tar: bool = False) -> str:
+    """Return the checksum of a file's content, decompressed if its name ends in `.gz`.
+
+    Of a tar it is that of the lines `name sha256` of its files, sorted, since two archives of the same files need not
+    have the same bytes. A file that is not what it should be has none: "unreadable".
+    """
+    try:
+        if tar:
+            with (
+                gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+                tarfile.open(fileobj=file) as archive,
+            ):
+                lines = [f"{entry.name} {_sha256(archive.extractfile(entry))}\n" for entry in archive if entry.isfile()]
+            return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _sha256(file)
+    except BROKEN:
+        return "unreadable"
+
+
+def _sha256(file: IO[bytes] | gzip.GzipFile | None) -> str:
+    found = hashlib.sha256()
+    while block := file.read(_BLOCK) if file else b"":
+        found.update(block)
+    return found.hexdigest()
+
+
+def _lines(lines: list[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _tar(files: list[tuple[str, bytes]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in files:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return out.getvalue()

@@ -1,0 +1,216 @@
+"""Molecules with a 0/1 property, as graphs, split by scaffold: public tables, and a small set made on the spot.
+
+References: Wu et al., MoleculeNet: A Benchmark for Molecular Machine Learning, 2018; Hu et al., Open Graph Benchmark:
+Datasets for Machine Learning on Graphs, 2020.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from moreauc._checks import check_count
+from moreauc.data._example_smiles import every_example
+from moreauc.data._molecule_features import MoleculeReader
+from moreauc.data._molecule_set import PARTS, Molecules, make_molecules, without_rows
+from moreauc.data._scaffolds import ScaffoldSplit, split_by_group
+
+__all__ = ["MOLECULE_SETS", "MoleculeSet", "Molecules", "example_molecules", "load_molecules", "scaffold_split"]
+
+_FORMAT = 1  # of the files in the cache; one more whenever what is in them changes
+_OWNER = "load_molecules"
+_log = logging.getLogger(__name__)
+
+
+class MoleculeSet(NamedTuple):
+    """A public table: its file, the column with the labels, and labelled molecules and positives of the three parts."""
+
+    file: str
+    target: str
+    counts: tuple[int, int, int]
+    positives: tuple[int, int, int] | None
+
+
+# Counts are those of the papers, checked when a table is read; of molpcba only percentages of positives are published.
+MOLECULE_SETS = {
+    "moltox21": MoleculeSet("tox21.csv", "NR-AR", (5834, 722, 709), (248, 29, 32)),
+    "molmuv": MoleculeSet("muv.csv", "MUV-548", (11466, 1559, 1709), (21, 2, 6)),
+    "molhiv": MoleculeSet("HIV.csv", "HIV_active", (32901, 4113, 4113), (1232, 81, 130)),
+    "molpcba": MoleculeSet("molpcba.csv", "PCBA-1030", (120762, 19865, 20397), None),
+}
+
+
+def load_molecules(
+    name: str,
+    folder: Path | None = None,
+    *,
+    strict: bool = False,
+    cache: bool = True,
+    download: bool = True,
+    progress: bool = False,
+) -> Molecules:
+    """Return the labelled molecules of a public table as graphs, with the scaffold split of the whole table.
+
+    The split is made here, of all rows, labelled or not. A molecule that is kept out takes part in it, so that the
+    others stand where they would otherwise; it is named in `rejected`, and the log says how many there are.
+
+    Args:
+        name: "moltox21" (is it active at the androgen receptor?), "molmuv" (MUV-548, protein kinase A), "molhiv" (does
+            it keep HIV from multiplying?) or "molpcba" (PCBA-1030). molpcba cannot be downloaded here: the folder must
+            have `molpcba.csv` or `molpcba.csv.gz`, which is `mapping/mol.csv.gz` of the Open Graph Benchmark's
+            ogbg-molpcba.
+        folder: folder that has the table, or a subfolder `molecules` with it; None for MOREAUC_DATA or a download.
+        strict: whether to keep out molecules with an atom that has more bonds than RDKit permits. Old versions of RDKit
+            permit them, and the published counts have them: with RDKit 2026.09 seven of moltox21 and of molhiv each.
+        cache: whether to look for graphs made before, by the same version of RDKit from the same file, and to leave
+            these for the next time. They are in the folder MOREAUC_CACHE, or the user's cache of the system.
+        download: whether the table may be downloaded.
+        progress: whether to show bars.
+
+    Raises:
+        ValueError: for an unknown name, a missing file, or a file that is not the set.
+        ModuleNotFoundError: where RDKit is not installed; it names the extra.
+    """
+    if name not in MOLECULE_SETS:
+        raise ValueError(f"{_OWNER}: name must be one of {', '.join(MOLECULE_SETS)}, got {name!r}")
+    reader = MoleculeReader()
+    source = _find(name, folder, download, progress)
+    place = _cache_place(name, source, reader.version) if cache else None
+    molecules = None if place is None else _from_cache(place)
+    if molecules is None:
+        molecules = _from_table(name, source, reader, progress)
+        if place is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            molecules.save(place)
+    if strict:
+        molecules = without_rows(molecules, molecules.relaxed)
+    for kind, rows in (("kept out", molecules.rejected), ("read without the check of bonds", molecules.relaxed)):
+        if rows:
+            _log.warning("%s: %s: %d molecules that RDKit rejects are %s: rows %s", _OWNER, name, len(rows), kind, rows)
+    return molecules
+
+
+def scaffold_split(smiles: Sequence[str], *, progress: bool = False) -> ScaffoldSplit:
+    """Return the rows of SMILES in three parts of about 80, 10 and 10 %: molecules of one scaffold in one part.
+
+    The scaffold is the SMILES, with chirality, of the rings and what joins them (Bemis and Murcko, 1996). Scaffolds go
+    to training, validation and test by how often they come, the rarest to test. What RDKit cannot read is a scaffold of
+    its own.
+
+    Args:
+        smiles: at least one.
+        progress: whether to show a bar.
+
+    Returns:
+        Train, validation and test rows, each int64, in the order in which the scaffolds were taken.
+
+    Raises:
+        ValueError: for no SMILES.
+        ModuleNotFoundError: where RDKit is not installed; it names the extra.
+
+    Example:
+        >>> scaffold_split(["CCO", "c1ccccc1C", "CC", "CCC", "CN", "C1CCCCC1O", "C", "N", "O", "S"])
+        ScaffoldSplit(train=array([0, 2, 3, 4, 6, 7, 8, 9]), validation=array([5]), test=array([1]))
+    """
+    if not len(smiles):
+        raise ValueError("scaffold_split: smiles must hold at least one, got none")
+    return split_by_group(MoleculeReader().read(smiles, [False] * len(smiles), progress=progress).scaffolds)
+
+
+def example_molecules(*, num: int = 200, seed: int = 0) -> Molecules:
+    """Return small molecules put together of rings and chains; positive are those with an aromatic nitrogen.
+
+    They are for tests and first steps, where no file is needed: something that a network learns in a few epochs.
+
+    Args:
+        num: number of molecules, all different, in [30, 2000].
+        seed: at least 0; the same seed gives the same molecules (with the same version of NumPy).
+
+    Returns:
+        Molecules whose three parts have both classes each.
+
+    Raises:
+        ValueError: for an argument out of range.
+        ModuleNotFoundError: where RDKit is not installed; it names the extra.
+    """
+    owner = "example_molecules"
+    if check_count(owner, "num", num, minimum=30) > 2000:
+        raise ValueError(f"{owner}: num must be an integer of at most 2000, got {num}")
+    sequence = np.random.SeedSequence(check_count(owner, "seed", seed, minimum=0))
+    reader = MoleculeReader()
+    while True:  # nearly always once: with few molecules a part may lack a class
+        source = np.random.Generator(np.random.PCG64(sequence.spawn(1)[0]))
+        smiles = [every_example()[number] for number in source.permutation(len(every_example()))[:num]]
+        labels = [int("n" in text) for text in smiles]
+        molecules, _ = make_molecules("examples", smiles, labels, reader)
+        if all(0 < int(molecules.part(part).labels.sum()) < len(getattr(molecules, part)) for part in PARTS):
+            return molecules
+
+
+def _find(name: str, folder: Path | None, download: bool, progress: bool) -> Path:
+    """Return the path of a table; these imports stand here since graphs in a file can be used without them."""
+    from moreauc.data.download import find_file
+    from moreauc.data.keel import data_folder
+
+    file = MOLECULE_SETS[name].file
+    if name != "molpcba":
+        return find_file(_OWNER, file, folder=folder, download=download, progress=progress)
+    root = data_folder(folder)
+    for place in (base / (file + end) for base in (root, root / "molecules") for end in ("", ".gz")):
+        if place.is_file():
+            return place
+    raise ValueError(
+        f"{_OWNER}: molpcba cannot be downloaded by this library; the folder, given or in MOREAUC_DATA, must have "
+        f"{file} or {file}.gz, which is mapping/mol.csv.gz of ogbg-molpcba (ogb.stanford.edu), got {str(root)!r}"
+    )
+
+
+def _cache_place(name: str, source: Path, version: str) -> Path:
+    from moreauc.data._prepare import content_sha256
+    from moreauc.data.download import cache_folder
+
+    key = f"{name}-{content_sha256(source)[:16]}-rdkit{version}-format{_FORMAT}.npz"
+    return cache_folder("molecules") / "graphs" / key
+
+
+def _from_cache(place: Path) -> Molecules | None:
+    if not place.is_file():
+        return None
+    try:
+        return Molecules.load(place)
+    except ValueError as error:
+        _log.warning("%s: %s is damaged and made anew (%s)", _OWNER, place, error)
+        return None
+
+
+def _from_table(name: str, source: Path, reader: MoleculeReader, progress: bool) -> Molecules:
+    from moreauc.data._prepare import unpack
+
+    table, known = csv.DictReader(io.StringIO(unpack(source).decode())), MOLECULE_SETS[name]
+    if not {"smiles", known.target} <= set(table.fieldnames or ()):
+        columns = ", ".join(table.fieldnames or ())
+        raise ValueError(f"{_OWNER}: {source.name} must have the columns smiles and {known.target}, got {columns}")
+    rows = [(row["smiles"], row[known.target].strip()) for row in table]
+    classes = {"": None, "0": 0, "1": 1, "0.0": 0, "1.0": 1}
+    strange = {label for _, label in rows} - set(classes)
+    if strange:
+        raise ValueError(f"{_OWNER}: {known.target} must be 0, 1 or empty, got {min(strange)!r}")
+    labels = [classes[label] for _, label in rows]
+    molecules, split = make_molecules(name, [text for text, _ in rows], labels, reader, progress)
+    _check_counts(name, split, labels)  # those that are kept out counted in
+    return molecules
+
+
+def _check_counts(name: str, split: ScaffoldSplit, labels: Sequence[int | None]) -> None:
+    values = np.array([-1 if label is None else label for label in labels])
+    counts, positives = (tuple(int((values[part] >= low).sum()) for part in split) for low in (0, 1))
+    known = MOLECULE_SETS[name]
+    if counts != known.counts or (known.positives is not None and positives != known.positives):
+        wanted = f"{known.counts} labelled molecules in train, validation and test, {known.positives} of them positive"
+        raise ValueError(f"{_OWNER}: {name} must have {wanted}, got {counts} and {positives}")

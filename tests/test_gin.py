@@ -1,0 +1,295 @@
+"""GIN: against torch_geometric's layer and a loop over graphs, stacked copies, numbering, graphs without edges."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from moreauc import TPAUCLoss
+from moreauc.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs
+from moreauc.models import GIN
+from moreauc.samplers import PosNegSampler
+from moreauc.train import fit, predict_scores
+
+COPIES = 3
+
+
+def random_graphs(count: int = 12, seed: int = 0, smallest: int = 1) -> Graphs:
+    """Graphs of 1 to 8 nodes with random categories and random bonds, two edges for each."""
+    random = torch.Generator().manual_seed(seed)
+    nodes = torch.randint(smallest, 9, (count,), generator=random)
+    atoms, edges, bonds, links = [], [], [], []
+    for size in nodes.tolist():
+        atoms.append(torch.stack([torch.randint(0, c, (size,), generator=random) for c in ATOM_CATEGORIES], 1))
+        pairs = torch.combinations(torch.arange(size), 2)
+        pairs = pairs[torch.rand(len(pairs), generator=random) < 0.4]
+        kinds = torch.stack([torch.randint(0, c, (len(pairs),), generator=random) for c in BOND_CATEGORIES], 1)
+        edges.append(torch.stack([pairs, pairs.flip(1)], 1).reshape(-1, 2).T)
+        bonds.append(kinds.repeat_interleave(2, 0))
+        links.append(2 * len(pairs))
+    labels = torch.arange(count) % 3 == 0
+    return Graphs(torch.cat(atoms).byte(), torch.cat(edges, 1), torch.cat(bonds).byte(), nodes, links, labels)
+
+
+def looped(model: GIN, atoms, edges, bonds, graph, sizes):
+    """The network from its definition, node by node and edge by edge; normalisation from running statistics."""
+    starts = torch.tensor([0, *ATOM_CATEGORIES[:-1]]).cumsum(0)
+    bond_starts = torch.tensor([0, *BOND_CATEGORIES[:-1]]).cumsum(0)
+    width = model.score.in_features
+    h = [sum(model.atoms.table[start + c] for start, c in zip(starts, row, strict=True)) for row in atoms]
+    for number, layer in enumerate(model.layers):
+        sums = [(1 + layer.epsilon) * node for node in h]
+        for (source, target), row in zip(edges.T.tolist(), bonds, strict=True):
+            table = model.bonds.table[:, number * width : (number + 1) * width]
+            kind = sum(table[start + c] for start, c in zip(bond_starts, row, strict=True))
+            sums[target] = sums[target] + torch.relu(h[source] + kind)
+        h = [layer.norm(layer.transform(node.unsqueeze(0)))[0] for node in sums]
+        if number < len(model.layers) - 1:
+            h = [torch.relu(node) for node in h]
+    scores = []
+    for number, size in enumerate(sizes.tolist()):
+        total = sum(node for node, owner in zip(h, graph.tolist(), strict=True) if owner == number)
+        pooled = total / size if model.pooling == "mean" else total
+        scores.append(model.score(pooled)[0])
+    return torch.stack(scores)
+
+
+def shaken(model: nn.Module, seed: int = 1) -> nn.Module:
+    """All parameters and statistics moved off their initial values, where epsilon is 0 and means are 0."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=random, dtype=parameter.dtype)
+        for name, buffer in model.named_buffers():
+            if "running" in name:
+                buffer += 0.3 * torch.rand(buffer.shape, generator=random, dtype=buffer.dtype)
+    return model
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sum"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_scores_equal_a_loop_over_nodes_and_edges(layers, pooling):
+    model = shaken(GIN(layers=layers, width=6, pooling=pooling).double()).eval()
+    inputs = random_graphs(5, seed=3).batch(range(5))
+    torch.testing.assert_close(model(**inputs), looped(model, **inputs), rtol=1e-12, atol=1e-12)
+
+
+def test_the_default_is_the_network_of_the_paper():
+    model = GIN()
+    assert len(model.layers) == 5 and model.dropout.p == 0.5 and model.pooling == "mean"
+    assert model.atoms.table.shape == (174, 64) and model.bonds.table.shape == (13, 5 * 64)
+    assert [tuple(p.shape) for p in model.layers[0].parameters()] == [
+        *((), (128, 64), (128,), (128,), (128,), (64, 128), (64,), (64,), (64,))
+    ]
+    assert all(layer.epsilon.item() == 0.0 for layer in model.layers)
+
+
+def test_tables_begin_as_one_table_for_each_feature_would():
+    torch.manual_seed(0)
+    model = GIN(width=50)
+    for table, categories in ((model.atoms.table, ATOM_CATEGORIES), (model.bonds.table, BOND_CATEGORIES)):
+        for block in table.split(list(categories)):
+            bound = (6 / (len(block) + 50)) ** 0.5
+            assert 0.8 * bound < float(block.detach().abs().max()) <= bound
+
+
+def test_a_layer_equals_that_of_torch_geometric():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # its import compiles scripts
+        from torch_geometric.nn import GINEConv
+
+    model = shaken(GIN(layers=2, width=7).double())
+    layer = model.layers[1].train()
+    inputs = random_graphs(6).batch(range(6))
+    features = torch.randn(len(inputs["atoms"]), 7, dtype=torch.float64)
+    of_edges = torch.randn(len(inputs["bonds"]), 7, dtype=torch.float64)
+    theirs = GINEConv(copy.deepcopy(layer.transform)).double()
+    theirs.eps = layer.epsilon.detach()
+    theirs.nn.load_state_dict(layer.transform.state_dict())  # it gives the weights new values
+    wanted = copy.deepcopy(layer.norm)(theirs(features, inputs["edges"], of_edges))
+    torch.testing.assert_close(layer(features, inputs["edges"], of_edges), wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_numbering_of_nodes_edges_and_graphs_does_not_matter(training):
+    model = shaken(GIN(layers=3, width=8, dropout=0.0).double()).train(training)
+    inputs = random_graphs(9, seed=4).batch(range(9))
+    random = torch.Generator().manual_seed(0)
+    new_place = torch.randperm(len(inputs["atoms"]), generator=random)
+    order = new_place.argsort()
+    edge_order = torch.randperm(len(inputs["bonds"]), generator=random)
+    renumbered = {
+        "atoms": inputs["atoms"][order],
+        "edges": new_place[inputs["edges"]][:, edge_order],
+        "bonds": inputs["bonds"][edge_order],
+        "graph": inputs["graph"][order],
+        "sizes": inputs["sizes"],
+    }
+    before = copy.deepcopy(model.state_dict())
+    scores = model(**inputs)
+    model.load_state_dict(before)
+    torch.testing.assert_close(model(**renumbered), scores, rtol=1e-9, atol=1e-10)
+    if not training:
+        turned = random_graphs(9, seed=4).batch([3, 0, 8])
+        torch.testing.assert_close(model(**turned), scores[[3, 0, 8]], rtol=1e-10, atol=1e-12)
+
+
+def stacked(training: bool, dropout: float = 0.0):
+    singles = [shaken(GIN(layers=3, width=5, dropout=dropout).double().train(training), seed) for seed in range(COPIES)]
+    parameters, buffers = stack_module_state(singles)
+    shell = copy.deepcopy(singles[0]).to("meta")
+
+    def call(parameters, buffers, *inputs):
+        return functional_call(shell, (parameters, buffers), inputs)
+
+    many = vmap(call, in_dims=(0, 0, None, None, None, None, None), randomness="different")
+    return singles, parameters, buffers, many
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_stacked_copies_equal_single_models(training):
+    singles, parameters, buffers, many = stacked(training)
+    inputs = random_graphs(10, seed=5).batch(range(10))
+    for _ in range(2):  # the second call uses what the first did to the statistics
+        scores = many(parameters, buffers, *inputs.values())
+        wanted = torch.stack([model(**inputs) for model in singles])
+        torch.testing.assert_close(scores, wanted, rtol=1e-10, atol=1e-12)
+    weights = torch.linspace(-1, 2, scores.numel(), dtype=torch.float64).reshape(scores.shape)
+    (scores * weights).sum().backward()
+    (wanted * weights).sum().backward()
+    for number, model in enumerate(singles):
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameters[name].grad[number], parameter.grad, rtol=1e-8, atol=1e-11)
+        for name, buffer in model.named_buffers():
+            torch.testing.assert_close(buffers[name][number], buffer, rtol=1e-10, atol=1e-12)
+    moved = shaken(GIN(layers=3, width=5).double(), 0)
+    for name, buffer in moved.named_buffers():
+        assert torch.equal(buffer, buffers[name][0]) is not training, name
+
+
+def test_stacked_copies_have_dropout_of_their_own():
+    _, parameters, buffers, many = stacked(True, dropout=0.5)
+    same = {name: value[:1].expand_as(value).contiguous() for name, value in parameters.items()}
+    torch.manual_seed(0)
+    scores = many(same, buffers, *random_graphs(10).batch(range(10)).values())
+    assert not torch.allclose(scores[0], scores[1]) and not torch.allclose(scores[1], scores[2])
+
+
+def test_molecules_of_one_atom_and_batches_without_edges():
+    atoms = torch.zeros(3, 9, dtype=torch.uint8)
+    atoms[0, 0] = 5
+    none = torch.zeros(2, 0, dtype=torch.long)
+    graphs = Graphs(atoms, none, torch.zeros(0, 3, dtype=torch.uint8), [1, 2], [0, 0], [0, 1])
+    model = shaken(GIN(layers=2, width=4).double()).eval()
+    inputs = graphs.batch([0, 1])
+    scores = model(**inputs)
+    torch.testing.assert_close(scores, looped(model, **inputs), rtol=1e-12, atol=1e-12)
+    assert scores[0].item() != scores[1].item()
+    model.train()(**inputs).sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_gradients_reach_every_weight_and_are_right():
+    model = shaken(GIN(layers=2, width=3, dropout=0.0).double()).eval()
+    inputs = random_graphs(4, seed=6, smallest=3).batch(range(4))
+    weights = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    (model(**inputs) * weights).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert bool((parameter.grad != 0).any()), name
+        place = int(parameter.grad.abs().argmax())
+        flat = parameter.data.view(-1)
+        values = []
+        for step in (1e-6, -2e-6):
+            flat[place] += step
+            values.append(float((model(**inputs) * weights).sum().detach()))
+        flat[place] += 1e-6
+        assert (values[0] - values[1]) / 2e-6 == pytest.approx(float(parameter.grad.view(-1)[place]), rel=1e-5), name
+
+
+def test_the_same_numbers_in_a_fixed_order():
+    inputs = random_graphs(10).batch(range(10))
+    model = GIN(layers=2, width=8, dropout=0.0)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        first = model(**inputs)
+        first.sum().backward()
+        assert torch.equal(first, model(**inputs))
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def test_dropout_in_training_only_and_copies_of_the_model():
+    inputs = random_graphs(10).batch(range(10))
+    model = GIN(layers=2, width=8)
+    assert not torch.equal(model(**inputs), model(**inputs))
+    model.eval()
+    scores = model(**inputs)
+    assert torch.equal(scores, model(**inputs))
+    assert torch.equal(scores, pickle.loads(pickle.dumps(model))(**inputs))
+    other = GIN(layers=2, width=8).eval()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(scores, copy.deepcopy(other)(**inputs))
+    with torch.inference_mode():
+        assert torch.equal(scores, model(**inputs))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.1])
+def test_training_with_the_loop_and_a_loss(gamma):
+    """Atomic number 6 makes a graph positive: something that a few epochs can learn."""
+    graphs = random_graphs(60, seed=8)
+    atoms = graphs.atoms.clone()
+    atoms[:, 0] = torch.where(graphs.labels.repeat_interleave(graphs.nodes) == 1, 6, 7).byte()
+    graphs = Graphs(atoms, graphs.edges, graphs.bonds, graphs.nodes, graphs.links, graphs.labels)
+    sampler = PosNegSampler(graphs.labels, num_positives=5, num_negatives=10)
+    torch.manual_seed(0)
+    model = GIN(layers=2, width=16, dropout=0.2)
+    criterion = TPAUCLoss(graphs.labels, min_tpr=0.5, max_fpr=0.5, gamma=gamma)
+    everything = GraphBatches(graphs, batch_size=17)
+    train = GraphBatches(graphs, sampler)
+    history = fit(model, criterion, train, validation=everything, epochs=10, lr=0.05, warm_start_epochs=2, seed=0)
+    assert history.best_score == 1.0
+    scores, labels = predict_scores(model, everything)
+    assert torch.equal(labels, graphs.labels) and float(scores[labels == 1].min()) > float(scores[labels == 0].max())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 0}, "GIN: layers must be an integer of at least 1, got 0"),
+        ({"width": 1.5}, "GIN: width must be an integer of at least 1, got 1.5"),
+        ({"dropout": 1.0}, r"GIN: dropout must be a number in \[0, 1\), got 1.0"),
+        ({"pooling": "max"}, "GIN: pooling must be 'mean' or 'sum', got 'max'"),
+    ],
+)
+def test_wrong_arguments(changes, message):
+    with pytest.raises(ValueError, match=message):
+        GIN(**changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("atoms", lambda t: t[:, :8], r"GIN: atoms must have shape \(V, 9\), got"),
+        ("atoms", lambda t: t[:0], r"GIN: atoms must have shape \(V, 9\), got \(0, 9\)"),
+        ("atoms", lambda t: t + 5, r"GIN: atoms must lie in \[0, \[119, 5, 12, .*\), column by column"),
+        ("atoms", lambda t: t - 1000, "GIN: atoms must lie in"),
+        ("bonds", lambda t: t + 5, r"GIN: bonds must lie in \[0, \[5, 6, 2\]\)"),
+        ("edges", lambda t: t.T, r"GIN: edges must have shape \(2, E\) or \(2, 0\)"),
+        ("bonds", lambda t: t[1:], r"GIN: bonds must have shape \(\d+, 3\), got"),
+        ("graph", lambda t: t[1:], r"GIN: graph must have shape \(\d+,\), got"),
+        ("sizes", lambda t: t.unsqueeze(1), r"GIN: sizes must have shape \(B,\), got"),
+        ("edges", lambda t: t.double(), "GIN: edges must be int64, got torch.float64"),
+        ("sizes", lambda t: t.int(), "GIN: sizes must be int64, got torch.int32"),
+    ],
+)
+def test_wrong_calls(name, change, message):
+    inputs = random_graphs(4).batch(range(4))
+    with pytest.raises(ValueError, match=message):
+        GIN(layers=1, width=4)(**{**inputs, name: change(inputs[name])})

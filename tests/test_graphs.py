@@ -1,0 +1,309 @@
+"""Graphs in tensors and their batches: against a loop over graphs, samplers, files, errors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from moreauc.data import graphs as module
+from moreauc.data._npz import read_arrays, write_arrays
+from moreauc.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs, to_pyg
+from moreauc.samplers import PosNegSampler
+
+FIELDS = ("atoms", "edges", "bonds", "nodes", "links", "labels")
+
+
+def parts(count: int = 7, seed: int = 0):
+    """Graphs one by one: atoms, edges, bonds; the first has one node and no edge."""
+    random = torch.Generator().manual_seed(seed)
+    found = []
+    for number in range(count):
+        size = 1 if number == 0 else int(torch.randint(1, 6, (1,), generator=random))
+        links = 0 if size == 1 else int(torch.randint(0, 7, (1,), generator=random))
+        atoms = torch.stack([torch.randint(0, c, (size,), generator=random) for c in ATOM_CATEGORIES], 1)
+        bonds = torch.stack([torch.randint(0, c, (links,), generator=random) for c in BOND_CATEGORIES], 1)
+        found.append((atoms, torch.randint(0, size, (2, links), generator=random), bonds))
+    return found
+
+
+def joined(found, **changes) -> Graphs:
+    values = {
+        "atoms": torch.cat([atoms for atoms, _, _ in found]).byte(),
+        "edges": torch.cat([edges for _, edges, _ in found], 1),
+        "bonds": torch.cat([bonds for _, _, bonds in found]).byte(),
+        "nodes": [len(atoms) for atoms, _, _ in found],
+        "links": [len(bonds) for _, _, bonds in found],
+        "labels": [number % 3 == 1 for number in range(len(found))],
+    }
+    return Graphs(**{**values, **changes})
+
+
+def looped(found, rows):
+    """A batch by a loop over its graphs."""
+    atoms, edges, bonds, graph, start = [], [], [], [], 0
+    for place, row in enumerate(rows):
+        atoms.append(found[row][0])
+        edges.append(found[row][1] + start)
+        bonds.append(found[row][2])
+        graph += [place] * len(found[row][0])
+        start += len(found[row][0])
+    sizes = [len(found[row][0]) for row in rows]
+    return {
+        "atoms": torch.cat(atoms),
+        "edges": torch.cat(edges, 1),
+        "bonds": torch.cat(bonds),
+        "graph": torch.tensor(graph),
+        "sizes": torch.tensor(sizes),
+    }
+
+
+def same(first: Graphs, second: Graphs) -> bool:
+    return all(torch.equal(getattr(first, name), getattr(second, name)) for name in FIELDS)
+
+
+@pytest.mark.parametrize("rows", [[3], [0], [0, 0], [6, 2, 0, 5], list(range(7)), torch.tensor([4, 4, 1])])
+def test_a_batch_equals_one_by_a_loop(rows):
+    found = parts()
+    batch, wanted = joined(found).batch(rows), looped(found, [int(row) for row in rows])
+    assert list(batch) == ["atoms", "edges", "bonds", "graph", "sizes"]
+    for name, value in wanted.items():
+        assert torch.equal(batch[name], value) and batch[name].dtype == torch.int64, name
+
+
+def test_a_batch_of_nothing_but_single_nodes():
+    batch = joined(parts()).batch([0, 0, 0])
+    assert batch["edges"].shape == (2, 0) and batch["bonds"].shape == (0, 3) and batch["graph"].tolist() == [0, 1, 2]
+
+
+def test_what_it_says_of_itself():
+    graphs = joined(parts())
+    assert len(graphs) == 7 and graphs.device == torch.device("cpu")
+    assert graphs.atoms.dtype == torch.uint8 and graphs.labels.dtype == torch.int64
+    sizes = f"{len(graphs.atoms)} nodes, {len(graphs.bonds)} edges"
+    assert repr(graphs) == f"Graphs(7 graphs, 2 positive, {sizes})"
+    for other in (copy.deepcopy(graphs), pickle.loads(pickle.dumps(graphs)), graphs.to("cpu")):
+        assert same(graphs, other)
+
+
+def test_a_subset_is_the_graphs_in_that_order():
+    found = parts()
+    subset = joined(found).subset(np.array([5, 0, 5]))
+    wanted = joined([found[5], found[0], found[5]], labels=[0, 0, 0])
+    assert same(subset, wanted)
+    for name, value in looped(found, [5, 0]).items():
+        assert torch.equal(subset.batch([2, 1])[name], value)
+    Graphs(**{name: getattr(subset, name) for name in FIELDS})  # which checks everything
+
+
+def test_files(tmp_path):
+    graphs = joined(parts())
+    graphs.save(tmp_path / "graphs.npz")
+    assert same(graphs, Graphs.load(tmp_path / "graphs.npz"))
+    assert [place.name for place in tmp_path.iterdir()] == ["graphs.npz"]
+    with np.load(tmp_path / "graphs.npz", allow_pickle=False) as file:
+        assert {file[name].dtype for name in FIELDS} == {np.dtype(np.uint8)}
+    graphs.save(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "graphs.npz").read_bytes()
+
+
+def test_files_of_large_graphs(tmp_path):
+    """More than 255 nodes in a graph, and more than 65535 edges."""
+    links = 70_000
+    edges = torch.stack([torch.arange(links) % 300, torch.full((links,), 299)])
+    categories = torch.zeros(300, 9, dtype=torch.int64), torch.zeros(links, 3, dtype=torch.int64)
+    graphs = Graphs(categories[0], edges, categories[1], [300], [links], [1])
+    graphs.save(tmp_path / "graphs.npz")
+    read = Graphs.load(tmp_path / "graphs.npz")
+    assert same(graphs, read) and read.edges.dtype == torch.int64 and read.links.tolist() == [links]
+
+
+@pytest.mark.parametrize("damage", ["short", "text", "pickle", "other", "flip"])
+def test_damaged_files(tmp_path, damage):
+    place = tmp_path / "graphs.npz"
+    joined(parts(200)).save(place)
+    content = place.read_bytes()
+    if damage == "other":
+        with place.open("wb") as file:
+            np.savez_compressed(file, atoms=np.zeros(3))
+    else:
+        middle = len(content) // 2
+        flipped = (
+            content[:middle] + bytes(255 - byte for byte in content[middle : middle + 40]) + content[middle + 40 :]
+        )
+        wrong = {"short": content[:-100], "text": b"atoms", "pickle": pickle.dumps([1, 2]), "flip": flipped}
+        place.write_bytes(wrong[damage])
+    with pytest.raises(ValueError, match=r"Graphs.load: path must be a file that save wrote, got .*graphs.npz"):
+        Graphs.load(place)
+
+
+def test_a_file_that_is_not_there_or_cannot_be_written(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Graphs.load(tmp_path / "graphs.npz")
+    with pytest.raises(FileNotFoundError):
+        joined(parts()).save(tmp_path / "nowhere" / "graphs.npz")
+
+
+def test_data_of_torch_geometric():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # its import compiles scripts
+        from torch_geometric.data import Batch
+    found = parts()
+    graphs = joined(found)
+    data = to_pyg(graphs)
+    assert [int(entry.y) for entry in data] == graphs.labels.tolist()
+    batch, ours = Batch.from_data_list(data), graphs.batch(range(7))
+    for name, theirs in (("atoms", "x"), ("edges", "edge_index"), ("bonds", "edge_attr"), ("graph", "batch")):
+        assert torch.equal(ours[name], getattr(batch, theirs)), name
+
+
+def test_without_torch_geometric(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    monkeypatch.delitem(sys.modules, "torch_geometric.data", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"torch_geometric.*pip install 'moreauc\[molecules\]'"):
+        to_pyg(joined(parts()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"atoms": torch.zeros(3, 9)}, "Graphs: atoms must hold integers, got torch.float32"),
+        ({"nodes": torch.tensor([True])}, "Graphs: nodes must hold integers, got torch.bool"),
+        ({"atoms": torch.zeros(4, 8, dtype=torch.uint8)}, r"Graphs: atoms must have shape \(V, 9\), got \(4, 8\)"),
+        ({"atoms": torch.full((21, 9), 3)}, r"Graphs: atoms must lie in \[0, \[119, 5,.*\]\), column by column"),
+        ({"edges": torch.tensor(3)}, r"Graphs: edges must have shape \(2, E\) or \(2, 0\), got \(\)"),
+        ({"edges": torch.zeros(3, 4, dtype=torch.long)}, r"Graphs: edges must have shape \(2, E\)"),
+        ({"bonds": torch.zeros(1, 3, dtype=torch.long)}, r"Graphs: bonds must have shape \(\d+, 3\), got \(1, 3\)"),
+        ({"nodes": [1, 2]}, r"Graphs: nodes must have shape \(7,\), got \(2,\)"),
+        ({"links": [[1]]}, r"Graphs: links must have shape \(7,\), got \(1, 1\)"),
+        ({"labels": [0, 1, 2, 0, 0, 0, 0]}, "Graphs: labels must be 0 or 1, got 2"),
+        ({"labels": []}, "Graphs: labels must have shape"),
+        ({"nodes": [0, 1, 1, 1, 1, 1, 1]}, r"Graphs: nodes must be at least 1 and add up to \d+, got a least of 0"),
+        ({"links": [9, 9, 9, 9, 9, 9, 9]}, r"Graphs: links must be at least 0 and add up to \d+, .* a sum of 63"),
+    ],
+)
+def test_wrong_graphs(changes, message):
+    found = parts()
+    with pytest.raises(ValueError, match=message):
+        joined(found, **changes)
+
+
+def test_all_tensors_are_on_one_device():
+    graphs = joined(parts())
+    values = {name: getattr(graphs, name) for name in FIELDS}
+    with pytest.raises(ValueError, match="Graphs: bonds must be on cpu, where labels are, got meta"):
+        Graphs(**{**values, "bonds": values["bonds"].to("meta")})
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_edges_stay_inside_their_graph(wrong):
+    found = [(torch.zeros(2, 9), torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 3))] * 3
+    graphs = joined(found)
+    edges = graphs.edges.clone()
+    edges[1, 2] = wrong
+    with pytest.raises(ValueError, match="Graphs: edges must name nodes of their own graph"):
+        joined(found, edges=edges)
+
+
+@pytest.mark.parametrize("method", ["batch", "subset"])
+def test_wrong_rows(method):
+    call = getattr(joined(parts()), method)
+    with pytest.raises(ValueError, match=rf"Graphs.{method}: rows must lie in \[0, 7\), got 7"):
+        call([0, 7])
+    with pytest.raises(ValueError, match=rf"Graphs.{method}: rows must lie in \[0, 7\), got -1"):
+        call([-1])
+    with pytest.raises(ValueError, match=rf"Graphs.{method}: rows must have shape \(1,\), got \(0,\)"):
+        call(torch.zeros(0, dtype=torch.long))
+    with pytest.raises(ValueError, match=rf"Graphs.{method}: rows must hold integers, got torch.bool"):
+        call(torch.ones(7, dtype=torch.bool))
+
+
+def check_batches(batches, found, graphs, wanted):
+    for (inputs, labels, index), rows in zip(batches, wanted, strict=True):
+        assert index.tolist() == list(rows) and labels.tolist() == graphs.labels[list(rows)].tolist()
+        for name, value in looped(found, rows).items():
+            assert torch.equal(inputs[name], value), name
+
+
+def test_batches_without_a_sampler_are_all_graphs_in_order():
+    found = parts(10)
+    graphs = joined(found)
+    batches = GraphBatches(graphs, batch_size=4)
+    assert len(batches) == 3
+    check_batches(batches, found, graphs, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]])
+    batches.set_epoch(3)
+    batches.set_position(1, 2)
+    assert len(list(batches)) == 3 and batches.device == graphs.device
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_batches_of_a_sampler(planned):
+    found = parts(12)
+    graphs = joined(found)
+    sampler = PosNegSampler(graphs.labels, num_positives=2, num_negatives=3, seed=5)
+    source = sampler if planned else list(sampler)
+    batches = GraphBatches(graphs, source)
+    assert len(batches) == len(sampler)
+    check_batches(batches, found, graphs, list(sampler))
+    check_batches(batches.to("cpu"), found, graphs, list(sampler))
+
+
+def test_the_position_counts_when_iterating_begins():
+    found = parts(12)
+    graphs = joined(found)
+    sampler, other = (PosNegSampler(graphs.labels, num_positives=1, num_negatives=2) for _ in range(2))
+    batches = GraphBatches(graphs, sampler)
+    batches.set_epoch(2)
+    other.set_epoch(2)
+    started = iter(batches)
+    batches.set_position(1, 2)
+    check_batches(started, found, graphs, list(other))
+    other.set_position(1, 2)
+    check_batches(batches, found, graphs, list(other))
+
+
+def test_wrong_batches():
+    graphs = joined(parts())
+    with pytest.raises(ValueError, match="GraphBatches: graphs must be Graphs, got list"):
+        GraphBatches([graphs])
+    with pytest.raises(ValueError, match="GraphBatches: sampler must be an iterable over batches, got int"):
+        GraphBatches(graphs, 4)
+    with pytest.raises(ValueError, match="GraphBatches: batch_size must be an integer of at least 1, got 0"):
+        GraphBatches(graphs, batch_size=0)
+    with pytest.raises(ValueError, match=r"GraphBatches: sampler must give rows in \[0, 7\), got 7"):
+        list(GraphBatches(graphs, [[0, 1], [7]]))
+    with pytest.raises(ValueError, match=r"GraphBatches: sampler must give rows in \[0, 7\), got -1"):
+        list(GraphBatches(graphs, [[-1]]))
+    with pytest.raises(ValueError, match="GraphBatches: sampler must have set_position, got list without"):
+        GraphBatches(graphs, [[0]]).set_position(0, 0)
+    GraphBatches(graphs, [[0]]).set_epoch(1)  # nothing to tell
+    larger = PosNegSampler([0, 1] * 10, num_positives=3, num_negatives=3)
+    with pytest.raises(ValueError, match=r"GraphBatches: sampler must give rows in \[0, 7\), got 1\d"):
+        iter(GraphBatches(graphs, larger))
+
+
+def test_categories_are_as_many_as_published():
+    assert sum(ATOM_CATEGORIES) == 174 and sum(BOND_CATEGORIES) == 13
+    assert set(module.__all__) == {"ATOM_CATEGORIES", "BOND_CATEGORIES", "GraphBatches", "Graphs", "to_pyg"}
+
+
+def test_arrays_of_any_numbers_come_back(tmp_path):
+    arrays = {
+        "small": np.array([0, 255]),
+        "medium": np.array([256]),
+        "large": np.array([2**40]),
+        "negative": np.array([-1, 3]),
+        "none": np.zeros((0, 2), dtype=np.int64),
+        "real": np.array([0.5], dtype=np.float32),
+    }
+    write_arrays(tmp_path / "some.npz", arrays)
+    found = read_arrays("test", tmp_path / "some.npz", arrays)
+    kinds = {name: array.dtype.name for name, array in found.items()}
+    wide = dict.fromkeys(("medium", "large", "negative"), "int64")
+    assert kinds == {"small": "uint8", **wide, "none": "uint8", "real": "float32"}
+    assert all(np.array_equal(arrays[name], found[name]) for name in arrays)

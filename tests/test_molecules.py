@@ -1,0 +1,469 @@
+"""Molecules: features against RDKit's own words, scaffolds and splits, tables, the cache, and stored split files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rdkit import Chem, rdBase
+from rdkit.Chem.Scaffolds import MurckoScaffold
+
+from moreauc import TPAUCLoss
+from moreauc.data import molecules as module
+from moreauc.data._molecule_features import MoleculeReader
+from moreauc.data._molecule_set import make_molecules
+from moreauc.data._scaffolds import split_by_group
+from moreauc.data.graphs import GraphBatches
+from moreauc.data.molecules import (
+    MOLECULE_SETS,
+    Molecules,
+    MoleculeSet,
+    example_molecules,
+    load_molecules,
+    scaffold_split,
+)
+from moreauc.models import GIN
+from moreauc.samplers import PosNegSampler
+from moreauc.train import fit
+
+PARTS = ("train", "validation", "test")
+
+# common molecules: drugs, solvents, salts, radicals, cis and trans, left and right
+COMMON = (
+    *("C", "[Na+].[Cl-]", "CCO", "CC(=O)O", "c1ccccc1", "c1ccncc1", "CC(=O)Oc1ccccc1C(=O)O", "C#N", "O=C=O", "[H][H]"),
+    *("CC(=O)Nc1ccc(O)cc1", "CN1C=NC2=C1C(=O)N(C)C(=O)N2C", "CC(C)Cc1ccc(cc1)C(C)C(=O)O", "C[C@H](N)C(=O)O"),
+    *(
+        "C[C@@H](N)C(=O)O",
+        "F/C=C/F",
+        "F/C=C\\F",
+        "OC[C@H]1OC(O)[C@H](O)[C@@H](O)[C@@H]1O",
+        "[CH3]",
+        "O=[N+]([O-])c1ccccc1",
+    ),
+    *(
+        "FS(F)(F)(F)(F)F",
+        "O=P(O)(O)O",
+        "c1ccc2[nH]ccc2c1",
+        "CN(C)C=O",
+        "CS(C)=O",
+        "[NH4+]",
+        "[O-]S(=O)(=O)[O-]",
+        "B(O)(O)O",
+    ),
+    *(
+        "C1CC1",
+        "N#[N+]C1=CC=CC=C1",
+        "[Fe+2]",
+        "C[Si](C)(C)C",
+        "ClC(Cl)(Cl)Cl",
+        "c1ccsc1",
+        "c1ccoc1",
+        "[U]",
+        "[Cu]",
+        "*C",
+    ),
+)
+
+ATOM_NAMES = {
+    1: ["CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER", None],
+    6: ["SP", "SP2", "SP3", "SP3D", "SP3D2", None],
+}
+BOND_NAMES = {
+    0: ["SINGLE", "DOUBLE", "TRIPLE", "AROMATIC", None],
+    1: ["STEREONONE", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS", "STEREOANY"],
+}
+
+
+def place(names, name):
+    return names.index(name) if name in names else len(names) - 1
+
+
+def slow_graph(molecule):
+    """Features one by one, from lists of what is allowed; the last entry is for the rest."""
+    atoms, edges, bonds = [], [], []
+    for atom in molecule.GetAtoms():
+        atoms.append(
+            [
+                place([*range(1, 119), None], atom.GetAtomicNum()),
+                place(ATOM_NAMES[1], str(atom.GetChiralTag())),
+                place([*range(11), None], atom.GetTotalDegree()),
+                place([*range(-5, 6), None], atom.GetFormalCharge()),
+                place([*range(9), None], atom.GetTotalNumHs()),
+                place([*range(5), None], atom.GetNumRadicalElectrons()),
+                place(ATOM_NAMES[6], str(atom.GetHybridization())),
+                [False, True].index(atom.GetIsAromatic()),
+                [False, True].index(atom.IsInRing()),
+            ]
+        )
+    for bond in molecule.GetBonds():
+        kind = place(BOND_NAMES[0], str(bond.GetBondType()))
+        stereo = BOND_NAMES[1].index(str(bond.GetStereo()))
+        ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        edges += [ends, ends[::-1]]
+        bonds += [[kind, stereo, [False, True].index(bond.GetIsConjugated())]] * 2
+    return atoms, [list(row) for row in zip(*edges, strict=True)] or [[], []], bonds
+
+
+@pytest.mark.parametrize("smiles", COMMON)
+def test_features_of_common_molecules(smiles):
+    reader = MoleculeReader()
+    molecule, relaxed = reader.molecule(smiles)
+    assert not relaxed
+    graph = reader.graph(molecule)
+    assert (graph.atoms.tolist(), graph.edges.tolist(), graph.bonds.tolist()) == slow_graph(Chem.MolFromSmiles(smiles))
+    assert graph.atoms.dtype == graph.bonds.dtype == np.uint8 and graph.edges.shape == (2, len(graph.bonds))
+
+
+def test_features_by_hand():
+    reader = MoleculeReader()
+    ethanol = reader.graph(reader.molecule("CCO")[0])
+    # carbon is number 6, oxygen 8; four neighbours each, two for oxygen; charge 0 is the sixth; sp3
+    assert ethanol.atoms.tolist() == [
+        [5, 0, 4, 5, 3, 0, 2, 0, 0],
+        [5, 0, 4, 5, 2, 0, 2, 0, 0],
+        [7, 0, 2, 5, 1, 0, 2, 0, 0],
+    ]
+    assert ethanol.edges.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]] and ethanol.bonds.tolist() == [[0, 0, 0]] * 4
+    benzene = reader.graph(reader.molecule("c1ccccc1")[0])
+    assert benzene.atoms.tolist() == [[5, 0, 3, 5, 1, 0, 1, 1, 1]] * 6 and benzene.bonds.tolist() == [[3, 0, 1]] * 12
+    left, right = (reader.graph(reader.molecule(text)[0]).atoms[1, 1] for text in ("C[C@H](N)O", "C[C@@H](N)O"))
+    assert {int(left), int(right)} == {1, 2}
+    trans, cis = (reader.graph(reader.molecule(text)[0]).bonds[2, 1] for text in ("F/C=C/F", "F/C=C\\F"))
+    assert (int(trans), int(cis)) == (2, 1)
+    star = reader.graph(reader.molecule("*C")[0])
+    assert star.atoms[0, 0] == 118
+    charged = reader.graph(reader.molecule("[Fe+6]")[0])
+    assert charged.atoms[0, 3] == 11 and charged.edges.shape == (2, 0) and charged.bonds.shape == (0, 3)
+    dative = reader.graph(reader.molecule("N->[Cu]")[0])
+    assert dative.bonds.tolist() == [[4, 0, 0]] * 2
+
+
+@pytest.mark.parametrize(("smiles", "atoms"), [("N(C)(C)(C)(C)C", 6), ("C1CN1(C)(C)C", 6)])
+def test_too_many_bonds_are_let_pass_and_told(smiles, atoms):
+    with rdBase.BlockLogs():
+        assert Chem.MolFromSmiles(smiles) is None
+        molecule, relaxed = MoleculeReader().molecule(smiles)
+    assert relaxed and molecule.GetNumAtoms() == atoms
+    assert MoleculeReader().scaffold(molecule) in ("", "C1CN1")
+    assert len(MoleculeReader().graph(molecule).atoms) == atoms
+
+
+@pytest.mark.parametrize("smiles", ["", "C1CC", "c1cccc1", "hello", "C(C"])
+def test_what_is_no_molecule(smiles):
+    with rdBase.BlockLogs():
+        assert MoleculeReader().molecule(smiles) == (None, False)
+
+
+@pytest.mark.parametrize("smiles", [text for text in COMMON if text != "*C"])
+def test_scaffolds_are_those_of_rdkit(smiles):
+    molecule = Chem.MolFromSmiles(smiles)
+    wanted = MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=True)
+    assert MoleculeReader().scaffold(molecule) == wanted
+
+
+def test_scaffolds_keep_left_and_right_apart():
+    reader = MoleculeReader()
+    texts = ("OC[C@H]1CC[C@@H](C1)c1ccccc1", "OC[C@H]1CC[C@H](C1)c1ccccc1")
+    frames = [reader.scaffold(reader.molecule(f"{text}")[0]) for text in (*texts, "C[C@H](c1ccccc1)c1ccncc1")]
+    assert frames[0] == frames[1] == "c1ccc(C2CCCC2)cc1" and frames[2] == "c1ccc(Cc2ccncc2)cc1"
+    left, right = (reader.scaffold(reader.molecule(t)[0]) for t in ("O1C[C@H]1c1ccccc1", "O1C[C@@H]1c1ccccc1"))
+    assert left != right
+
+
+def slow_split(groups):
+    """The recipe in floating point, with cuts as published."""
+    sets = {}
+    for row, group in enumerate(groups):
+        sets.setdefault(group, []).append(row)
+    train, valid, test = [], [], []
+    for _, rows in sorted(sets.items(), key=lambda item: (len(item[1]), item[1][0]), reverse=True):
+        if len(train) + len(rows) > 0.8 * len(groups):
+            if len(train) + len(valid) + len(rows) > 0.9 * len(groups):
+                test += rows
+            else:
+                valid += rows
+        else:
+            train += rows
+    return train, valid, test
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_split_by_the_recipe(seed):
+    random = np.random.default_rng(seed)
+    groups = random.geometric(0.05 + 0.05 * seed, size=20 + 37 * seed).tolist()
+    found = split_by_group(groups)
+    assert [part.tolist() for part in found] == list(slow_split(groups))
+    sides = [{groups[row] for row in part} for part in found]
+    assert not sides[0] & sides[1] and not sides[0] & sides[2] and not sides[1] & sides[2]
+
+
+def test_a_split_that_fits_exactly():
+    """4 of 5 rows are not more than 80 %, whatever 5 * 0.8 is in floating point."""
+    assert [part.tolist() for part in split_by_group("aaaab")] == [[0, 1, 2, 3], [], [4]]
+    assert [len(part) for part in split_by_group("a" * 80 + "b" * 10 + "c" * 10)] == [80, 10, 10]
+
+
+def test_scaffold_split_of_smiles():
+    smiles = ["c1ccccc1O", "CCO", "nonsense", "C1CCCCC1", "c1ccccc1N", "CC", "C", "N", "O", "S"]
+    with redirect_stderr(io.StringIO()) as noise:
+        train, validation, test = scaffold_split(smiles)
+    # no ring (6 of 10), benzene (2), then alone: cyclohexane and what is no molecule, the later row first
+    assert train.tolist() == [1, 5, 6, 7, 8, 9, 0, 4] and validation.tolist() == [3] and test.tolist() == [2]
+    assert noise.getvalue() == ""
+    with pytest.raises(ValueError, match="scaffold_split: smiles must hold at least one, got none"):
+        scaffold_split([])
+
+
+TABLE = (
+    *(("CCO", "0"), ("CN(C)(C)(C)C", "1"), ("c1ccccc1O", "1.0"), ("broken(", "0"), ("CCN", ""), ("C", "0.0")),
+    *(("c1ccncc1C", "1"), ("C1CCCCC1", "0"), ("alsobroken", ""), ("c1ccccc1N", "0"), ("N", "1"), ("O", "0")),
+)
+
+
+def write_table(folder: Path, rows=TABLE, name="tox21.csv", header="NR-AR,mol_id,smiles") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [header, *(f'{label},T{row},"{smiles}"' for row, (smiles, label) in enumerate(rows))]
+    content = ("\n".join(lines) + "\n").encode()
+    (folder / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    # no ring: rows 0 1 4 5 10 11; benzene: 2 9; alone, later first: 8 7 6 3
+    known = MoleculeSet("tox21.csv", "NR-AR", (7, 1, 2), (3, 0, 1))
+    monkeypatch.setitem(module.MOLECULE_SETS, "moltox21", known)
+    monkeypatch.delenv("MOREAUC_DATA", raising=False)
+    monkeypatch.setenv("MOREAUC_CACHE", str(tmp_path / "cache"))
+    write_table(tmp_path / "data" / "molecules")
+    return tmp_path
+
+
+def equal(first: Molecules, second: Molecules) -> bool:
+    tensors = all(torch.equal(getattr(first, name), getattr(second, name)) for name in ("rows", *PARTS))
+    arrays = zip(first.graphs.arrays().values(), second.graphs.arrays().values(), strict=True)
+    others = [(m.name, m.smiles, m.rejected, m.relaxed) for m in (first, second)]
+    return tensors and others[0] == others[1] and all(np.array_equal(a, b) for a, b in arrays)
+
+
+def test_a_table_as_graphs(small, caplog):
+    molecules = load_molecules("moltox21", small / "data")
+    assert molecules.rows.tolist() == [0, 1, 2, 5, 6, 7, 9, 10, 11] and molecules.rejected == (3,)
+    assert molecules.relaxed == (1,) and molecules.graphs.labels.tolist() == [0, 1, 1, 0, 1, 0, 0, 1, 0]
+    assert molecules.smiles == tuple(TABLE[row][0] for row in molecules.rows.tolist())
+    rows = [molecules.rows[getattr(molecules, part)].tolist() for part in PARTS]
+    # 12 rows: 9 in train at most, which row 8, without a label, is one of; row 3 would have been a test row
+    assert rows == [[0, 1, 5, 10, 11, 2, 9], [7], [6]]
+    assert molecules.part("validation").labels.tolist() == [0] and len(molecules.part("train")) == 7
+    assert repr(molecules) == (
+        "Molecules('moltox21': 9 molecules, 4 positive; 7 train, 1 validation, 1 test; 1 rejected, 1 relaxed)"
+    )
+    reader = MoleculeReader()
+    for number, text in enumerate(molecules.smiles):
+        wanted = reader.graph(reader.molecule(text)[0])
+        batch = molecules.graphs.batch([number])
+        assert batch["atoms"].tolist() == wanted.atoms.tolist() and batch["edges"].tolist() == wanted.edges.tolist()
+        assert batch["bonds"].tolist() == wanted.bonds.tolist()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == [
+        "load_molecules: moltox21: 1 molecules that RDKit rejects are kept out: rows (3,)",
+        "load_molecules: moltox21: 1 molecules that RDKit rejects are read without the check of bonds: rows (1,)",
+    ]
+
+
+def test_strictly_nothing_that_rdkit_rejects(small):
+    loose, strict = (load_molecules("moltox21", small / "data", strict=value) for value in (False, True))
+    assert strict.rows.tolist() == [0, 2, 5, 6, 7, 9, 10, 11] and (strict.rejected, strict.relaxed) == ((1, 3), ())
+    assert [strict.rows[getattr(strict, part)].tolist() for part in PARTS] == [[0, 5, 10, 11, 2, 9], [7], [6]]
+    assert strict.smiles == tuple(TABLE[row][0] for row in strict.rows.tolist())
+    for part in PARTS:
+        kept = [number for number in getattr(loose, part).tolist() if loose.rows[number] != 1]
+        wanted = loose.graphs.subset(kept).arrays()
+        assert all(np.array_equal(wanted[name], value) for name, value in strict.part(part).arrays().items())
+
+
+def cached(small):
+    return sorted((small / "cache" / "graphs").iterdir())
+
+
+def test_the_cache(small, monkeypatch, caplog):
+    first = load_molecules("moltox21", small / "data")
+    (place,) = cached(small)
+    assert place.name.startswith("moltox21-") and place.name.endswith(f"-rdkit{rdBase.rdkitVersion}-format1.npz")
+    monkeypatch.setattr(MoleculeReader, "read", None)  # nothing is read a second time
+    assert equal(first, load_molecules("moltox21", small / "data"))
+    monkeypatch.undo()
+    monkeypatch.setenv("MOREAUC_CACHE", str(small / "cache"))
+    monkeypatch.setitem(module.MOLECULE_SETS, "moltox21", MoleculeSet("tox21.csv", "NR-AR", (7, 1, 2), (3, 0, 1)))
+    place.write_bytes(place.read_bytes()[:-50])
+    caplog.clear()
+    assert equal(first, load_molecules("moltox21", small / "data"))
+    assert any("is damaged and made anew" in record.getMessage() for record in caplog.records)
+    assert equal(first, Molecules.load(place))
+    # the same content compressed is the same table, another version of RDKit is not the same reader
+    write_table(small / "packed", name="tox21.csv.gz")
+    load_molecules("moltox21", small / "packed")
+    assert cached(small) == [place]
+    monkeypatch.setattr(rdBase, "rdkitVersion", "1.2.3")
+    load_molecules("moltox21", small / "packed")
+    assert len(cached(small)) == 2
+
+
+def test_without_the_cache(small):
+    load_molecules("moltox21", small / "data", cache=False)
+    assert not (small / "cache").exists()
+
+
+def test_files_and_no_rdkit_to_read_them(small, tmp_path):
+    molecules = load_molecules("moltox21", small / "data")
+    molecules.save(tmp_path / "some.npz")
+    assert equal(molecules, Molecules.load(tmp_path / "some.npz"))
+    code = (
+        "import sys\nfor name in ('rdkit', 'torch_geometric', 'pooch', 'rich'): sys.modules[name] = None\n"
+        "from moreauc.data.molecules import Molecules, example_molecules\n"
+        f"print(Molecules.load({str(tmp_path / 'some.npz')!r}))\n"
+        "try: example_molecules()\nexcept ModuleNotFoundError as error: print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown, error = run.stdout.splitlines()
+    assert shown == repr(molecules)
+    assert "needs rdkit" in error and "pip install 'moreauc[molecules]'" in error
+
+
+@pytest.mark.parametrize("name", ["smiles", "train", "rows"])
+def test_files_that_do_not_add_up(small, tmp_path, name):
+    load_molecules("moltox21", small / "data").save(tmp_path / "some.npz")
+    with np.load(tmp_path / "some.npz") as file:
+        arrays = {key: file[key] for key in file.files}
+    np.savez(tmp_path / "other.npz", **{**arrays, name: arrays[name][:3]})
+    with pytest.raises(ValueError, match=r"Molecules.load: path must have one row, SMILES and part .*other.npz"):
+        Molecules.load(tmp_path / "other.npz")
+    del arrays[name]
+    np.savez(tmp_path / "other.npz", **arrays)
+    with pytest.raises(ValueError, match=r"Molecules.load: path must be a file that save wrote, got"):
+        Molecules.load(tmp_path / "other.npz")
+
+
+def test_wrong_names_and_tables(small):
+    folder = small / "data"
+    with pytest.raises(ValueError, match=r"load_molecules: name must be one of moltox21, .*, molpcba, got 'bace'"):
+        load_molecules("bace", folder)
+    with pytest.raises(ValueError, match=r"load_molecules: muv.csv"):
+        load_molecules("molmuv", folder, download=False)
+    with pytest.raises(ValueError, match=r"molpcba cannot be downloaded by this library; .*mapping/mol.csv.gz"):
+        load_molecules("molpcba", folder)
+    with pytest.raises(ValueError, match="Molecules: part must be one of train, validation, test, got 'valid'"):
+        load_molecules("moltox21", folder).part("valid")
+    write_table(small / "columns", header="NR-AR,mol_id,text")
+    with pytest.raises(ValueError, match=r"tox21.csv must have the columns smiles and NR-AR, got NR-AR, mol_id, text"):
+        load_molecules("moltox21", small / "columns")
+    (small / "empty").mkdir()
+    (small / "empty" / "tox21.csv").write_text("")
+    with pytest.raises(ValueError, match=r"tox21.csv must have the columns smiles and NR-AR, got "):
+        load_molecules("moltox21", small / "empty")
+    write_table(small / "labels", [*TABLE, ("CC", "2")])
+    with pytest.raises(ValueError, match="load_molecules: NR-AR must be 0, 1 or empty, got '2'"):
+        load_molecules("moltox21", small / "labels")
+    for rows in (TABLE[:-1], [*TABLE[:-1], ("O", "1")]):
+        write_table(small / "counts", rows)
+        with pytest.raises(ValueError, match=r"moltox21 must have \(7, 1, 2\) labelled molecules .* got \(\d"):
+            load_molecules("moltox21", small / "counts")
+
+
+@pytest.mark.parametrize("name", ["molpcba.csv", "molecules/molpcba.csv.gz"])
+def test_molpcba_from_a_folder(small, monkeypatch, name):
+    known = MoleculeSet("molpcba.csv", "PCBA-1030", (7, 1, 2), None)
+    monkeypatch.setitem(module.MOLECULE_SETS, "molpcba", known)
+    (small / "pcba" / "molecules").mkdir(parents=True)
+    write_table(small / "pcba", name=name, header="PCBA-1030,mol_id,smiles")
+    molecules = load_molecules("molpcba", small / "pcba")
+    assert molecules.name == "molpcba" and len(molecules) == 9
+
+
+def test_bars_are_shown_where_asked_for(small, capsys):
+    load_molecules("moltox21", small / "data", cache=False)
+    quiet = capsys.readouterr()
+    assert quiet.out == quiet.err == ""
+    load_molecules("moltox21", small / "data", cache=False, progress=True)
+    assert "molecules" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("num", "seed"), [(200, 0), (200, 1), (30, 0), (30, 1), (30, 2), (30, 3), (2000, 0)])
+def test_examples(num, seed):
+    molecules = example_molecules(num=num, seed=seed)
+    assert len(molecules) == num == len(set(molecules.smiles)) and molecules.rejected == molecules.relaxed == ()
+    for part in PARTS:
+        labels = molecules.part(part).labels
+        assert 0 < int(labels.sum()) < len(labels)
+    for text, label in list(zip(molecules.smiles, molecules.graphs.labels.tolist(), strict=True))[:60]:
+        atoms = Chem.MolFromSmiles(text).GetAtoms()
+        assert label == any(atom.GetIsAromatic() and atom.GetSymbol() == "N" for atom in atoms)
+    wanted = scaffold_split(molecules.smiles)
+    assert all(getattr(molecules, part).tolist() == rows.tolist() for part, rows in zip(PARTS, wanted, strict=True))
+    assert equal(molecules, example_molecules(num=num, seed=seed)) or num == 2000
+    assert molecules.smiles != example_molecules(num=num, seed=seed + 10).smiles
+
+
+def test_wrong_examples():
+    with pytest.raises(ValueError, match="example_molecules: num must be an integer of at least 30, got 29"):
+        example_molecules(num=29)
+    with pytest.raises(ValueError, match="example_molecules: num must be an integer of at most 2000, got 2001"):
+        example_molecules(num=2001)
+    with pytest.raises(ValueError, match="example_molecules: seed must be an integer of at least 0, got -1"):
+        example_molecules(seed=-1)
+
+
+def test_a_network_learns_the_examples():
+    molecules = example_molecules()
+    train, validation = molecules.part("train"), molecules.part("validation")
+    sampler = PosNegSampler(train.labels, num_positives=16, num_negatives=16)
+    torch.manual_seed(0)
+    model = GIN(layers=2, width=16, dropout=0.1)
+    criterion = TPAUCLoss(train.labels, min_tpr=0.5, max_fpr=0.5)
+    batches = GraphBatches(train, sampler)
+    history = fit(
+        model, criterion, batches, validation=GraphBatches(validation), epochs=6, lr=0.05, warm_start_epochs=4, seed=0
+    )
+    assert history.best_score > 0.9
+
+
+STORED = Path(os.environ.get("MOREAUC_DATA", "nowhere")) / "molecules"
+needs_data = pytest.mark.skipif(not STORED.is_dir(), reason="needs the molecules in the folder of MOREAUC_DATA")
+FILES = {"moltox21": "tox21", "molmuv": "muv", "molhiv": "HIV"}
+
+
+def stored_split(file):
+    names = [STORED / f"{file}_scaffold_{part}.csv.gz" for part in ("train", "valid", "test")]
+    return [[int(line) for line in gzip.open(name, "rt")] for name in names]
+
+
+@needs_data
+@pytest.mark.parametrize("name", FILES)
+def test_public_tables_and_their_splits(name, tmp_path, monkeypatch):
+    """Counts are checked by the loader; here the split of all rows, in order, and the labelled ones of each part."""
+    monkeypatch.setenv("MOREAUC_CACHE", str(tmp_path))
+    whole = []
+
+    def remember(*arguments):
+        molecules, split = make_molecules(*arguments)
+        whole.append(split)
+        return molecules, split
+
+    monkeypatch.setattr(module, "make_molecules", remember)
+    molecules = load_molecules(name)
+    wanted = stored_split(FILES[name])
+    assert [part.tolist() for part in whole[0]] == wanted
+    assert molecules.rejected == () and len(molecules) == sum(MOLECULE_SETS[name].counts)
+    labelled = set(molecules.rows.tolist())
+    for part, rows in zip(PARTS, wanted, strict=True):
+        found = molecules.rows[getattr(molecules, part)].tolist()
+        assert found == [row for row in rows if row in labelled], part
+        assert int(molecules.part(part).labels.sum()) == MOLECULE_SETS[name].positives[PARTS.index(part)]
