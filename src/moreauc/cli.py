@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import moreauc
-from moreauc.commands import compare, evaluate, fit, predict, study
+from moreauc.commands import compare, evaluate, fit, predict, reproduce, study
 from moreauc.commands._console import say
 
 
@@ -33,6 +33,7 @@ app.command()(fit.fit)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(compare.compare)
+app.command()(reproduce.reproduce)
 app.add_typer(study.app, name="study")
 
 

@@ -1,0 +1,746 @@
+"""Plans, choices, runs and tables of the paper's experiments, at sizes that take seconds or with made-up records."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import wilcoxon
+
+from moreauc.experiments import _sections, figures
+from moreauc.experiments._parts import make_parts
+from moreauc.experiments._sections import NONE
+from moreauc.experiments._trial import Curves, _criterion, _scores, _Survivor, region_to_choose_by, train_settings
+from moreauc.experiments.config import EXPERIMENTS, load_experiment, parse_experiment
+from moreauc.experiments.curves import make_curves
+from moreauc.experiments.figures import draw_curves, draw_table, save_figure
+from moreauc.experiments.records import Records, read_records
+from moreauc.experiments.report import make_report
+from moreauc.experiments.runs import choose, file_name, plan_of, plan_work, reproduce
+from moreauc.experiments.smoke import smoke_plan
+from moreauc.experiments.tables import make_table, signed_rank, smallest_p
+from moreauc.optim.bag_presets import BAG_METHODS
+from moreauc.optim.presets import METHODS
+
+PLAN = """
+title = "Two"
+regions = [[0.5, 0.5]]
+runs = 3
+[training]
+epochs = 4
+milestones = [2]
+lr = 0.01
+optimizer = "sgd"
+[datasets.first]
+title = "First"
+splits = 2
+counts = { all = [30, 10] }
+published = { base = [[0.4, 0.1]], sont = [[0.6, 0.2]] }
+[datasets.second]
+title = "Second"
+note = "A remark."
+[datasets.gone]
+title = "Gone"
+available = false
+note = "It is lost."
+published = { base = [[0.2, 0.1]] }
+[methods.base]
+title = "Base"
+preset = "auc_m_att"
+grid = { lr = [0.1, 0.01] }
+[methods.sont]
+title = "SONT"
+preset = "sont_att"
+grid = { lr = [0.1, 0.01] }
+[methods.sont_a]
+title = "SONT A"
+preset = "sont_att"
+remedy = true
+grid = { lr = [0.1, 0.01] }
+[methods.sont_b]
+title = "SONT B"
+preset = "sont_mean"
+remedy = true
+grid = { lr = [0.1, 0.01] }
+[methods.base_a]
+title = "Base A"
+preset = "auc_m_att"
+remedy = true
+grid = { lr = [0.1, 0.01] }
+[ablation]
+method = "sont"
+datasets = ["first"]
+region = [0.5, 0.5]
+grid = { gamma = [0.0, "theory"], lr = [0.1] }
+"""
+
+
+def plan_for_tables():
+    return parse_experiment("bags", PLAN)
+
+
+# ---- plans
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_plan_is_whole(name):
+    plan = load_experiment(name)
+    assert len({len(entry.settings) for entry in plan.contestants.values()}) == 1
+    known = METHODS if name == "molecules" else BAG_METHODS
+    for entry in plan.contestants.values():
+        assert entry.preset in known
+        assert len({json.dumps(setting) for setting in entry.settings}) == len(entry.settings)
+        for setting in entry.settings:  # each can be made
+            _criterion(plan, entry, setting, torch.tensor([0, 1, 0, 1]))
+    for dataset in plan.datasets.values():
+        assert dataset.note or dataset.available
+        for method, values in (dataset.published or {}).items():
+            assert not plan.contestants[method].remedy and len(values) == len(plan.regions)
+    if plan.ablation is not None:
+        assert set(plan.ablation.datasets) <= set(plan.datasets) and len(plan.ablation.datasets) == 2
+        assert [s["gamma"] for s in plan.ablation.settings] == [0.0, 0.001, 0.01, 0.1, "theory"]
+
+
+def test_counts_of_the_paper():
+    counts = {name: entry.counts for kind in EXPERIMENTS for name, entry in load_experiment(kind).datasets.items()}
+    assert counts["moltox21"] == {"train": (5834, 248), "validation": (722, 29), "test": (709, 32)}
+    assert counts["molmuv"] == {"train": (11466, 21), "validation": (1559, 2), "test": (1709, 6)}
+    assert counts["musk2"] == {"all": (102, 39)} and counts["fox"] == {"all": (200, 100)}
+    assert counts["colon"] == counts["lung"] == {"all": (1100, 100)}
+    assert counts["molhiv"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("runs = 3\n", ""), "bags must have the entries of an experiment, got 'runs'"),
+        (("lr = 0.01\n", "lr = 0.01\nspeed = 3\n"), "must have the entries of an experiment, got .*'speed'"),
+        (('title = "Base"\n', 'title = "Base"\nname = "x"\n'), "must have the entries of an experiment"),
+        (("[methods.sont]\n", "[methods.sont]\nextra = 1\n"), "must have the entries of an experiment"),
+        (
+            ("grid = { lr = [0.1, 0.01] }\n[ab", "grid = { lr = [0.1] }\n[ab"),
+            "must let all methods try as many settings",
+        ),
+    ],
+)
+def test_bad_plans(change, message):
+    assert change[0] in PLAN
+    with pytest.raises(ValueError, match=f"load_experiment: .*{message}"):
+        parse_experiment("bags", PLAN.replace(*change, 1))
+
+
+def test_a_plan_that_is_not_there():
+    with pytest.raises(ValueError, match="name must be one of molecules, bags, histology, got 'birds'"):
+        load_experiment("birds")
+
+
+# ---- choices
+
+
+@pytest.mark.parametrize(
+    ("positives", "negatives", "region", "expected"),
+    [
+        (10, 10, (0.6, 0.4), (0.6, 0.4)),
+        (2, 10, (0.6, 0.4), (0.5, 0.4)),  # 0.4 of two positives are none
+        (1, 10, (0.5, 0.5), (0.0, 0.5)),
+        (2, 10, (0.5, 0.5), (0.5, 0.5)),
+        (10, 2, (0.6, 0.4), (0.6, 0.5)),
+        (1, 1, (0.9, 0.1), (0.0, 1.0)),
+        (10, 10, (0.9, 0.1), (0.9, 0.1)),  # in floating point 10 (1 - 0.9) is below 1
+    ],
+)
+def test_a_region_that_holds_no_row_is_widened(positives, negatives, region, expected):
+    labels = torch.tensor([1] * positives + [0] * negatives)
+    assert region_to_choose_by(labels, region) == pytest.approx(expected)
+
+
+def curves_of(merit, test=None):
+    values = np.array(merit, dtype=float)[:, :, None]
+    tests = np.arange(values.size, dtype=float).reshape(values.shape) / 100 if test is None else np.array(test)
+    return Curves(values, values + 0.001, tests)
+
+
+@pytest.mark.parametrize(
+    ("merit", "epochs", "setting", "epoch"),
+    [
+        ([[0.1, 0.5, 0.5, 0.2], [0.1, 0.1, 0.1, 0.1]], 1, 0, 3),  # the later of equal epochs
+        ([[0.1, 0.2, 0.3, 0.4], [0.4, 0.1, 0.1, 0.4]], 1, 0, 4),  # the first of equal settings
+        ([[0.1, 0.2, 0.3, 0.4], [0.1, 0.5, 0.1, 0.1]], 1, 1, 2),
+        ([[0.6, -math.inf, -math.inf, -math.inf], [0.1, 0.5, 0.1, 0.1]], 1, 0, 1),  # good until it diverged
+        ([[-math.inf] * 4, [0.1, 0.1, 0.1, 0.1]], 1, 1, 4),
+        ([[0.0, 0.9, 0.0, 0.0], [0.5, 0.5, 0.6, 0.6]], 2, 1, 4),  # one lucky epoch does not count for two
+        ([[0.0, 0.9, 0.8, 0.0], [0.5, 0.5, 0.6, 0.6]], 2, 0, 3),
+        ([[0.5, 0.7, -math.inf, -math.inf], [0.1, 0.1, 0.1, 0.1]], 2, 0, 2),
+        ([[0.1, 0.2, 0.3, 0.4], [0.2, 0.2, 0.2, 0.2]], 9, 0, 4),  # no more epochs than there are
+    ],
+)
+def test_validation_chooses(merit, epochs, setting, epoch):
+    contestant = plan_for_tables().contestants["base"]
+    curves = curves_of(merit)
+    found = choose(curves, contestant, 0, epochs=epochs)
+    assert found["setting"] == contestant.settings[setting] and found["epoch"] == epoch
+    assert found["test"] == pytest.approx(curves.test[setting, epoch - 1, 0])
+    assert found["last"] == pytest.approx(curves.test[setting, -1, 0])
+    assert found["validation"] == pytest.approx(merit[setting][epoch - 1] + 0.001)
+
+
+def test_a_test_score_that_is_no_number_is_none():
+    curves = curves_of([[0.5, 0.6]], test=[[[0.1], [math.nan]]])
+    found = choose(curves, replace(plan_for_tables().contestants["base"], settings=({"lr": 1.0},)), 0)
+    assert found["test"] is None and found["last"] is None
+    json.dumps(found, allow_nan=False)
+
+
+# ---- runs
+
+
+def test_a_setting_that_diverges_is_reported_and_leaves_the_others_alone():
+    plan = smoke_plan(load_experiment("bags"))
+    plan = replace(plan, training=replace(plan.training, epochs=2, side_by_side=3))
+    dataset = plan.datasets["example"]
+    contestant = plan.contestants["auc_m_att"]
+    settings = [{"lr": 0.01, "margin": 0.5, "dual_lr": rate} for rate in (0.1, 1e30, 1.0)]
+    calm = [settings[0], {**settings[1], "dual_lr": 0.5}, settings[2]]
+    parts = make_parts(plan, dataset, split=0, run=0, pooling="attention")
+    wild, quiet = (train_settings(plan, contestant, parts, seed=0, settings=found) for found in (settings, calm))
+    assert wild.errors[0] is None and wild.errors[2] is None and "finite" in wild.errors[1]
+    assert quiet.errors == [None] * 3
+    assert np.isneginf(wild.merit[1]).all() and np.isfinite(wild.merit[::2]).all()  # so it cannot be chosen
+    for kept in (0, 2):
+        for name in ("merit", "validation", "test"):
+            assert np.array_equal(getattr(wild, name)[kept], getattr(quiet, name)[kept])
+    one_by_one = replace(plan, training=replace(plan.training, side_by_side=1))
+    errors = train_settings(one_by_one, contestant, parts, seed=0, settings=settings).errors
+    assert [error is None for error in errors] == [True, False, True]
+    broken = {name: torch.full_like(value, math.nan) for name, value in parts.model().state_dict().items()}
+    with pytest.raises(ValueError, match=r"every setting of AUC-M \(att\) diverged with seed 0: .*finite.*finite"):
+        train_settings(plan, contestant, parts, seed=0, start=broken, settings=settings[::2])
+
+
+def test_scores_that_are_not_finite_have_no_merit():
+    labels, scores = torch.tensor([1, 0, 0]), torch.tensor([[0.2, 0.1, 0.0], [0.2, math.nan, 0.0], [0.1, 0.1, 0.0]])
+    regions = [(0.0, 1.0), (0.0, 0.5)]
+    assert _scores(labels, scores, regions, ties_lost=True).tolist() == [[1.0, 1.0], [-math.inf] * 2, [0.5, 0.0]]
+    plain = _scores(labels, scores, regions)
+    assert plain[[0, 2]].tolist() == [[1.0, 1.0], [0.75, 0.5]] and np.isnan(plain[1]).all()
+    assert np.isnan(_scores(labels, scores[:1], [(0.0, 0.1)])).all()  # no negative in the region
+
+
+def test_other_errors_of_a_loss_are_errors():
+    class Strict(torch.nn.Module):
+        def forward(self, scores):
+            raise ValueError("Strict: labels must be there, got none")
+
+    with pytest.raises(ValueError, match="labels must be there"):
+        _Survivor(Strict())(torch.zeros(3))
+
+
+def test_adam_is_there_too():
+    plan = smoke_plan(load_experiment("bags"))
+    parts = make_parts(plan, plan.datasets["example"], split=0, run=0, pooling="attention")
+    adam = replace(plan, training=replace(plan.training, optimizer="adam"))
+    one, other = (train_settings(p, plan.contestants["sont_att"], parts, seed=0) for p in (plan, adam))
+    assert one.errors == other.errors == [None, None] and not np.array_equal(one.test, other.test)
+
+
+def test_graphs_made_before_are_read_from_the_folder(tmp_path, monkeypatch):
+    from moreauc.data import molecules
+
+    plan = load_experiment("molecules")
+    made = molecules.example_molecules(num=60)
+    made.save(tmp_path / "molhiv.npz")
+    expected = {name: [len(made.part(name).labels), int(made.part(name).labels.sum())] for name in ("train", "test")}
+    small = replace(plan.datasets["molhiv"], positives=2, negatives=2)
+    counts = make_parts(plan, small, split=0, run=0, folder=tmp_path).counts
+    assert {name: counts[name] for name in expected} == expected
+    asked = []
+
+    def load(name, folder):
+        asked.append((name, folder))
+        return made
+
+    monkeypatch.setattr(molecules, "load_molecules", load)
+    other = replace(plan.datasets["molmuv"], positives=2, negatives=2)
+    assert make_parts(plan, other, split=0, run=0, folder=tmp_path).counts == counts
+    assert make_parts(plan, other, split=0, run=0).counts == counts
+    assert asked == [("molmuv", tmp_path), ("molmuv", None)]
+
+
+def test_bags_of_the_literature_are_loaded_by_name(tmp_path, monkeypatch):
+    from moreauc.data import mil
+
+    plan = load_experiment("bags")
+    bags = mil.digit_bags(num_bags=60, positive_rate=0.5).train
+    asked = []
+    for name in ("musk2", "fox"):
+        monkeypatch.setattr(mil, f"load_{name}", lambda folder, name=name: asked.append((name, folder)) or bags)
+        small = replace(plan.datasets[name], positives=4, negatives=4)
+        parts = [make_parts(plan, small, split=split, run=1, folder=tmp_path) for split in (0, 1)]
+        (train, hits), (held, found), test = (parts[0].counts[part] for part in ("train", "validation", "test"))
+        assert test == [6, 3] and (train, held) == (43, 11) and hits + found == 27 and found in (5, 6)
+        instances = parts[0].validation._instances, parts[1].validation._instances
+        assert instances[0].shape != instances[1].shape or not torch.equal(*instances)
+    assert asked == [("musk2", tmp_path)] * 2 + [("fox", tmp_path)] * 2
+
+
+def without_time(file: Path) -> dict:
+    record = json.loads(file.read_text())
+    return {key: value for key, value in record.items() if key not in ("seconds", "where")}
+
+
+@pytest.mark.parametrize(
+    ("name", "methods", "lost"),
+    [
+        ("molecules", ["ce", "sonx"], "runs/example-sonx-0-1"),
+        ("molecules", ["sonx"], "ablation/example-0"),
+        ("bags", ["sont_att", "midam_smx"], "runs/example-sont_att-1-0"),
+        ("histology", ["sont_att"], "runs/example-sont_att-0-1"),
+    ],
+)
+def test_a_run_that_was_lost_comes_again_bit_for_bit(name, methods, lost, tmp_path):
+    plan = smoke_plan(load_experiment(name))
+    seen = []
+    reproduce(plan, tmp_path, methods=methods, progress=lambda done, of: seen.append((done, of)))
+    files = [file for file in sorted(tmp_path.rglob("*")) if file.is_file()]
+    gone = tmp_path / f"{lost}.json"
+    before, stamps = without_time(gone), {file: file.stat().st_mtime_ns for file in files}
+    gone.unlink()
+    for start in (tmp_path / "starts").glob("*.pt"):  # a clone of the repository has none of these
+        start.unlink()
+    seen.clear()
+    reproduce(plan, tmp_path, methods=methods, progress=lambda done, of: seen.append((done, of)))
+    assert without_time(gone) == before
+    assert seen[-1] == (1, 1)
+    own = {gone, tmp_path / "curves" / f"{gone.stem}.npz"}
+    changed = [file for file, stamp in stamps.items() if file.exists() and file.stat().st_mtime_ns != stamp]
+    assert set(changed) <= own
+
+
+def test_processes_give_the_same(tmp_path):
+    plan = smoke_plan(load_experiment("bags"))
+    for jobs in (1, 2):
+        reproduce(plan, tmp_path / str(jobs), methods=["midam_att"], splits=1, jobs=jobs)
+    one, two = (sorted((tmp_path / jobs / "runs").glob("*.json")) for jobs in ("1", "2"))
+    assert [file.name for file in one] == ["example-midam_att-0-0.json", "example-midam_att-0-1.json"]
+    assert [without_time(file) for file in one] == [without_time(file) for file in two]
+
+
+def test_work_is_planned_by_name(tmp_path):
+    plan = load_experiment("bags")
+    work = plan_work(plan, tmp_path, datasets=["fox"], methods=["sont_att"], runs=2, splits=3)
+    assert list(work["runs"]) == [f"fox-sont_att-{split}-{run}" for split in range(3) for run in range(2)]
+    assert list(work["ablation"]) == ["fox-0", "fox-1"] and not work["starts"]
+    assert len(plan_work(plan, tmp_path)["runs"]) == len(plan.contestants) * 2 * 10 * 5
+    assert len(plan_work(plan, tmp_path, splits=99, datasets=["fox"], methods=["midam_smx"])["runs"]) == 50
+    assert not plan_work(plan, tmp_path, methods=["midam_smx"])["ablation"]
+    molecules = plan_work(load_experiment("molecules"), tmp_path, methods=["ce"], runs=7)
+    assert len(molecules["runs"]) == len(molecules["starts"]) == 21  # three sets that are there; seeds may be more
+    with pytest.raises(ValueError, match=r"datasets must be among \['musk2', 'fox'\], got 'tiger'"):
+        plan_work(plan, tmp_path, datasets=["fox", "tiger"])
+    with pytest.raises(ValueError, match=r"methods must be among .*'sont_att'.*, got 'sonx'"):
+        plan_work(plan, tmp_path, methods=["sonx"])
+    with pytest.raises(ValueError, match=r"datasets must be among .*, got 'molpcba'"):
+        plan_work(load_experiment("molecules"), tmp_path, datasets=["molpcba"])
+    with pytest.raises(ValueError, match="seeds must be at most the folds of bags, 5, got 6"):
+        plan_work(plan, tmp_path, runs=6)
+
+
+# ---- records
+
+
+def record(plan, dataset, method, test, *, split=0, run=0, merit=0.5, smoothed=None):
+    contestant = plan.contestants[method]
+    chosen = {"setting": contestant.settings[0], "epoch": 2, "validation": merit, "test": test, "last": test}
+    made = {
+        "experiment": plan.name,
+        "dataset": dataset,
+        "method": method,
+        "split": split,
+        "run": run,
+        "counts": {"train": [20 + run, 6], "validation": [6 - run, 2], "test": [4, 2]},
+        "regions": [list(region) for region in plan.regions],
+        "chosen": [chosen] * len(plan.regions),
+        "settings": [{**setting, "merit": [merit] * len(plan.regions)} for setting in contestant.settings],
+        "device": "CPU",
+        "seconds": 2.0,
+        "plan": json.loads(json.dumps(plan_of(plan))),
+        "where": {"date": f"2026-01-0{run + 1}", "torch": "2.0", "machine": "x"},
+    }
+    if smoothed is not None:
+        made["chosen_smoothed"] = [{**chosen, "test": smoothed}] * len(plan.regions)
+    return made
+
+
+def curve_record(plan, run, *training):
+    settings = plan.ablation.settings
+    curves = [
+        {"setting": setting, "error": None, "training": values, "validation": values, "test": values}
+        for setting, values in zip(settings, training, strict=True)
+    ]
+    common = {key: value for key, value in record(plan, "first", "sont", 0.5).items() if key in ("plan", "where")}
+    return {
+        **common,
+        "dataset": "first",
+        "method": "sont",
+        "run": run,
+        "curves": curves,
+        "device": "GPU",
+        "seconds": 1.0,
+    }
+
+
+def write(out, folder, name, content):
+    (out / folder).mkdir(parents=True, exist_ok=True)
+    (out / folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def write_runs(out, records):
+    for entry in records:
+        write(out, "runs", file_name(entry["dataset"], entry["method"], entry["split"], entry["run"]), entry)
+
+
+def test_records_are_read_in_the_order_of_the_plan(tmp_path):
+    plan = plan_for_tables()
+    write_runs(tmp_path, [record(plan, "second", "base", 0.1), record(plan, "first", "sont", 0.2, run=1)])
+    write_runs(tmp_path, [record(plan, "first", "base", 0.3, split=1), record(plan, "first", "sont", 0.4)])
+    strange = [{"dataset": "third"}, {"method": "old"}, {"split": 2}, {"run": 3}]
+    for number, change in enumerate(strange):
+        write(tmp_path, "runs", f"strange{number}", {**record(plan, "first", "base", 0.9), **change})
+    found = read_records(plan, tmp_path)
+    assert [entry["chosen"][0]["test"] for entry in found.runs] == [0.3, 0.4, 0.2, 0.1]
+    assert found.left_out == tuple(f"strange{number}.json" for number in range(4))
+    assert read_records(plan, tmp_path / "nothing").runs == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda r: r["plan"]["training"].update(epochs=5),
+            "epochs 4, got 5; remove it, and run `moreauc reproduce bags`",
+        ),
+        (lambda r: r["plan"]["training"].update(milestones=[1]), r"milestones \[2\], got \[1\]"),
+        (lambda r: r["plan"]["training"].pop("momentum"), "momentum 0.0, got None"),
+        (lambda r: r.update(regions=[[0.3, 0.7]]), r"regions \[\[0.5, 0.5\]\], got \[\[0.3, 0.7\]\]"),
+        (lambda r: r["settings"].pop(), "settings .*'lr': 0.01.*, got .*'lr': 0.1"),
+    ],
+)
+def test_a_run_of_another_plan_is_refused_by_name(change, message, tmp_path):
+    plan = plan_for_tables()
+    other = record(plan, "first", "base", 0.5)
+    change(other)
+    write_runs(tmp_path, [record(plan, "first", "sont", 0.5), other])
+    with pytest.raises(ValueError, match=rf"reproduce: runs/first-base-0-0\.json must be made with {message}"):
+        make_report(plan, tmp_path)
+
+
+def test_other_files_are_checked_too(tmp_path):
+    plan = plan_for_tables()
+    write(tmp_path / "a", "runs", "first-base-0-0", "{")
+    with pytest.raises(ValueError, match=r"runs/first-base-0-0\.json must be the record of a run, got JSONDecodeError"):
+        read_records(plan, tmp_path / "a")
+    write(tmp_path / "b", "ablation", "first-0", {"dataset": "first"})
+    with pytest.raises(ValueError, match=r"ablation/first-0\.json must be the record of a run, got KeyError\('plan'\)"):
+        read_records(plan, tmp_path / "b")
+    other = curve_record(plan, 0, [0.5], [0.5])
+    other["curves"].reverse()
+    write(tmp_path / "c", "ablation", "first-0", other)
+    with pytest.raises(ValueError, match=r"ablation/first-0\.json must be made with settings"):
+        read_records(plan, tmp_path / "c")
+    start = {"seconds": 1.0, "device": "CPU", "plan": json.loads(json.dumps(plan_of(plan))), "where": {}}
+    start["plan"]["training"]["epochs"] = 9  # weights to start from do not depend on this
+    write(tmp_path / "d", "starts", "first-0-0", start)
+    assert list(read_records(plan, tmp_path / "d").starts) == ["first-0-0"]
+    start["plan"]["training"]["pretrain_lr"] = 9.0
+    write(tmp_path / "d", "starts", "first-0-0", start)
+    with pytest.raises(ValueError, match=r"pretrain_lr 0.001, got 9.0; remove it and the \.pt file beside it"):
+        read_records(plan, tmp_path / "d")
+
+
+# ---- tables
+
+
+def runs_of(plan, dataset, method, tests, **options):
+    return [record(plan, dataset, method, test, run=run, **options) for run, test in enumerate(tests)]
+
+
+def test_means_spreads_and_wins_of_runs():
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "base", [0.1, 0.5, 0.6]) + runs_of(plan, "first", "sont", [0.2, 0.5, 0.2])
+    records += runs_of(plan, "first", "sont_a", [0.9, 0.4]) + runs_of(plan, "first", "base", [0.9] * 3, split=1)
+    table = make_table(plan, records)
+    base, sont, remedy = (table.cell("first", name, 0) for name in ("base", "sont", "sont_a"))
+    assert base.mean == pytest.approx(0.4) and base.std == pytest.approx(math.sqrt((0.09 + 0.01 + 0.04) / 2))
+    assert (base.wins, sont.wins, remedy.wins) == (2, 2, 1)  # a shared first place is one for both
+    assert (base.of, remedy.of) == (3, 2)
+    assert base.complete and not remedy.complete and remedy.values == {0: 0.9, 1: 0.4}
+    assert base.published == (0.4, 0.1) and remedy.published is None
+    empty = table.cell("second", "base", 0)
+    assert empty.mean is None and empty.std is None and empty.planned == 3
+    assert table.has_runs("first") and not table.has_runs("second")
+    assert [entry.name for entry in table.methods] == ["base", "sont", "sont_a", "sont_b", "base_a"]
+
+
+def test_splits_are_means_over_folds_and_need_all_of_them():
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "base", [0.1, 0.2, 0.6]) + runs_of(plan, "first", "base", [0.7] * 3, split=1)
+    records += runs_of(plan, "first", "sont", [0.4] * 3) + runs_of(plan, "first", "sont", [0.9, 0.9], split=1)
+    records += runs_of(plan, "second", "base", [0.5] * 3)
+    table = make_table(plan, records, "splits")
+    assert [entry.name for entry in table.datasets] == ["first"]
+    assert table.cell("first", "base", 0).values == pytest.approx({0: 0.3, 1: 0.7})
+    assert table.cell("first", "base", 0).std == pytest.approx(0.4 / math.sqrt(2))
+    assert (
+        table.cell("first", "sont", 0).values == pytest.approx({0: 0.4}) and table.cell("first", "sont", 0).planned == 2
+    )
+    test = table.test("sont", "base", "first", 0)
+    assert (test.number, test.better, test.p) == (1, 1, 1.0) and test.difference == pytest.approx(0.1)
+
+
+def test_scores_that_are_none_do_not_count():
+    plan = plan_for_tables()
+    table = make_table(plan, runs_of(plan, "second", "base", [0.1, None, 0.3]))
+    assert table.cell("second", "base", 0).values == {0: 0.1, 2: 0.3}
+    assert table.test("sont", "base", "second", 0).p is None
+
+
+def test_the_remedy_is_chosen_by_validation_and_not_by_test():
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "sont_a", [0.9] * 3, merit=0.4) + runs_of(
+        plan, "first", "sont_b", [0.1] * 3, merit=0.6
+    )
+    records += runs_of(plan, "first", "base_a", [0.8] * 3, merit=0.9)
+    table = make_table(plan, records)
+    assert table.remedy("first", 0) == "sont_b" and table.remedy("second", 0) is None
+    assert table.literal == ["sont"]
+    assert table.baselines("sont") == ["base"] and table.baselines("sont_b") == ["base", "base_a"]
+    assert table.best(["sont_a", "base_a", "base"], "first", 0) == "sont_a"
+
+
+def test_the_other_choice_of_the_epoch_is_a_table_of_its_own():
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "base", [0.1] * 3, smoothed=0.7) + runs_of(plan, "first", "sont", [0.2] * 3)
+    table = make_table(plan, records, choice="chosen_smoothed")
+    assert table.cell("first", "base", 0).mean == pytest.approx(0.7) and not table.cell("first", "sont", 0).values
+
+
+def slow_signed_rank(values):
+    """All signs by a loop over definitions: ranks of sizes, ties in the middle."""
+    values = [value for value in values if value != 0.0]
+    sizes = [abs(value) for value in values]
+    ranks = [sum(other < size for other in sizes) + (sum(other == size for other in sizes) + 1) / 2 for size in sizes]
+    seen = sum(rank for rank, value in zip(ranks, values, strict=True) if value > 0)
+    sums = [
+        sum(r for r, sign in zip(ranks, signs, strict=True) if sign)
+        for signs in itertools.product([0, 1], repeat=len(ranks))
+    ]
+    above, below = (sum(total >= seen for total in sums), sum(total <= seen for total in sums))
+    return min(1.0, 2 * min(above, below) / len(sums))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 2.0, 3.0, 4.0, 5.0],
+        [1.0, -2.0, 3.0, 4.0, 5.0],
+        [1.0, -1.0, 2.0, 2.0, -3.0, 0.0],
+        [-1.0, -1.0, -1.0, -1.0],
+        [2.0],
+        [1.0, 2.0, -3.0, 5.0, 8.0, -13.0, 21.0, 34.0, 55.0, 89.0],
+    ],
+)
+def test_signed_rank_by_all_signs(values):
+    assert signed_rank(values) == pytest.approx(slow_signed_rank(values))
+    assert signed_rank([-value for value in values]) == pytest.approx(signed_rank(values))
+
+
+def test_signed_rank_beside_scipy():
+    source = np.random.default_rng(0)
+    for number in (5, 10, 16, 30):
+        values = source.normal(0.3, 1.0, number)
+        assert signed_rank(values) == pytest.approx(wilcoxon(values).pvalue)
+    assert signed_rank([0.0, 0.0]) == 1.0 and signed_rank([]) == 1.0
+    assert signed_rank([0.3 - 0.1 - 0.2, 1e-12]) == 1.0  # rounding is no difference
+    for pairs in (1, 3, 5, 10):
+        assert smallest_p(pairs) == signed_rank(np.arange(1.0, pairs + 1))
+
+
+# ---- curves and figures
+
+
+def test_curves_are_means_over_runs_that_are_still_finite():
+    plan = plan_for_tables()
+    records = [curve_record(plan, 0, [0.1, 0.2], [0.5, None]), curve_record(plan, 1, [0.3, 0.6], [0.7, 0.9])]
+    plain, theory = make_curves(plan, records)
+    assert (plain.label, theory.label) == ("gamma 0", "gamma of the theory")
+    assert plain.training[:, 0].tolist() == pytest.approx([0.2, 0.4])
+    assert plain.training[:, 1].tolist() == pytest.approx([0.1 * math.sqrt(2), 0.2 * math.sqrt(2)])
+    assert (plain.runs, plain.diverged, theory.diverged) == (2, 0, 1)
+    assert theory.training[:, 0].tolist() == pytest.approx([0.6, 0.9]) and math.isnan(theory.training[1, 1])
+    assert theory.last["test"][0] == pytest.approx(0.9)
+    gone = make_curves(plan, [curve_record(plan, 0, [None, None], [0.5, 0.5])])
+    assert np.isnan(gone[0].training).all() and gone[0].diverged == 1
+    assert make_curves(plan, []) == [] and make_curves(replace(plan, ablation=None), records) == []
+
+
+def test_figure_of_curves(tmp_path):
+    plan = plan_for_tables()
+    records = [curve_record(plan, 0, [0.1, 0.2], [0.5, None]), curve_record(plan, 1, [0.3, 0.6], [0.7, 0.61])]
+    figure = draw_curves(plan, make_curves(plan, records))
+    (axes,) = figure.axes
+    assert axes.get_title() == "First" and axes.get_ylabel() == "training TPAUC, TPR ≥ 0.5, FPR ≤ 0.5"
+    assert {text.get_text() for text in axes.texts} == {"gamma 0", "gamma of the theory\n(1 of 2 diverged)"}
+    assert [line.get_ydata().tolist() for line in axes.lines] == [pytest.approx([0.2, 0.4]), pytest.approx([0.6, 0.61])]
+    for name in ("a.png", "b.png"):
+        save_figure(figure, tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("heights", "sizes", "expected"),
+    [
+        ([0.1, 0.5], [0.1, 0.1], [0.1, 0.5]),
+        ([0.5, 0.5], [0.1, 0.1], [0.45, 0.55]),
+        ([0.5, 0.52], [0.1, 0.3], [0.41, 0.61]),
+        ([0.98, 1.0], [0.1, 0.1], [0.9, 1.0]),
+        ([0.2], [0.1], [0.2]),
+    ],
+)
+def test_labels_are_moved_apart(heights, sizes, expected):
+    assert figures._apart(heights, sizes) == pytest.approx(expected)
+
+
+def test_figure_of_a_table():
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "base", [0.1, 0.2, 0.6]) + runs_of(plan, "second", "sont_a", [0.4])
+    figure = draw_table(make_table(plan, records))
+    assert [axes.get_title() for axes in figure.axes] == [
+        "First, TPR ≥ 0.5, FPR ≤ 0.5",
+        "Second, TPR ≥ 0.5, FPR ≤ 0.5",
+    ]
+    first, second = figure.axes
+    assert [text.get_text() for text in first.get_yticklabels()] == ["Base", "SONT", "SONT A†", "SONT B†", "Base A†"]
+    assert first.lines[0].get_xdata().tolist() == [0.1, 0.2, 0.6]
+    hollow = [line for line in first.lines if line.get_markerfacecolor() == "none"]
+    assert [float(line.get_xdata()[0]) for line in hollow] == [0.4, 0.6]  # published, of Base and SONT
+    assert not [line for line in second.lines if line.get_markerfacecolor() == "none"]
+
+
+# ---- reports
+
+
+@pytest.fixture
+def reported(tmp_path):
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "base", [0.1, 0.2, 0.6], smoothed=0.25)
+    records += runs_of(plan, "first", "sont", [0.3, 0.5, 0.7], smoothed=0.35)
+    records += runs_of(plan, "first", "sont", [0.8, 0.8, 0.8], split=1) + runs_of(
+        plan, "first", "base", [0.4] * 3, split=1
+    )
+    records += runs_of(plan, "first", "sont_b", [0.6, 0.6])
+    records[0]["settings"][1]["error"] = "scores must be finite, got nan"
+    write_runs(tmp_path, records)
+    write(tmp_path, "ablation", "first-0", curve_record(plan, 0, [0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]))
+    return make_report(plan, tmp_path), tmp_path
+
+
+def rows_of(report, heading):
+    (section,) = (section for section in report.sections if section.heading == heading)
+    return [list(row) for row in section.rows], section
+
+
+def test_report_has_the_numbers(reported):
+    report, out = reported
+    rows, section = rows_of(report, "First, one test split")
+    assert section.columns == ["method", "(0.5, 0.5)", "published", "wins"]
+    assert rows[0] == ["Base", "0.300±0.265", "0.400±0.100", "0"]
+    assert rows[1] == ["SONT", "0.500±0.200", "0.600±0.200", "3"]
+    assert rows[2] == ["SONT A†", f"{NONE} (0)", NONE, "0"] and rows[3] == ["SONT B†", "0.600±0.000 (2)", NONE, "2"]
+    assert section.text[1] == "Runs are missing: a number in parentheses says how many folds a cell has, of 3."
+    rows, section = rows_of(report, "First, 2 test splits")
+    assert rows[1][:2] == ["SONT", "0.650±0.212"] and "each the mean over its 3 folds" in section.text[0]
+    rows, _ = rows_of(report, "First, one test split, 5 epochs judged at a time")
+    assert rows[0][1] == "0.250±0.000"
+    content = json.loads((out / "report.json").read_text())
+    cell = next(c for c in content["cells"] if (c["method"], c["protocol"], c["choice"]) == ("sont", "runs", "chosen"))
+    assert cell["mean"] == pytest.approx(0.5) and cell["number"] == 3 and cell["values"] == [0.3, 0.5, 0.7]
+    assert {test["ours"] for test in content["tests"]} == {"sont", "sont_b"}
+    assert content["runs"] == 14 and len(content["chosen"]) == 14
+    assert (out / "results.png").exists() and (out / "splits.png").exists() and (out / "gamma.png").exists()
+    page = (out / "index.html").read_text()
+    assert page.count("<img") == 3 and "moreauc reproduce bags --report" in page
+
+
+def test_report_says_what_was_reached_and_tested(reported):
+    report, _ = reported
+    rows, _ = rows_of(report, "What was to be reached")
+    assert rows[0] == ["First (0.5, 0.5)", "SONT", "0.500", "0.600", "Base", "0.300", "no", "yes"]
+    assert rows[1] == ["First (0.5, 0.5)", "SONT B†", "0.600", "0.600", "Base", "0.300", "yes", "yes"]
+    rows, section = rows_of(report, "First, one test split: SONT against the baselines")
+    assert rows == [["Base", "+0.200", "3/3", "0.25"]]
+    assert section.text[1] == "With 3 folds the smallest p that this test can give is 0.25."
+    rows, _ = rows_of(report, "First, one test split: SONT B† against the baselines")
+    assert rows == [["Base", "+0.450", "2/2", "0.5"], ["Base A†", NONE, "0/0", NONE]]
+
+
+def test_report_says_what_was_not_run_and_why(reported):
+    report, _ = reported
+    rows, section = rows_of(report, "Gone")
+    assert rows == [["Base", "0.200±0.100"]] and section.text[1] == "It is lost."
+    rows, section = rows_of(report, "Second")
+    assert rows == [] and section.text[1] == "No runs yet: `moreauc reproduce bags` does them."
+
+
+def test_report_counts_and_tells_where(reported):
+    report, _ = reported
+    rows, _ = rows_of(report, "Counts")
+    assert rows[0] == ["First", "20 to 22 (6)", "4 to 6 (2)", "4 (2)", "30 (10)", "30 (10)"]
+    assert rows[1] == ["Second", *[NONE] * 5]
+    rows, _ = rows_of(report, "What was run where")
+    assert rows[0] == ["First", "runs", "CPU", "2026-01-01 to 2026-01-03", "2.0", "14", "28"]
+    assert rows[1] == ["First", "curves", "GPU", "2026-01-01", "2.0", "1", "1"]
+    rows, _ = rows_of(report, "Settings that diverged")
+    assert rows == [["First", "Base", "1 of 12", "scores must be finite, got nan"]]
+    rows, _ = rows_of(report, "What gamma does")
+    assert rows[0] == ["First", "gamma 0", "0.100", "0.200", "0.400", "0.400", "0.400", "0/1"]
+
+
+def test_remedies_may_differ_between_regions():
+    plan = plan_for_tables()
+    plan = replace(plan, regions=((0.5, 0.5), (0.3, 0.7)), datasets={"second": plan.datasets["second"]})
+    records = [record(plan, "second", name, 0.5, run=run) for run in range(3) for name in ("base", "sont_a", "sont_b")]
+    for entry in records:
+        if entry["method"] != "base":
+            best = {"sont_a": [0.9, 0.1], "sont_b": [0.1, 0.9]}[entry["method"]]
+            entry["settings"] = [{**row, "merit": best} for row in entry["settings"]]
+    table = make_table(plan, records)
+    (section,) = _sections.paired(table, plan.datasets["second"])
+    assert section.heading == "Second: SONT A† or SONT B† against the baselines"
+    assert section.columns == ["against", "SONT A†, (0.5, 0.5)", "better", "p", "SONT B†, (0.3, 0.7)", "better", "p"]
+    assert section.rows[0] == ["Base", "+0.000", "0/3", "1", "+0.000", "0/3", "1"]
+
+
+def test_without_a_baseline_there_is_nothing_to_beat():
+    plan = plan_for_tables()
+    section = _sections.overview(make_table(plan, runs_of(plan, "first", "sont", [0.7])))
+    assert section.rows == [["First (0.5, 0.5)", "SONT", "0.700", "0.600", NONE, NONE, "yes", NONE]]
+
+
+def test_no_runs_no_report(tmp_path):
+    with pytest.raises(ValueError, match=r"out must hold runs of bags, got none in .*; `moreauc reproduce bags` makes"):
+        make_report(plan_for_tables(), tmp_path)
+
+
+def test_files_left_out_are_named():
+    plan = plan_for_tables()
+    section = _sections.where(plan, Records(runs_of(plan, "first", "base", [0.1]), left_out=("old.json",)))
+    assert section.text[1] == "Left out, since they are no part of the plan: old.json."
+    start = {"seconds": 3.0, "device": "GPU", "where": {"date": "2026-01-01", "torch": "2.0"}}
+    section = _sections.where(plan, Records([], starts={"first-0-0": start, "other-0-1": start}))
+    assert [row[:2] for row in section.rows] == [["First", "starts"], ["other", "starts"]]

@@ -1,0 +1,336 @@
+"""Models trained side by side against the same models trained one by one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import MultiStepLR
+
+from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc.data import BagInputs
+from moreauc.optim import ProximalPoint
+from moreauc.side_by_side import CopyRates, SideBySide, SideBySideLoss
+from moreauc.train import train_step
+
+GAMMAS = (0.0, 0.1, 0.9)
+OPTIMIZERS = {
+    "sgd": lambda p, lr=0.1: torch.optim.SGD(p, lr=lr, momentum=0.9, weight_decay=1e-2),
+    "adamw": lambda p, lr=0.1: torch.optim.AdamW(p, lr=lr, weight_decay=1e-2),
+}
+ROWS = 40
+
+
+def net(columns: int = 5, dropout: float = 0.0) -> nn.Module:
+    # no bias before batch norm: its gradient is rounding noise, which Adam would make large
+    layers = [
+        nn.Linear(columns, 8, bias=False),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(8, 1),
+        nn.Flatten(0),
+    ]
+    return nn.Sequential(*layers)
+
+
+def rows():
+    x = torch.randn(ROWS, 5)
+    labels = (torch.arange(ROWS) % 3 == 0).long()
+    return x, labels
+
+
+def batches(x, labels, steps):
+    for _ in range(steps):
+        index = torch.randperm(ROWS)[:20]
+        yield x[index], labels[index], index
+
+
+def loss(labels, gamma):
+    return TPAUCLoss(labels, min_tpr=0.4, max_fpr=0.6, gamma=gamma)
+
+
+def assert_same(model: SideBySide, alone: list[nn.Module]) -> None:
+    """All weights and buffers of each copy are those of the model trained alone."""
+    for number, other in enumerate(alone):
+        own = model.copy(number).state_dict()
+        assert own.keys() == other.state_dict().keys()
+        for name, value in other.state_dict().items():
+            torch.testing.assert_close(own[name], value, rtol=1e-9, atol=1e-11, msg=lambda text, n=name: f"{n}: {text}")
+
+
+class Trainers:
+    """The same models twice: together, and each with an optimizer of its own."""
+
+    def __init__(self, models, make_optimizer, rates=None, proximal=0.0, milestones=()):
+        self.alone = [copy.deepcopy(model) for model in models]
+        self.together = SideBySide(models).train()
+        rates = [0.1] * len(models) if rates is None else rates
+        top = max(rates)
+        self.optimizer = make_optimizer(self.together.parameters(), top)
+        self.optimizers = [
+            make_optimizer(model.parameters(), rate) for model, rate in zip(self.alone, rates, strict=True)
+        ]
+        self.rates = CopyRates(self.optimizer, [rate / top for rate in rates]) if len(set(rates)) > 1 else None
+        everyone = [self.optimizer, *self.optimizers]
+        self.pulls = [ProximalPoint(optimizer, proximal) for optimizer in everyone] if proximal else []
+        self.schedules = [MultiStepLR(optimizer, list(milestones), gamma=0.1) for optimizer in everyone]
+        self.previous = PreviousIterate(self.together, self.optimizer)
+        self.own_previous = [
+            PreviousIterate(model, optimizer) for model, optimizer in zip(self.alone, self.optimizers, strict=True)
+        ]
+
+    def step(self, criterion, criteria, batch):
+        total = train_step(self.together, criterion, self.optimizer, batch, self.previous)
+        losses = [
+            train_step(model, one, optimizer, batch, previous if one.needs_previous else None)
+            for model, one, optimizer, previous in zip(
+                self.alone, criteria, self.optimizers, self.own_previous, strict=True
+            )
+        ]
+        torch.testing.assert_close(total, torch.stack(losses).sum(), rtol=1e-9, atol=1e-11)
+
+    def end_of_epoch(self):
+        for schedule in self.schedules:
+            schedule.step()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_copies_are_trained_as_each_would_be_alone(optimizer, float64):
+    x, labels = rows()
+    trainers = Trainers([net() for _ in GAMMAS], OPTIMIZERS[optimizer])
+    together = SideBySideLoss([loss(labels, gamma) for gamma in GAMMAS])
+    alone = [loss(labels, gamma) for gamma in GAMMAS]
+    assert together.needs_previous
+    start = copy.deepcopy(trainers.alone)
+    for batch in batches(x, labels, 30):
+        trainers.step(together, alone, batch)
+    assert_same(trainers.together, trainers.alone)
+    for one, other in zip(together.criteria, alone, strict=True):
+        torch.testing.assert_close(one.u, other.u, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(one.s, other.s, rtol=1e-9, atol=1e-11)
+    moved = [
+        float((a[0].weight - b[0].weight).detach().abs().max()) for a, b in zip(trainers.alone, start, strict=True)
+    ]
+    assert min(moved) > 1e-2  # all of them went somewhere
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_learning_rates_of_copies_with_a_schedule_and_a_pull(optimizer, float64):
+    x, labels = rows()
+    rates = [0.1, 0.01, 0.03]
+    trainers = Trainers([net() for _ in rates], OPTIMIZERS[optimizer], rates, proximal=0.3, milestones=(2, 4))
+    together = SideBySideLoss([loss(labels, gamma) for gamma in GAMMAS])
+    alone = [loss(labels, gamma) for gamma in GAMMAS]
+    for epoch in range(5):
+        for batch in batches(x, labels, 6):
+            trainers.step(together, alone, batch)
+        trainers.end_of_epoch()
+        if epoch in (1, 3):
+            for pull in trainers.pulls:
+                pull.restart()
+    assert trainers.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3)
+    assert_same(trainers.together, trainers.alone)
+
+
+def test_rates_are_off_once_removed(float64):
+    weights = nn.Parameter(torch.ones(2, 3))
+    optimizer = torch.optim.SGD([weights], lr=1.0)
+    rates = CopyRates(optimizer, [1.0, 0.25])
+    for expected in ([0.0, 0.75], [-1.0, -0.25]):
+        weights.grad = torch.ones(2, 3)
+        optimizer.step()
+        torch.testing.assert_close(weights.data, torch.tensor(expected).unsqueeze(1).expand(2, 3))
+        rates.remove()
+
+
+def test_bags_with_attention(float64):
+    """Outputs `(C, T, 2)`: score and attention logit of each instance."""
+    labels = torch.tensor([1, 0, 1, 0, 0, 1])
+    models = [nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)) for _ in range(3)]
+    make = [
+        lambda: MultiInstanceTPAUCLoss(labels, min_tpr=0.3, max_fpr=0.7, pooling="attention", gamma=0.0),
+        lambda: MultiInstanceTPAUCLoss(labels, min_tpr=0.3, max_fpr=0.7, pooling="attention", gamma=0.1),
+        lambda: MultiInstanceTPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5, pooling="attention", margin=1.0),
+    ]
+    trainers = Trainers(models, OPTIMIZERS["sgd"], rates=[0.1, 0.1, 0.05])
+    together, alone = SideBySideLoss([one() for one in make]), [one() for one in make]
+    bag = torch.arange(6).repeat_interleave(3)
+    for _ in range(15):
+        batch = (BagInputs(torch.randn(18, 4), bag), labels, torch.arange(6))
+        trainers.step(together, alone, batch)
+    assert trainers.together(torch.randn(18, 4)).shape == (3, 18, 2)
+    assert_same(trainers.together, trainers.alone)
+
+
+def test_losses_without_a_previous_iterate_get_none():
+    labels = torch.tensor([1, 0, 1, 0])
+    plain = SideBySideLoss([loss(labels, 0.0)])
+    assert not plain.needs_previous
+    assert not SideBySideLoss([nn.MSELoss()]).needs_previous
+    scores = torch.tensor([[0.3, 0.2, -0.1, 0.4]])
+    torch.testing.assert_close(
+        plain(scores, labels, torch.arange(4)), loss(labels, 0.0)(scores[0], labels, torch.arange(4))
+    )
+
+
+def test_evaluation_leaves_statistics_alone_and_gives_what_each_gives():
+    x, _ = rows()
+    models = [net(dropout=0.5) for _ in range(2)]
+    together = SideBySide(models)
+    together(x)  # moves the running statistics of its own copies
+    models = [together.copy(number) for number in range(2)]
+    assert all(model.training for model in models)
+    assert not torch.equal(models[0][1].running_mean, torch.zeros(8))
+    assert int(models[0][1].num_batches_tracked) == 1
+    together.eval()
+    before = {name: value.clone() for name, value in together.state_dict().items()}
+    scores = together(x)
+    for number, model in enumerate(models):
+        torch.testing.assert_close(scores[number], model.eval()(x))
+        assert not together.copy(number).training
+    assert all(torch.equal(value, before[name]) for name, value in together.state_dict().items())
+    together.train()
+    assert not torch.equal(together(x)[0], scores[0])
+
+
+def test_a_copy_is_a_module_of_its_own():
+    together = SideBySide([net(), net()])
+    one = together.copy(1)
+    with torch.no_grad():
+        one[0].weight.zero_()
+        one[1].running_mean.fill_(7.0)
+    again = together.copy(1)
+    assert float(again[0].weight.detach().abs().sum()) > 0.0 and float(again[1].running_mean.abs().sum()) == 0.0
+    assert [p.requires_grad for p in one.parameters()] == [True] * 5
+    assert SideBySide([nn.ReLU()]).copy(0)(torch.tensor([-1.0, 2.0])).tolist() == [0.0, 2.0]  # no weights at all
+
+
+def test_state_dict_round_trip():
+    x, _ = rows()
+    one, other = SideBySide([net(), net()]), SideBySide([net(), net()])
+    one(x)
+    assert not torch.equal(one.eval()(x), other.eval()(x))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(x), other(x))
+    twin = copy.deepcopy(one)
+    assert torch.equal(twin(x), one(x))
+    assert len(list(one.parameters())) == 5  # the architecture's own weights are not among them
+    wide = twin.double()(x.double())
+    assert wide.dtype == torch.float64
+    torch.testing.assert_close(wide.float(), one(x), rtol=1e-4, atol=1e-5)
+
+
+def test_masks_of_dropout_differ_between_copies_and_are_kept_for_the_previous_weights():
+    model = nn.Sequential(nn.Linear(3, 50), nn.Dropout(0.5), nn.Flatten(1))
+    together = SideBySide([model, model, model])
+    optimizer = torch.optim.SGD(together.parameters(), lr=0.0)  # the weights stay where they are
+    previous = PreviousIterate(together, optimizer)
+    x = torch.randn(20, 3)
+    now = together(x)
+    before = previous(x)
+    assert torch.equal(now, before)
+    dropped = now == 0.0
+    assert 0.4 < float(dropped.float().mean()) < 0.6
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert 0.3 < float((dropped[one] != dropped[other]).float().mean()) < 0.7
+    # after a step the same again, at the old weights and with the new masks
+    optimizer.zero_grad()
+    together(x).sum().backward()
+    optimizer.step()
+    assert torch.equal(together(x), previous(x))
+
+
+def test_frozen_parameters_stay(float64):
+    x, labels = rows()
+    models = [net() for _ in range(2)]
+    for model in models:
+        model[0].weight.requires_grad_(False)
+    trainers = Trainers(models, lambda p, lr: torch.optim.SGD([w for w in p if w.requires_grad], lr=lr))
+    together = SideBySideLoss([loss(labels, 0.1) for _ in range(2)])
+    alone = [loss(labels, 0.1) for _ in range(2)]
+    for batch in batches(x, labels, 5):
+        trainers.step(together, alone, batch)
+    assert_same(trainers.together, trainers.alone)
+    one = trainers.together.copy(0)
+    assert torch.equal(one[0].weight, models[0][0].weight)
+    assert [p.requires_grad for p in one.parameters()] == [False, True, True, True, True]
+
+
+def test_weights_given_are_copied():
+    model = net()
+    together = SideBySide([model, model])
+    before = together.copy(0)[0].weight.clone()
+    with torch.no_grad():
+        model[0].weight.zero_()
+    assert torch.equal(together.copy(0)[0].weight, before)
+    assert model[0].weight.requires_grad and model[0].weight.device.type == "cpu"
+
+
+def test_keyword_arguments_go_to_each():
+    class Scaled(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = nn.Parameter(torch.tensor(factor))
+
+        def forward(self, x, *, shift):
+            return self.factor * x + shift
+
+    together = SideBySide([Scaled(1.0), Scaled(2.0)])
+    assert together(torch.tensor([1.0, 3.0]), shift=0.5).tolist() == [[1.5, 3.5], [2.5, 6.5]]
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (lambda: [], "models must hold at least one module, got none"),
+        (lambda: [net(), net(6)], r"models must have the same weights, got others in models\[1\]"),
+        (lambda: [net(), net().double()], r"models must have the same weights, got others in models\[1\]"),
+        (
+            lambda: [nn.Linear(2, 2), nn.Linear(2, 2, bias=False)],
+            r"models must have the same weights, got others in models\[1\]",
+        ),
+    ],
+)
+def test_models_that_cannot_stand_side_by_side(models, message):
+    with pytest.raises(ValueError, match=f"SideBySide: {message}"):
+        SideBySide(models())
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(2, r"must lie in \[0, 2\), got 2"), (-1, "must be an integer of at least 0, got -1")]
+)
+def test_copies_that_are_not_there(number, message):
+    with pytest.raises(ValueError, match=f"SideBySide: number {message}"):
+        SideBySide([net(), net()]).copy(number)
+
+
+def test_losses_that_are_not_there():
+    with pytest.raises(ValueError, match="SideBySideLoss: criteria must hold at least one loss, got none"):
+        SideBySideLoss([])
+    labels = torch.tensor([1, 0])
+    both = SideBySideLoss([loss(labels, 0.0)] * 2)
+    with pytest.raises(ValueError, match=r"SideBySideLoss: scores must have shape \(2, ...\), got \(3, 2\)"):
+        both(torch.zeros(3, 2), labels, torch.arange(2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "factors", "message"),
+    [
+        ((2, 3), [1.0], r"factors must be one for each copy, got 1 for shape \(2, 3\)"),
+        ((2, 3), [], r"factors must be one for each copy, got 0 for shape \(2, 3\)"),
+        ((), [1.0], r"factors must be one for each copy, got 1 for shape \(\)"),
+        ((2, 3), [1.0, 0.0], "factors must be a number"),
+        ((2, 3), [1.0, float("nan")], "factors must be a number"),
+    ],
+)
+def test_bad_factors(shape, factors, message):
+    weights = nn.Parameter(torch.ones(shape))
+    optimizer = torch.optim.SGD([weights], lr=1.0)
+    with pytest.raises(ValueError, match=f"CopyRates: {message}"):
+        CopyRates(optimizer, factors)
+    weights.grad = torch.ones(shape)
+    optimizer.step()  # and nothing was left on the optimizer
+    assert torch.equal(weights.data, torch.zeros(shape))
