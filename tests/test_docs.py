@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
+from moreauc.experiments.config import load_experiment
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODULES = [
@@ -313,6 +315,60 @@ def test_the_text_on_many_groups_is_what_the_report_says():
         len(thousand) == 48
         and min(entry["worst_loss"] for entry in thousand) > 0.7 > curves[1000, "sonx"]["worst_loss"][0]
     )
+
+
+def experiment_table(name: str, dataset: str, protocol: str = "runs") -> str:
+    plan, rows = load_experiment(name), []
+    cells = [
+        cell
+        for cell in read(f"docs/reports/experiments/{name}/report.json")["cells"]
+        if (cell["dataset"], cell["protocol"], cell["choice"]) == (dataset, protocol, "chosen")
+    ]
+    for method, contestant in plan.contestants.items():
+        row = [contestant.title + ("†" if contestant.remedy else "")]
+        for cell in (cell for cell in cells if cell["method"] == method):
+            published = cell["published"]
+            row.append(f"{cell['mean']:.3f} ± {cell['std']:.3f}")
+            row.append("" if published is None else f"{published[0]:.3f} ± {published[1]:.3f}")
+        rows.append(row)
+    heads = [head for low, high in plan.regions for head in (f"({low}, {high})", "published")]
+    return markdown(["method", *heads], rows)
+
+
+def experiment_means(name: str, dataset: str, column: int, choice: str = "chosen") -> dict[str, float]:
+    region = list(load_experiment(name).regions[column])
+    return {
+        cell["method"]: cell["mean"]
+        for cell in read(f"docs/reports/experiments/{name}/report.json")["cells"]
+        if (cell["dataset"], cell["choice"], cell["region"], cell["protocol"]) == (dataset, choice, region, "runs")
+    }
+
+
+def test_the_tables_of_the_experiments_are_those_of_the_runs():
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert all(experiment_table("molecules", name) in page for name in ("moltox21", "molmuv"))
+    report = read("docs/reports/experiments/molecules/report.json")
+    assert {cell["number"] for cell in report["cells"] if cell["dataset"] in ("moltox21", "molmuv")} == {5}
+    assert min(test["p"] for test in report["tests"] if test["p"] is not None) > 0.06
+    plan = load_experiment("molecules")
+    for name in ("moltox21", "molmuv"):
+        published = plan.datasets[name].published
+        above = [[experiment_means("molecules", name, c)[m] > published[m][c][0] for m in published] for c in (0, 1)]
+        assert all(any(pair) for pair in zip(*above, strict=True)) and sum(map(sum, above)) >= 13
+        best = [
+            max(experiment_means("molecules", name, column).items(), key=lambda item: item[1])[0] for column in (0, 1)
+        ]
+        assert not any(method.startswith("sonx") for method in best)
+    tox = experiment_means("molecules", "moltox21", 0)
+    assert tox["sonx"] < plan.datasets["moltox21"].published["sonx"][0][0]
+    last = {(c["dataset"], c["label"]): c["last"] for c in report["curves"]}
+    ends = {key: value["training"][0] for key, value in last.items()}
+    assert all(0.985 < value < 0.995 for (name, _), value in ends.items() if name == "molmuv")
+    slow = ends.pop(("moltox21", "gamma of the theory"))
+    assert round(slow, 3) == 0.665 and all(0.69 < v < 0.705 for (name, _), v in ends.items() if name == "moltox21")
+    for name, low, high in (("moltox21", 0.255, 0.295), ("molmuv", 0.635, 0.705)):
+        assert all(low < value["test"][0] < high for (dataset, _), value in last.items() if dataset == name)
+    assert all(curve["diverged"] == 0 for curve in report["curves"])
 
 
 def rows_ratio(name: str) -> float:
