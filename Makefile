@@ -58,6 +58,7 @@ bench: setup
 	$(BIN)/python benchmarks/bench_pairs.py --out benchmarks/reports/pairs.json
 	$(BIN)/python benchmarks/bench_metrics.py --out benchmarks/reports/metrics.json
 	$(BIN)/python benchmarks/bench_bags.py --out benchmarks/reports/bags.json
+	$(BIN)/python benchmarks/bench_models.py --copies 1,2,6 --processes 1,2 --out benchmarks/reports/models.json
 
 clean:
 	rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+
+from moreauc.criteria import CrossEntropyLoss
+from moreauc.experiments.runs import deterministic
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 HEAD = {"title", "command", "versions", "date", "device"}
@@ -106,3 +112,110 @@ def test_contestants_see_the_same_data(programs: None) -> None:
     assert peer.loss_data(16)[0].tolist() == scores.tolist()
     labels, values = peer.metric_data(1000, 0.1, 64)
     assert labels.sum() == 100 and len(set(values.tolist())) < 80
+
+
+def test_models_report_has_epochs_copies_and_processes(tmp_path: Path) -> None:
+    report = run("bench_models.py", tmp_path / "models.json", "--quick", "--processes", "1,2")
+    assert report["threads"] == 1 and "torch" in report["versions"]
+    assert report["CUDA_MPS_PIPE_DIRECTORY is set"] == ("CUDA_MPS_PIPE_DIRECTORY" in os.environ)
+    sizes = report["sizes"]
+    assert 6 < sizes["atoms of a molecule, mean"] < 27 and 1.9 < sizes["edges of an atom, mean"] < 2.3
+    plain = {"CE", "CE + forward without gradient"}
+    sonx = {"SONX, gamma 0", "SONX, gamma 0.1"}
+    on_cpu = {f"{name}, loss on the CPU" for name in {"CE"} | sonx}
+    # 20 and 100 rows in batches of 4 and 12; 8 and 16 bags in batches of 2 and 2
+    check_epochs(report["GIN"], steps=9, variants=plain | sonx | on_cpu)
+    check_epochs(report["ResNet20"], steps=8, variants=plain | {"SONT, gamma 0", "SONT, gamma 0.1"})
+    copies = report["side by side"]["copies"]
+    assert [row["copies"] for row in copies] == [1, 2]
+    for row in copies:
+        for way in ("side by side", "one after the other"):
+            whole, rate = row[way]["milliseconds for a step of all"], row[way]["steps of models per second"]
+            check_spread(whole)
+            assert rate["median"] == pytest.approx(1e3 * row["copies"] / whole["median"], rel=1e-3)
+        check_spread(row["one after the other / side by side"])
+    rows = report["processes"]["processes"]
+    assert [row["processes"] for row in rows] == [1, 2] and report["processes"]["threads of each"] == 1
+    for row in rows:
+        check_spread(row["steps of models per second, each process"])
+        check_spread(row["steps of models per second, all"])
+    assert rows[0]["times 1"] == {"median": 1.0, "quartiles": [1.0, 1.0]}
+
+
+def check_spread(found: dict[str, Any]) -> None:
+    low, high = found["quartiles"]
+    assert 0 < low <= found["median"] <= high
+
+
+def check_epochs(part: dict[str, Any], *, steps: int, variants: set[str]) -> None:
+    assert part["steps of an epoch"] == steps and part["rounds"] == 3
+    check_spread(part["making a batch"]["milliseconds"])
+    rows = {row["variant"]: row for row in part["variants"]}
+    assert set(rows) == variants
+    for row in rows.values():
+        check_spread(row["times CE"])
+        step, epoch = row["milliseconds per step"], row["seconds per epoch"]
+        check_spread(step)
+        assert epoch["median"] == pytest.approx(1e-3 * steps * step["median"], rel=1e-3)
+    assert rows["CE"]["times CE"]["median"] == 1.0
+
+
+def test_without_rdkit_models_are_timed_on_random_graphs_of_the_same_size(
+    programs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = program("model_steps")
+    monkeypatch.setitem(sys.modules, "rdkit", None)
+    kind, graphs = steps.molecule_graphs(steps.QUICK)
+    assert kind == "random graphs"
+    assert (len(graphs), int(graphs.labels.sum())) == (120, 20)
+    assert graphs.nodes.min() >= 18 and graphs.nodes.max() <= 25
+    assert graphs.links.sum() / graphs.nodes.sum() == pytest.approx(2.2, abs=0.03)
+    for row in range(5):
+        edges = graphs.batch([row])["edges"].T.tolist()
+        pairs = {(source, target) for source, target in edges}
+        assert len(pairs) == len(edges) and all(source != target for source, target in pairs)
+        assert pairs == {(target, source) for source, target in pairs}  # each bond both ways
+        reached = {0}
+        for _ in range(25):
+            reached |= {target for source, target in pairs if source in reached}
+        assert reached == set(range(int(graphs.nodes[row])))
+
+
+def test_rates_of_processes_are_added_in_each_window(programs: None) -> None:
+    options = argparse.Namespace(processes=[1, 2], windows=2, window=0.5)
+    rates = {1: [[10.0], [20.0]], 2: [[9.0, 11.0], [15.0, 25.0]]}
+    first, second = program("bench_models").process_rows(rates, options)["processes"]
+    assert first["steps of models per second, all"]["median"] == 15.0
+    assert second["steps of models per second, all"] == {"median": 30.0, "quartiles": [25.0, 35.0]}
+    assert second["steps of models per second, each process"]["median"] == 13.0
+    assert second["times 1"]["median"] == 2.0
+
+
+def test_the_floor_of_a_correction_is_one_more_forward(programs: None) -> None:
+    steps = program("model_steps")
+    loader = steps.graph_loader(steps.random_graphs(40), steps.QUICK)
+    batches = list(loader)[:2]
+    calls = {}
+    for one_more in (False, True):
+        model, seen = steps.gin(steps.QUICK, torch.device("cpu")), []
+        model.dropout.register_forward_hook(lambda *_, seen=seen: seen.append(torch.is_grad_enabled()))
+        step = steps.training_step(model, CrossEntropyLoss(loader.labels), batches, one_more=one_more)
+        step()
+        calls[one_more] = seen
+    assert calls == {False: 5 * [True], True: 5 * [False] + 5 * [True]}  # five layers
+
+
+def test_models_are_timed_with_the_settings_of_the_experiments(programs: None) -> None:
+    memory: Any = torch.utils.deterministic
+
+    def settings() -> tuple[bool, bool, str]:
+        precision = torch.get_float32_matmul_precision()
+        return torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory, precision
+
+    with deterministic():  # puts everything back at its end
+        wanted = settings()
+        torch.use_deterministic_algorithms(False)
+        memory.fill_uninitialized_memory = True
+        torch.set_float32_matmul_precision("highest")
+        program("model_steps").set_torch(threads=torch.get_num_threads())
+        assert settings() == wanted
