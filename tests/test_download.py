@@ -8,6 +8,7 @@ import io
 import os
 import re
 import socket
+import ssl
 import sys
 import tarfile
 import threading
@@ -22,12 +23,16 @@ from pathlib import Path
 import numpy as np
 import pooch
 import pytest
+import requests
+import urllib3
+from scipy.io import savemat
+from urllib3.exceptions import MaxRetryError
 
 from moreauc.data import _prepare as prepare
 from moreauc.data import _transfer, mil
 from moreauc.data._transfer import ResumingDownloader, TransferError, part_file
 from moreauc.data.download import PUBLIC_FILES, DownloadError, PublicFile, cache_folder, find_file
-from moreauc.data.mil import load_musk2
+from moreauc.data.mil import load_fox, load_musk2
 
 BODY = np.random.Generator(np.random.PCG64(0)).bytes(100_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -324,10 +329,52 @@ def test_a_server_that_refuses(toy, server, cache, status, tries):
     with pytest.raises(
         DownloadError,
         match=rf"^test: toy\.csv \(a toy, without licence\) could not be downloaded: http://127\.0\.0\.1:\d+/toy\.csv: "
-        rf"HTTP status {status}\. Offline\? Put toy\.csv into a folder and set MOREAUC_DATA to it$",
+        rf"HTTP status {status}\. Put toy\.csv into a folder and set MOREAUC_DATA to it$",
     ):
         find_file("test", "toy.csv")
     assert len(server.asked) == tries and leftovers(cache) == []
+
+
+@pytest.mark.parametrize("told", ["abc", "-5", "", "1e5", "100000, 100000", "\u0661"])
+def test_a_length_that_is_none_is_not_counted_on(toy, server, cache, told):
+    def act(handler, start):
+        handler.wfile.write(f"HTTP/1.0 200 OK\r\nContent-Length: {told}\r\n\r\n".encode() + BODY)
+
+    toy(server.url("toy.csv", act))
+    assert fetched(cache) and len(server.asked) == 1
+
+
+def test_a_secure_connection_that_fails_is_called_so(toy, server, cache):
+    toy(server.url("toy.csv", gives()).replace("http:", "https:"))  # where nobody speaks TLS
+    message = r"https://127\.0\.0\.1:\d+/toy\.csv: the secure connection \(TLS\) failed: [A-Z_]+\. Put toy\.csv"
+    with pytest.raises(DownloadError, match=message):
+        find_file("test", "toy.csv")
+    assert server.asked == []
+
+
+def certificate_error():
+    inner = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate (_ssl.c:1)")
+    inner.verify_message = "self-signed certificate"
+    return requests.exceptions.SSLError(MaxRetryError(None, "/", urllib3.exceptions.SSLError(inner)))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (certificate_error(), r"the secure connection \(TLS\) failed: self-signed certificate\. Put"),
+        (requests.exceptions.SSLError("no more"), r"the secure connection \(TLS\) failed: SSLError\. Put"),
+        (requests.exceptions.SSLError(ssl.SSLError("odd")), r"the secure connection \(TLS\) failed: .*odd.*\. Put"),
+        (requests.exceptions.ProxyError("gone"), r"no connection through the proxy\. Offline\? Put"),
+        (requests.exceptions.ConnectTimeout("gone"), r"no connection\. Offline\? Put"),
+    ],
+)
+def test_what_kept_the_connection_from_being_made(toy, cache, monkeypatch, error, message):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(requests, "get", fail)
+    with pytest.raises(DownloadError, match=rf"https://nowhere\.invalid/toy\.csv: {message}"):
+        find_file("test", "toy.csv")
 
 
 def test_the_pauses_grow(toy, server, tmp_path):
@@ -442,10 +489,54 @@ def test_a_cache_that_cannot_be_written(toy, cache):
         find_file("test", "toy.csv")
 
 
+@pytest.mark.parametrize("download", [True, False])
+def test_a_cache_that_cannot_be_read(toy, server, cache, monkeypatch, download):
+    toy(server.url("toy.csv", says(404)))
+    looked = Path.is_file
+
+    def refuse(path):
+        if path.name == "toy.csv":
+            raise PermissionError(13, "Permission denied", str(path))
+        return looked(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(ValueError, match="HTTP status 404" if download else "or in the cache, as download is False"):
+        find_file("test", "toy.csv", download=download)
+
+
+MUSK2 = b"1,7,3,4\n1,7,5,6\n0,2,1,2\n"
+
+
+@pytest.mark.parametrize(("load", "name"), [(load_musk2, "musk2.csv"), (load_fox, "fox.mat")])
+def test_a_loader_checks_the_users_file_when_asked_to(toy, tmp_path, monkeypatch, load, name):
+    struct = {"data": np.eye(3), "nlab": np.array([2, 1, 1]), "ident": {"milbag": np.array([1, 2, 2])}}
+    monkeypatch.setitem(mil.MIL_SETS, "musk2", (1, 1, 3, 2))
+    monkeypatch.setitem(mil.MIL_SETS, "fox", (1, 1, 3, 3))
+    savemat(tmp_path / "fox.mat", {"x": struct})
+    (tmp_path / "musk2.csv").write_bytes(MUSK2)
+    with pytest.raises(ValueError, match=rf"{load.__name__}: .*{name} must have the sha256 \w+, got \w+"):
+        load(tmp_path, verify=True)
+    right = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+    monkeypatch.setitem(PUBLIC_FILES, name, replace(PUBLIC_FILES[name], sha256=right))
+    assert len(load(tmp_path, verify=True)) == len(load(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"1\n2\n", b"a,b,c\n", b"\xff\xfe\x00" * 90, b"1,2\n1,2,3\n", b"MATLAB" * 90])
+@pytest.mark.parametrize(
+    ("load", "name", "message"),
+    [(load_musk2, "musk2.csv", "must be the table of the set"), (load_fox, "fox.mat", "must be a .mat file")],
+)
+def test_files_that_a_loader_cannot_read(toy, tmp_path, load, name, message, content):
+    for file, packed in ((name, content), (f"{name}.gz", gzip.compress(content)), (f"{name}.gz", b"not packed")):
+        (tmp_path / file).write_bytes(packed)
+        with pytest.raises(ValueError, match=f"{load.__name__}: {file} {message}, got"):
+            load(tmp_path)
+        (tmp_path / file).unlink()
+
+
 def test_a_loader_downloads_its_set(toy, server, cache, monkeypatch):
-    body = b"1,7,3,4\n1,7,5,6\n0,2,1,2\n"
     entry = replace(
-        PUBLIC_FILES["musk2.csv"], urls=(server.url("m", gives(body)),), sha256=hashlib.sha256(body).hexdigest()
+        PUBLIC_FILES["musk2.csv"], urls=(server.url("m", gives(MUSK2)),), sha256=hashlib.sha256(MUSK2).hexdigest()
     )
     monkeypatch.setitem(PUBLIC_FILES, "musk2.csv", entry)
     monkeypatch.setitem(mil.MIL_SETS, "musk2", (1, 1, 3, 2))

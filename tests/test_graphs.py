@@ -183,6 +183,7 @@ def test_without_torch_geometric(monkeypatch):
         ({"links": [[1]]}, r"Graphs: links must have shape \(7,\), got \(1, 1\)"),
         ({"labels": [0, 1, 2, 0, 0, 0, 0]}, "Graphs: labels must be 0 or 1, got 2"),
         ({"labels": []}, "Graphs: labels must have shape"),
+        ({"nodes": [], "links": [], "labels": []}, "Graphs: labels must have shape"),
         ({"nodes": [0, 1, 1, 1, 1, 1, 1]}, r"Graphs: nodes must be at least 1 and add up to \d+, got a least of 0"),
         ({"links": [9, 9, 9, 9, 9, 9, 9]}, r"Graphs: links must be at least 0 and add up to \d+, .* a sum of 63"),
     ],

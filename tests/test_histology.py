@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.overrides import TorchFunctionMode
 
-from moreauc.data import _images
+from moreauc.data import _images, histology
 from moreauc.data._images import cut_patches, image_names, read_tiles
 from moreauc.data.bag_batches import BagBatches
 from moreauc.data.bag_scores import WholeBags
+from moreauc.data.bags import FlatBags
+from moreauc.data.download import PUBLIC_FILES
 from moreauc.data.histology import HISTOLOGY_SETS, Histology, example_histology, load_histology
 from moreauc.data.padded_bags import to_padded
 from moreauc.data.splits import test_and_folds as split
@@ -62,6 +67,8 @@ def write_set(folder: Path, files: dict[str, bytes] | None = None, prefix: str =
 def small(monkeypatch, tmp_path):
     monkeypatch.delenv("MOREAUC_DATA", raising=False)
     monkeypatch.setenv("MOREAUC_CACHE", str(tmp_path / "cache"))
+    for of_class, (_, count) in COUNTS.items():
+        monkeypatch.setitem(histology._IMAGES, of_class, count)
     write_set(tmp_path / "data" / "lc25000")
     return tmp_path / "data"
 
@@ -102,6 +109,20 @@ def test_labels_names_tiles_and_counts(small):
     assert repr(images) == f"Histology('colon', 5 positive and 15 negative images of 6 patches, {tiles} tiles)"
 
 
+def sums_of_bytes(instances):
+    """Whether making bags adds up all bytes, which takes a second for a thousand images and says nothing."""
+    seen = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(function is torch.Tensor.sum and args[0].dtype == torch.uint8)
+            return function(*args, **(kwargs or {}))
+
+    with Watch():
+        FlatBags(instances, [0, len(instances)], [1])
+    return any(seen)
+
+
 def test_images_as_bags(small):
     images = load(small)
     assert images.bags is images.bags and images.bags.labels.tolist() == images.labels.tolist()
@@ -110,6 +131,7 @@ def test_images_as_bags(small):
     assert images.bags.instances(0).data_ptr() == images.patches.data_ptr()  # no copy
     rows = torch.tensor([5, 1])
     assert torch.equal(images.bags.subset([3, 9]).instances(1, rows), images.patches[9, rows])
+    assert not sums_of_bytes(images.patches.flatten(0, 1))
     padded, mask = to_padded(images.bags)[:2]
     assert padded.shape == (20, 6, 3, 4, 4) and bool(mask.all())
 
@@ -193,10 +215,10 @@ def test_the_second_time_nothing_is_decoded(small, monkeypatch):
     first = load(small)
     array, sums = cache_files(small)
     assert array.name.startswith("colon_224-") and array.name.endswith("-4.npy") and sums.name.endswith("-4.sums.npy")
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    again, other = load(small), load(small, seed=3)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "PIL.Image", None)
+        again, other = load(small), load(small, seed=3)
     assert torch.equal(first.patches, again.patches)
-    monkeypatch.undo()
     assert torch.equal(other.patches, load(small, seed=3, cache=False).patches)
     again.patches[0] = 0  # a copy of one's own, not the file
     assert torch.equal(first.patches, load(small).patches)
@@ -210,6 +232,29 @@ def test_other_patches_and_other_files_have_caches_of_their_own(small):
     changed = load(small)
     assert len(cache_files(small)) == 6
     assert changed.patches[5, 0, 1, 0, 0] == 199
+
+
+def test_no_file_is_open_when_it_is_moved(small, monkeypatch):
+    """Some systems move neither an open nor a mapped file; here every such object would be alive."""
+    move, seen = os.replace, []
+
+    def watched(source, target):
+        gc.collect()
+        found = gc.get_objects()
+        mapped = [thing.filename for thing in found if issubclass(type(thing), np.memmap)]
+        files = [thing.name for thing in found if issubclass(type(thing), io.BufferedWriter) and not thing.closed]
+        seen.append(str(source) in map(str, mapped + files))
+        return move(source, target)
+
+    monkeypatch.setattr(os, "replace", watched)
+    load(small)
+    assert seen == [False, False]
+    # what the watch would see
+    mapped = np.lib.format.open_memmap(small / "x.npy", mode="w+", shape=(3,))
+    with (small / "y.npy").open("wb") as file:
+        for name in ("x.npy", "y.npy"):
+            os.replace(small / name, small / f"other {name}")
+    assert seen[2:] == [True, True] and len(mapped) == 3 and file.closed
 
 
 def spoil_pixels(array, sums):
@@ -299,8 +344,18 @@ def test_without_the_decoder(small, monkeypatch):
         ),
         (
             {"colon_n/colonn16.png": encoded(pixels_of("colon_n", 16))},
-            {"negatives": 16},
-            "tables of tiles must name every image drawn, got no row for 'colon_n/colonn16.png'",
+            {},
+            "tar must have images 1 to 15 of colon_n and no others, got 'colon_n/colonn16.png' as well",
+        ),
+        (
+            {"colon_aca/cover.png": encoded(pixels_of("colon_n", 16))},
+            {},
+            "tar must have images 1 to 12 of colon_aca and no others, got 'colon_aca/cover.png' as well",
+        ),
+        (
+            {"colon_n/colonn04.png": encoded(pixels_of("colon_n", 16))},
+            {},
+            "tar must have images 1 to 15 of colon_n and no others, got 'colon_n/colonn4.png' as well",
         ),
     ],
 )
@@ -309,6 +364,40 @@ def test_tars_that_do_not_fit(small, files, changes, message, cache):
     with pytest.raises(ValueError, match=f"load_histology: .*{message}"):
         load(small, **{"positives": 12, "cache": cache, **changes})
     assert not (small.parent / "cache").exists() or not cache_files(small)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"colon_aca": 14}, "images 1 to 14 of colon_aca and no others, got 2 missing: 13, 14"),
+        ({"colon_n": 40}, "images 1 to 40 of colon_n and no others, got 25 missing: 16, 17, 18, 19, 20, ..."),
+    ],
+)
+def test_images_that_are_missing(small, monkeypatch, counts, message):
+    for of_class, count in counts.items():
+        monkeypatch.setitem(histology._IMAGES, of_class, count)
+    with pytest.raises(ValueError, match=rf"load_histology: colon_224\.tar must have {message}"):
+        load(small)
+
+
+def test_there_are_a_thousand_images_of_each_class():
+    assert set(histology._IMAGES) == {"colon_aca", "colon_n", "lung_aca", "lung_scc"}
+    assert set(histology._IMAGES.values()) == {1000}
+
+
+@pytest.mark.parametrize("wrong", ["colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"])
+def test_checksums_of_the_users_files(small, monkeypatch, wrong):
+    for name in ("colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"):
+        entry = PUBLIC_FILES[name]
+        right = entry.checksum(small / "lc25000" / name)
+        monkeypatch.setitem(PUBLIC_FILES, name, replace(entry, sha256=right))
+    assert len(load(small, verify=True)) == 20
+    monkeypatch.setitem(PUBLIC_FILES, wrong, replace(PUBLIC_FILES[wrong], sha256="0" * 64))
+    with pytest.raises(
+        ValueError, match=rf"load_histology: .*{wrong} must have the sha256 0{{64}}, got [0-9a-f]{{64}}"
+    ):
+        load(small, verify=True)
+    assert len(load(small)) == 20
 
 
 @pytest.mark.parametrize(
@@ -338,6 +427,9 @@ def test_missing_and_broken_files(small):
         load(small)
     (place / "colon_n_source_tiles.csv").write_text("")
     with pytest.raises(ValueError, match=r"colon_n_source_tiles.csv must be a table of tiles, got"):
+        load(small)
+    (place / "colon_n_source_tiles.csv").write_text("cluster_label,img_path\n1,colon_n/colonn1.png\n")
+    with pytest.raises(ValueError, match=r"name every image drawn, got no row for 'colon_n/colonn2.png'"):
         load(small)
     (place / "colon_n_source_tiles.csv").write_text("cluster_label,img_path\n1,a/x/y.png\n2,b/x/y.png\n")
     with pytest.raises(ValueError, match=r"colon_n_source_tiles.csv must have one tile for each image, got two for"):

@@ -157,6 +157,25 @@ def test_too_many_bonds_are_let_pass_and_told(smiles, atoms):
     assert len(MoleculeReader().graph(molecule).atoms) == atoms
 
 
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ("[H]OC([H])([H])[Al](C)(C)(C)(C)(C)C", "OC[Al](C)(C)(C)(C)(C)C"),
+        ("[H]N(C)(C)(C)(C)C", "N(C)(C)(C)(C)C"),
+        ("[H][Al](C)(C)(C)(C)(C)C", "[AlH](C)(C)(C)(C)(C)C"),
+        ("[H]c1c([H])c([H])c([H])c([H])c1N(C)(C)(C)C", "c1ccccc1N(C)(C)(C)C"),
+    ],
+)
+def test_hydrogens_are_no_atoms_without_the_check_of_bonds_either(written, plain):
+    reader = MoleculeReader()
+    with rdBase.BlockLogs():
+        (first, relaxed), (second, also) = reader.molecule(written), reader.molecule(plain)
+        assert relaxed and also and reader.scaffold(first) == reader.scaffold(second)
+        # what RDKit keeps when it may check, it keeps here: a marked hydrogen
+        assert reader.molecule("[2H]N(C)(C)(C)(C)C")[0].GetNumAtoms() == 7
+    assert all(np.array_equal(a, b) for a, b in zip(reader.graph(first), reader.graph(second), strict=True))
+
+
 @pytest.mark.parametrize("smiles", ["", "C1CC", "c1cccc1", "hello", "C(C"])
 def test_what_is_no_molecule(smiles):
     with rdBase.BlockLogs():
@@ -219,8 +238,23 @@ def test_scaffold_split_of_smiles():
     # no ring (6 of 10), benzene (2), then alone: cyclohexane and what is no molecule, the later row first
     assert train.tolist() == [1, 5, 6, 7, 8, 9, 0, 4] and validation.tolist() == [3] and test.tolist() == [2]
     assert noise.getvalue() == ""
-    with pytest.raises(ValueError, match="scaffold_split: smiles must hold at least one, got none"):
-        scaffold_split([])
+    assert scaffold_split(np.array(smiles)).train.tolist() == train.tolist()
+
+
+@pytest.mark.parametrize(
+    ("smiles", "message"),
+    [
+        ([], "smiles must hold at least one, got none"),
+        ("CCO", "smiles must be a sequence of texts, got 'CCO'"),
+        (iter(["CCO"]), "smiles must be a sequence of texts, got <list_iterator"),
+        ([None], "smiles must be texts, got None in row 0"),
+        (["C", float("nan")], "smiles must be texts, got nan in row 1"),
+        (b"CCO", "smiles must be texts, got 67 in row 0"),
+    ],
+)
+def test_what_cannot_be_split(smiles, message):
+    with pytest.raises(ValueError, match=f"scaffold_split: {message}"):
+        scaffold_split(smiles)
 
 
 TABLE = (
@@ -322,6 +356,117 @@ def test_without_the_cache(small):
     assert not (small / "cache").exists()
 
 
+def without(folder: Path, **changes):
+    """The graphs of the small table, some of their arrays changed."""
+    load_molecules("moltox21", folder / "data").save(folder / "made.npz")
+    with np.load(folder / "made.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    (folder / "ready").mkdir(exist_ok=True)
+    np.savez(folder / "ready" / "moltox21.npz", **{**arrays, **{name: f(arrays[name]) for name, f in changes.items()}})
+    return folder / "ready"
+
+
+@pytest.mark.parametrize("place", ["moltox21.npz", "molecules/moltox21.npz"])
+@pytest.mark.parametrize("given", [True, False])
+def test_graphs_made_elsewhere_come_first_and_need_no_rdkit(small, monkeypatch, caplog, place, given):
+    wanted = load_molecules("moltox21", small / "data")
+    write_table(small / "ready", rows=TABLE[:3])  # is not looked at
+    (small / "ready" / place).parent.mkdir(parents=True, exist_ok=True)
+    wanted.save(small / "ready" / place)
+    if not given:
+        monkeypatch.setenv("MOREAUC_DATA", str(small / "ready"))
+    for name in ("rdkit", "rdkit.Chem", "rdkit.rdBase", "pooch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    folder = small / "ready" if given else None
+    caplog.clear()
+    assert equal(wanted, load_molecules("moltox21", folder))
+    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == ["rows (3,)", "rows (1,)"]
+    strict = load_molecules("moltox21", folder, strict=True)
+    assert len(strict) == 8 and strict.rejected == (1, 3)
+    strict.save(small / "ready" / place)
+    assert equal(strict, load_molecules("moltox21", folder))
+    # there is no checksum of graphs
+    with pytest.raises(ModuleNotFoundError, match=r"this needs rdkit.*moreauc\[molecules\]"):
+        load_molecules("moltox21", folder, verify=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"name": lambda _: np.frombuffer(b"molmuv", np.uint8)},
+            "must have the molecules of moltox21, got .* 'molmuv'",
+        ),
+        ({"rejected": lambda _: np.array([3, 4])}, r"must have \(7, 1, 2\) .*, got \(7, 1, 1\) and .*, 2 rejected"),
+        ({"rejected": lambda _: np.array([], dtype=np.int64)}, r"got \(7, 1, 1\) and \(3, 0, 1\), 0 rejected"),
+        ({"labels": lambda labels: 1 - labels}, r"\(3, 0, 1\) of them .*, got \(7, 1, 1\) and \(4, 1, 0\), 1 rejected"),
+        ({"train": lambda r: r[2:], "test": lambda r: np.append(r, [0, 1])}, r"got \(5, 1, 3\) and"),
+        ({"train": lambda r: np.append(r, 5), "validation": lambda r: r[:0]}, r"got \(8, 0, 1\) and"),
+    ],
+)
+def test_graphs_of_something_else_are_refused(small, changes, message):
+    folder = without(small, **changes)
+    with pytest.raises(ValueError, match=rf"load_molecules: .*moltox21\.npz .*{message}"):
+        load_molecules("moltox21", folder)
+
+
+def test_graphs_in_a_damaged_file_are_refused(small):
+    folder = without(small)
+    assert len(load_molecules("moltox21", folder)) == 9
+    (folder / "moltox21.npz").write_bytes(b"graphs")
+    with pytest.raises(ValueError, match=r"Molecules.load: path must be a file that save wrote, got .*moltox21\.npz"):
+        load_molecules("moltox21", folder)
+
+
+def test_graphs_of_a_set_whose_positives_are_not_known(small, monkeypatch):
+    folder = without(small, labels=lambda labels: 1 - labels)
+    monkeypatch.setitem(module.MOLECULE_SETS, "moltox21", MoleculeSet("tox21.csv", "NR-AR", (7, 1, 2), None))
+    assert len(load_molecules("moltox21", folder)) == 9
+
+
+@pytest.mark.parametrize("kind", ["a file in the way", "cannot be read", "no pooch"])
+def test_where_no_cache_can_be_written(small, monkeypatch, kind):
+    wanted = load_molecules("moltox21", small / "data", cache=False)
+    if kind == "a file in the way":
+        (small / "cache").write_text("in the way")
+    elif kind == "cannot be read":
+
+        def refuse(self, *arguments, **options):
+            raise PermissionError(13, "Permission denied", str(self))
+
+        monkeypatch.setattr(Molecules, "load", refuse)
+        monkeypatch.setattr(Molecules, "save", refuse)
+        monkeypatch.setattr(Path, "is_file", lambda self: True if "cache" in self.parts else os.path.isfile(self))
+    else:
+        monkeypatch.delenv("MOREAUC_CACHE")
+        monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.warns(UserWarning, match=r"load_molecules: graphs could not be cached \(.*set MOREAUC_CACHE") as caught:
+        found = load_molecules("moltox21", small / "data")
+    assert equal(found, wanted) and [Path(one.filename) for one in caught] == [Path(__file__)]
+
+
+def test_files_without_a_checksum_share_no_cache(small):
+    """A plain file that is called packed can be read; what is made of it must not be taken for the next one's."""
+    (small / "plain").mkdir()
+    for rows in (TABLE, [*TABLE[:-1], ("OO", "0")]):
+        write_table(small / "plain", rows)
+        (small / "plain" / "tox21.csv").rename(small / "plain" / "tox21.csv.gz")
+        assert load_molecules("moltox21", small / "plain").smiles[-1] == rows[-1][0]
+    assert not (small / "cache").exists()
+
+
+def test_without_a_folder_there_is_no_file(small):
+    with pytest.raises(ValueError, match=r"load_molecules: tox21\.csv .* as download is False, got no folder and"):
+        load_molecules("moltox21", download=False)
+
+
+def test_the_checksum_of_the_table(small):
+    with pytest.raises(ValueError, match=r"load_molecules: .*tox21\.csv must have the sha256 7d7e7f\w+, got \w+"):
+        load_molecules("moltox21", small / "data", verify=True)
+    with pytest.raises(ValueError, match="verify must be False for molpcba, whose checksum is not known, got True"):
+        load_molecules("molpcba", small / "data", verify=True)
+
+
 def test_files_and_no_rdkit_to_read_them(small, tmp_path):
     molecules = load_molecules("moltox21", small / "data")
     molecules.save(tmp_path / "some.npz")
@@ -370,12 +515,51 @@ def test_wrong_names_and_tables(small):
     with pytest.raises(ValueError, match=r"tox21.csv must have the columns smiles and NR-AR, got "):
         load_molecules("moltox21", small / "empty")
     write_table(small / "labels", [*TABLE, ("CC", "2")])
-    with pytest.raises(ValueError, match="load_molecules: NR-AR must be 0, 1 or empty, got '2'"):
+    message = r"load_molecules: NR-AR must be 0, 1 or empty, got '2' in row 12 \(line 14\) of tox21.csv"
+    with pytest.raises(ValueError, match=message):
         load_molecules("moltox21", small / "labels")
     for rows in (TABLE[:-1], [*TABLE[:-1], ("O", "1")]):
         write_table(small / "counts", rows)
         with pytest.raises(ValueError, match=r"moltox21 must have \(7, 1, 2\) labelled molecules .* got \(\d"):
             load_molecules("moltox21", small / "counts")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"NR-AR,smiles\n,CC\n,CCC\n", "must have a label in column NR-AR, got none in 2 rows"),
+        (b"NR-AR,smiles\n", "must have a label in column NR-AR, got none in 0 rows"),
+        (b"NR-AR,smiles\n1,CC\n\n1\n", r"must have 2 columns in every row, got more or fewer in row 1 \(line 4\)"),
+        (b"NR-AR,smiles\n1,CC,0\n", r"must have 2 columns in every row, got more or fewer in row 0 \(line 2\)"),
+        (b"smiles,NR-AR\nC,1\nC\xff,1\n", "must be UTF-8, got a byte that is not in line 3"),
+        (b'smiles,NR-AR\n"C\nC",1\n', r"must have SMILES of one line, got 'C\\nC' in row 0 \(line 3\)"),
+        (b"smiles,NR-AR\n" + b"C" * 200_000 + b",1\n", r"must be a CSV file, got field larger than .* \(line 1\)"),
+        (
+            gzip.compress(b"smiles,NR-AR\nC,1\n", mtime=0)[:-10],
+            "must be a CSV file or one packed by gzip, got Compressed",
+        ),
+        (b"\x1f\x8b nothing", "must be a CSV file or one packed by gzip, got "),
+    ],
+)
+def test_tables_that_are_none(small, content, message):
+    (small / "data" / "molecules" / "tox21.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"load_molecules: tox21\.csv {message}"):
+        load_molecules("moltox21", small / "data")
+
+
+def test_tables_of_nothing_that_rdkit_can_read(small):
+    write_table(small / "data" / "molecules", [("broken(", "1"), ("alsobroken", "0"), ("CC", "")])
+    with pytest.raises(ValueError, match="moltox21 must have a labelled molecule that RDKit can read, got none"):
+        load_molecules("moltox21", small / "data")
+
+
+def test_a_table_of_a_spreadsheet(small):
+    """A mark at the beginning, other ends of lines, blanks around."""
+    wanted = load_molecules("moltox21", small / "data", cache=False)
+    lines = ["smiles,NR-AR", *(f" {smiles},{label} " for smiles, label in TABLE)]
+    for end in ("\r\n", "\r"):
+        (small / "data" / "molecules" / "tox21.csv").write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode())
+        assert equal(wanted, load_molecules("moltox21", small / "data"))
 
 
 @pytest.mark.parametrize("name", ["molpcba.csv", "molecules/molpcba.csv.gz"])

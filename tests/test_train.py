@@ -19,6 +19,7 @@ from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.metrics import tpauc_score
 from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.samplers import PosNegSampler
+from moreauc.side_by_side import SideBySide
 from moreauc.train import fit, predict_scores, train_step
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
@@ -93,6 +94,49 @@ def test_fit_is_the_plain_loop(gamma, dropout):
         assert history.rows[epoch]["lr"] == pytest.approx(0.1 * 0.1 ** ((epoch >= 2) + (epoch >= 4)))
     for a, b in zip(by_fit.parameters(), by_hand.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3])
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_models_side_by_side_keep_their_rows(gamma, copies, rows):
+    """A batch of one row has scores `(C, 1)`, which are not those of `C` rows and one column."""
+    model = SideBySide([nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)) for _ in range(copies)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+
+    class Criterion(nn.Module):
+        needs_previous = gamma > 0.0
+
+        def forward(self, scores, labels, index, previous_scores=None):
+            seen.append((scores.shape, scores.shape if previous_scores is None else previous_scores.shape))
+            return scores.sum()
+
+    x, y = make_data(rows)
+    train_step(model, Criterion(), optimizer, (x, y, torch.arange(rows)), PreviousIterate(model, optimizer))
+    assert seen == [((copies, rows), (copies, rows))]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 9])
+def test_scores_of_models_side_by_side(batch_size):
+    alone = [nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)) for _ in range(3)]
+    x, y = make_data(7)
+    scores, labels = predict_scores(SideBySide(alone), TensorBatches(x, y, batch_size=batch_size))
+    assert scores.shape == (3, 7) and labels.tolist() == y.tolist()
+    for own, model in zip(scores, alone, strict=True):
+        assert torch.allclose(own, predict_scores(model, TensorBatches(x, y))[0], rtol=1e-5, atol=1e-6)
+
+
+def test_an_attribute_of_that_name_alone_changes_nothing():
+    class Copied(nn.Linear):
+        copies = "two"
+
+    class Counted(nn.Linear):
+        copies = 2
+
+    x, y = make_data(7)
+    for kind in (nn.Linear, Copied, Counted):
+        assert predict_scores(kind(4, 1), TensorBatches(x, y, batch_size=7))[0].shape == (7,)
 
 
 def test_the_best_validation_score_is_kept_and_restored():

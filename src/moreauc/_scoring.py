@@ -8,6 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from moreauc.optim.previous import PreviousIterate
+
 
 @runtime_checkable
 class Evaluation(Protocol):
@@ -27,6 +29,10 @@ def predict_scores(
         model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
         batches: loader of `(inputs, labels, ...)` batches, or :class:`~moreauc.data.WholeBags`.
         device: where the model is; None to look it up.
+
+    Returns:
+        Scores of shape `(n,)`, float64, and labels of shape `(n,)`; of a :class:`~moreauc.side_by_side.SideBySide`
+        model scores have shape `(C, n)`.
 
     Example:
         >>> from moreauc.data import TensorBatches
@@ -48,7 +54,8 @@ def predict_scores(
             module.training = mode
     if not parts:
         raise ValueError("predict_scores: batches must not be empty, got no batch")
-    return torch.cat([scores for scores, _ in parts]).clone(), torch.cat([labels for _, labels in parts])
+    rows = 1 if _has_copies(model, parts[0][0]) else 0
+    return torch.cat([scores for scores, _ in parts], rows).clone(), torch.cat([labels for _, labels in parts])
 
 
 def scores_of(model: Any, inputs: Any) -> Tensor:
@@ -56,14 +63,22 @@ def scores_of(model: Any, inputs: Any) -> Tensor:
 
     Returns:
         Shape `(B,)`, or `(B, columns)` where the model has several; a pair of vectors, score and attention logit, is
-        made two columns.
+        made two columns. A model with an attribute `copies`, as :class:`~moreauc.side_by_side.SideBySide`, gives
+        `(copies, B)`, of one row too.
     """
     if isinstance(inputs, Mapping):
         scores = model(**inputs)
     else:
         scores = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
     scores = joined(scores)
-    return scores.squeeze(1) if scores.ndim == 2 and scores.shape[1] == 1 else scores  # type: ignore[no-any-return]
+    one_column = scores.ndim == 2 and scores.shape[1] == 1 and not _has_copies(model, scores)
+    return scores.squeeze(1) if one_column else scores  # type: ignore[no-any-return]
+
+
+def _has_copies(model: Any, scores: Tensor) -> bool:
+    """Return whether the first dimension of the scores is that of models side by side, not that of rows."""
+    copies = getattr(model.model if isinstance(model, PreviousIterate) else model, "copies", None)
+    return isinstance(copies, int) and scores.ndim > 1 and len(scores) == copies
 
 
 def on_device(batch: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:

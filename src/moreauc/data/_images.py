@@ -44,6 +44,25 @@ def image_names(owner: str, path: Path, folder: str) -> list[str]:
     return sorted(names, key=lambda name: (_number(name), name))
 
 
+def check_numbers(owner: str, path: Path, folder: str, names: Sequence[str], count: int) -> None:
+    """Check that the images of a folder, as :func:`image_names` gives them, are number 1 to `count`, each once.
+
+    Raises:
+        ValueError: where one is missing, or there is another; it says which.
+    """
+    numbers = [_number(name) for name in names]
+    missing = sorted(set(range(1, count + 1)) - set(numbers))
+    if missing:
+        some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        found = f"{len(missing)} missing: {some}"
+    elif len(names) > count:  # of two with the same number the second is one too many
+        places = zip(names, numbers, [0, *numbers], strict=False)
+        found = repr(next(name for name, own, last in places if not 1 <= own <= count or own == last)) + " as well"
+    else:
+        return
+    raise ValueError(f"{owner}: {path.name} must have images 1 to {count} of {folder} and no others, got {found}")
+
+
 def _short(name: str) -> str:
     return "/".join(PurePosixPath(name).parts[-2:])
 
@@ -170,13 +189,14 @@ def _store(place: Path, count: int, images: Iterator[Patches]) -> None:
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         images_file, sums_file = Path(folder) / "images.npy", Path(folder) / "sums.npy"
         sums = np.zeros(count, dtype=np.uint32)
-        array: Any = None
-        for number, image in enumerate(images):
-            if array is None:
-                array = np.lib.format.open_memmap(images_file, mode="w+", dtype=np.uint8, shape=(count, *image.shape))
-            array[number] = image
-            sums[number] = zlib.crc32(image.data)
-        array.flush()
+        # a plain file, which is closed before it is moved: some systems move no file that is open or mapped
+        with images_file.open("wb") as file:
+            for number, image in enumerate(images):
+                if number == 0:
+                    header = {"descr": "|u1", "fortran_order": False, "shape": (count, *image.shape)}
+                    np.lib.format.write_array_header_1_0(file, header)
+                file.write(image.data)
+                sums[number] = zlib.crc32(image.data)
         np.save(sums_file, sums)
         os.replace(images_file, place)
         os.replace(sums_file, _sums(place))

@@ -101,6 +101,7 @@ class MoleculeReader:
         if loose is None:
             return None, False
         loose.UpdatePropertyCache(strict=False)
+        loose = chem.RemoveHs(loose, sanitize=False)  # hydrogens are no atoms of a graph, as in the first reading
         every = chem.SanitizeFlags.SANITIZE_ALL
         if chem.SanitizeMol(loose, every ^ chem.SanitizeFlags.SANITIZE_PROPERTIES, catchErrors=True):
             return None, False

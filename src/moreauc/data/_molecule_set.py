@@ -107,8 +107,14 @@ class Molecules:
 def make_molecules(
     name: str, smiles: Sequence[str], labels: Sequence[int | None], reader: MoleculeReader, progress: bool = False
 ) -> tuple[Molecules, ScaffoldSplit]:
-    """Return the molecules that have a label, and the split of all, with those that have none or are kept out."""
+    """Return the molecules that have a label, and the split of all, with those that have none or are kept out.
+
+    Raises:
+        ValueError: where no molecule is left.
+    """
     reading = reader.read(smiles, [label is not None for label in labels], progress=progress)
+    if not reading.graphs:
+        raise ValueError(f"load_molecules: {name} must have a labelled molecule that RDKit can read, got none")
     split = split_by_group(reading.scaffolds)
     rejected = set(reading.rejected)
     rows = [row for row, label in enumerate(labels) if label is not None and row not in rejected]

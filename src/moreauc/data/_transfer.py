@@ -8,6 +8,7 @@ come, was prepared, and has the right checksum, does pooch get its file.
 from __future__ import annotations
 
 import hashlib
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,11 +35,11 @@ _PASSING = {408, 429, 500, 502, 503, 504}  # states of a server that may be over
 
 
 class TransferError(Exception):
-    """Why a download failed, and after how many further tries to give up."""
+    """Why a download failed, after how many further tries to give up, and whether no server was reached."""
 
-    def __init__(self, reason: str, *, tries: int = 0) -> None:
+    def __init__(self, reason: str, *, tries: int = 0, offline: bool = False) -> None:
         super().__init__(reason)
-        self.tries = tries
+        self.tries, self.offline = tries, offline
 
 
 def part_file(target: Path, url: str) -> Path:
@@ -103,10 +104,14 @@ class ResumingDownloader:
         errors = self._requests.exceptions
         try:
             self._request(url, part)
+        except errors.SSLError as error:  # a kind of ConnectionError, but somebody was there
+            raise TransferError(f"the secure connection (TLS) failed: {_tls_reason(error)}", tries=1) from error
+        except errors.ProxyError as error:
+            raise TransferError("no connection through the proxy", tries=1, offline=True) from error
         except errors.ConnectionError as error:  # who is offline should not wait long to hear of it
-            raise TransferError("no connection", tries=1) from error
+            raise TransferError("no connection", tries=1, offline=True) from error
         except (errors.Timeout, self._errors.ReadTimeoutError) as error:
-            raise TransferError(f"no answer within {self.timeout:g} s", tries=_MANY) from error
+            raise TransferError(f"no answer within {self.timeout:g} s", tries=_MANY, offline=True) from error
         except (errors.RequestException, self._errors.HTTPError) as error:
             raise TransferError(f"the transfer broke off ({type(error).__name__})", tries=_MANY) from error
 
@@ -124,9 +129,10 @@ class ResumingDownloader:
                 raise TransferError(f"HTTP status {status}", tries=_MANY if status in _PASSING else 0)
             if status == 200:  # from the start, whatever was asked for
                 have = 0
-            length = response.headers.get("Content-Length")
-            came = self._write(response.raw, part, have, None if length is None else int(length))
-        if length is not None and came < int(length):  # an older urllib3 does not tell
+            told = response.headers.get("Content-Length", "")
+            length = int(told) if told.isascii() and told.isdecimal() else None  # what is no number says nothing
+            came = self._write(response.raw, part, have, length)
+        if length is not None and came < length:  # an older urllib3 does not tell
             raise TransferError("the transfer broke off", tries=_MANY)
 
     def _write(self, stream: Any, part: Path, have: int, length: int | None) -> int:
@@ -162,3 +168,13 @@ class ResumingDownloader:
         part.unlink()  # it has served, or it is of no use
         if found != self.entry.sha256:
             raise TransferError(f"another content, of sha256 {found}")
+
+
+def _tls_reason(error: BaseException) -> str:
+    """Return what the system said of a failed handshake, which lies deep inside the error of the library."""
+    inner: Any = error
+    while not isinstance(inner, ssl.SSLError):
+        inner = getattr(inner, "reason", None) or next((part for part in getattr(inner, "args", ()) if part), None)
+        if not isinstance(inner, BaseException):
+            return type(error).__name__
+    return str(getattr(inner, "verify_message", None) or getattr(inner, "reason", None) or inner)

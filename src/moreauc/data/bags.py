@@ -180,7 +180,7 @@ class FlatBags(_StoredBags):
             instance_type(owner, "instances", instances.dtype)
         self._offsets, self._order = check_offsets(owner, forward_strides(offsets), len(self._flat)), order
         super().__init__(labels, self._offsets.diff(), lazy=lazy)
-        if not lazy and not math.isfinite(self._flat.sum()):  # then one bag after the other, for its name
+        if not lazy and self._flat.is_floating_point() and not math.isfinite(self._flat.sum()):  # which bag is it?
             for bag in range(len(self)):
                 _check_values(owner, bag, self._read(bag, None))
 

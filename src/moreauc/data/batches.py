@@ -10,14 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import as_labels, check_count, check_finite, check_labels, check_shape
+from moreauc._checks import as_labels, check_finite, check_labels, check_shape
+from moreauc.data._sampled import SampledRows
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 
 _OWNER = "TensorBatches"
 
 
-class TensorBatches:
+class TensorBatches(SampledRows):
     """Loader of `(inputs, labels, index)` batches from tensors in memory, each a copy of the rows `index`.
 
     With a sampler the batches are those of the sampler; without one they are all rows in their order, `batch_size` at
@@ -67,24 +68,11 @@ class TensorBatches:
                 raise ValueError(
                     f"{_OWNER}: inputs must have as many rows as labels, {len(self.labels)}, got {len(part)}"
                 )
-        if sampler is not None and not hasattr(sampler, "__iter__"):
-            raise ValueError(f"{_OWNER}: sampler must be an iterable over batches, got {type(sampler).__name__}")
-        self.sampler = sampler
-        self.batch_size = check_count(_OWNER, "batch_size", batch_size)
-
-    def __len__(self) -> int:
-        if self.sampler is None:
-            return -(-len(self.labels) // self.batch_size)
-        return len(self.sampler)  # type: ignore[arg-type]  # an error of Python's own where it has no length
+        self._take_sampler(sampler, batch_size)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
-        # What the sampler gives is fixed here, not at the first batch: its position may move meanwhile.
-        return self._gather(self._index())
-
-    @property
-    def device(self) -> torch.device:
-        """Where the tensors are."""
-        return self.labels.device
+        rows = self._rows(self.device)  # here, not at the first batch: the sampler's position may move meanwhile
+        return self._gather(rows.to(self.device) if isinstance(rows, Tensor) else rows)
 
     def to(self, device: torch.device | str) -> TensorBatches:
         """Return the same batches, from the same sampler, with the tensors on `device`."""
@@ -93,42 +81,9 @@ class TensorBatches:
         moved.__dict__.update(self.__dict__, inputs=inputs, labels=self.labels.to(device))
         return moved
 
-    def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to a sampler that has epochs."""
-        if self.sampler is not None and hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
-
-    def set_position(self, epoch: int, step: int) -> None:
-        """Pass the position on to the sampler; without one there is nothing to resume.
-
-        Raises:
-            ValueError: if the sampler has no `set_position`.
-        """
-        if self.sampler is None:
-            return
-        if not hasattr(self.sampler, "set_position"):
-            raise ValueError(f"{_OWNER}: sampler must have set_position, got {type(self.sampler).__name__} without")
-        self.sampler.set_position(epoch, step)
-
-    def _index(self) -> Iterator[Tensor]:
-        if self.sampler is None:
-            return iter(torch.split(torch.arange(len(self.labels), device=self.device), self.batch_size))
-        if hasattr(self.sampler, "remaining"):
-            plan: Tensor = self.sampler.remaining()
-            return iter(self._check_rows(plan).to(self.device))
-        batches = iter(self.sampler)
-        return (self._check_rows(torch.as_tensor(batch, dtype=torch.long)).to(self.device) for batch in batches)
-
-    def _check_rows(self, rows: Tensor) -> Tensor:
-        if rows.numel():
-            low, high = (int(value) for value in rows.aminmax())
-            if low < 0 or high >= len(self.labels):
-                bad = low if low < 0 else high
-                raise ValueError(f"{_OWNER}: sampler must give rows in [0, {len(self.labels)}), got {bad}")
-        return rows
-
-    def _gather(self, index: Iterator[Tensor]) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
-        for rows in index:
+    def _gather(self, index: Iterable[Tensor]) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
+        for batch in index:
+            rows = batch.to(self.device)
             inputs = _change(self.inputs, methodcaller("index_select", 0, rows))
             yield inputs, self.labels.index_select(0, rows), rows
 

@@ -103,7 +103,10 @@ def _in_folder(entry: PublicFile, root: Path) -> Path | None:
 
 
 def _is_good(entry: PublicFile, target: Path) -> bool:
-    return target.is_file() and entry.checksum(target) == entry.sha256
+    try:
+        return target.is_file() and entry.checksum(target) == entry.sha256
+    except OSError:  # a cache that cannot be read has nothing
+        return False
 
 
 def _text(path: Path | None) -> str:
@@ -112,7 +115,7 @@ def _text(path: Path | None) -> str:
 
 def _download(owner: str, entry: PublicFile, target: Path, progress: bool) -> Path:
     pooch, filelock = (import_extra(module, entry.extra) for module in ("pooch", "filelock"))
-    failures = []
+    failures, offline = [], False
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # the system frees the lock of a process that dies
@@ -125,11 +128,12 @@ def _download(owner: str, entry: PublicFile, target: Path, progress: bool) -> Pa
                     return _retrieve(pooch, owner, entry, target, url, progress)
                 except TransferError as error:
                     failures.append(f"{url}: {error}")
+                    offline = offline or error.offline
     except OSError as error:
         failures.append(f"{target}: {error}")
     raise DownloadError(
         f"{owner}: {entry.name} ({entry.source}) could not be downloaded: {'; '.join(failures)}. "
-        f"Offline? Put {entry.name} into a folder and set MOREAUC_DATA to it"
+        f"{'Offline? ' if offline else ''}Put {entry.name} into a folder and set MOREAUC_DATA to it"
     )
 
 

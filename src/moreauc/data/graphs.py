@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_count, check_index, check_labels, check_shape
+from moreauc._checks import check_index, check_labels, check_shape
 from moreauc._extras import import_extra
 from moreauc.data._npz import read_arrays, write_arrays
+from moreauc.data._sampled import SampledRows
 
 __all__ = ["ATOM_CATEGORIES", "BOND_CATEGORIES", "GraphBatches", "Graphs", "to_pyg"]
 
@@ -67,13 +68,13 @@ class Graphs:
     labels: Tensor
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", check_labels("Graphs", self.labels, both=False))
         for name in GRAPH_FIELDS[:-1]:
             value = torch.as_tensor(getattr(self, name))
             if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
                 raise ValueError(f"Graphs: {name} must hold integers, got {value.dtype}")
             # categories stay bytes where they are, since only those of a batch are needed as more
             object.__setattr__(self, name, value if name in ("atoms", "bonds") else value.long())
-        object.__setattr__(self, "labels", check_labels("Graphs", self.labels, both=False))
         count, device = len(self.labels), self.labels.device
         shapes: dict[str, list[tuple[int | str, ...]]] = {
             "atoms": [("V", len(ATOM_CATEGORIES))],
@@ -193,7 +194,7 @@ class Graphs:
         return graphs
 
 
-class GraphBatches:
+class GraphBatches(SampledRows):
     """Loader of `(inputs, labels, index)` batches of graphs; the inputs are those of :meth:`Graphs.batch`, by name.
 
     With a sampler the batches are those of the sampler; without one they are all graphs in their order, `batch_size` at
@@ -223,71 +224,29 @@ class GraphBatches:
     ) -> None:
         if not isinstance(graphs, Graphs):
             raise ValueError(f"{_OWNER}: graphs must be Graphs, got {type(graphs).__name__}")
-        if sampler is not None and not hasattr(sampler, "__iter__"):
-            raise ValueError(f"{_OWNER}: sampler must be an iterable over batches, got {type(sampler).__name__}")
-        self.graphs, self.labels, self.sampler = graphs, graphs.labels, sampler
-        self.batch_size = check_count(_OWNER, "batch_size", batch_size)
+        self.graphs, self.labels = graphs, graphs.labels
+        self._take_sampler(sampler, batch_size)
         # a copy on the CPU, so that the length of a batch is known without asking the device
         self._counts = torch.stack([graphs.nodes, graphs.links]).cpu()
-
-    def __len__(self) -> int:
-        if self.sampler is None:
-            return -(-len(self.graphs) // self.batch_size)
-        return len(self.sampler)  # type: ignore[arg-type]  # an error of Python's own where it has no length
 
     def __iter__(self) -> Iterator[GraphBatch]:
         # What the sampler gives is fixed here, not at the first batch: its position may move meanwhile.
         return self._gather(self._index())
 
-    @property
-    def device(self) -> torch.device:
-        """Where the tensors are."""
-        return self.graphs.device
-
     def to(self, device: torch.device | str) -> GraphBatches:
         """Return the same batches, from the same sampler, with the tensors on `device`."""
         return GraphBatches(self.graphs.to(device), self.sampler, batch_size=self.batch_size)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to a sampler that has epochs."""
-        if self.sampler is not None and hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
-
-    def set_position(self, epoch: int, step: int) -> None:
-        """Pass the position on to the sampler; without one there is nothing to resume.
-
-        Raises:
-            ValueError: if the sampler has no `set_position`.
-        """
-        if self.sampler is None:
-            return
-        if not hasattr(self.sampler, "set_position"):
-            raise ValueError(f"{_OWNER}: sampler must have set_position, got {type(self.sampler).__name__} without")
-        self.sampler.set_position(epoch, step)
-
     def _index(self) -> Iterator[tuple[Tensor, int, int]]:
         """Give the rows of each batch on the device, with its nodes and edges."""
-        if self.sampler is None:
-            rows = torch.split(torch.arange(len(self.graphs)), self.batch_size)
-            return (self._counted(batch) for batch in rows)
-        if hasattr(self.sampler, "remaining"):
-            plan: Tensor = self._check_rows(self.sampler.remaining())
-            totals = self._counts[:, plan].sum(2)
-            return zip(plan.to(self.device), *totals.tolist(), strict=True)
-        batches = iter(self.sampler)
-        return (self._counted(self._check_rows(torch.as_tensor(batch, dtype=torch.long))) for batch in batches)
+        rows = self._rows()
+        if isinstance(rows, Tensor):
+            return zip(rows.to(self.device), *self._counts[:, rows].sum(2).tolist(), strict=True)
+        return (self._counted(batch) for batch in rows)
 
     def _counted(self, rows: Tensor) -> tuple[Tensor, int, int]:
         nodes, links = self._counts[:, rows].sum(1).tolist()
         return rows.to(self.device), nodes, links
-
-    def _check_rows(self, rows: Tensor) -> Tensor:
-        if rows.numel():
-            low, high = (int(value) for value in rows.aminmax())
-            if low < 0 or high >= len(self.graphs):
-                bad = low if low < 0 else high
-                raise ValueError(f"{_OWNER}: sampler must give rows in [0, {len(self.graphs)}), got {bad}")
-        return rows
 
     def _gather(self, index: Iterator[tuple[Tensor, int, int]]) -> Iterator[GraphBatch]:
         for rows, nodes, links in index:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_index, check_labels, check_shape
-from moreauc.data._images import cut_patches, image_names, read_patches, read_tiles
+from moreauc.data._images import check_numbers, cut_patches, image_names, read_patches, read_tiles
 from moreauc.data._npz import read_arrays, write_arrays
 from moreauc.data.bags import FlatBags
 from moreauc.data.download import find_file
@@ -39,6 +39,7 @@ HISTOLOGY_SETS: dict[HistologySet, tuple[str, str]] = {
     "lung": ("lung_aca", "lung_scc"),
 }
 
+_IMAGES = {folder: 1000 for folders in HISTOLOGY_SETS.values() for folder in folders}  # checked when a set is read
 _STREAM = 3  # keeps these random numbers apart from those that other choices make by the same seed
 _VERSIONS = 4  # images made of one tile in the example
 _TISSUE = (205.0, 160.0, 195.0)  # mean colour in the example
@@ -160,6 +161,7 @@ def load_histology(
     patch: int = 32,
     cache: bool = True,
     download: bool = True,
+    verify: bool = False,
 ) -> Histology:
     """Return images of Colon or Lung as bags of patches that do not overlap, some of each class drawn by a seed.
 
@@ -180,6 +182,8 @@ def load_histology(
         cache: whether to keep decoded images (300 MB for each set) in the folder that MOREAUC_CACHE names, or else the
             user's cache folder.
         download: whether a file that is not there may be downloaded.
+        verify: whether files in the user's folder must have the right checksums, as those in the cache always must.
+            Otherwise only the numbers of the images are checked.
 
     Raises:
         ValueError: for an argument out of range, more images than there are, a missing file, or one that is not what
@@ -192,19 +196,23 @@ def load_histology(
     check_count(owner, "seed", seed, minimum=0)
     wanted = (check_count(owner, "positives", positives), check_count(owner, "negatives", negatives))
     check_count(owner, "patch", patch)
-    path = find_file(owner, f"{name}_224.tar", folder=folder, download=download)
+    for kind, of_class, many in zip(("positives", "negatives"), HISTOLOGY_SETS[name], wanted, strict=True):
+        if many > _IMAGES[of_class]:
+            raise ValueError(
+                f"{owner}: {kind} must be at most the images of {of_class}, {_IMAGES[of_class]}, got {many}"
+            )
+    find = partial(find_file, owner, folder=folder, download=download, verify=verify)
+    path = find(f"{name}_224.tar")
     names: list[str] = []
     drawn: list[NDArray[np.int64]] = []
     for number, (of_class, many) in enumerate(zip(HISTOLOGY_SETS[name], wanted, strict=True)):
         found = image_names(owner, path, of_class)
-        if many > len(found):
-            kind = ("positives", "negatives")[number]
-            raise ValueError(f"{owner}: {kind} must be at most the images of {of_class}, {len(found)}, got {many}")
+        check_numbers(owner, path, of_class, found, _IMAGES[of_class])
         drawn.append(len(names) + _draw(len(found), many, seed, number))
         names += found
     rows = np.concatenate(drawn)
     chosen = tuple(names[row] for row in rows)
-    tables = [find_file(owner, f"{c}_source_tiles.csv", folder=folder, download=download) for c in HISTOLOGY_SETS[name]]
+    tables = [find(f"{of_class}_source_tiles.csv") for of_class in HISTOLOGY_SETS[name]]
     tiles = torch.tensor(read_tiles(owner, tables, chosen))
     patches = read_patches(owner, path, names, rows, patch=patch, cache=cache)
     labels = torch.tensor([1] * wanted[0] + [0] * wanted[1])

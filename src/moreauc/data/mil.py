@@ -18,10 +18,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.io import loadmat
+from scipy.io.matlab import MatReadError
 from sklearn.datasets import load_digits
 from torch import Tensor
 
 from moreauc._checks import check_count, check_finite, check_real
+from moreauc.data._prepare import BROKEN
 from moreauc.data.bags import Bags, FlatBags
 from moreauc.data.download import find_file
 
@@ -39,36 +41,47 @@ _SHARES: dict[Part, tuple[float, float]] = {"train": (0.0, 0.5), "validation": (
 _SMALLEST = 3  # instances of a bag of digits
 
 
-def load_musk2(folder: Path | None = None, *, download: bool = True) -> FlatBags:
+def load_musk2(folder: Path | None = None, *, download: bool = True, verify: bool = False) -> FlatBags:
     """Return MUSK2: 102 molecules, 39 of them musk, with 1 to 1044 shapes of 166 features (raw integers).
 
     Args:
         folder: folder that has `musk2.csv` or `musk2.csv.gz`, or a subfolder `mil` with it; None for MOREAUC_DATA, if
             set. The file has no header; its columns are the label of the bag, the number of the bag, the features.
         download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
+        verify: whether a file in the folder must have the right checksum.
 
     Raises:
         ValueError: for a file that is nowhere or cannot be downloaded, and for a file that is not the set.
     """
-    table = pd.read_csv(find_file("load_musk2", "musk2.csv", folder=folder, download=download), header=None)
-    labels, ids = table[0].to_numpy(), table[1].to_numpy()
-    return _bags("load_musk2", "musk2", table.iloc[:, 2:].to_numpy(np.float32), ids, labels)
+    path = find_file("load_musk2", "musk2.csv", folder=folder, download=download, verify=verify)
+    try:
+        table = pd.read_csv(path, header=None)
+        if table.shape[1] < 3:
+            raise ValueError("fewer than 3 columns")
+        labels, ids, features = table[0].to_numpy(), table[1].to_numpy(), table.iloc[:, 2:].to_numpy(np.float32)
+    except (*BROKEN, OSError) as error:
+        raise ValueError(f"load_musk2: {path.name} must be the table of the set, got {error}") from error
+    return _bags("load_musk2", "musk2", features, ids, labels)
 
 
-def load_fox(folder: Path | None = None, *, download: bool = True) -> FlatBags:
+def load_fox(folder: Path | None = None, *, download: bool = True, verify: bool = False) -> FlatBags:
     """Return Fox: 200 images, 100 of them with a fox, of 2 to 13 regions of 230 features.
 
     Args:
         folder: folder that has `fox.mat` or `fox.mat.gz`, or a subfolder `mil` with it; None for MOREAUC_DATA, if set.
             The file has a struct `x` with the fields `data`, `nlab` (2 for positive) and `ident.milbag`.
         download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
+        verify: whether a file in the folder must have the right checksum.
 
     Raises:
         ValueError: for a file that is nowhere or cannot be downloaded, and for a file that is not the set.
     """
-    path = find_file("load_fox", "fox.mat", folder=folder, download=download)
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        content = loadmat(file, simplify_cells=True)
+    path = find_file("load_fox", "fox.mat", folder=folder, download=download, verify=verify)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = loadmat(file, simplify_cells=True)
+    except (*BROKEN, MatReadError, NotImplementedError, OSError) as error:
+        raise ValueError(f"load_fox: {path.name} must be a .mat file, got {error}") from error
     try:
         struct = content["x"]
         data, labels, ids = struct["data"], struct["nlab"] == 2, struct["ident"]["milbag"]
