@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import itertools
 import json
+import logging
 import math
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,20 +23,27 @@ import pytest
 import torch
 from scipy.stats import wilcoxon
 
-from moreauc.experiments import _sections, figures
-from moreauc.experiments._parts import make_parts
+import moreauc
+from moreauc.experiments import _one_run, _sections, _starts, figures
+from moreauc.experiments._hardware import deterministic
+from moreauc.experiments._parts import checksum, make_parts
 from moreauc.experiments._sections import NONE
 from moreauc.experiments._trial import Curves, _criterion, _scores, _Survivor, region_to_choose_by, train_settings
-from moreauc.experiments.config import EXPERIMENTS, load_experiment, parse_experiment
+from moreauc.experiments.choice import choose, summary
+from moreauc.experiments.config import EXPERIMENTS, batch_of, load_experiment, parse_experiment, plan_of
 from moreauc.experiments.curves import make_curves
 from moreauc.experiments.figures import draw_curves, draw_table, save_figure
 from moreauc.experiments.records import Records, read_records
 from moreauc.experiments.report import make_report
-from moreauc.experiments.runs import choose, file_name, plan_of, plan_work, reproduce
+from moreauc.experiments.runs import file_name, plan_work, reproduce
 from moreauc.experiments.smoke import smoke_plan
 from moreauc.experiments.tables import make_table, signed_rank, smallest_p
+from moreauc.metrics import tpauc_score
 from moreauc.optim.bag_presets import BAG_METHODS
 from moreauc.optim.presets import METHODS
+from moreauc.studies import _claims, _run_files, _where
+from moreauc.studies._claims import Claim
+from moreauc.studies._run_files import run_missing
 
 PLAN = """
 title = "Two"
@@ -116,6 +133,51 @@ def test_counts_of_the_paper():
     assert counts["molhiv"] is None
 
 
+# The paper's table 1 once more, line by line as it is printed: mean and standard deviation for each region.
+PUBLISHED = {
+    ("moltox21", "molmuv", "molpcba"): """
+ce          0.067 0.001  0.208 0.001  0.161 0.034  0.469 0.018  0.095 0.001  0.264 0.001
+auc_sh      0.064 0.008  0.217 0.014  0.260 0.130  0.444 0.128  0.140 0.003  0.312 0.003
+auc_m       0.066 0.009  0.209 0.01   0.114 0.079  0.433 0.053  0.142 0.009  0.313 0.003
+mb          0.067 0.015  0.215 0.023  0.173 0.153  0.426 0.118  0.095 0.002  0.262 0.003
+aw_poly     0.064 0.01   0.206 0.025  0.172 0.144  0.393 0.123  0.110 0.001  0.281 0.002
+sota_s      0.068 0.018  0.23  0.021  0.327 0.164  0.526 0.122  0.143 0.001  0.314 0.002
+sonx        0.07  0.035  0.252 0.025  0.347 0.175  0.575 0.122  0.158 0.006  0.335 0.006
+""",
+    ("musk2", "fox"): """
+auc_m_att   0.675 0.1    0.783 0.067  0.867 0.036  0.032 0.03   0.253 0.098  0.444 0.118
+midam_smx   0.525 0.2    0.667 0.149  0.8   0.097  0.048 0.059  0.265 0.119  0.449 0.113
+midam_att   0.6   0.215  0.717 0.135  0.819 0.092  0.016 0.032  0.249 0.125  0.509 0.065
+sota_s_att  0.6   0.267  0.683 0.178  0.819 0.097  0.024 0.032  0.278 0.059  0.477 0.046
+sont_att    0.7   0.1    0.8   0.067  0.867 0.036  0.12  0.131  0.343 0.176  0.578 0.119
+""",
+    ("colon", "lung"): """
+auc_m_att   0.576 0.1    0.739 0.061  0.803 0.038  0.32  0.181  0.609 0.113  0.744 0.082
+midam_smx   0.646 0.083  0.787 0.04   0.863 0.026  0.43  0.195  0.68  0.128  0.824 0.055
+midam_att   0.548 0.253  0.738 0.149  0.826 0.102  0.544 0.261  0.716 0.189  0.815 0.129
+sota_s_att  0.772 0.124  0.862 0.073  0.911 0.045  0.539 0.153  0.745 0.077  0.841 0.049
+sont_att    0.8   0.166  0.875 0.099  0.916 0.065  0.639 0.137  0.779 0.041  0.865 0.028
+""",
+}
+
+
+@pytest.mark.parametrize(("name", "names"), list(zip(EXPERIMENTS, PUBLISHED, strict=True)))
+def test_published_numbers_are_those_of_the_paper(name, names):
+    plan = load_experiment(name)
+    wanted = [(0.6, 0.4), (0.5, 0.5)] if name == "molecules" else [(0.5, 0.5), (0.3, 0.7), (0.1, 0.9)]
+    assert list(plan.regions) == wanted
+    expected = {dataset: {} for dataset in names}
+    for line in PUBLISHED[names].strip().splitlines():
+        method, *words = line.split()
+        numbers = [float(word) for word in words]
+        pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
+        across = len(pairs) // len(names)
+        for number, dataset in enumerate(names):
+            expected[dataset][method] = tuple(pairs[number * across : (number + 1) * across])
+    found = {key: entry.published for key, entry in plan.datasets.items() if entry.published is not None}
+    assert found == expected
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -127,6 +189,8 @@ def test_counts_of_the_paper():
             ("grid = { lr = [0.1, 0.01] }\n[ab", "grid = { lr = [0.1] }\n[ab"),
             "must let all methods try as many settings",
         ),
+        (("[datasets.second]", '[datasets."a/b"]'), "must have names of lower case letters, digits and _, got 'a/b'"),
+        (("[methods.base_a]", "[methods.base-a]"), "must have names of lower case letters, digits and _, got 'base-a'"),
     ],
 )
 def test_bad_plans(change, message):
@@ -190,6 +254,39 @@ def test_validation_chooses(merit, epochs, setting, epoch):
     assert found["validation"] == pytest.approx(merit[setting][epoch - 1] + 0.001)
 
 
+GONE = [-math.inf] * 20
+
+
+@pytest.mark.parametrize(
+    ("merit", "width", "setting", "epoch"),
+    [
+        ([GONE, [0.2, 0.8, 0.5, *GONE[3:]]], 3, 1, 3),  # no window of five is finite, one of three is
+        ([[0.9, *GONE[1:]], [0.2, 0.8, *GONE[2:]]], 2, 1, 2),
+        ([[0.3, *GONE[1:]], [0.2, *GONE[1:]]], 1, 0, 1),
+    ],
+)
+def test_settings_that_diverge_soon_are_judged_by_the_epochs_they_had(merit, width, setting, epoch):
+    contestant = plan_for_tables().contestants["base"]
+    curves = curves_of(merit)
+    found = choose(curves, contestant, 0, epochs=5)
+    assert found == choose(curves, contestant, 0, epochs=width)
+    assert found["setting"] == contestant.settings[setting] and found["epoch"] == epoch
+
+
+def test_where_all_diverged_at_once_nothing_is_chosen():
+    contestant = plan_for_tables().contestants["base"]
+    curves = replace(curves_of([GONE, GONE]), errors=["scores must be finite, got nan", None])
+    for epochs in (1, 5):
+        found = choose(curves, contestant, 0, epochs=epochs)
+        assert found == {"setting": None, "epoch": None, "validation": None, "test": None, "last": None}
+    rows = summary(curves, contestant)
+    assert [row["merit"] for row in rows] == [[None], [None]]
+    assert [row["error"] for row in rows] == [
+        "scores must be finite, got nan",
+        "scores of the validation rows must be finite, got none that are",
+    ]
+
+
 def test_a_test_score_that_is_no_number_is_none():
     curves = curves_of([[0.5, 0.6]], test=[[[0.1], [math.nan]]])
     found = choose(curves, replace(plan_for_tables().contestants["base"], settings=({"lr": 1.0},)), 0)
@@ -219,8 +316,8 @@ def test_a_setting_that_diverges_is_reported_and_leaves_the_others_alone():
     errors = train_settings(one_by_one, contestant, parts, seed=0, settings=settings).errors
     assert [error is None for error in errors] == [True, False, True]
     broken = {name: torch.full_like(value, math.nan) for name, value in parts.model().state_dict().items()}
-    with pytest.raises(ValueError, match=r"every setting of AUC-M \(att\) diverged with seed 0: .*finite.*finite"):
-        train_settings(plan, contestant, parts, seed=0, start=broken, settings=settings[::2])
+    lost = train_settings(plan, contestant, parts, seed=0, start=broken, settings=settings[::2])
+    assert np.isneginf(lost.merit).all() and all("finite" in error for error in lost.errors)
 
 
 def test_scores_that_are_not_finite_have_no_merit():
@@ -289,8 +386,25 @@ def test_bags_of_the_literature_are_loaded_by_name(tmp_path, monkeypatch):
     assert asked == [("musk2", tmp_path)] * 2 + [("fox", tmp_path)] * 2
 
 
+def test_checksums_tell_data_apart():
+    rows = torch.arange(6, dtype=torch.float32)
+    found = [rows, rows.reshape(2, 3), rows.double(), rows.flip(0), rows[:0]]
+    assert len({checksum([tensor]) for tensor in found}) == len(found)
+    assert checksum([rows, rows[:2]]) != checksum([rows[:2], rows])
+    assert checksum([rows.reshape(2, 3).T]) == checksum([rows.reshape(2, 3).T.contiguous()])
+    plan = smoke_plan(load_experiment("bags"))
+    one, again, other = (
+        make_parts(plan, plan.datasets["example"], split=split, run=0, pooling="attention").data for split in (0, 0, 1)
+    )
+    assert one == again and set(one) == {"train", "validation", "test"}
+    assert all(one[part] != other[part] for part in one)
+    plan = smoke_plan(load_experiment("molecules"))
+    data = make_parts(plan, plan.datasets["example"], split=0, run=0).data
+    assert len(set(data.values())) == 3 and data == make_parts(plan, plan.datasets["example"], split=0, run=1).data
+
+
 def without_time(file: Path) -> dict:
-    record = json.loads(file.read_text())
+    record = json.loads(file.read_text(encoding="utf-8"))
     return {key: value for key, value in record.items() if key not in ("seconds", "where")}
 
 
@@ -317,9 +431,10 @@ def test_a_run_that_was_lost_comes_again_bit_for_bit(name, methods, lost, tmp_pa
     reproduce(plan, tmp_path, methods=methods, progress=lambda done, of: seen.append((done, of)))
     assert without_time(gone) == before
     assert seen[-1] == (1, 1)
-    own = {gone, tmp_path / "curves" / f"{gone.stem}.npz"}
-    changed = [file for file, stamp in stamps.items() if file.exists() and file.stat().st_mtime_ns != stamp]
-    assert set(changed) <= own
+    changed = {file for file, stamp in stamps.items() if file.suffix == ".json" and file.stat().st_mtime_ns != stamp}
+    assert {file for file in changed if file.parent.name != "starts"} == {gone}
+    assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("*.lock"))
+    assert not (tmp_path / "curves").exists()
 
 
 def test_processes_give_the_same(tmp_path):
@@ -329,6 +444,362 @@ def test_processes_give_the_same(tmp_path):
     one, two = (sorted((tmp_path / jobs / "runs").glob("*.json")) for jobs in ("1", "2"))
     assert [file.name for file in one] == ["example-midam_att-0-0.json", "example-midam_att-0-1.json"]
     assert [without_time(file) for file in one] == [without_time(file) for file in two]
+
+
+# ---- the same numbers whatever else is going on
+
+
+def plan_with_start(**changes):
+    """Molecules with a network large enough for the numbers of one thread and of two to differ."""
+    plan = smoke_plan(load_experiment("molecules"))
+    dataset = replace(plan.datasets["example"], **{"width": 32, "positives": 80, "negatives": 80, **changes})
+    return replace(plan, datasets={"example": dataset}, runs=1, ablation=None)
+
+
+def start_of(out: Path, plan) -> dict[str, torch.Tensor]:
+    reproduce(plan, out, methods=["ce"], runs=1)
+    return torch.load(out / "starts" / "example-0-0.pt", weights_only=True)["weights"]
+
+
+def same(one, other) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+def test_threads_of_the_parent_do_not_matter(tmp_path, two_threads):
+    plan = plan_with_start()
+    place = {"plan": plan, "dataset": plan.datasets["example"], "split": 0, "run": 0, "folder": None, "device": "cpu"}
+    parts = make_parts(plan, plan.datasets["example"], split=0, run=0)
+    loose = _starts.pretrain(plan, parts, seed=0)
+    torch.set_num_threads(1)
+    expected = _starts.pretrain(plan, parts, seed=0)
+    run = _one_run.do_run(**place, contestant=plan.contestants["ce"])
+    assert not same(loose, expected)  # else this would show nothing
+    torch.set_num_threads(2)
+    assert same(start_of(tmp_path, plan), expected)
+    record = json.loads((tmp_path / "runs" / "example-ce-0-0.json").read_text(encoding="utf-8"))
+    assert record["where"]["threads"] == 1 and record["chosen"] == run["chosen"]
+    again = _one_run.do_run(**place, contestant=plan.contestants["ce"])
+    assert again["settings"] == run["settings"] and torch.get_num_threads() == 2
+
+
+def test_torch_is_as_it_was_afterwards(two_threads):
+    with pytest.raises(KeyError), deterministic():
+        assert torch.get_num_threads() == 1 and torch.are_deterministic_algorithms_enabled()
+        raise KeyError
+    assert torch.get_num_threads() == 2 and not torch.are_deterministic_algorithms_enabled()
+
+
+def trained(**changes):
+    return lambda plan: replace(plan, training=replace(plan.training, **changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "record"),
+    [
+        (lambda plan: plan_with_start(positives=40, negatives=80), True),
+        (lambda plan: plan_with_start(width=16), True),
+        (trained(pretrain_epochs=2), True),
+        (trained(pretrain_epochs=2), False),
+        (trained(pretrain_lr=0.1), True),
+        (trained(weight_decay=0.1), True),
+    ],
+)
+def test_a_start_of_another_plan_is_made_again(change, record, tmp_path):
+    plan = plan_with_start()
+    other = change(plan)
+    before, wanted = start_of(tmp_path / "a", plan), start_of(tmp_path / "b", other)
+    (tmp_path / "a" / "runs" / "example-ce-0-0.json").unlink()
+    if not record:  # stopped between the two files
+        (tmp_path / "a" / "starts" / "example-0-0.json").unlink()
+    assert not same(before, wanted) and same(start_of(tmp_path / "a", other), wanted)
+    one, two = (without_time(tmp_path / name / "runs" / "example-ce-0-0.json") for name in "ab")
+    assert one == two
+    one, two = (without_time(tmp_path / name / "starts" / "example-0-0.json") for name in "ab")
+    assert one == two and one["made"]["batch"] == batch_of(other.datasets["example"])
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of torch", "cut", "weights"])
+def test_a_damaged_start_is_made_again(content, tmp_path):
+    plan = plan_with_start()
+    wanted = start_of(tmp_path, plan)
+    file = tmp_path / "starts" / "example-0-0.pt"
+    if content == "weights":  # as they were kept at first: nobody knows what they were made with
+        torch.save({name: torch.zeros_like(value) for name, value in wanted.items()}, file)
+    else:
+        file.write_bytes(file.read_bytes()[:-100] if content == "cut" else content)
+    before = without_time(tmp_path / "runs" / "example-ce-0-0.json")
+    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
+    assert same(start_of(tmp_path, plan), wanted)
+    assert without_time(tmp_path / "runs" / "example-ce-0-0.json") == before
+
+
+def test_a_start_of_other_data_or_another_device_is_made_again(tmp_path, monkeypatch):
+    from moreauc.data import molecules
+
+    plan = plan_with_start()
+    before = start_of(tmp_path, plan)
+    changed = molecules.example_molecules(seed=1)
+    monkeypatch.setattr(molecules, "example_molecules", lambda: changed)
+    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
+    other = start_of(tmp_path, plan)
+    assert not same(before, other)
+    file = tmp_path / "starts" / "example-0-0.pt"
+    content = torch.load(file, weights_only=True)
+    content["weights"] = before
+    content["made"]["device"] = "GPU of somebody"
+    torch.save(content, file)
+    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
+    assert same(start_of(tmp_path, plan), other)
+
+
+def test_a_start_that_is_right_is_used_and_scored(tmp_path, monkeypatch):
+    plan = plan_with_start()
+    weights = start_of(tmp_path, plan)
+    written = json.loads((tmp_path / "runs" / "example-ce-0-0.json").read_text(encoding="utf-8"))
+    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
+    monkeypatch.setattr(_starts, "pretrain", lambda *args, **options: pytest.fail("it is there"))
+    reproduce(plan, tmp_path, methods=["ce", "mb"], runs=1)
+    parts = make_parts(plan, plan.datasets["example"], split=0, run=0)
+    model = parts.model()
+    model.load_state_dict(weights)
+    model.eval()
+    for name in ("ce", "mb"):
+        found = json.loads((tmp_path / "runs" / f"example-{name}-0-0.json").read_text(encoding="utf-8"))
+        assert found["start"] == written["start"] and len(found["start"]) == len(plan.regions)
+    for part in ("validation", "test"):
+        rows = getattr(parts, part)
+        (scores,) = rows.scores(lambda **inputs: model(**inputs).unsqueeze(0))
+        for (low, high), entry in zip(plan.regions, written["start"], strict=True):
+            assert entry[part] == pytest.approx(tpauc_score(rows.labels, scores, min_tpr=low, max_fpr=high), abs=1e-6)
+    (tmp_path / "starts" / "example-0-0.json").unlink()  # its record is made of what stands in the other file
+    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
+    reproduce(plan, tmp_path, methods=["ce"], runs=1)
+    assert not (tmp_path / "starts" / "example-0-0.json").exists()  # the weights were right: nothing was to be done
+
+
+def test_records_say_where_and_of_what(tmp_path, monkeypatch):
+    plan = plan_with_start()
+    reproduce(plan, tmp_path, methods=["ce"], runs=1, curves=True)
+    file = tmp_path / "runs" / "example-ce-0-0.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert file.stat().st_size < 4096 and b"\r" not in file.read_bytes()
+    assert record["data"] == make_parts(plan, plan.datasets["example"], split=0, run=0).data
+    where = record["where"]
+    assert set(where) == {"date", "torch", "machine", "python", "moreauc", "commit", "threads", "rdkit"}
+    assert where["moreauc"] == moreauc.__version__ and where["python"] == platform.python_version()
+    assert where["rdkit"] == pytest.importorskip("rdkit").__version__
+    kept = np.load(tmp_path / "curves" / "example-ce-0-0.npz")
+    assert set(kept) == {"merit", "validation", "test"} and kept["test"].shape == (2, 1, 2)
+    monkeypatch.setitem(sys.modules, "rdkit", None)
+    assert _one_run._rdkit() is None
+
+
+def test_the_commit_is_that_of_the_package_or_none(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+
+    def git(*words):
+        who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+        done = subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, encoding="utf-8")
+        _where.commit.cache_clear()
+        return done.stdout.strip()
+
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert _where.commit(package) is None
+    git("init")
+    (tmp_path / "other").write_text("")
+    git("add", "other")
+    git("commit", "-m", "Other")
+    assert _where.commit(package) is None  # not tracked, as in a virtual environment
+    git("add", "package")
+    git("commit", "-m", "Package")
+    number = git("rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))  # as in a hook
+    assert _where.commit(package) == number[:12]
+    (package / "__init__.py").write_text("changed")
+    _where.commit.cache_clear()
+    assert _where.commit(package) == f"{number[:12]}+"
+    monkeypatch.setenv("PATH", "")
+    _where.commit.cache_clear()
+    assert _where.commit(package) is None
+    _where.commit.cache_clear()
+
+
+def test_a_run_in_which_everything_diverges_is_written(tmp_path):
+    plan = smoke_plan(load_experiment("bags"))
+    wild = replace(plan.contestants["auc_m_att"], settings=tuple({"lr": 0.01, "dual_lr": r} for r in (1e30, 1e31)))
+    both = {"auc_m_att": wild, "midam_att": plan.contestants["midam_att"]}
+    plan = replace(plan, contestants=both, ablation=None)
+    reproduce(plan, tmp_path, splits=1)
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 4
+    file = tmp_path / "runs" / "example-auc_m_att-0-1.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    nothing = {"setting": None, "epoch": None, "validation": None, "test": None, "last": None}
+    assert record["chosen"] == record["chosen_smoothed"] == [nothing] * 3 and file.stat().st_size < 4096
+    assert all("finite" in row["error"] and row["merit"] == [None] * 3 for row in record["settings"])
+    rows, _ = rows_of(make_report(plan, tmp_path), "Bags of digits, one test split")
+    assert rows[0][1:4] == [f"{NONE} (0, 2 no score)"] * 3
+
+
+def test_molecules_are_warned_of_once(tmp_path, monkeypatch, caplog):
+    from moreauc.data import molecules
+
+    plan = plan_with_start()
+    plan = replace(plan, datasets={"example": replace(plan.datasets["example"], source="molhiv")}, runs=2)
+    made, log = molecules.example_molecules(), logging.getLogger("moreauc.data.molecules")
+    monkeypatch.setattr(molecules, "load_molecules", lambda *args: log.warning("7 are relaxed") or made)
+    reproduce(plan, tmp_path, methods=["ce", "mb"])
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 4
+    assert [record.getMessage() for record in caplog.records] == ["7 are relaxed"]
+    reproduce(plan, tmp_path, methods=["ce", "mb"])  # nothing to do, nothing to say
+    assert len(caplog.records) == 1
+
+
+# ---- several at once on one folder
+
+CHEAP = """
+import os, time
+
+def work(log, number, seconds=0.0, broken=False):
+    with open(log, "a") as file:
+        file.write(f"{number} {os.getpid()}\\n")
+    time.sleep(seconds)
+    if broken:
+        raise ValueError(f"work: number must be whole, got {number}")
+    return {"number": number, "content": [0] * 5000}
+"""
+SHARE = """
+import sys, time
+from pathlib import Path
+import cheap_work
+from moreauc.studies._run_files import run_missing
+
+def share(out, own, other):
+    (out / own).write_text("")
+    while not (out / other).exists():
+        time.sleep(0.01)
+    tasks = {f"r{n}": (cheap_work.work, {"log": str(out / "log"), "number": n, "seconds": 0.02}) for n in range(30)}
+    seen = []
+    run_missing(out / "runs", tasks, plan={"a": 1}, jobs=1, progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(number, 30) for number in range(1, 31)], seen
+    assert all((out / "runs" / f"{name}.json").exists() for name in tasks)
+
+if __name__ == "__main__":
+    share(Path(sys.argv[1]), "two", "one")
+"""
+
+
+@pytest.fixture
+def cheap(tmp_path, monkeypatch):
+    (tmp_path / "cheap_work.py").write_text(CHEAP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    yield importlib.import_module("cheap_work").work
+    for name in ("cheap_work", "share_work"):
+        sys.modules.pop(name, None)
+
+
+def done_by(out: Path) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for line in (out / "log").read_text().splitlines():
+        number, process = line.split()
+        found.setdefault(int(number), []).append(process)
+    return found
+
+
+def test_two_processes_share_the_work(tmp_path, cheap):
+    (tmp_path / "share_work.py").write_text(SHARE)
+    command = [sys.executable, str(tmp_path / "share_work.py"), str(tmp_path)]
+    other = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8")
+    while not (tmp_path / "two").exists():
+        assert other.poll() is None
+        time.sleep(0.01)
+    importlib.import_module("share_work").share(tmp_path, "one", "two")
+    _, errors = other.communicate(timeout=60)
+    assert other.returncode == 0, errors
+    found = done_by(tmp_path)
+    assert sorted(found) == list(range(30)) and all(len(by) == 1 for by in found.values())
+    assert len({by[0] for by in found.values()}) == 2
+    files = sorted((tmp_path / "runs").iterdir())
+    assert len(files) == 30 and all(json.loads(file.read_text())["plan"] == {"a": 1} for file in files)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_leaves_what_others_have_done(jobs, tmp_path, cheap, monkeypatch):
+    monkeypatch.setattr(_run_files, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(jobs))  # at once
+    log = str(tmp_path / "log")
+    work = {f"r{n}": (cheap, {"log": log, "number": n, "seconds": 0.5, "broken": n == 1}) for n in range(6)}
+    work["r1"][1]["seconds"] = 0.0
+    with pytest.raises(ValueError, match="number must be whole, got 1") as caught:
+        run_missing(tmp_path / "runs", work, plan={}, jobs=jobs)
+    assert caught.value.__notes__ == ["(in runs/r1)"]
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["r0.json"]  # it was running, or done
+    assert sorted(done_by(tmp_path)) == [0, 1]
+    work["r1"][1]["broken"] = False
+    for name in work:
+        work[name][1]["seconds"] = 0.0
+    run_missing(tmp_path / "runs", work, plan={}, jobs=1)
+    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == [f"r{n}.json" for n in range(6)]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_another_process_is_at_is_waited_for(finished, tmp_path, cheap):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "r1.lock").write_text("")  # of a process that was killed: hinders nobody
+    other = Claim.take(tmp_path / "runs" / "r0.lock")
+    assert other is not None and Claim.take(tmp_path / "runs" / "r0.lock") is None
+
+    def end():
+        while not (tmp_path / "runs" / "r2.json").exists():
+            time.sleep(0.01)
+        if finished:
+            (tmp_path / "runs" / "r0.json").write_text("{}")
+        other.release()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    work = {f"r{n}": (cheap, {"log": str(tmp_path / "log"), "number": n}) for n in range(3)}
+    seen = []
+    run_missing(tmp_path / "runs", work, plan={}, jobs=1, progress=lambda done, of: seen.append((done, of)))
+    thread.join()
+    assert list(done_by(tmp_path)) == ([1, 2] if finished else [1, 2, 0]) and seen == [(1, 3), (2, 3), (3, 3)]
+    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == ["r0.json", "r1.json", "r2.json"]
+
+
+def test_without_locks_the_first_that_finishes_wins(tmp_path, monkeypatch):
+    def refuse(handle):
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    def work():
+        (tmp_path / "r0.json").write_text("first")
+        return {}
+
+    monkeypatch.setattr(_claims, "_lock", refuse)
+    run_missing(tmp_path, {"r0": (work, {})}, plan={}, jobs=1)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("r0.json", "first")]
+
+
+def test_what_was_done_between_the_look_and_the_claim(tmp_path, monkeypatch):
+    take = Claim.take
+
+    def late(file):
+        (tmp_path / "r0.json").write_text("first")
+        return take(file)
+
+    monkeypatch.setattr(Claim, "take", late)
+    run_missing(tmp_path, {"r0": (pytest.fail, {"reason": "it is there"})}, plan={}, jobs=1)
+    assert [file.name for file in tmp_path.iterdir()] == ["r0.json"]
+
+
+# ---- plans of work
 
 
 def test_work_is_planned_by_name(tmp_path):
@@ -345,7 +816,7 @@ def test_work_is_planned_by_name(tmp_path):
         plan_work(plan, tmp_path, datasets=["fox", "tiger"])
     with pytest.raises(ValueError, match=r"methods must be among .*'sont_att'.*, got 'sonx'"):
         plan_work(plan, tmp_path, methods=["sonx"])
-    with pytest.raises(ValueError, match=r"datasets must be among .*, got 'molpcba'"):
+    with pytest.raises(ValueError, match="datasets must be available, got 'molpcba': Not run: the data could not be"):
         plan_work(load_experiment("molecules"), tmp_path, datasets=["molpcba"])
     with pytest.raises(ValueError, match="seeds must be at most the folds of bags, 5, got 6"):
         plan_work(plan, tmp_path, runs=6)
@@ -364,6 +835,8 @@ def record(plan, dataset, method, test, *, split=0, run=0, merit=0.5, smoothed=N
         "split": split,
         "run": run,
         "counts": {"train": [20 + run, 6], "validation": [6 - run, 2], "test": [4, 2]},
+        "batch": batch_of(plan.datasets[dataset]),
+        "options": dict(contestant.options),
         "regions": [list(region) for region in plan.regions],
         "chosen": [chosen] * len(plan.regions),
         "settings": [{**setting, "merit": [merit] * len(plan.regions)} for setting in contestant.settings],
@@ -453,14 +926,67 @@ def test_other_files_are_checked_too(tmp_path):
     write(tmp_path / "c", "ablation", "first-0", other)
     with pytest.raises(ValueError, match=r"ablation/first-0\.json must be made with settings"):
         read_records(plan, tmp_path / "c")
-    start = {"seconds": 1.0, "device": "CPU", "plan": json.loads(json.dumps(plan_of(plan))), "where": {}}
+
+
+def test_starts_of_another_plan_are_left_out(tmp_path):
+    plan = plan_for_tables()
+    start = {key: record(plan, "first", "base", 0.5)[key] for key in ("seconds", "device", "plan", "where")}
     start["plan"]["training"]["epochs"] = 9  # weights to start from do not depend on this
-    write(tmp_path / "d", "starts", "first-0-0", start)
-    assert list(read_records(plan, tmp_path / "d").starts) == ["first-0-0"]
+    write(tmp_path, "starts", "first-0-0", start)
     start["plan"]["training"]["pretrain_lr"] = 9.0
-    write(tmp_path / "d", "starts", "first-0-0", start)
-    with pytest.raises(ValueError, match=r"pretrain_lr 0.001, got 9.0; remove it and the \.pt file beside it"):
-        read_records(plan, tmp_path / "d")
+    write(tmp_path, "starts", "first-0-1", start)
+    assert list(read_records(plan, tmp_path).starts) == ["first-0-0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r.pop("dataset"), r"KeyError\('dataset'\)"),
+        (lambda r: r.pop("seconds"), r"KeyError\('seconds'\)"),
+        (lambda r: r.pop("settings"), r"KeyError\('settings'\)"),
+        (lambda r: r.update(run="1"), r"TypeError\(\"run '1'\"\)"),
+        (lambda r: r["plan"].pop("training"), r"KeyError\('training'\)"),
+        (lambda r: r["plan"].update(training=3), "AttributeError"),
+        (lambda r: r["where"].pop("torch"), r"KeyError\('torch'\)"),
+        (lambda r: r["counts"].pop("test"), r"KeyError\('test'\)"),
+        (lambda r: r["counts"].update(test=[3]), "IndexError"),
+        (lambda r: r.update(chosen=[{"setting": {}, "epoch": 1, "validation": 0.5}]), r"KeyError\('test'\)"),
+        (lambda r: r.update(chosen=[]), r"ValueError\('chosen for 0 of 1 regions'\)"),
+        (lambda r: r.update(start=[{"validation": 0.1}]), r"KeyError\('test'\)"),
+        (
+            lambda r: r["settings"][1].update(merit=[0.1, 0.2]),
+            r"ValueError\('settings\[1\]\.merit for 2 of 1 regions'\)",
+        ),
+    ],
+)
+def test_a_record_that_lacks_something_is_named(change, message, tmp_path):
+    plan = plan_for_tables()
+    odd = record(plan, "first", "base", 0.5)
+    change(odd)
+    write(tmp_path, "runs", "odd", odd)
+    with pytest.raises(ValueError, match=rf"reproduce: runs/odd\.json must be the record of a run, got {message}"):
+        read_records(plan, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "other"), [("batch", "options"), ("options", "batch")])
+def test_batch_and_options_are_said_or_the_runs_are_old(name, other, tmp_path):
+    plan = plan_for_tables()
+    runs = runs_of(plan, "first", "base", [0.1, 0.2, 0.3])
+    for entry in runs[:2]:
+        del entry[name], entry[other]
+    write_runs(tmp_path, runs)
+    assert read_records(plan, tmp_path).unsaid == 2
+    rows, section = rows_of(make_report(plan, tmp_path), "What was run where")
+    assert rows[0][5] == "3"
+    assert section.text[1:] == ["Runs that do not say with what batch and options they were made: 2."]
+    del runs[2][name]
+    write_runs(tmp_path, runs)
+    with pytest.raises(ValueError, match=rf"runs/first-base-0-2\.json must be made with {name} .*, got None"):
+        read_records(plan, tmp_path)
+    runs[2][name] = {"positives": 3}
+    write_runs(tmp_path, runs)
+    with pytest.raises(ValueError, match=rf"must be made with {name} .*, got {{'positives': 3}}"):
+        read_records(plan, tmp_path)
 
 
 # ---- tables
@@ -478,7 +1004,6 @@ def test_means_spreads_and_wins_of_runs():
     base, sont, remedy = (table.cell("first", name, 0) for name in ("base", "sont", "sont_a"))
     assert base.mean == pytest.approx(0.4) and base.std == pytest.approx(math.sqrt((0.09 + 0.01 + 0.04) / 2))
     assert (base.wins, sont.wins, remedy.wins) == (2, 2, 1)  # a shared first place is one for both
-    assert (base.of, remedy.of) == (3, 2)
     assert base.complete and not remedy.complete and remedy.values == {0: 0.9, 1: 0.4}
     assert base.published == (0.4, 0.1) and remedy.published is None
     empty = table.cell("second", "base", 0)
@@ -508,6 +1033,79 @@ def test_scores_that_are_none_do_not_count():
     table = make_table(plan, runs_of(plan, "second", "base", [0.1, None, 0.3]))
     assert table.cell("second", "base", 0).values == {0: 0.1, 2: 0.3}
     assert table.test("sont", "base", "second", 0).p is None
+
+
+def diverged_record(plan, dataset, method, **place):
+    """A run in which nothing could be chosen, as it is written."""
+    lost = record(plan, dataset, method, None, merit=None, **place)
+    lost["chosen"] = [dict.fromkeys(("setting", "epoch", "validation", "test", "last"))] * len(plan.regions)
+    lost["settings"] = [{**row, "error": "scores must be finite, got nan"} for row in lost["settings"]]
+    return lost
+
+
+def test_a_run_in_which_everything_diverged_is_counted(tmp_path):
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "base", [0.1, 0.2, 0.6])
+    records += [*runs_of(plan, "first", "sont", [0.3, 0.5]), diverged_record(plan, "first", "sont", run=2)]
+    table = make_table(plan, records)
+    cell = table.cell("first", "sont", 0)
+    assert cell.values == {0: 0.3, 1: 0.5} and cell.failed == 1 and not cell.complete
+    assert cell.merit == pytest.approx(1.0 / 3)  # two of 0.5, and one of nothing
+    assert table.cell("first", "base", 0).failed == 0
+    assert table.test("sont", "base", "first", 0).number == 2
+    write_runs(tmp_path, records)
+    report = make_report(plan, tmp_path)
+    rows, section = rows_of(report, "First, one test split")
+    assert rows[0][1] == "0.300±0.265" and rows[1][1] == "0.400±0.141 (2, 1 no score)"
+    assert (
+        section.text[-1] == "Runs with no score, in which every setting diverged, are counted and left out of the mean."
+    )
+    rows, section = rows_of(report, "Settings that diverged")
+    assert rows == [["First", "SONT", "2 of 6", "scores must be finite, got nan"]]
+    assert section.text[0].endswith("since no setting had one, or none that can be tested: 1.")
+    content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    cell = next(entry for entry in content["cells"] if entry["method"] == "sont" and entry["protocol"] == "runs")
+    assert (cell["number"], cell["failed"]) == (2, 1)
+    assert {"settings": [None], "epochs": [None]}.items() <= content["chosen"][-1].items()
+
+
+def test_more_seeds_than_planned_are_no_lack(tmp_path):
+    plan = replace(plan_for_tables(), name="molecules", ablation=None)
+    methods = list(plan.contestants)
+    records = [entry for method in methods for entry in runs_of(plan, "second", method, [0.2, 0.4, 0.6, 0.8])]
+    table = make_table(plan, records)
+    assert all(table.cell("second", method, 0).complete for method in methods) and table.number("second") == 4
+    section = _sections.results(table, plan.datasets["second"])
+    assert section.text[0].startswith("Test TPAUC, mean ± standard deviation over 4 seeds. ")
+    assert section.text[1:] == ["A remark."] and section.rows[0][1] == "0.500±0.258"
+    section = _sections.results(make_table(plan, records[:-1]), plan.datasets["second"])
+    assert section.text[0].startswith("Test TPAUC, mean ± standard deviation over 3 seeds. ")
+    assert section.text[2] == "A number in parentheses says how many seeds a cell has, where these are not 3."
+    assert [row[1] for row in section.rows] == ["0.500±0.258 (4)"] * 4 + ["0.400±0.200"]
+    section = _sections.results(make_table(plan, records[:-2]), plan.datasets["second"])
+    assert section.text[2] == "Runs are missing: a number in parentheses says how many seeds a cell has, of 3."
+    assert [row[1] for row in section.rows] == ["0.500±0.258 (4)"] * 4 + ["0.300±0.141 (2)"]
+    assert make_table(plan, []).number("second") == 3
+
+
+def test_the_start_is_the_first_row(tmp_path):
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "base", [0.1, 0.2, 0.6]) + runs_of(plan, "first", "sont", [0.3, 0.5, 0.7])
+    records += runs_of(plan, "first", "base", [0.1, 0.2, 0.6], split=1) + runs_of(plan, "second", "base", [0.1] * 3)
+    for entry in records:
+        if entry["dataset"] == "first":
+            entry["start"] = [{"validation": 0.9, "test": [0.1, 0.2, 0.3][entry["run"]] + 0.4 * entry["split"]}]
+    write_runs(tmp_path, records)
+    report = make_report(plan, tmp_path)
+    rows, _ = rows_of(report, "First, one test split")
+    assert rows[0] == ["start (CE)", "0.200±0.100", NONE, NONE] and rows[1][0] == "Base"
+    rows, _ = rows_of(report, "First, 2 test splits")
+    assert rows[0] == ["start (CE)", "0.400±0.283", NONE, NONE]
+    rows, _ = rows_of(report, "Second")
+    assert rows[0][0] == "Base"
+    starts = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["starts"]
+    assert [(entry["protocol"], entry["dataset"]) for entry in starts] == [("runs", "first"), ("splits", "first")]
+    assert starts[0]["values"] == [0.1, 0.2, 0.3]
 
 
 def test_the_remedy_is_chosen_by_validation_and_not_by_test():
@@ -667,13 +1265,13 @@ def test_report_has_the_numbers(reported):
     assert rows[1][:2] == ["SONT", "0.650±0.212"] and "each the mean over its 3 folds" in section.text[0]
     rows, _ = rows_of(report, "First, one test split, 5 epochs judged at a time")
     assert rows[0][1] == "0.250±0.000"
-    content = json.loads((out / "report.json").read_text())
+    content = json.loads((out / "report.json").read_text(encoding="utf-8"))
     cell = next(c for c in content["cells"] if (c["method"], c["protocol"], c["choice"]) == ("sont", "runs", "chosen"))
     assert cell["mean"] == pytest.approx(0.5) and cell["number"] == 3 and cell["values"] == [0.3, 0.5, 0.7]
     assert {test["ours"] for test in content["tests"]} == {"sont", "sont_b"}
     assert content["runs"] == 14 and len(content["chosen"]) == 14
     assert (out / "results.png").exists() and (out / "splits.png").exists() and (out / "gamma.png").exists()
-    page = (out / "index.html").read_text()
+    page = (out / "index.html").read_text(encoding="utf-8")
     assert page.count("<img") == 3 and "moreauc reproduce bags --report" in page
 
 

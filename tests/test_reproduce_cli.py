@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from moreauc.cli import app
 from moreauc.experiments import runs
-from moreauc.experiments.config import EXPERIMENTS, load_experiment
+from moreauc.experiments.config import EXPERIMENTS, batch_of, load_experiment, plan_of
 
 RUNNER = CliRunner()
 
@@ -59,14 +60,15 @@ def test_smoke_runs_all_of_it(name, smoke):
     assert max(len(line) for line in lines[1:-1]) <= 120
     for entry in plan.contestants.values():
         assert any(line.startswith(f"│ {entry.title}") for line in lines), entry.title
+    assert any(line.startswith("│ start (CE) ") for line in lines) == (plan.training.pretrain_epochs > 0)
     assert missing == len(list((out / "runs").glob("*.json")))
     assert CURVES[name] == len(list((out / "ablation").glob("*.json")))
-    report = json.loads((out / "report.json").read_text())
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert report["runs"] == missing
     first = [cell for cell in report["cells"] if (cell["protocol"], cell["choice"]) == ("runs", "chosen")]
     assert len(first) == len(plan.contestants) * len(plan.regions)
     assert all(cell["number"] == cell["planned"] == 2 and 0.0 <= cell["mean"] <= 1.0 for cell in first)
-    page = (out / "index.html").read_text()
+    page = (out / "index.html").read_text(encoding="utf-8")
     assert page.count("<img") == 1 + (name == "bags") + (CURVES[name] > 0)
     for image in re.findall(r'<img src="([^"]+)"', page):
         assert (out / image).read_bytes().startswith(b"\x89PNG")
@@ -83,19 +85,23 @@ def test_what_is_there_is_not_done_again(smoke, tmp_path):
     assert "3 of 4 runs are there, 1 missing; on" in result.stdout and result.exit_code == 0
     changed = [file.name for file, stamp in stamps.items() if file.stat().st_mtime_ns != stamp]
     assert changed == ["example-sont_att-1-0.json"]
-    assert json.loads((out / "report.json").read_text())["runs"] == 28  # all that is there, whatever was run
+    assert (
+        json.loads((out / "report.json").read_text(encoding="utf-8"))["runs"] == 28
+    )  # all that is there, whatever was run
 
 
 def test_report_alone_shows_what_is_there(smoke, tmp_path):
     shutil.copytree(smoke[0] / "bags", tmp_path / "bags")
     out = tmp_path / "bags"
-    before = json.loads((out / "report.json").read_text())
+    before = json.loads((out / "report.json").read_text(encoding="utf-8"))
     for name in ("report.json", "index.html", "results.png"):
         (out / name).unlink()
     result = call("bags", "--smoke", "--report", "--out", out)
     assert result.exit_code == 0 and "missing" not in result.stdout
-    after = json.loads((out / "report.json").read_text())
-    assert after["cells"] == before["cells"] and after["command"] == "moreauc reproduce bags --report --smoke"
+    after = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert (
+        after["cells"] == before["cells"] and after["command"] == f"moreauc reproduce bags --report --smoke --out {out}"
+    )
     (out / "runs" / "example-sont_att-0-1.json").unlink()
     result = call("bags", "--smoke", "--report", "--out", out)
     assert result.exit_code == 0
@@ -110,7 +116,7 @@ def test_a_run_of_another_plan_is_refused_before_anything_is_run(smoke, tmp_path
     line = refused("bags", "--report", "--out", tmp_path / "bags")  # the runs are not of the whole experiment
     assert "out must hold runs of bags, got none in" in line
     file = tmp_path / "bags" / "runs" / "example-sont_att-0-0.json"
-    record = json.loads(file.read_text())
+    record = json.loads(file.read_text(encoding="utf-8"))
     record["plan"]["training"]["epochs"] = 3
     file.write_text(json.dumps(record))
     (tmp_path / "bags" / "runs" / "example-auc_m_att-0-0.json").unlink()
@@ -155,12 +161,43 @@ def test_fewer_seeds_splits_and_data_sets(tmp_path):
 
 def test_smoke_goes_to_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = call("histology", "--smoke", "--method", "auc_m_att", "--seeds", 1)
-    place = Path(result.stdout.splitlines()[-1].removeprefix("Report: "))
-    assert place.exists() and place.parent.name.startswith("moreauc-histology-") and place.parent.parent == tmp_path
-    assert not (tmp_path / "reports").exists()
+    lines = result.stdout.splitlines()
+    place = Path(lines[-1].removeprefix("The files of this trial stay in "))
+    assert place.name.startswith("moreauc-histology-") and place.parent == tmp_path
+    assert lines[-2] == f"Report: {place / 'index.html'}" and lines[0].endswith(f"to {place / 'runs'}")
+    assert [file.name for file in tmp_path.iterdir()] == [place.name]
+    command = json.loads((place / "report.json").read_text(encoding="utf-8"))["command"]
+    assert command == f"moreauc reproduce histology --report --smoke --out {place}"
+    (place / "index.html").unlink()
+    result = call(*shlex.split(command)[2:])  # what the footer says works
+    assert result.exit_code == 0 and (place / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--report"], "out must be given for --report with --smoke: the folder of the trial, got none"),
+        (["--method", "sonx"], "methods must be among"),
+        (["--method", ""], "method must be at least one name, several with commas, got ''"),
+        (["--dataset", " , "], "dataset must be at least one name, several with commas, got ' , '"),
+    ],
+)
+def test_what_is_refused_leaves_no_folder_behind(words, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert message in refused("bags", "--smoke", *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_names_its_run(tmp_path, monkeypatch):
+    def broken(**options):
+        raise ValueError("load_fox: fox.mat must be there, got nothing")
+
+    monkeypatch.setattr(runs, "do_run", broken)
+    line = refused("bags", "--smoke", "--out", tmp_path, "--method", "midam_att", "--device", "cpu")
+    assert line == "error: load_fox: fox.mat must be there, got nothing (in runs/example-midam_att-0-0)"
 
 
 def whole_records(name, out):
@@ -177,12 +214,14 @@ def whole_records(name, out):
                 "split": 0,
                 "run": run,
                 "counts": {part: [4, 1] for part in ("train", "validation", "test")},
+                "batch": batch_of(plan.datasets[dataset]),
+                "options": dict(contestant.options),
                 "regions": plan.regions,
                 "chosen": [chosen] * len(plan.regions),
                 "settings": [{**setting, "merit": [0.5] * len(plan.regions)} for setting in contestant.settings],
                 "device": "CPU",
                 "seconds": 1.0,
-                "plan": runs.plan_of(plan),
+                "plan": plan_of(plan),
                 "where": {"date": "2026-01-01", "torch": "2.0", "machine": "x"},
             }
             (out / "runs" / f"{dataset}-{method}-0-{run}.json").write_text(json.dumps(record))
@@ -196,13 +235,20 @@ def test_report_of_all_that_have_runs(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     reports = [line for line in result.stdout.splitlines() if line.startswith("Report: ")]
     assert reports == [
-        "Report: docs/reports/experiments/molecules/index.html",
-        "Report: reports/experiments/bags/index.html",
+        f"Report: {Path('docs/reports/experiments/molecules/index.html')}",
+        f"Report: {Path('reports/experiments/bags/index.html')}",
     ]
     assert "0.250±0.000 (2)" in result.stdout
     assert "Not run: the data could not be downloaded where the others were run." in result.stdout  # molpcba
+    commands = [
+        json.loads(Path(place).read_text(encoding="utf-8"))["command"]
+        for place in ("docs/reports/experiments/molecules/report.json", "reports/experiments/bags/report.json")
+    ]
+    assert commands == ["moreauc reproduce molecules --report", "moreauc reproduce bags --report"]
     shutil.move("reports/experiments", "elsewhere")
-    assert "Report: elsewhere/bags/index.html" in call("--report", "--out", "elsewhere").stdout
+    page = Path("elsewhere") / "bags" / "index.html"
+    assert f"Report: {page}" in call("--report", "--out", "elsewhere").stdout
+    assert f"moreauc reproduce bags --report --out {page.parent}" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -213,14 +259,17 @@ def test_report_of_all_that_have_runs(tmp_path, monkeypatch):
         (["bags", "--dataset", "musk2,tiger"], "datasets must be among ['musk2', 'fox'], got 'tiger'"),
         (
             ["molecules", "--dataset", "molpcba"],
-            "datasets must be among ['moltox21', 'molmuv', 'molhiv'], got 'molpcba'",
+            "datasets must be available, got 'molpcba': Not run: the data could not be downloaded where the",
         ),
         (["bags", "--method", "sonx"], "methods must be among ['auc_m_att', 'midam_smx', 'midam_att'"),
         (["bags", "--seeds", "6"], "seeds must be at most the folds of bags, 5, got 6"),
         (["bags", "--device", "tpu"], "device must be one of auto, cpu"),
         (["histology", "--smoke", "--dataset", "colon"], "datasets must be among ['example'], got 'colon'"),
-        (["bags", "--report"], "out must hold runs of bags, got none in reports/experiments/bags/runs"),
-        (["--report"], "out must hold runs of an experiment, got none in reports/experiments/molecules/runs, "),
+        (["bags", "--report"], f"out must hold runs of bags, got none in {Path('reports/experiments/bags/runs')}"),
+        (
+            ["--report"],
+            f"out must hold runs of an experiment, got none in {Path('reports/experiments/molecules/runs')}, ",
+        ),
     ],
 )
 def test_one_line_for_what_is_refused(words, message, monkeypatch, tmp_path):

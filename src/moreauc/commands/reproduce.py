@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from moreauc.commands._console import console, progress_bar, say
+from moreauc.commands._console import command_line, console, progress_bar, say
 from moreauc.experiments.config import EXPERIMENTS, Experiment, load_experiment
 from moreauc.report import Report, Section
 
@@ -60,45 +62,69 @@ def reproduce(
     Runs are small files; those that are there are not done again, so that it can be stopped at any time and goes on
     where it was. The tables show all that is there, whatever was chosen to be run.
     """
+    datasets, methods = _names("dataset", dataset), _names("method", method)
     for known, folder in _folders(name, out, report_only, smoke):
         plan = load_experiment(known)
         if smoke:
             from moreauc.experiments.smoke import smoke_plan
 
             plan = smoke_plan(plan)
-        if not report_only:
-            _run(plan, folder, _names(dataset), _names(method), seeds, splits, jobs, device, data)
-        from moreauc.experiments.report import make_report
+        with _place(folder, known) as place:
+            if not report_only:
+                _run(plan, place, datasets, methods, seeds, splits, jobs, device, data)
+            named = place if folder is None or out is not None else None
+            _report(plan, place, command_line("reproduce", known, report=True, smoke=smoke, out=named))
+            if folder is None:
+                say(f"The files of this trial stay in {place}")
 
-        _show(make_report(plan, folder, smoke=smoke), folder)
+
+@contextmanager
+def _place(folder: Path | None, name: str) -> Iterator[Path]:
+    """Give the folder, or a new one for files that nobody keeps; it is gone again where nothing was put into it."""
+    if folder is not None:
+        yield folder
+        return
+    made = Path(tempfile.mkdtemp(prefix=f"moreauc-{name}-"))
+    try:
+        yield made
+    finally:
+        with suppress(OSError):  # it is not empty
+            made.rmdir()
 
 
-def _folders(name: str | None, out: Path | None, report_only: bool, smoke: bool) -> list[tuple[str, Path]]:
-    """Return the experiments to look at, and their folders."""
+def _folders(name: str | None, out: Path | None, report_only: bool, smoke: bool) -> list[tuple[str, Path | None]]:
+    """Return the experiments to look at, and their folders; None for a new one."""
+    if smoke and report_only and out is None:
+        raise ValueError("reproduce: out must be given for --report with --smoke: the folder of the trial, got none")
     if name is not None and name not in EXPERIMENTS:
         raise ValueError(f"reproduce: EXPERIMENT must be one of {', '.join(EXPERIMENTS)}, got {name!r}")
     if name is not None:
-        return [(name, _default(name, smoke) if out is None else out)]
+        return [(name, out if out is not None else None if smoke else _default(name))]
     if not report_only:
         raise ValueError(f"reproduce: EXPERIMENT must be one of {', '.join(EXPERIMENTS)}; only --report needs none")
-    places = [(known, _default(known, smoke=False) if out is None else out / known) for known in EXPERIMENTS]
-    found: list[tuple[str, Path]] = [(known, place) for known, place in places if any((place / "runs").glob("*.json"))]
+    places = [(known, _default(known) if out is None else out / known) for known in EXPERIMENTS]
+    found: list[tuple[str, Path | None]] = [
+        (known, place) for known, place in places if any((place / "runs").glob("*.json"))
+    ]
     if not found:
         looked = ", ".join(str(place / "runs") for _, place in places)
         raise ValueError(f"reproduce: out must hold runs of an experiment, got none in {looked}")
     return found
 
 
-def _default(name: str, smoke: bool) -> Path:
-    if smoke:
-        return Path(tempfile.mkdtemp(prefix=f"moreauc-{name}-"))
+def _default(name: str) -> Path:
     place = Path("reports/experiments") / name
     in_checkout = Path("docs") / place
     return in_checkout if in_checkout.is_dir() else place
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+def _names(option: str, text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    if not names:
+        raise ValueError(f"reproduce: {option} must be at least one name, several with commas, got {text!r}")
+    return names
 
 
 def _run(
@@ -152,6 +178,12 @@ def _device(name: str) -> str:
     if name not in able:
         raise ValueError(f"reproduce: device must be one of auto, {', '.join(able)} on this machine, got {name!r}")
     return name
+
+
+def _report(plan: Experiment, out: Path, command: str) -> None:
+    from moreauc.experiments.report import make_report
+
+    _show(make_report(plan, out, command=command), out)
 
 
 def _show(report: Report, out: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from moreauc.data import BagBatches, Bags
-from moreauc.data.graphs import GraphBatches, Graphs
+from moreauc.data.graphs import GRAPH_FIELDS, GraphBatches, Graphs
 from moreauc.experiments.config import DataSet, Experiment
 from moreauc.models import GIN, InstanceMLP, ResNet20
 from moreauc.pooling import Pooling, PoolingName, get_pooling
@@ -25,6 +28,7 @@ class Part(Protocol):
     """Rows that can be scored by many models at once."""
 
     labels: Tensor
+    checksum: str
 
     def scores(self, model: nn.Module) -> Tensor:
         """Return scores `(C, n)` of the copies of a model, on the CPU."""
@@ -43,7 +47,6 @@ class Parts:
         validation: rows to choose by.
         test: rows to report on.
         model: makes a model with fresh weights.
-        counts: rows and positives of the three parts.
     """
 
     labels: Tensor
@@ -56,8 +59,30 @@ class Parts:
     @property
     def counts(self) -> dict[str, list[int]]:
         """Rows and positives of each part."""
-        parts = {"train": self.training, "validation": self.validation, "test": self.test}
-        return {name: [len(part.labels), int(part.labels.sum())] for name, part in parts.items()}
+        return {name: [len(part.labels), int(part.labels.sum())] for name, part in self._named.items()}
+
+    @property
+    def data(self) -> dict[str, str]:
+        """A checksum of each part, inputs and labels as they are used."""
+        return {name: part.checksum for name, part in self._named.items()}
+
+    @property
+    def _named(self) -> dict[str, Part]:
+        return {"train": self.training, "validation": self.validation, "test": self.test}
+
+
+def checksum(tensors: Sequence[Tensor]) -> str:
+    """Return the CRC-32 of tensors, of their kinds and shapes and of what they hold, as eight digits.
+
+    Example:
+        >>> checksum([torch.tensor([1, 2])]), checksum([torch.tensor([2, 1])])
+        ('52f94ad7', 'ab7d8dbf')
+    """
+    found = 0
+    for tensor in tensors:
+        found = zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        found = zlib.crc32(tensor.cpu().contiguous().numpy().tobytes(), found)
+    return f"{found:08x}"
 
 
 class GraphPart:
@@ -65,6 +90,7 @@ class GraphPart:
 
     def __init__(self, graphs: Graphs, device: torch.device) -> None:
         self.labels = graphs.labels.cpu()
+        self.checksum = checksum([getattr(graphs, name) for name in GRAPH_FIELDS])
         self._batches = GraphBatches(graphs.to(device), batch_size=_CHUNK)
 
     def scores(self, model: nn.Module) -> Tensor:
@@ -78,8 +104,10 @@ class BagPart:
 
     def __init__(self, bags: Bags, pooling: Pooling, device: torch.device) -> None:
         self.labels, self._pooling = bags.labels, pooling
-        self._instances = torch.cat([bags.instances(bag) for bag in range(len(bags))]).to(device)
+        instances = torch.cat([bags.instances(bag) for bag in range(len(bags))])
         self._bag = torch.repeat_interleave(torch.as_tensor(bags.sizes))
+        self.checksum = checksum([instances, self._bag, self.labels])
+        self._instances = instances.to(device)
 
     def scores(self, model: nn.Module) -> Tensor:
         """Return scores `(C, n)`, on the CPU."""
@@ -117,7 +145,8 @@ def make_parts(
 
 
 def _molecules(dataset: DataSet, run: int, folder: Path | None, device: torch.device) -> Parts:
-    molecules = _load(dataset.source, folder)
+    with _quiet():
+        molecules = load_graphs(dataset.source, folder)
     train, validation, test = (
         molecules.graphs.subset(rows) for rows in (molecules.train, molecules.validation, molecules.test)
     )
@@ -143,7 +172,19 @@ def _balanced(labels: Tensor, dataset: DataSet, seed: int) -> PosNegSampler:
     return PosNegSampler(labels, num_positives=dataset.positives, num_negatives=dataset.negatives, seed=seed)
 
 
-def _load(name: str, folder: Path | None) -> Any:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave warnings about molecules unsaid for a while: every run would repeat them."""
+    log = logging.getLogger("moreauc.data")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def load_graphs(name: str, folder: Path | None) -> Any:
     """Return molecules: those of a folder of graphs made before, else those of the public table."""
     from moreauc.data.molecules import Molecules, example_molecules, load_molecules
 

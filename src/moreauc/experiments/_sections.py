@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import product
 
+from moreauc.experiments.choice import SMOOTHED
 from moreauc.experiments.config import DataSet, Experiment
 from moreauc.experiments.curves import Curve
 from moreauc.experiments.records import Record, Records
-from moreauc.experiments.runs import SMOOTHED
 from moreauc.experiments.tables import Cell, PairedTest, Table, smallest_p, title_of
 from moreauc.report import Section
 
 NONE = "–"  # noqa: RUF001
+START = "start (CE)"
 _PARTS = ("train", "validation", "test")
 
 
@@ -29,10 +30,12 @@ def show(mean: float | None, std: float | None = None) -> str:
     return f"{mean:.3f}" if std is None or math.isnan(std) else f"{mean:.3f}±{std:.3f}"
 
 
-def show_cell(cell: Cell) -> str:
-    """Format a cell; where it has not as many values as planned, their number follows in parentheses."""
+def show_cell(cell: Cell, number: int) -> str:
+    """Format a cell; where it has not this number of values, theirs follows in parentheses, as do runs without one."""
     text = show(cell.mean, cell.std)
-    return text if cell.complete else f"{text} ({len(cell.values)})"
+    notes = [str(len(cell.values))] if len(cell.values) != number or cell.failed else []
+    notes += [f"{cell.failed} no score"] if cell.failed else []
+    return f"{text} ({', '.join(notes)})" if notes else text
 
 
 def region_name(region: tuple[float, float]) -> str:
@@ -113,19 +116,25 @@ def results(table: Table, dataset: DataSet) -> Section:
     columns = ["method"]
     for region in plan.regions:
         columns += [region_name(region), *(["published"] if published else [])]
+    number, across = table.number(dataset.name), range(len(plan.regions))
+    lines = [
+        (title_of(entry), [table.cell(dataset.name, entry.name, column) for column in across])
+        for entry in table.methods
+    ]
+    starts = [table.starts.get((dataset.name, column)) for column in across]
+    first = [(START, [cell for cell in starts if cell is not None])] if None not in starts else []
     rows = []
-    for entry in table.methods:
-        cells = [table.cell(dataset.name, entry.name, column) for column in range(len(plan.regions))]
-        row = [title_of(entry)]
+    for title, cells in [*first, *lines]:
+        row = [title]
         for cell in cells:
-            row += [show_cell(cell), *([show(*(cell.published or (None, None)))] if published else [])]
-        rows.append([*row, "/".join(str(cell.wins) for cell in cells)])
+            row += [show_cell(cell, number), *([show(*(cell.published or (None, None)))] if published else [])]
+        rows.append([*row, NONE if title == START else "/".join(str(cell.wins) for cell in cells)])
     return Section(heading(table, dataset), _about(table, dataset), columns=[*columns, "wins"], rows=rows, labels=1)
 
 
 def _about(table: Table, dataset: DataSet) -> list[str]:
     plan, what = table.plan, units(table)
-    number = plan.runs if table.protocol == "runs" else dataset.splits
+    number, own = table.number(dataset.name), [cell for key, cell in table.cells.items() if key[0] == dataset.name]
     text = f"Test TPAUC, mean ± standard deviation over {number} {what}"
     if table.protocol == "splits":
         text += f", each the mean over its {plan.runs} folds"
@@ -135,8 +144,12 @@ def _about(table: Table, dataset: DataSet) -> list[str]:
     if any(entry.remedy for entry in table.methods):
         text += " † departs from the paper's protocol."
     remarks = [dataset.note] if dataset.note else []
-    if any(not cell.complete for key, cell in table.cells.items() if key[0] == dataset.name):
+    if any(not cell.complete for cell in own):
         remarks.append(f"Runs are missing: a number in parentheses says how many {what} a cell has, of {number}.")
+    elif any(len(cell.values) != number for cell in own):
+        remarks.append(f"A number in parentheses says how many {what} a cell has, where these are not {number}.")
+    if any(cell.failed for cell in own):
+        remarks.append("Runs with no score, in which every setting diverged, are counted and left out of the mean.")
     return [text, *remarks]
 
 
@@ -260,8 +273,11 @@ def diverged(plan: Experiment, records: Sequence[Record]) -> Section:
             if broken:
                 rows.append([dataset.title, title_of(entry), f"{len(broken)} of {len(tried)}", broken[0]["error"]])
     text = "From then on such a setting is trained no more; it may be chosen while its scores are still numbers."
+    lost = sum(any(entry["test"] is None for entry in record["chosen"]) for record in records)
+    if lost:
+        text += f" Runs that have no score, since no setting had one, or none that can be tested: {lost}."
     columns = ["data set", "method", "settings of all runs", "the first error"]
-    return Section("Settings that diverged", [text if rows else "None."], columns=columns, rows=rows, labels=4)
+    return Section("Settings that diverged", [text if rows or lost else "None."], columns=columns, rows=rows, labels=4)
 
 
 def where(plan: Experiment, records: Records) -> Section:
@@ -280,6 +296,8 @@ def where(plan: Experiment, records: Records) -> Section:
     text = ["Time is summed over runs; several at once on one device each count the time they share."]
     if records.left_out:
         text.append(f"Left out, since they are no part of the plan: {', '.join(records.left_out)}.")
+    if records.unsaid:
+        text.append(f"Runs that do not say with what batch and options they were made: {records.unsaid}.")
     columns = ["data set", "what", "device", "date", "torch", "files", "seconds"]
     return Section("What was run where", text, columns=columns, rows=rows, labels=5)
 

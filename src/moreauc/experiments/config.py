@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal, get_args
@@ -16,6 +17,7 @@ EXPERIMENTS: tuple[Kind, ...] = get_args(Kind)
 Setting = dict[str, Any]
 
 _OWNER = "load_experiment"
+_NAME = re.compile("[a-z][a-z0-9_]*")  # a part of the name of a file, between hyphens, on any system
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,8 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
     """Make a plan of the text of a TOML file.
 
     Raises:
-        ValueError: for a missing or unknown entry, or methods that try different numbers of settings.
+        ValueError: for a missing or unknown entry, a name that no file should have, or methods that try different
+            numbers of settings.
     """
     raw = tomllib.loads(text)
     try:
@@ -188,10 +191,23 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{_OWNER}: {name} must have the entries of an experiment, got {error}") from error
+    for key in (*plan.datasets, *plan.contestants):
+        if not _NAME.fullmatch(key):
+            raise ValueError(f"{_OWNER}: {name} must have names of lower case letters, digits and _, got {key!r}")
     numbers = {entry.name: len(entry.settings) for entry in plan.contestants.values()}
     if len(set(numbers.values())) > 1:
         raise ValueError(f"{_OWNER}: {name} must let all methods try as many settings, got {numbers}")
     return plan
+
+
+def batch_of(dataset: DataSet) -> dict[str, int]:
+    """Return what a training batch holds."""
+    return {"positives": dataset.positives, "negatives": dataset.negatives, "instances": dataset.instances}
+
+
+def plan_of(plan: Experiment) -> dict[str, Any]:
+    """Return what all runs of an experiment have in common, as it stands in each file."""
+    return {"training": asdict(plan.training)}
 
 
 def _dataset(name: str, raw: Mapping[str, Any]) -> DataSet:

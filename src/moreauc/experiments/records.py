@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moreauc.experiments.config import Experiment, Setting
-from moreauc.experiments.runs import batch_of, plan_of
+from moreauc.experiments.config import Experiment, Setting, batch_of, plan_of
 
 __all__ = ["Record", "Records", "read_records"]
 
 Record = dict[str, Any]
 
 _OWNER = "reproduce"
+_Kinds = Mapping[str, type | tuple[type, ...]]
+_OF_ALL: _Kinds = {"plan": dict, "where": dict, "device": str, "seconds": (int, float)}
+_OF_EACH: _Kinds = {"dataset": str, "method": str, "run": int}
+_OF_RUN: _Kinds = {**_OF_EACH, "split": int, "counts": dict, "regions": list, "chosen": list, "settings": list}
+_OF_CURVES: _Kinds = {**_OF_EACH, "curves": list}
+_COLUMNS = ("chosen", "chosen_smoothed", "start")  # have an entry for each region
 _OF_START = ("pretrain_epochs", "pretrain_lr", "weight_decay")  # what the weights to start from depend on
 
 
@@ -25,14 +31,16 @@ class Records:
     Attributes:
         runs: records of runs, in the order of the plan.
         curves: records of training curves.
-        starts: records of the weights that runs start from, by file.
+        starts: records of the weights that runs start from, by file, those that were made as the plan says.
         left_out: files of runs that are no part of the plan.
+        unsaid: how many runs do not say their batch and options, as the first ones did not.
     """
 
     runs: list[Record]
     curves: list[Record] = field(default_factory=list)
     starts: dict[str, Record] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    unsaid: int = 0
 
 
 def read_records(plan: Experiment, out: Path) -> Records:
@@ -49,7 +57,7 @@ def read_records(plan: Experiment, out: Path) -> Records:
     runs: list[Record] = []
     left_out: list[str] = []
     for file in _files(out / "runs"):
-        record = _read(file)
+        record = _read(file, _OF_RUN)
         if _belongs(plan, record):
             _check_run(plan, file, record)
             runs.append(record)
@@ -58,29 +66,60 @@ def read_records(plan: Experiment, out: Path) -> Records:
     runs.sort(key=lambda record: _place(plan, record))
     curves = []
     for file in _files(out / "ablation"):
-        record = _read(file)
+        record = _read(file, _OF_CURVES)
         if plan.ablation is not None and record["dataset"] in plan.ablation.datasets:
             _check_training(plan, file, record)
             _check(plan, file, "settings", list(plan.ablation.settings), [c["setting"] for c in record["curves"]])
             curves.append(record)
     starts = {}
     for file in _files(out / "starts"):
-        record = starts[file.stem] = _read(file)
-        _check_training(plan, file, record, _OF_START)
-    return Records(runs, curves, starts, tuple(left_out))
+        record = _read(file)
+        wanted, found = plan_of(plan)["training"], record["plan"]["training"]
+        if all(found.get(name) == wanted[name] for name in _OF_START):  # others are made again where they are needed
+            starts[file.stem] = record
+    return Records(runs, curves, starts, tuple(left_out), sum("batch" not in record for record in runs))
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-def _read(file: Path) -> Record:
+def _read(file: Path, entries: _Kinds | None = None) -> Record:
+    """Return a record with these entries and with what all records have."""
     try:
         record: Record = json.loads(file.read_text(encoding="utf-8"))
-        record["plan"]["training"]
-    except (ValueError, KeyError, TypeError) as error:
+        for name, kind in {**_OF_ALL, **(entries or {})}.items():
+            if not isinstance(record[name], kind):
+                raise TypeError(f"{name} {record[name]!r}")
+        _look_inside(record)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{_OWNER}: {_name(file)} must be the record of a run, got {error!r}; remove it") from error
     return record
+
+
+def _look_inside(record: Record) -> None:
+    """Touch what tables and figures read, so that a part that is missing is known by its file."""
+    record["plan"]["training"].get("epochs")
+    _ = [record["where"][name] for name in ("date", "torch")]
+    _ = [record["counts"][part][1] for part in ("train", "validation", "test") if "counts" in record]
+    _ = [
+        row["setting"] and (row["training"][-1], row["validation"][-1], row["test"][-1])
+        for row in _list(record, "curves")
+    ]
+    chosen = [*_list(record, "chosen"), *_list(record, "chosen_smoothed")]
+    _ = [entry[name] for entry in chosen for name in ("setting", "epoch", "validation", "test")]
+    _ = [entry[name] for entry in _list(record, "start") for name in ("validation", "test")]
+    columns: dict[str, int] = {name: len(_list(record, name)) for name in _COLUMNS if name in record}
+    columns |= {f"settings[{k}].merit": len(row["merit"]) for k, row in enumerate(_list(record, "settings"))}
+    number = len(record.get("regions", "1"))  # training curves are of one region
+    for name, found in columns.items():
+        if found != number:
+            raise ValueError(f"{name} for {found} of {number} regions")
+
+
+def _list(record: Record, name: str) -> list[Any]:
+    found: list[Any] = record.get(name, [])
+    return found
 
 
 def _name(file: Path) -> str:
@@ -106,20 +145,19 @@ def _check_run(plan: Experiment, file: Path, record: Record) -> None:
     contestant = plan.contestants[record["method"]]
     wanted: list[Setting] = list(contestant.settings)
     _check(plan, file, "settings", wanted, tried)
-    for name, value in (("batch", batch_of(plan.datasets[record["dataset"]])), ("options", dict(contestant.options))):
-        if name in record:  # the first runs did not say
-            _check(plan, file, name, value, record[name])
+    if "batch" in record or "options" in record:  # the first runs said neither
+        _check(plan, file, "batch", batch_of(plan.datasets[record["dataset"]]), record.get("batch"))
+        _check(plan, file, "options", dict(contestant.options), record.get("options"))
 
 
-def _check_training(plan: Experiment, file: Path, record: Record, names: tuple[str, ...] | None = None) -> None:
+def _check_training(plan: Experiment, file: Path, record: Record) -> None:
     wanted = json.loads(json.dumps(plan_of(plan)))["training"]
     found = record["plan"]["training"]
-    for name in wanted if names is None else names:
+    for name in wanted:
         _check(plan, file, name, wanted[name], found.get(name))
 
 
 def _check(plan: Experiment, file: Path, name: str, wanted: Any, found: Any) -> None:
     if wanted != found:
-        others = " and the .pt file beside it" if file.parent.name == "starts" else ""
-        remedy = f"remove it{others}, and run `moreauc reproduce {plan.name}` again"
+        remedy = f"remove it, and run `moreauc reproduce {plan.name}` again"
         raise ValueError(f"{_OWNER}: {_name(file)} must be made with {name} {wanted}, got {found}; {remedy}")

@@ -19,13 +19,13 @@ from moreauc.report import Report, Section
 __all__ = ["make_report"]
 
 
-def make_report(plan: Experiment, out: Path, *, smoke: bool = False) -> Report:
+def make_report(plan: Experiment, out: Path, *, command: str | None = None) -> Report:
     """Write `report.json`, the figures and the page from the runs in `out`.
 
     Args:
         plan: the experiment.
         out: folder that the runs were made in; the report goes there, too.
-        smoke: whether it is the tiny version, for the command in the footer.
+        command: what makes it again, for the footer; None for the command without options.
 
     Raises:
         ValueError: if there is no run, or one that was made with another plan.
@@ -39,7 +39,7 @@ def make_report(plan: Experiment, out: Path, *, smoke: bool = False) -> Report:
         )
     tables = _tables(plan, records)
     curves = make_curves(plan, records.curves)
-    command = f"moreauc reproduce {plan.name} --report" + (" --smoke" if smoke else "")
+    command = f"moreauc reproduce {plan.name} --report" if command is None else command
     report = Report(
         plan.title, command, _results(plan, records, tables, curves), _page(plan, records, tables, curves, out)
     )
@@ -97,6 +97,12 @@ def _results(plan: Experiment, records: Records, tables: list[Table], curves: li
             for (dataset, method, column), cell in table.cells.items()
             if cell.values or cell.published is not None
         ],
+        "starts": [
+            {"protocol": table.protocol, "dataset": dataset, "region": plan.regions[column], **_cell(cell)}
+            for table in tables
+            if table.choice == "chosen"  # the start is the same for either choice
+            for (dataset, column), cell in table.starts.items()
+        ],
         "tests": [entry for table in tables if table.choice == "chosen" for entry in _tests(table)],
         "curves": [
             {**asdict(curve), "training": curve.training[:, 0].tolist(), "spread": curve.training[:, 1].tolist()}
@@ -112,6 +118,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "std": cell.std,
         "number": len(cell.values),
         "planned": cell.planned,
+        "failed": cell.failed,
         "published": cell.published,
         "wins": cell.wins,
         "values": list(cell.values.values()),

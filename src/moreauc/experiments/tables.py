@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Literal
 
@@ -32,9 +32,9 @@ class Cell:
         values: test TPAUC by run; by test split, each the mean over its folds, in the table of splits.
         planned: how many values are planned.
         published: published mean and standard deviation.
-        merit: mean over runs of the best validation score, ties counted as lost.
+        merit: mean over runs of the best validation score, ties counted as lost; a run without one counts as 0.
         wins: values that no method of the paper exceeds, of those that all of these have.
-        of: how many these are.
+        failed: runs that are there but have no score: as a rule every setting diverged.
     """
 
     values: Mapping[int, float]
@@ -42,7 +42,7 @@ class Cell:
     published: Published | None = None
     merit: float = math.nan
     wins: int = 0
-    of: int = 0
+    failed: int = 0
 
     @property
     def mean(self) -> float | None:
@@ -56,8 +56,8 @@ class Cell:
 
     @property
     def complete(self) -> bool:
-        """Whether there are as many values as planned."""
-        return len(self.values) == self.planned
+        """Whether there are as many values as planned, or more."""
+        return len(self.values) >= self.planned
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class Table:
         choice: how validation chose the epoch: "chosen" by single epochs, "chosen_smoothed" by the mean of several.
         datasets: the data sets that take part.
         cells: by data set, method and region.
+        starts: by data set and region, of the weights that all methods start from, where they were scored.
     """
 
     plan: Experiment
@@ -94,6 +95,7 @@ class Table:
     choice: Choice
     datasets: tuple[DataSet, ...]
     cells: Mapping[tuple[str, str, int], Cell]
+    starts: Mapping[tuple[str, int], Cell] = field(default_factory=dict)
 
     def cell(self, dataset: str, method: str, column: int) -> Cell:
         """Return a cell; one without values where no run is there."""
@@ -113,6 +115,11 @@ class Table:
             return cell.merit if by_merit else cell.mean or 0.0
 
         return max(found, key=worth, default=None)
+
+    def number(self, dataset: str) -> int:
+        """Return how many values a cell of a data set should have: as planned, or more where all that have some do."""
+        cells = [cell for key, cell in self.cells.items() if key[0] == dataset]
+        return max(cells[0].planned, min((len(cell.values) for cell in cells if cell.values), default=0))
 
     def has_runs(self, dataset: str) -> bool:
         """Return whether a data set has a value in any cell."""
@@ -179,7 +186,9 @@ def make_table(
         }
         for name, cell in _with_wins(plan, row).items():
             cells[dataset.name, name, column] = cell
-    return Table(plan, protocol, choice, datasets, cells)
+    places = product(datasets, range(len(plan.regions)))
+    starts = {(entry.name, column): _start_cell(plan, entry, column, records, protocol) for entry, column in places}
+    return Table(plan, protocol, choice, datasets, cells, {key: cell for key, cell in starts.items() if cell.values})
 
 
 def _cell(
@@ -196,11 +205,30 @@ def _cell(
     published = (dataset.published or {}).get(method)
     merits = [_best_merit(record, column) for record in records]
     return Cell(
-        {run: score for (_, run), score in scores.items()} if protocol == "runs" else _by_split(scores, plan.runs),
+        _values(plan, scores, protocol),
         plan.runs if protocol == "runs" else dataset.splits,
+        failed=len(found) - len(scores),
         published=None if published is None else published[column],
         merit=float(np.mean(merits)) if merits else math.nan,
     )
+
+
+def _start_cell(plan: Experiment, dataset: DataSet, column: int, records: Sequence[Record], protocol: Protocol) -> Cell:
+    """Return the test scores of the weights to start from, which all methods of a run share."""
+    own = [record for record in records if record["dataset"] == dataset.name and "start" in record]
+    found = {(record["split"], record["run"]): record["start"][column]["test"] for record in own}
+    scores = {
+        (split, run): score
+        for (split, run), score in sorted(found.items())
+        if score is not None and (protocol == "splits" or split == 0)
+    }
+    return Cell(_values(plan, scores, protocol), plan.runs if protocol == "runs" else dataset.splits)
+
+
+def _values(plan: Experiment, scores: Mapping[tuple[int, int], float], protocol: Protocol) -> dict[int, float]:
+    if protocol == "splits":
+        return _by_split(scores, plan.runs)
+    return {run: score for (_, run), score in scores.items()}
 
 
 def _by_split(scores: Mapping[tuple[int, int], float], folds: int) -> dict[int, float]:
@@ -212,9 +240,9 @@ def _by_split(scores: Mapping[tuple[int, int], float], folds: int) -> dict[int, 
 
 
 def _best_merit(record: Record, column: int) -> float:
-    """Return the best validation score of a run; a setting that diverged at once has none."""
+    """Return the best validation score of a run; a setting that diverged at once has none, and a run of these 0."""
     found = [row["merit"][column] for row in record["settings"]]
-    return max((float(merit) for merit in found if merit is not None), default=math.nan)
+    return max((float(merit) for merit in found if merit is not None), default=0.0)
 
 
 def _with_wins(plan: Experiment, row: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -226,7 +254,7 @@ def _with_wins(plan: Experiment, row: Mapping[str, Cell]) -> dict[str, Cell]:
     for name, cell in row.items():
         units = [unit for unit in common if unit in cell.values]
         wins = sum(cell.values[unit] >= best[unit] - _EQUAL for unit in units)
-        counted[name] = replace(cell, wins=wins, of=len(units))
+        counted[name] = replace(cell, wins=wins)
     return counted
 
 
