@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import itertools
 import json
@@ -24,7 +25,8 @@ import torch
 from scipy.stats import wilcoxon
 
 import moreauc
-from moreauc.experiments import _one_run, _sections, _starts, figures
+from moreauc.data import histology, mil, molecules
+from moreauc.experiments import _closing_sections, _one_run, _sections, _starts, figures
 from moreauc.experiments._hardware import deterministic
 from moreauc.experiments._parts import checksum, make_parts
 from moreauc.experiments._sections import NONE
@@ -96,6 +98,15 @@ datasets = ["first"]
 region = [0.5, 0.5]
 grid = { gamma = [0.0, "theory"], lr = [0.1] }
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made_once():
+    """Data that the library makes are the same every time: once is enough."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((molecules, "example_molecules"), (mil, "digit_bags"), (histology, "example_histology")):
+            patch.setattr(module, name, functools.cache(getattr(module, name)))
+        yield
 
 
 def plan_for_tables():
@@ -347,8 +358,6 @@ def test_adam_is_there_too():
 
 
 def test_graphs_made_before_are_read_from_the_folder(tmp_path, monkeypatch):
-    from moreauc.data import molecules
-
     plan = load_experiment("molecules")
     made = molecules.example_molecules(num=60)
     made.save(tmp_path / "molhiv.npz")
@@ -370,8 +379,6 @@ def test_graphs_made_before_are_read_from_the_folder(tmp_path, monkeypatch):
 
 
 def test_bags_of_the_literature_are_loaded_by_name(tmp_path, monkeypatch):
-    from moreauc.data import mil
-
     plan = load_experiment("bags")
     bags = mil.digit_bags(num_bags=60, positive_rate=0.5).train
     asked = []
@@ -541,8 +548,6 @@ def test_a_damaged_start_is_made_again(content, tmp_path):
 
 
 def test_a_start_of_other_data_or_another_device_is_made_again(tmp_path, monkeypatch):
-    from moreauc.data import molecules
-
     plan = plan_with_start()
     before = start_of(tmp_path, plan)
     changed = molecules.example_molecules(seed=1)
@@ -650,8 +655,6 @@ def test_a_run_in_which_everything_diverges_is_written(tmp_path):
 
 
 def test_molecules_are_warned_of_once(tmp_path, monkeypatch, caplog):
-    from moreauc.data import molecules
-
     plan = plan_with_start()
     plan = replace(plan, datasets={"example": replace(plan.datasets["example"], source="molhiv")}, runs=2)
     made, log = molecules.example_molecules(), logging.getLogger("moreauc.data.molecules")
@@ -748,6 +751,22 @@ def test_an_error_leaves_what_others_have_done(jobs, tmp_path, cheap, monkeypatc
         work[name][1]["seconds"] = 0.0
     run_missing(tmp_path / "runs", work, plan={}, jobs=1)
     assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == [f"r{n}.json" for n in range(6)]
+
+
+def test_what_is_running_when_it_is_stopped_is_kept(tmp_path, cheap, monkeypatch):
+    monkeypatch.setattr(_run_files, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(1))
+    log, seen = str(tmp_path / "log"), []
+
+    def stop_once(done, of):
+        seen.append(done)
+        if done == 1:
+            raise KeyboardInterrupt
+
+    work = {f"r{n}": (cheap, {"log": log, "number": n, "seconds": 0.5 * (n == 1)}) for n in range(6)}
+    with pytest.raises(KeyboardInterrupt):
+        run_missing(tmp_path / "runs", work, plan={}, jobs=3, progress=stop_once)
+    # the first is done, the second was running, the third waited for the only thread
+    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == ["r0.json", "r1.json"] and seen == [1, 2]
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -1337,8 +1356,8 @@ def test_no_runs_no_report(tmp_path):
 
 def test_files_left_out_are_named():
     plan = plan_for_tables()
-    section = _sections.where(plan, Records(runs_of(plan, "first", "base", [0.1]), left_out=("old.json",)))
+    section = _closing_sections.where(plan, Records(runs_of(plan, "first", "base", [0.1]), left_out=("old.json",)))
     assert section.text[1] == "Left out, since they are no part of the plan: old.json."
     start = {"seconds": 3.0, "device": "GPU", "where": {"date": "2026-01-01", "torch": "2.0"}}
-    section = _sections.where(plan, Records([], starts={"first-0-0": start, "other-0-1": start}))
+    section = _closing_sections.where(plan, Records([], starts={"first-0-0": start, "other-0-1": start}))
     assert [row[:2] for row in section.rows] == [["First", "starts"], ["other", "starts"]]

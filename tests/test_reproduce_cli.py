@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -13,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from moreauc.cli import app
+from moreauc.data import histology, mil, molecules
 from moreauc.experiments import runs
 from moreauc.experiments.config import EXPERIMENTS, batch_of, load_experiment, plan_of
 
@@ -30,6 +32,15 @@ def refused(*words: object) -> str:
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
     return line
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made_once():
+    """Data that the library makes are the same every time: once is enough."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((molecules, "example_molecules"), (mil, "digit_bags"), (histology, "example_histology")):
+            patch.setattr(module, name, functools.cache(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +96,8 @@ def test_what_is_there_is_not_done_again(smoke, tmp_path):
     assert "3 of 4 runs are there, 1 missing; on" in result.stdout and result.exit_code == 0
     changed = [file.name for file, stamp in stamps.items() if file.stat().st_mtime_ns != stamp]
     assert changed == ["example-sont_att-1-0.json"]
-    assert (
-        json.loads((out / "report.json").read_text(encoding="utf-8"))["runs"] == 28
-    )  # all that is there, whatever was run
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert report["runs"] == 28  # all that is there, whatever was run
 
 
 def test_report_alone_shows_what_is_there(smoke, tmp_path):
@@ -99,9 +109,8 @@ def test_report_alone_shows_what_is_there(smoke, tmp_path):
     result = call("bags", "--smoke", "--report", "--out", out)
     assert result.exit_code == 0 and "missing" not in result.stdout
     after = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    assert (
-        after["cells"] == before["cells"] and after["command"] == f"moreauc reproduce bags --report --smoke --out {out}"
-    )
+    assert after["cells"] == before["cells"]
+    assert after["command"] == f"moreauc reproduce bags --report --smoke --out {out}"
     (out / "runs" / "example-sont_att-0-1.json").unlink()
     result = call("bags", "--smoke", "--report", "--out", out)
     assert result.exit_code == 0

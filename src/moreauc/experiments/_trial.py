@@ -198,6 +198,8 @@ def _optimizer(training: Training, model: nn.Module, lr: float) -> Optimizer:
 class _Alone(nn.Module):
     """One model in the form of :class:`SideBySide`, for networks that fill a GPU by themselves."""
 
+    copies = 1  # so that the one row of a batch is not taken for the one column of a model
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model

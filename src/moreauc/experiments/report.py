@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from moreauc.experiments import _sections
+from moreauc.experiments import _closing_sections, _sections
 from moreauc.experiments.config import Experiment
 from moreauc.experiments.curves import Curve, make_curves
 from moreauc.experiments.figures import draw_curves, draw_table, save_figure
@@ -74,8 +74,8 @@ def _page(plan: Experiment, records: Records, tables: list[Table], curves: list[
     if curves:
         save_figure(draw_curves(plan, curves), out / "gamma.png")
         sections.append(_sections.gamma(plan, curves, "gamma.png"))
-    sections += [_sections.counts(plan, records.runs), _sections.diverged(plan, records.runs)]
-    return [*sections, _sections.where(plan, records)]
+    sections += [_closing_sections.counts(plan, records.runs), _closing_sections.diverged(plan, records.runs)]
+    return [*sections, _closing_sections.where(plan, records)]
 
 
 def _results(plan: Experiment, records: Records, tables: list[Table], curves: list[Curve]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Claim:
     @classmethod
     def take(cls, file: Path) -> Claim | None:
         """Return the claim on a file; None where another process has it."""
-        handle = os.open(file, os.O_RDWR | os.O_CREAT)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(handle)
         except OSError as error:
