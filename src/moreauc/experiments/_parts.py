@@ -185,14 +185,11 @@ def _quiet() -> Iterator[None]:
 
 
 def load_graphs(name: str, folder: Path | None) -> Any:
-    """Return molecules: those of a folder of graphs made before, else those of the public table."""
-    from moreauc.data.molecules import Molecules, example_molecules, load_molecules
+    """Return molecules by name; "example" are made here."""
+    from moreauc.data.molecules import example_molecules, load_molecules
 
     if name == "example":
         return example_molecules()
-    made = None if folder is None else folder / f"{name}.npz"
-    if made is not None and made.is_file():
-        return Molecules.load(made)
     return load_molecules(name, folder)
 
 
