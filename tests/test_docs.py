@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from importlib import import_module
@@ -369,6 +370,41 @@ def test_the_tables_of_the_experiments_are_those_of_the_runs():
     for name, low, high in (("moltox21", 0.255, 0.295), ("molmuv", 0.635, 0.705)):
         assert all(low < value["test"][0] < high for (dataset, _), value in last.items() if dataset == name)
     assert all(curve["diverged"] == 0 for curve in report["curves"])
+
+
+def test_the_tables_of_the_bags_are_those_of_the_runs():
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert all(experiment_table("bags", name) in page for name in ("musk2", "fox"))
+    assert all(experiment_table("bags", name, "splits") in page for name in ("musk2", "fox"))
+    report, plan = read("docs/reports/experiments/bags/report.json"), load_experiment("bags")
+    literal = [cell for cell in report["cells"] if (cell["protocol"], cell["choice"]) == ("runs", "chosen")]
+    assert len(literal) == 2 * 3 * len(plan.contestants) and {cell["number"] for cell in literal} == {5}
+    assert min(test["p"] for test in report["tests"] if test["protocol"] == "runs" and test["p"] is not None) > 0.06
+    behind = []
+    for name, column in itertools.product(("musk2", "fox"), range(3)):
+        means = experiment_means("bags", name, column)
+        assert means["sont_att"] > plan.datasets[name].published["sont_att"][column][0]
+        assert means["sont_att"] > means["sont_att_after"]
+        best = max((method for method in means if not method.startswith("sont")), key=lambda method: means[method])
+        if means[best] >= means["sont_att"]:
+            behind.append((name, column, best))
+            assert means[best] - means["sont_att"] < 0.035
+    assert behind == [("musk2", 0, "midam_att"), ("musk2", 1, "midam_att")]
+    every = [cell for cell in report["cells"] if (cell["protocol"], cell["choice"]) == ("splits", "chosen")]
+    assert {cell["number"] for cell in every} == {4}
+    for name, region in itertools.product(("musk2", "fox"), plan.regions):
+        means = {c["method"]: c["mean"] for c in every if (c["dataset"], c["region"]) == (name, list(region))}
+        ours = means.pop("sont_att")
+        assert (
+            ours > max(means.values())
+            and ours > plan.datasets[name].published["sont_att"][plan.regions.index(region)][0]
+        )
+    splits = [test for test in report["tests"] if (test["protocol"], test["ours"]) == ("splits", "sont_att")]
+    assert all(test["better"] >= 2 for test in splits) and min(test["p"] for test in splits) == 0.125
+    curves = {(curve["dataset"], curve["label"]): curve for curve in report["curves"]}
+    assert curves["musk2", "gamma of the theory"]["diverged"] == 4
+    ends = {label: round(curve["last"]["training"][0], 2) for (name, label), curve in curves.items() if name == "fox"}
+    assert ends.pop("gamma of the theory") == 0.61 and set(ends.values()) == {0.65}
 
 
 def rows_ratio(name: str) -> float:
