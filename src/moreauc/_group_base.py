@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_real
-from moreauc._group_goals import Array, Classes, Floats, Numbers, check_options
+from moreauc._checks import check_count
+from moreauc._estimator_parts import check_choices, check_options, check_table, check_training, make_module
+from moreauc._group_goals import Array, Classes, Floats, Numbers
 from moreauc._group_rows import count_worst, group_batches, hold_out, name_groups, plain_batches
 from moreauc._tabular import TableEncoder
 from moreauc.data import TensorBatches
@@ -34,6 +34,7 @@ from moreauc.train import fit, predict_scores
 Module = nn.Module | Callable[[int, int], nn.Module]
 
 _CHUNK = 4096  # rows scored at once
+_TAKEN = ("name", "groups", "num_groups", "top_k", "loss", "group_sizes")  # what the estimator gives to a criterion
 _PLAIN = ("erm", "erm_reweighted", "cvar")  # methods that take rows as they come; groups of equal say are another goal
 
 
@@ -166,7 +167,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
                 trained, with a :class:`GroupsWarning`.
         """
         options = self._check_arguments()
-        X = self._check_table(X, reset=True)
+        X = check_table(self._owner, self, X, reset=True)
         classes, values = self._check_target(X, y)
         labels = np.zeros(len(values), dtype=np.int64) if groups is None else groups
         names, codes = name_groups(self._owner, labels, len(values))
@@ -267,9 +268,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         """Check what :func:`moreauc.train.fit` and the modules do not check themselves; return the loss's options."""
         owner = self._owner
         choices = {"method": GROUP_METHODS, "optimizer": ("adam", "sgd"), "sampler": ("auto", "groups", "plain")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{owner}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
+        check_choices(owner, self, choices)
         if self.sampler == "groups" and self.method == "erm_reweighted":
             raise ValueError(f"{owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice")
         if self.module is not None and not callable(self.module):
@@ -278,43 +277,17 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             )
         check_count(owner, "groups_per_batch", self.groups_per_batch)
         check_count(owner, "samples_per_group", self.samples_per_group)
-        check_real(owner, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
-        try:
-            torch.empty(0, device=self.device)
-        except (AssertionError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{owner}: device must be one that torch has here, got {self.device!r}") from error
-        return check_options(owner, self.criterion_options)
-
-    def _check_table(self, X: Any, *, reset: bool) -> Any:
-        """Return a DataFrame as it is and anything else as a float array without infinity."""
-        if not isinstance(X, pd.DataFrame):
-            kinds = [np.float64, np.float32]
-            return validate_data(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        if 0 in X.shape:
-            raise ValueError(f"{self._owner}: X must have at least one row and one column, got shape {X.shape}")
-        return X
-
-    def _vector(self, X: Any, y: ArrayLike) -> Array:
-        values: Array = column_or_1d(y, warn=True)
-        assert_all_finite(values, input_name="y", estimator_name=self._owner)
-        if pd.isna(values).any():
-            raise ValueError(f"{self._owner}: y must have no missing values, got {int(pd.isna(values).sum())}")
-        check_consistent_length(X, values)
-        return values
+        check_training(owner, self)
+        return check_options(owner, "criterion_options", self.criterion_options, taken=_TAKEN)
 
     def _make_module(self, inputs: Tensor, num_outputs: int, seed: int) -> nn.Module:
-        if self.module is None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                return MLP(inputs.shape[1], hidden=self.hidden, num_outputs=num_outputs)
-        made: Any = copy.deepcopy(self.module)
-        if not isinstance(self.module, nn.Module):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                made = self.module(inputs.shape[1], num_outputs)
-        if not isinstance(made, nn.Module):
-            raise ValueError(f"{self._owner}: module must make a torch module, got {type(made).__name__}")
+        module, num_inputs = self.module, inputs.shape[1]
+        if module is None:
+            return make_module(self._owner, lambda: MLP(num_inputs, hidden=self.hidden, num_outputs=num_outputs), seed)
+        if isinstance(module, nn.Module):
+            made = copy.deepcopy(module)
+        else:
+            made = make_module(self._owner, lambda: module(num_inputs, num_outputs), seed)
         scores = predict_scores(made.to(self.device), [(inputs[:1], torch.zeros(1))])[0]
         wanted = (1,) if num_outputs == 1 else (1, num_outputs)
         if tuple(scores.shape) != wanted:
@@ -332,7 +305,9 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Floats:
         check_is_fitted(self, "module_")
-        return self._raw_scores(torch.from_numpy(self.preprocessor_.transform(self._check_table(X, reset=False))))
+        return self._raw_scores(
+            torch.from_numpy(self.preprocessor_.transform(check_table(self._owner, self, X, reset=False)))
+        )
 
     def _raw_scores(self, inputs: Tensor) -> Floats:
         module = self.module_

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -110,13 +109,3 @@ class Numbers:
     def table_inputs(self, scores: Floats, values: Array) -> dict[str, Array]:
         """Return what a table of groups takes beside the losses."""
         return {}
-
-
-def check_options(owner: str, options: Any) -> dict[str, Any]:
-    """Return the keyword arguments of a criterion as a dictionary of their own."""
-    if options is not None and not isinstance(options, Mapping):
-        raise ValueError(f"{owner}: criterion_options must be a dictionary or None, got {options!r}")
-    for key in options or {}:
-        if not isinstance(key, str) or key in ("name", "groups", "num_groups", "top_k", "loss", "group_sizes"):
-            raise ValueError(f"{owner}: criterion_options must not hold {key!r}, which is given elsewhere or no name")
-    return dict(options or {})

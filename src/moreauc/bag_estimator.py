@@ -6,13 +6,13 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted
@@ -20,6 +20,15 @@ from torch import Tensor, nn
 
 from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
 from moreauc._checks import check_count, check_real
+from moreauc._estimator_parts import (
+    check_choices,
+    check_known,
+    check_label,
+    check_options,
+    check_training,
+    class_probabilities,
+    make_module,
+)
 from moreauc._hold_out import hold_out
 from moreauc._operating_point import choose_threshold, fit_platt
 from moreauc.data import BagBatches, Bags, WholeBags, bag_scores, instance_outputs
@@ -274,10 +283,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
 
     def predict_proba(self, bags: Any) -> NDArray[np.float64]:
         """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
-        scores, (slope, intercept) = self._scores(bags), self.platt_
-        odds = slope * (scores - self.threshold_) if self.probabilities == "threshold" else slope * scores + intercept
-        odds = self._direction() * odds
-        return expit(np.column_stack([-odds, odds]))  # type: ignore[no-any-return]
+        scores = self._scores(bags)
+        return class_probabilities(self, scores, self._direction())
 
     def score(self, bags: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the two-way partial AUC of the bags in the region; see :func:`moreauc.metrics.tpauc_score`.
@@ -289,9 +296,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """
         scores = self._scores(bags)
         values = _classes_of(bags, y, len(scores))
-        strange = values[~np.isin(values, self.classes_)]
-        if len(strange):
-            raise ValueError(f"{_OWNER}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}")
+        check_known(_OWNER, values, self.classes_)
         positive = values == self.positive_label_
         region = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
         return tpauc_score(positive, scores, sample_weight=sample_weight, **region)
@@ -322,17 +327,9 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
         check_region(_OWNER, self.min_tpr, self.max_fpr)
         choices = {"method": tuple(BAG_METHODS), "optimizer": ("adam", "sgd")}
-        for name, allowed in {**choices, "probabilities": ("threshold", "calibrated")}.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{_OWNER}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
-        options = self.criterion_options
-        if options is not None and not isinstance(options, Mapping):
-            raise ValueError(f"{_OWNER}: criterion_options must be a dictionary or None, got {options!r}")
-        for key in options or {}:
-            if not isinstance(key, str) or key in ("name", "labels", "min_tpr", "max_fpr", "pooling"):
-                raise ValueError(
-                    f"{_OWNER}: criterion_options must not hold {key!r}, which is given elsewhere or no name"
-                )
+        check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
+        taken = ("name", "labels", "min_tpr", "max_fpr", "pooling")
+        check_options(_OWNER, "criterion_options", self.criterion_options, taken=taken)
         if self.module is not None and not callable(self.module):
             raise ValueError(
                 f"{_OWNER}: module must be None, a module or a function that makes one, got {self.module!r}"
@@ -341,15 +338,9 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             check_count(_OWNER, name, getattr(self, name))
         if self.instances_per_bag is not None:
             check_count(_OWNER, "instances_per_bag", self.instances_per_bag)
-        check_real(_OWNER, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
-        if self.patience is not None:
-            check_count(_OWNER, "patience", self.patience)
         if self.fpr_budget is not None:
             check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
-        try:
-            torch.empty(0, device=self.device)
-        except (AssertionError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{_OWNER}: device must be one that torch has here, got {self.device!r}") from error
+        check_training(_OWNER, self)
 
     def _check_target(self, bags: Any, y: ArrayLike | None) -> tuple[Array, Any, Array]:
         """Return the classes, the one to find, and where it is."""
@@ -365,9 +356,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         if len(classes) != 2:
             found = f"one class, {classes.tolist()}" if len(classes) == 1 else f"{len(classes)} classes"
             raise ValueError(f"{_OWNER}: y must hold two classes, got {found}")
-        label = classes[1] if self.positive_label is None else self.positive_label
-        if label not in classes.tolist():
-            raise ValueError(f"{_OWNER}: positive_label must be one of {classes.tolist()}, got {label!r}")
+        label = check_label(_OWNER, classes, self.positive_label)
         return classes, label, values == label
 
     def _make_criterion(self, labels: Tensor) -> Any:
@@ -382,14 +371,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
                 f"{_OWNER}: module must be given for instances that are no vectors, got shape {form.shape}"
             )
         number = math.prod(form.shape)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            if self.module is None:
-                return InstanceMLP(number, attention=pooling.columns == 2)
-            made = self.module(number)
-        if not isinstance(made, nn.Module):
-            raise ValueError(f"{_OWNER}: module must make a torch module, got {type(made).__name__}")
-        return made
+        make = self.module or partial(InstanceMLP, attention=pooling.columns == 2)
+        return make_module(_OWNER, lambda: make(number), seed)
 
     def _make_sampler(self, labels: Tensor, seed: int) -> PosNegSampler:
         positives = int(labels.sum())

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, RandomSampler
 
 from moreauc._checks import check_count, check_real
+from moreauc._estimator_parts import (
+    check_choices,
+    check_known,
+    check_label,
+    check_options,
+    check_table,
+    check_targets,
+    check_training,
+    class_probabilities,
+    make_module,
+)
 from moreauc._hold_out import hold_out
 from moreauc._operating_point import choose_threshold, fit_platt
 from moreauc._tabular import TableEncoder
@@ -171,7 +181,7 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: classes, two of any kind, shape `(n,)`.
         """
         self._check_arguments()
-        X = self._check_table(X, reset=True)
+        X = check_table(_OWNER, self, X, reset=True)
         classes, positive_label, positive = self._check_target(X, y)
         random = check_random_state(self.random_state)
         train, held = hold_out(
@@ -226,10 +236,8 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
-        scores, (slope, intercept) = self._scores(X), self.platt_
-        odds = slope * (scores - self.threshold_) if self.probabilities == "threshold" else slope * scores + intercept
-        odds = self._direction() * odds
-        return expit(np.column_stack([-odds, odds])).astype(np.float32)  # type: ignore[no-any-return]
+        scores = self._scores(X)
+        return class_probabilities(self, scores, self._direction()).astype(np.float32)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the two-way partial AUC of the raw scores in the region; see :func:`moreauc.metrics.tpauc_score`.
@@ -241,9 +249,7 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         scores = self._scores(X)
         values = column_or_1d(y)
-        strange = values[~np.isin(values, self.classes_)]
-        if len(strange):
-            raise ValueError(f"{_OWNER}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}")
+        check_known(_OWNER, values, self.classes_)
         return tpauc_score(
             values == self.positive_label_,
             scores,
@@ -262,14 +268,8 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
         check_region(_OWNER, self.min_tpr, self.max_fpr)
         choices = {"loss": tuple(METHODS), "optimizer": ("adam", "sgd"), "sampler": ("auto", "balanced", "shuffled")}
-        for name, allowed in {**choices, "probabilities": ("threshold", "calibrated")}.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{_OWNER}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
-        if self.loss_options is not None and not isinstance(self.loss_options, Mapping):
-            raise ValueError(f"{_OWNER}: loss_options must be a dictionary or None, got {self.loss_options!r}")
-        for key in self.loss_options or {}:
-            if not isinstance(key, str) or key in ("name", "labels", "min_tpr", "max_fpr"):
-                raise ValueError(f"{_OWNER}: loss_options must not hold {key!r}, which is given elsewhere or no name")
+        check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
+        check_options(_OWNER, "loss_options", self.loss_options, taken=("name", "labels", "min_tpr", "max_fpr"))
         if self.module not in ("mlp", "linear") and not callable(self.module):
             raise ValueError(
                 f"{_OWNER}: module must be 'mlp', 'linear', a module or a function that makes one, got {self.module!r}"
@@ -278,33 +278,13 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_real(
             _OWNER, "positive_fraction", self.positive_fraction, low=0.0, high=1.0, low_open=True, high_open=True
         )
-        check_real(_OWNER, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
-        if self.patience is not None:
-            check_count(_OWNER, "patience", self.patience)
         if self.fpr_budget is not None:
             check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
-        try:
-            torch.empty(0, device=self.device)
-        except (AssertionError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{_OWNER}: device must be one that torch has here, got {self.device!r}") from error
-
-    def _check_table(self, X: Any, *, reset: bool) -> Any:
-        """Return a DataFrame as it is and anything else as a float array without infinity."""
-        if not isinstance(X, pd.DataFrame):
-            kinds = [np.float64, np.float32]
-            return validate_data(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        if 0 in X.shape:
-            raise ValueError(f"{_OWNER}: X must have at least one row and one column, got shape {X.shape}")
-        return X
+        check_training(_OWNER, self)
 
     def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array, Any, Array]:
         """Return the classes, the one to find, and where it is."""
-        values = column_or_1d(y, warn=True)
-        assert_all_finite(values, input_name="y", estimator_name=_OWNER)
-        if pd.isna(values).any():
-            raise ValueError(f"{_OWNER}: y must have no missing values, got {int(pd.isna(values).sum())}")
-        check_consistent_length(X, values)
+        values = check_targets(_OWNER, X, y)
         check_classification_targets(values)
         kind = type_of_target(values, input_name="y", raise_unknown=True)
         if kind != "binary":  # scikit-learn's wording
@@ -312,22 +292,15 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes = np.unique(values)
         if len(classes) < 2:
             raise ValueError(f"{_OWNER}: y must hold two classes, got one class, {classes[:1].tolist()}")
-        label = classes[1] if self.positive_label is None else self.positive_label
-        if label not in classes.tolist():
-            raise ValueError(f"{_OWNER}: positive_label must be one of {classes.tolist()}, got {label!r}")
+        label = check_label(_OWNER, classes, self.positive_label)
         return classes, label, values == label
 
     def _make_module(self, num_inputs: int, seed: int) -> nn.Module:
         if isinstance(self.module, nn.Module):
             return copy.deepcopy(self.module)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            if isinstance(self.module, str):
-                return MLP(num_inputs, hidden=self.hidden if self.module == "mlp" else (), dropout=self.dropout)
-            made = self.module(num_inputs)
-        if not isinstance(made, nn.Module):
-            raise ValueError(f"{_OWNER}: module must make a torch module, got {type(made).__name__}")
-        return made
+        hidden = self.hidden if self.module == "mlp" else ()
+        make = partial(MLP, hidden=hidden, dropout=self.dropout) if isinstance(self.module, str) else self.module
+        return make_module(_OWNER, lambda: make(num_inputs), seed)
 
     def _make_sampler(self, criterion: nn.Module, labels: Tensor, seed: int) -> Iterable[list[int]]:
         balanced = self.sampler == "balanced" or (
@@ -358,7 +331,7 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self)
-        X = self._check_table(X, reset=False)
+        X = check_table(_OWNER, self, X, reset=False)
         return self._raw_scores(torch.from_numpy(self.preprocessor_.transform(X)))
 
     def _raw_scores(self, inputs: Tensor) -> Array:

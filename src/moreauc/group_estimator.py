@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from moreauc._estimator_parts import check_targets
 from moreauc._group_base import GroupDROEstimator, GroupsWarning, Module
 from moreauc._group_goals import Array, Classes, Floats, Numbers, RegressionLoss
 from moreauc._group_rows import name_groups
@@ -63,7 +64,7 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         return worst_group_accuracy(self.classes_[values], predicted, codes)
 
     def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array | None, Array]:
-        values = self._vector(X, y)
+        values = check_targets(self._owner, X, y)
         check_classification_targets(values)
         classes, codes = np.unique(values, return_inverse=True)
         if len(classes) < 2:
@@ -71,7 +72,7 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         return classes, codes.astype(np.int64)
 
     def _known_target(self, X: Any, y: ArrayLike) -> Array:
-        values = self._vector(X, y)
+        values = check_targets(self._owner, X, y)
         strange = values[~np.isin(values, self.classes_)]
         if len(strange):
             known = self.classes_.tolist()
@@ -167,7 +168,7 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         return None, self._known_target(X, y)
 
     def _known_target(self, X: Any, y: ArrayLike) -> Array:
-        values = self._vector(X, y)
+        values = check_targets(self._owner, X, y)
         if values.dtype.kind not in "biuf":
             try:
                 values = values.astype(np.float64)

@@ -1,0 +1,113 @@
+"""What the estimators share: checks of arguments, tables and targets, modules that functions make, probabilities.
+
+The messages name their owner, as everywhere; the estimators keep what is their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+from sklearn.base import BaseEstimator
+from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.validation import check_consistent_length, validate_data
+from torch import nn
+
+from moreauc._checks import check_count, check_real
+
+Array = NDArray[Any]
+
+
+def check_choices(owner: str, estimator: Any, choices: Mapping[str, Collection[str]]) -> None:
+    """Check that arguments of an estimator are among what they may be."""
+    for name, allowed in choices.items():
+        if getattr(estimator, name) not in allowed:
+            raise ValueError(f"{owner}: {name} must be one of {list(allowed)}, got {getattr(estimator, name)!r}")
+
+
+def check_options(owner: str, name: str, options: Any, *, taken: Collection[str]) -> dict[str, Any]:
+    """Return keyword arguments of a loss as a dictionary of their own; `taken` are those that the estimator gives."""
+    if options is not None and not isinstance(options, Mapping):
+        raise ValueError(f"{owner}: {name} must be a dictionary or None, got {options!r}")
+    for key in options or {}:
+        if not isinstance(key, str) or key in taken:
+            raise ValueError(f"{owner}: {name} must not hold {key!r}, which is given elsewhere or no name")
+    return dict(options or {})
+
+
+def check_training(owner: str, estimator: Any) -> None:
+    """Check what is held out, the patience with it, and the device."""
+    check_real(owner, "validation_fraction", estimator.validation_fraction, low=0.0, high=1.0, high_open=True)
+    if estimator.patience is not None:
+        check_count(owner, "patience", estimator.patience)
+    try:
+        torch.empty(0, device=estimator.device)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{owner}: device must be one that torch has here, got {estimator.device!r}") from error
+
+
+def check_table(owner: str, estimator: BaseEstimator, X: Any, *, reset: bool) -> Any:
+    """Return a DataFrame as it is and anything else as a float array without infinity."""
+    if not isinstance(X, pd.DataFrame):
+        kinds = [np.float64, np.float32]
+        return validate_data(estimator, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    if 0 in X.shape:
+        raise ValueError(f"{owner}: X must have at least one row and one column, got shape {X.shape}")
+    return X
+
+
+def check_targets(owner: str, X: Any, y: ArrayLike) -> Array:
+    """Return one target for each row of a table, none of them missing."""
+    values: Array = column_or_1d(y, warn=True)
+    assert_all_finite(values, input_name="y", estimator_name=owner)
+    if pd.isna(values).any():
+        raise ValueError(f"{owner}: y must have no missing values, got {int(pd.isna(values).sum())}")
+    check_consistent_length(X, values)
+    return values
+
+
+def check_label(owner: str, classes: Array, label: Any) -> Any:
+    """Return the class to find: the label, which must be one of the classes, or the second of them for None."""
+    found = classes[1] if label is None else label
+    if found not in classes.tolist():
+        raise ValueError(f"{owner}: positive_label must be one of {classes.tolist()}, got {found!r}")
+    return found
+
+
+def check_known(owner: str, values: Array, classes: Array) -> None:
+    """Check that targets which come after `fit` are of its classes."""
+    strange = values[~np.isin(values, classes)]
+    if len(strange):
+        raise ValueError(f"{owner}: y must hold the classes {classes.tolist()}, got {strange[:1].tolist()}")
+
+
+def make_module(owner: str, make: Callable[[], Any], seed: int) -> nn.Module:
+    """Return the module that a function makes, its weights drawn by the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = make()
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"{owner}: module must make a torch module, got {type(made).__name__}")
+    return made
+
+
+def class_probabilities(estimator: Any, scores: Array, direction: int) -> Array:
+    """Return the probabilities of both classes, shape `(n, 2)`, by the fitted threshold or by Platt's estimate.
+
+    Args:
+        estimator: a fitted classifier with `threshold_`, `platt_` and `probabilities`.
+        scores: raw scores, shape `(n,)`.
+        direction: 1 where they rise with the chance of the second class, else -1.
+    """
+    slope, intercept = estimator.platt_
+    odds = slope * scores + intercept
+    if estimator.probabilities == "threshold":
+        odds = slope * (scores - estimator.threshold_)
+    probabilities: Array = expit(np.column_stack([-direction * odds, direction * odds]))
+    return probabilities
