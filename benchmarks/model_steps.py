@@ -45,6 +45,7 @@ class Sizes:
     positive_bags: int = 72
     bags_of_each_class: int = 4
     patches: int = 49
+    drawn: int = 24  # patches of a bag that a batch has
     resnet_width: int = 16
 
 
@@ -58,6 +59,7 @@ QUICK = Sizes(
     positive_bags=8,
     bags_of_each_class=2,
     patches=4,
+    drawn=2,
     resnet_width=2,
 )
 
@@ -126,7 +128,8 @@ def bag_loader(sizes: Sizes) -> BagBatches:
     labels = (torch.arange(sizes.bags) < sizes.positive_bags).long()
     bags = FlatBags(instances, torch.arange(sizes.bags + 1) * sizes.patches, labels)
     each = sizes.bags_of_each_class
-    return BagBatches(bags, PosNegSampler(labels, num_positives=each, num_negatives=each), instances_per_bag=None)
+    sampler = PosNegSampler(labels, num_positives=each, num_negatives=each)
+    return BagBatches(bags, sampler, instances_per_bag=sizes.drawn)
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:

@@ -15,7 +15,7 @@ from moreauc.experiments._parts import make_parts
 from moreauc.experiments._starts import made_with, start_weights
 from moreauc.experiments._trial import Curves, score_weights, train_settings
 from moreauc.experiments.choice import SMOOTHED, choose, rounded, summary
-from moreauc.experiments.config import Ablation, Contestant, DataSet, Experiment, batch_of
+from moreauc.experiments.config import Ablation, Contestant, DataSet, Experiment, batch_of, training_on
 from moreauc.optim.bag_presets import BAG_METHODS
 
 
@@ -99,8 +99,9 @@ def _train(
             made = made_with(plan, dataset, split=split, run=run, device=device)
             weights, _ = start_weights(plan, parts, made, start, device=device)
             scores = score_weights(plan, parts, weights, device=device)
+        own = replace(plan, training=training_on(plan, dataset, contestant))
         curves = train_settings(
-            plan, contestant, parts, seed=run, start=weights, device=device, look_at_training=look_at_training
+            own, contestant, parts, seed=run, start=weights, device=device, look_at_training=look_at_training
         )
     about = {
         "experiment": plan.name,
@@ -113,6 +114,8 @@ def _train(
         "options": dict(contestant.options),
         "device": device_name(device),
     }
+    if dataset.epochs:
+        about["epochs"] = dataset.epochs
     if scores:
         names, values = list(scores), zip(*scores.values(), strict=True)
         about["start"] = [dict(zip(names, map(rounded, pair), strict=True)) for pair in values]

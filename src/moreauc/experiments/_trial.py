@@ -26,7 +26,7 @@ from moreauc.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from moreauc.train import fit
 
 Weights = dict[str, Tensor]
-_NOT_OF_THE_LOSS = ("lr", "share", "sampler")
+_NOT_OF_THE_LOSS = ("lr", "momentum", "share", "sampler")
 Region = tuple[float, float]
 Numbers = NDArray[np.float64]
 
@@ -181,8 +181,8 @@ def _fresh(parts: Parts, seed: int) -> nn.Module:
 
 
 def _criterion(plan: Experiment, contestant: Contestant, setting: Setting, labels: Tensor) -> nn.Module:
-    options = {**contestant.options, **{key: value for key, value in setting.items() if key not in _NOT_OF_THE_LOSS}}
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    named = {key: value for key, value in {**contestant.options, **setting}.items() if key not in _NOT_OF_THE_LOSS}
+    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
     share = float(setting.get("share", 1.0))
     make = make_criterion if plan.name == "molecules" else make_bag_criterion
     return make(contestant.preset, labels, min_tpr=1.0 - share, max_fpr=share, **options)
@@ -233,16 +233,18 @@ class _Survivor(nn.Module):
 
 
 class _Recorder(Callback):
-    """Scores validation and test rows after each epoch."""
+    """Scores validation and test rows after each epoch; ends the training once all settings have diverged."""
 
     def __init__(self, plan: Experiment, parts: Parts, look_at_training: bool) -> None:
-        self._regions, self._parts = plan.regions, parts
+        self._regions, self._parts, self._epochs = plan.regions, parts, plan.training.epochs
         self._names = ["validation", "test", *(["training"] if look_at_training else [])]
         self._rows: dict[str, list[Numbers]] = {name: [] for name in ["merit", *self._names]}
 
     def on_epoch(self, state: TrainState) -> None:
         """Score the present weights of all copies."""
         state.model.eval()
+        survivors = _survivors(state)
+        state.stop = bool(survivors) and all(survivor.error is not None for survivor in survivors)
         for name in self._names:
             part: Part = getattr(self._parts, name)
             scores = part.scores(state.model)
@@ -250,11 +252,14 @@ class _Recorder(Callback):
             if name == "validation":
                 regions = [region_to_choose_by(part.labels, region) for region in self._regions]
                 merit = _scores(part.labels, scores, regions, ties_lost=True)
-                merit[[survivor.error is not None for survivor in _survivors(state)]] = -math.inf
+                merit[[survivor.error is not None for survivor in survivors]] = -math.inf
                 self._rows["merit"].append(merit)
 
     def curves(self, errors: list[str | None]) -> Curves:
-        """Return what was seen; a setting that diverged has no merit from then on."""
+        """Return what was seen; a setting that diverged has no merit from then on, and epochs not run have no score."""
+        for name, rows in self._rows.items():
+            nothing = np.full_like(rows[0], -math.inf if name == "merit" else math.nan)
+            rows.extend([nothing] * (self._epochs - len(rows)))
         stacked = {name: np.stack(rows, axis=1) for name, rows in self._rows.items()}
         return Curves(**stacked, errors=errors)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal, get_args
@@ -66,6 +66,7 @@ class DataSet:
         counts: rows and, where they are published, positives of the parts in the paper: "train", "validation" and
             "test", or "all" of them.
         width: features of the network (GIN, ResNet20); 0 for as many as in the paper.
+        epochs: passes over the training data; 0 for those of the experiment. Milestones move in proportion.
     """
 
     name: str
@@ -81,6 +82,7 @@ class DataSet:
     available: bool = True
     counts: Mapping[str, tuple[int, ...]] | None = None
     width: int = 0
+    epochs: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Contestant:
         name: key in files and on the command line.
         title: name in tables.
         preset: key of `METHODS` or `BAG_METHODS`.
-        options: options of the loss that are not tuned.
+        options: options of the loss that are not tuned; `momentum` goes to the optimizer instead of the experiment's.
         settings: what is tried; `lr` goes to the optimizer, `share` to the region that is trained on (a share of the
             positives and of the negatives), anything else to the loss.
         remedy: whether it departs from the paper's protocol, and is reported apart.
@@ -203,6 +205,16 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
 def batch_of(dataset: DataSet) -> dict[str, int]:
     """Return what a training batch holds."""
     return {"positives": dataset.positives, "negatives": dataset.negatives, "instances": dataset.instances}
+
+
+def training_on(plan: Experiment, dataset: DataSet, contestant: Contestant) -> Training:
+    """Return how a method is trained on a data set: as all are, but for what the two say otherwise."""
+    training = plan.training
+    training = replace(training, momentum=float(contestant.options.get("momentum", training.momentum)))
+    if not dataset.epochs:
+        return training
+    milestones = tuple(epoch * dataset.epochs // training.epochs for epoch in training.milestones)
+    return replace(training, epochs=dataset.epochs, milestones=milestones)
 
 
 def plan_of(plan: Experiment) -> dict[str, Any]:

@@ -140,6 +140,7 @@ def _place(plan: Experiment, record: Record) -> tuple[int, int, int, int]:
 
 def _check_run(plan: Experiment, file: Path, record: Record) -> None:
     _check_training(plan, file, record)
+    _check(plan, file, "epochs", plan.datasets[record["dataset"]].epochs or None, record.get("epochs"))
     _check(plan, file, "regions", [list(region) for region in plan.regions], record["regions"])
     tried = [{key: value for key, value in row.items() if key not in ("merit", "error")} for row in record["settings"]]
     contestant = plan.contestants[record["method"]]
