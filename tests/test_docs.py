@@ -275,6 +275,10 @@ def test_the_tables_of_groups_are_those_of_the_reports():
         if name != "erm"
     }
     assert (starts["sonx"], starts["exponentiated"]) == (9, 0)
+    first = read("docs/reports/groups/planted/first.json")["records"]
+    before = {name: [r["worst_accuracy"] for r in first if r["method"] == name] for name in planted}
+    found = (np.mean(before["sonx"]), np.mean(before["exponentiated"]), wilcoxon(*list(before.values())[:2]).pvalue)
+    assert [round(value, digits) for value, digits in zip(found, (3, 3, 2), strict=True)] == [0.764, 0.776, 0.14]
     for name, smallest in (("adult", 31), ("compas", 4)):
         report = read(f"docs/reports/groups/{name}/report.json")
         assert (report["seeds"], report["trials"], len(report["records"])) == (5, 8, 25)
@@ -345,6 +349,63 @@ def experiment_means(name: str, dataset: str, column: int, choice: str = "chosen
     }
 
 
+def model_table() -> str:
+    report, rows = read("benchmarks/reports/models_h200.json"), []
+    for network in ("GIN", "ResNet20"):
+        for row in report[network]["variants"]:
+            if not row["variant"].endswith("the CPU"):
+                numbers = [row[key]["median"] for key in ("milliseconds per step", "seconds per epoch", "times CE")]
+                rows.append([network, row["variant"], *(f"{n:.{d}f}" for n, d in zip(numbers, (1, 2, 2), strict=True))])
+    return markdown(["network", "loss", "ms per step", "s per epoch", "ratio to CE"], rows)
+
+
+def copies_table() -> str:
+    rows = []
+    for row in read("benchmarks/reports/models_h200.json")["side by side"]["copies"]:
+        times = [
+            row[key]["milliseconds for a step of all"]["median"] for key in ("side by side", "one after the other")
+        ]
+        ratio = row["one after the other / side by side"]["median"]
+        rows.append([str(row["copies"]), *(f"{time:.0f}" for time in times), f"{ratio:.2f}"])
+    return markdown(["copies of GIN", "ms for a step of all, side by side", "one after the other", "ratio"], rows)
+
+
+def processes_line() -> str:
+    rates = {
+        row["processes"]: row["steps of models per second, all"]["median"]
+        for row in read("benchmarks/reports/models_h200.json")["processes"]["processes"]
+    }
+    listed = ", ".join(f"{rate:,.0f} with {number}" for number, rate in rates.items())
+    return f"Processes with six copies each, under NVIDIA's MPS: steps of single models per second {listed}."
+
+
+def test_the_times_of_the_models_are_those_of_the_report():
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert model_table() in page and copies_table() in page and processes_line() in page
+
+
+def test_the_tables_of_the_tissue_are_those_of_the_runs():
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert experiment_table("histology", "colon") in page
+    report, plan = read("docs/reports/experiments/histology/report.json"), load_experiment("histology")
+    cells = [c for c in report["cells"] if (c["dataset"], c["choice"]) == ("colon", "chosen")]
+    assert len(cells) == 3 * len(plan.contestants) and {cell["number"] for cell in cells} == {5}
+    for column in range(3):
+        means, published = experiment_means("histology", "colon", column), plan.datasets["colon"].published
+        figures = {method: published[method][column][0] for method in published}
+        assert means["sont_att"] < figures["sont_att"] < means["sont_att_after"] < means["sota_s_att"]
+        assert means["auc_m_att"] > figures["auc_m_att"] and means["sota_s_att"] > figures["sota_s_att"]
+        assert abs(means["sont_att_after"] - means["auc_m_att"]) < 0.006
+    runs = [
+        json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted((ROOT / "docs" / "reports" / "experiments" / "histology" / "runs").glob("*.json"))
+    ]
+    died = [sum("error" in row for row in run["settings"]) for run in runs if run["method"] == "sont_att"]
+    assert sum(died[:5]) == 8 and sum(run["dataset"] == "lung" for run in runs) == 15
+    tests = [t for t in report["tests"] if (t["dataset"], t["ours"]) == ("colon", "sont_att_after")]
+    assert {t["better"] for t in tests if t["baseline"] == "sota_s_att"} == {1} and min(t["p"] for t in tests) > 0.06
+
+
 def test_the_tables_of_the_experiments_are_those_of_the_runs():
     page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
     assert all(experiment_table("molecules", name) in page for name in ("moltox21", "molmuv"))
@@ -360,6 +421,11 @@ def test_the_tables_of_the_experiments_are_those_of_the_runs():
             max(experiment_means("molecules", name, column).items(), key=lambda item: item[1])[0] for column in (0, 1)
         ]
         assert not any(method.startswith("sonx") for method in best)
+    plain = [experiment_means("molecules", "molmuv", column)["sonx_plain"] for column in (0, 1)]
+    assert [round(mean, 3) for mean in plain] == [0.848, 0.901]
+    starts = [entry["mean"] for entry in report["starts"] if entry["dataset"] == "moltox21"]
+    for column, start in enumerate(starts):
+        assert start > max(experiment_means("molecules", "moltox21", column).values())
     tox = experiment_means("molecules", "moltox21", 0)
     assert tox["sonx"] < plan.datasets["moltox21"].published["sonx"][0][0]
     last = {(c["dataset"], c["label"]): c["last"] for c in report["curves"]}

@@ -32,7 +32,7 @@ from moreauc.experiments._parts import checksum, make_parts
 from moreauc.experiments._sections import NONE
 from moreauc.experiments._trial import Curves, _criterion, _scores, _Survivor, region_to_choose_by, train_settings
 from moreauc.experiments.choice import choose, summary
-from moreauc.experiments.config import EXPERIMENTS, batch_of, load_experiment, parse_experiment, plan_of
+from moreauc.experiments.config import EXPERIMENTS, batch_of, load_experiment, parse_experiment, plan_of, training_on
 from moreauc.experiments.curves import make_curves
 from moreauc.experiments.figures import draw_curves, draw_table, save_figure
 from moreauc.experiments.records import Records, read_records
@@ -329,6 +329,69 @@ def test_a_setting_that_diverges_is_reported_and_leaves_the_others_alone():
     broken = {name: torch.full_like(value, math.nan) for name, value in parts.model().state_dict().items()}
     lost = train_settings(plan, contestant, parts, seed=0, start=broken, settings=settings[::2])
     assert np.isneginf(lost.merit).all() and all("finite" in error for error in lost.errors)
+
+
+def test_training_ends_where_all_settings_have_diverged():
+    plan = smoke_plan(load_experiment("bags"))
+    plan = replace(plan, training=replace(plan.training, epochs=5, side_by_side=2))
+    made = make_parts(plan, plan.datasets["example"], split=0, run=0, pooling="attention")
+    begun = []
+    parts = replace(made, train=lambda kind: Counted(made.train(kind), begun))
+    broken = {name: torch.full_like(value, math.nan) for name, value in made.model().state_dict().items()}
+    curves = train_settings(plan, plan.contestants["auc_m_att"], parts, seed=0, start=broken)
+    assert begun == [0] and curves.merit.shape == (2, 5, 3) and np.isneginf(curves.merit).all()
+    assert np.isnan(curves.validation).all() and np.isnan(curves.test).all()
+    train_settings(plan, plan.contestants["auc_m_att"], parts, seed=0)
+    assert begun == [0, 0, 1, 2, 3, 4]
+
+
+class Counted:
+    """A loader that notes the epochs that are begun."""
+
+    def __init__(self, loader, begun):
+        self.loader, self.begun = loader, begun
+
+    def set_epoch(self, epoch):
+        self.begun.append(epoch)
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def test_methods_and_data_sets_may_be_trained_otherwise():
+    plan = load_experiment("molecules")
+    plain, usual = plan.contestants["sonx_plain"], plan.contestants["sonx"]
+    few = replace(plan.datasets["moltox21"], epochs=9)
+    assert training_on(plan, plan.datasets["moltox21"], usual) == plan.training
+    assert training_on(plan, few, plain) == replace(plan.training, momentum=0.0, epochs=9, milestones=(3, 6))
+    assert "momentum" not in usual.options and plan.training.momentum == 0.9
+
+
+def test_a_record_says_what_is_particular(tmp_path):
+    plan = smoke_plan(load_experiment("bags"))
+    contestant = replace(plan.contestants["auc_m_att"], settings=({"lr": 0.3}, {"lr": 0.1}))
+    quick = replace(contestant, name="quick", options={**contestant.options, "momentum": 0.9})
+    dataset = replace(plan.datasets["example"], epochs=2, splits=1)
+    plan = replace(
+        plan,
+        runs=2,
+        datasets={"example": dataset},
+        contestants={"auc_m_att": contestant, "quick": quick},
+        ablation=None,
+    )
+    reproduce(plan, tmp_path, curves=True)
+    tests = []
+    for name in plan.contestants:
+        record = json.loads((tmp_path / "runs" / f"example-{name}-0-0.json").read_text(encoding="utf-8"))
+        assert record["epochs"] == 2 and record["options"].get("momentum") == (0.9 if name == "quick" else None)
+        tests.append(np.load(tmp_path / "curves" / f"example-{name}-0-0.npz")["test"])
+        assert tests[-1].shape[1] == 2
+    assert not np.array_equal(*tests)
+    assert len(read_records(plan, tmp_path).runs) == 4
+    other = replace(plan, datasets={"example": replace(dataset, epochs=0)})
+    with pytest.raises(ValueError, match=r"must be made with epochs None, got 2; remove it"):
+        read_records(other, tmp_path)
 
 
 def test_scores_that_are_not_finite_have_no_merit():
