@@ -1,4 +1,4 @@
-"""Steps that are given a closure, as Lightning's always are: the forward happens inside the step, after its pre-hooks."""
+"""Steps that are given a closure, as Lightning's are: the forward happens inside the step, after its pre-hooks."""
 
 from __future__ import annotations
 

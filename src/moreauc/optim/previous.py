@@ -27,7 +27,8 @@ class PreviousIterate:
     The weights are copied by a hook just before each step, so that no loop has to say when an iteration ends: micro
     batches between two steps all see the same :math:`w_{t-1}`, and a step that is skipped (a gradient scaler that met
     an infinity) shifts nothing. A forward inside the closure of a step belongs to that step: its first evaluation sees
-    :math:`w_{t-1}`, and what the optimizer evaluates after that sees :math:`w_t`. Before the first step :math:`w_{-1} = w_0`: a call then evaluates the present weights.
+    :math:`w_{t-1}`, and what the optimizer evaluates after that sees :math:`w_t`. Before the first step
+    :math:`w_{-1} = w_0`: a call then evaluates the present weights.
 
     A call runs without gradient, in the model's own mode, and leaves no trace:
 
