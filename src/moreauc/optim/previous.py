@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from moreauc.optim._closure import Arguments, after_first_evaluation
+from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer
 
 _REMEMBERED = 16  # forwards since the last step whose random state is kept
 
@@ -69,12 +69,8 @@ class PreviousIterate:
     def __init__(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         if not isinstance(model, nn.Module):
             raise ValueError(f"PreviousIterate: model must be an nn.Module, got {type(model).__name__}")
-        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-        for item in optimizers:
-            if not isinstance(item, Optimizer):
-                raise ValueError(
-                    f"PreviousIterate: optimizer must be a torch.optim optimizer, got {type(item).__name__}"
-                )
+        given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        optimizers = [check_optimizer("PreviousIterate", item) for item in given]
         owned = {id(p) for item in optimizers for group in item.param_groups for p in group["params"]}
         if not any(id(p) in owned for p in model.parameters()):
             raise ValueError("PreviousIterate: optimizer must hold parameters of model, got none of them")
@@ -104,6 +100,11 @@ class PreviousIterate:
         finally:
             self._inside = False
             torch.set_autocast_cache_enabled(cached)
+
+    @property
+    def unpaired(self) -> int:
+        """Calls since the last step whose forward is still to come, for loops that want to know that it came."""
+        return self._ahead
 
     def remove(self) -> None:
         """Take the hooks off the model and the optimizers."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from moreauc._checks import check_real
-from moreauc.optim._closure import Arguments, Closure, wrap_closure
+from moreauc.optim._steps import Arguments, Closure, check_optimizer, wrap_closure
 
 
 class ProximalPoint:
@@ -54,10 +54,7 @@ class ProximalPoint:
     """
 
     def __init__(self, optimizer: Optimizer, weight: float) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise ValueError(
-                f"ProximalPoint: optimizer must be a torch.optim optimizer, got {type(optimizer).__name__}"
-            )
+        optimizer = check_optimizer("ProximalPoint", optimizer)
         self.weight = weight
         self.optimizer = optimizer
         self._reference: dict[Tensor, Tensor] = {}

@@ -1,12 +1,26 @@
-"""Steps that are given a closure, as Lightning's are: the forward happens inside the step, after its pre-hooks."""
+"""Hooks around the steps of optimizers as they come: wrapped by other libraries, or called with a closure.
+
+Lightning's steps are given a closure: the forward happens inside the step, after its pre-hooks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from torch.optim import Optimizer
+
 Closure = Callable[[], Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def check_optimizer(owner: str, optimizer: Any) -> Optimizer:
+    """Return the optimizer that does the steps: Accelerate's wrappers are optimizers on which no hook can be put."""
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(f"{owner}: optimizer must be a torch.optim optimizer, got {type(optimizer).__name__}")
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "optimizer"):
+        return check_optimizer(owner, optimizer.optimizer)
+    return optimizer
 
 
 def wrap_closure(args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure]) -> Arguments | None:
