@@ -1,4 +1,4 @@
-"""Lightning with the real library: runs equal plain loops, and interrupted runs equal uninterrupted ones, bit for bit."""
+"""Lightning, the real one: runs equal plain loops, and interrupted runs equal uninterrupted ones, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch import nn
@@ -332,7 +332,7 @@ def test_modules_of_the_users_resume(kind, batch, tmp_path):
 @pytest.mark.parametrize(
     "options", [{"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}, {"gradient_clip_val": 0.05}]
 )
-@pytest.mark.parametrize("batch", [0, 2, 6, 8])
+@pytest.mark.parametrize("batch", [0, 2, 4, 6, 8])
 def test_resuming_with_accumulation_clipping_and_mixed_precision(options, batch, tmp_path):
     """Also in the middle of an accumulation, whose gradients Lightning does not keep."""
     expected = run(make(rows, proximal=0.1, restarts=[1]), tmp_path / "whole.ckpt", **options)
@@ -353,6 +353,45 @@ def test_the_reference_point_is_renewed_where_a_run_resumes_between_epochs(batch
     parts.callbacks += [Save(batch, tmp_path / "saved.ckpt"), Kill(batch + 1)]
     saved = interrupted(parts, tmp_path / "saved.ckpt")
     assert_same(resume(make(rows, **settings), saved, tmp_path / "resumed.ckpt"), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_steps": 13, "epochs": -1},
+        {"val_check_interval": 2},
+        {"limit_train_batches": 3},
+        {"reload_dataloaders_every_n_epochs": 1},
+        {"check_val_every_n_epoch": 2},
+    ],
+)
+@pytest.mark.parametrize("batch", [2, 4, 6])
+def test_resuming_under_other_settings_of_the_trainer(options, batch, tmp_path):
+    expected = run(make(rows), tmp_path / "whole.ckpt", **options)
+    parts = make(rows)
+    parts.callbacks += [Save(batch, tmp_path / "saved.ckpt"), Kill(batch + 1)]
+    saved = interrupted(parts, tmp_path / "saved.ckpt", **options)
+    assert_same(resume(make(rows), saved, tmp_path / "resumed.ckpt", **options), expected)
+
+
+class Data(LightningDataModule):
+    """Makes its loaders when it is asked."""
+
+    def train_dataloader(self):
+        return ResumableLoader(rows()[1])
+
+    def val_dataloader(self):
+        return rows()[2]
+
+
+def test_loaders_of_a_data_module(tmp_path):
+    expected = run(make(rows), tmp_path / "whole.ckpt")
+    cut, path = make(rows), tmp_path / "saved.ckpt"
+    with pytest.raises(Killed):
+        trainer_of([Save(6, path), Kill(7)]).fit(cut.module, datamodule=Data())
+    trainer, resumed = trainer_of([]), make(rows)
+    trainer.fit(resumed.module, datamodule=Data(), ckpt_path=path)
+    assert_same(everything(trainer, tmp_path / "end.ckpt"), expected)
 
 
 class SaveAtTheEnd(Checkpoint):
@@ -388,14 +427,15 @@ def test_a_run_ended_by_a_signal_resumes(batch, tmp_path):
     assert_same(resume(make(rows), tmp_path / "last.ckpt", tmp_path / "resumed.ckpt", **options), expected)
 
 
-@pytest.mark.parametrize("batch", [0, 3, 5])
-def test_a_batch_that_was_not_finished_is_done_again(batch, tmp_path):
-    expected = run(make(rows), tmp_path / "whole.ckpt")
+@pytest.mark.parametrize(("batch", "accumulate"), [(0, 1), (3, 1), (5, 1), (4, 3)])
+def test_a_batch_that_was_not_finished_is_done_again(batch, accumulate, tmp_path):
+    options = {"accumulate_grad_batches": accumulate}
+    expected = run(make(rows), tmp_path / "whole.ckpt", **options)
     parts = make(rows)
     parts.callbacks += [SaveAtTheEnd(tmp_path / "last.ckpt"), Kill(batch)]
-    interrupted(parts, None, checkpoints=True)
+    interrupted(parts, None, checkpoints=True, **options)
     assert parts.loader.step == batch % 5
-    assert_same(resume(make(rows), tmp_path / "last.ckpt", tmp_path / "resumed.ckpt"), expected)
+    assert_same(resume(make(rows), tmp_path / "last.ckpt", tmp_path / "resumed.ckpt", **options), expected)
 
 
 def test_a_finished_run_goes_on_for_more_epochs(tmp_path):
@@ -413,25 +453,25 @@ def test_random_states_of_python_and_numpy_are_kept(tmp_path):
             self.seen = []
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            self.seen.append((random.random(), random.gauss(), float(np.random.normal())))  # noqa: NPY002
+            self.seen.append((random.random(), random.gauss(), float(np.random.normal())))
 
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state()
     try:
         whole = make(rows)
-        random.seed(3), np.random.seed(3)  # noqa: NPY002
+        random.seed(3), np.random.seed(3)
         whole.callbacks.append(Noisy())
         run(whole, tmp_path / "whole.ckpt")
-        random.seed(3), np.random.seed(3)  # noqa: NPY002
+        random.seed(3), np.random.seed(3)
         parts = make(rows)
         parts.callbacks += [Noisy(), Save(6, tmp_path / "saved.ckpt"), Kill(8)]
         interrupted(parts, None)
-        random.seed(5), np.random.seed(5)  # noqa: NPY002
+        random.seed(5), np.random.seed(5)
         resumed = make(rows)
         resumed.callbacks.append(Noisy())
         resume(resumed, tmp_path / "saved.ckpt", tmp_path / "end.ckpt")
         assert resumed.callbacks[0].seen == whole.callbacks[0].seen[7:]
     finally:
-        random.setstate(states[0]), np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[0]), np.random.set_state(states[1])
 
 
 def test_the_score_is_that_of_all_validation_rows():
@@ -562,7 +602,7 @@ def fit_error(message, module, loader, callbacks=(), validation=None):
 def test_what_cannot_work_is_refused():
     parts = make(rows, "own")
     fit_error("callbacks of the Trainer must hold one to train Own, got none", parts.module, parts.loader)
-    with pytest.raises(ValueError, match="trainer.fit must be under way"):
+    with pytest.raises(ValueError, match=r"trainer\.fit must be under way"):
         StatefulCriterion(**NAMES).run(parts.module)
     with pytest.raises(ValueError, match="callbacks of the Trainer must hold one to train Own, got none"):
         criterion_loss(Own(rows()[0]), None)

@@ -86,8 +86,9 @@ class Run:
 
     def _pending_gradients(self) -> dict[str, Tensor]:
         """Return gradients that a step is still to use; with manual optimization nobody else can tell, so all."""
-        done = batches(self.trainer)
-        used = done.current.processed % self.trainer.accumulate_grad_batches == 0 or done.is_last_batch
+        progress = batches(self.trainer)
+        done, last = progress.current.processed, progress.is_last_batch
+        used = done % self.trainer.accumulate_grad_batches == 0 or (last and done == progress.current.ready)
         if self.module.automatic_optimization and used:
             return {}
         named = self.module.named_parameters()
