@@ -54,7 +54,7 @@ class ResumableLoader:
         ...         break
         >>> resumed.load_state_dict(loader.state_dict())
         >>> [index.tolist() for inputs, labels, index in resumed]
-        [[1, 0]]
+        [[1, 5]]
         >>> resumed.epoch, resumed.step
         (1, 0)
     """
