@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc._scoring import scores_of
+from moreauc.adapters._random_states import random_states, set_random_states
 from moreauc.adapters.lightning import (
     CriterionModule,
     ResumableLoader,
@@ -472,6 +473,45 @@ def test_random_states_of_python_and_numpy_are_kept(tmp_path):
         assert resumed.callbacks[0].seen == whole.callbacks[0].seen[7:]
     finally:
         random.setstate(states[0]), np.random.set_state(states[1])
+
+
+class FakeAccelerator:
+    """What torch tells of an accelerator with two devices."""
+
+    def __init__(self, used, count=2):
+        self.used, self.count, self.states = used, count, [torch.tensor([number]) for number in range(count)]
+
+    def is_initialized(self):
+        return self.used
+
+    def device_count(self):
+        return self.count
+
+    def get_rng_state(self, number):
+        return self.states[number]
+
+    def set_rng_state(self, state, number):
+        self.states[number] = state
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_random_states_of_devices_are_kept_where_they_are_used(used, monkeypatch):
+    def pretend(accelerator):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+        monkeypatch.setattr(torch, "get_device_module", lambda device: accelerator)
+        return accelerator
+
+    with monkeypatch.context():
+        first = pretend(FakeAccelerator(used))
+        first.states = [torch.tensor([7]), torch.tensor([8])]
+        saved = random_states()
+        assert [state.item() for state in saved["devices"]] == ([7, 8] if used else [])
+        other = pretend(FakeAccelerator(used, count=1))  # a machine with fewer of them
+        set_random_states(saved)
+        assert [state.item() for state in other.states] == ([7] if used else [0])
+        pretend(object())  # one that does not tell, as that of Macs
+        assert random_states()["devices"] == []
 
 
 def test_the_score_is_that_of_all_validation_rows():

@@ -8,23 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 
 def random_states() -> dict[str, Any]:
     """Return the states of Python's, NumPy's and torch's generators, those of an accelerator in use included."""
     version, words, gauss = random.getstate()
     name, key, *rest = np.random.get_state(legacy=True)
-    states: dict[str, Any] = {
+    module = _accelerator()
+    return {
         "python": [version, list(words), gauss],
         "numpy": [name, torch.from_numpy(np.asarray(key, dtype=np.int64)), *rest],
         "torch": torch.get_rng_state(),
-        "devices": [],
+        "devices": [] if module is None else [module.get_rng_state(number) for number in range(module.device_count())],
     }
-    if torch.accelerator.is_available():
-        module = torch.get_device_module(torch.accelerator.current_accelerator())
-        states["devices"] = list(module.get_rng_state_all())
-    return states
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:
@@ -34,8 +30,15 @@ def set_random_states(states: Mapping[str, Any]) -> None:
     name, key, *rest = states["numpy"]
     np.random.set_state((name, key.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(states["torch"].cpu())
-    devices: list[Tensor] = states["devices"]
-    if devices and torch.accelerator.is_available():
-        module = torch.get_device_module(torch.accelerator.current_accelerator())
-        for number, state in enumerate(devices[: module.device_count()]):
+    module = _accelerator()
+    if module is not None:
+        for number, state in enumerate(states["devices"][: module.device_count()]):
             module.set_rng_state(state.cpu(), number)
+
+
+def _accelerator() -> Any:
+    """Return the module of a CUDA or XPU device, None where there is none or nobody has used it yet."""
+    if not torch.accelerator.is_available():
+        return None
+    module = torch.get_device_module(torch.accelerator.current_accelerator())
+    return module if hasattr(module, "is_initialized") and module.is_initialized() else None
