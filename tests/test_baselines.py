@@ -494,6 +494,44 @@ def test_proximal_point_follows_casts_new_groups_and_averages_half_types_in_floa
     assert len(state["reference"]) == 3 and state["steps"].item() == 1
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_proximal_point_pulls_what_a_closure_leaves(by_name):
+    """Also where the closure adds to the gradients that are there, as with accumulation."""
+    plain, inside = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    optimizers = [torch.optim.SGD([weight], lr=0.1, momentum=0.5) for weight in (plain, inside)]
+    points = [ProximalPoint(optimizer, 0.5) for optimizer in optimizers]
+    for step in range(4):
+        plain.grad = plain.detach() * (step + 1) + 1.0
+        optimizers[0].step()
+        inside.grad = torch.ones(2)
+
+        def closure(weight=inside, step=step):
+            weight.grad += weight.detach() * (step + 1)
+            return torch.tensor(float(step))
+
+        loss = optimizers[1].step(**{"closure": closure}) if by_name else optimizers[1].step(closure)
+        assert loss.item() == step and torch.equal(inside.grad, plain.grad)
+    assert torch.equal(inside, plain)
+    assert all(torch.equal(*pair) for pair in zip(*(p.state_dict()["average"] for p in points), strict=True))
+
+
+def test_proximal_point_with_an_optimizer_that_evaluates_several_times():
+    """The minimum of (w - 3)^2 / 2 + (w - 1)^2 / 2 is 2; the gradient left is that of the loss."""
+    weight = nn.Parameter(torch.tensor([1.0]))
+    optimizer = torch.optim.LBFGS([weight], lr=0.5, max_iter=50)
+    ProximalPoint(optimizer, 1.0)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = 0.5 * (weight - 3.0).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert weight.item() == pytest.approx(2.0, abs=1e-4)
+    assert weight.grad.item() == pytest.approx(weight.item() - 3.0, abs=1e-4)
+
+
 def test_proximal_point_errors():
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -502,8 +540,6 @@ def test_proximal_point_errors():
     with pytest.raises(ValueError, match=r"ProximalPoint: weight must be a number in \[0, inf\), got -1"):
         ProximalPoint(optimizer, -1)
     proximal = ProximalPoint(optimizer, 0.1)
-    with pytest.raises(ValueError, match="ProximalPoint: step must be called without a closure"):
-        optimizer.step(lambda: 0.0)
     state = proximal.state_dict()
     with pytest.raises(ValueError, match=r"state\['reference'\] must hold 1 tensors, got 0"):
         proximal.load_state_dict({**state, "reference": []})

@@ -264,6 +264,36 @@ def test_closures_are_seen_from_before_the_step():
     assert torch.equal(previous(x), old) and not torch.allclose(model(x), old)
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_forward_inside_a_closure_sees_the_weights_before_the_last_step(by_name):
+    """As in Lightning, whose steps do all of it in a closure: the same as a loop without one, dropout included."""
+
+    def run(inside):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        previous, seen = PreviousIterate(model, optimizer), []
+
+        def closure():
+            x = torch.randn(6, 3)
+            now = model(x)
+            seen.append(now.detach() - previous(x))
+            optimizer.zero_grad()
+            now.square().mean().backward()
+
+        for _ in range(5):
+            if inside:
+                optimizer.step(**{"closure": closure}) if by_name else optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+        return torch.stack(seen), previous.state_dict()["weights"]
+
+    (expected, old), (found, weights) = run(inside=False), run(inside=True)
+    assert torch.equal(found, expected) and not found[0].any() and found[1:].any()
+    assert all(torch.equal(weights[name], old[name]) for name in old)
+
+
 def test_parameters_added_later():
     model = nn.Sequential(nn.Linear(3, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

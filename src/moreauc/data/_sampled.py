@@ -22,6 +22,7 @@ class SampledRows:
     labels: Tensor
     sampler: Iterable[Sequence[int]] | None
     batch_size: int
+    batch_sampler = None  # Lightning expects it of whatever has a sampler
 
     def _take_sampler(self, sampler: Iterable[Sequence[int]] | None, batch_size: int) -> None:
         owner = type(self).__name__

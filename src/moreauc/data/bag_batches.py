@@ -75,6 +75,8 @@ class BagBatches:
         tensor([11., 12., 30., 31.]) tensor([0, 0, 1, 1]) tensor([1, 0]) tensor([1, 3])
     """
 
+    batch_sampler = None  # Lightning expects it of whatever has a sampler
+
     def __init__(
         self, bags: Bags, sampler: Iterable[Sequence[int]], *, instances_per_bag: int | None, seed: int = 0
     ) -> None:

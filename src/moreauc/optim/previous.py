@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer
+
 _REMEMBERED = 16  # forwards since the last step whose random state is kept
 
 RandomState = dict[torch.device, Tensor]
@@ -24,7 +26,9 @@ class PreviousIterate:
 
     The weights are copied by a hook just before each step, so that no loop has to say when an iteration ends: micro
     batches between two steps all see the same :math:`w_{t-1}`, and a step that is skipped (a gradient scaler that met
-    an infinity) shifts nothing. Before the first step :math:`w_{-1} = w_0`: a call then evaluates the present weights.
+    an infinity) shifts nothing. A forward inside the closure of a step belongs to that step: its first evaluation sees
+    :math:`w_{t-1}`, and what the optimizer evaluates after that sees :math:`w_t`. Before the first step
+    :math:`w_{-1} = w_0`: a call then evaluates the present weights.
 
     A call runs without gradient, in the model's own mode, and leaves no trace:
 
@@ -65,12 +69,8 @@ class PreviousIterate:
     def __init__(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         if not isinstance(model, nn.Module):
             raise ValueError(f"PreviousIterate: model must be an nn.Module, got {type(model).__name__}")
-        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-        for item in optimizers:
-            if not isinstance(item, Optimizer):
-                raise ValueError(
-                    f"PreviousIterate: optimizer must be a torch.optim optimizer, got {type(item).__name__}"
-                )
+        given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        optimizers = [check_optimizer("PreviousIterate", item) for item in given]
         owned = {id(p) for item in optimizers for group in item.param_groups for p in group["params"]}
         if not any(id(p) in owned for p in model.parameters()):
             raise ValueError("PreviousIterate: optimizer must hold parameters of model, got none of them")
@@ -101,6 +101,11 @@ class PreviousIterate:
             self._inside = False
             torch.set_autocast_cache_enabled(cached)
 
+    @property
+    def unpaired(self) -> int:
+        """Calls since the last step whose forward is still to come, for loops that want to know that it came."""
+        return self._ahead
+
     def remove(self) -> None:
         """Take the hooks off the model and the optimizers."""
         for handle in chain(self._handles, self._step_handles):
@@ -130,13 +135,19 @@ class PreviousIterate:
         """Refuse to be pickled or copied: the hooks would be lost without a word."""
         raise TypeError("PreviousIterate cannot be copied or pickled; save its state_dict() and make a new one")
 
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        """Copy the weights now, or after the first evaluation of a closure, which is still to see the old ones."""
+        changed = after_first_evaluation(args, kwargs, lambda: self._copy_weights(optimizer))
+        if changed is None:
+            self._copy_weights(optimizer)
+        return changed
+
     @torch.no_grad()
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _copy_weights(self, optimizer: Optimizer) -> None:
         """Copy what this step may move. A parameter without a gradient stays, so that its live value is the old one."""
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         old, new = [], []
         for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
-            if parameter.grad is None and closure is None:
+            if parameter.grad is None:
                 self._snapshot.pop(parameter, None)
                 continue
             kept = self._snapshot.get(parameter)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from moreauc._checks import check_real
+from moreauc.optim._steps import Arguments, Closure, check_optimizer, wrap_closure
 
 
 class ProximalPoint:
@@ -22,10 +23,11 @@ class ProximalPoint:
 
     Just before a step :math:`\gamma (w - w_\text{ref})` joins the gradients; after it `parameter.grad` is again what
     the loss left there. The optimizer treats the sum as its gradient, momentum and preconditioning included.
-    Parameters without a gradient are not pulled. A step that is skipped counts for nothing.
+    Parameters without a gradient are not pulled. A step that is skipped counts for nothing. Where a step is given a
+    closure, the pull joins what each evaluation leaves.
 
     Args:
-        optimizer: any `torch.optim` optimizer whose gradients are there when `step` is called: no closure.
+        optimizer: any `torch.optim` optimizer.
         weight: :math:`\gamma`, at least 0. A plain attribute: a schedule may change it.
 
     Cost: two copies of the weights, and one of the gradients during a step.
@@ -52,10 +54,7 @@ class ProximalPoint:
     """
 
     def __init__(self, optimizer: Optimizer, weight: float) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise ValueError(
-                f"ProximalPoint: optimizer must be a torch.optim optimizer, got {type(optimizer).__name__}"
-            )
+        optimizer = check_optimizer("ProximalPoint", optimizer)
         self.weight = weight
         self.optimizer = optimizer
         self._reference: dict[Tensor, Tensor] = {}
@@ -133,10 +132,24 @@ class ProximalPoint:
             for kept in (self._reference, self._average):
                 kept[parameter] = kept[parameter].to(parameter.device, _wide(parameter))
 
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        def wrap(closure: Closure) -> Closure:
+            def evaluate() -> Any:
+                self._restore_gradients()  # a closure may add to what is there
+                result = closure()
+                self._pull()
+                return result
+
+            return evaluate
+
+        changed = wrap_closure(args, kwargs, wrap)
+        if changed is None:
+            self._pull()
+        return changed
+
     @torch.no_grad()
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
-            raise ValueError("ProximalPoint: step must be called without a closure, got one; it makes new gradients")
+    def _pull(self) -> None:
+        """Let the pull join the gradients."""
         self._adopt()
         for parameter in self._parameters():
             gradient = parameter.grad
@@ -145,11 +158,14 @@ class ProximalPoint:
                 pull = self.weight * (parameter - self._reference[parameter])
                 parameter.grad = (pull + gradient).to(gradient.dtype)
 
-    @torch.no_grad()
-    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _restore_gradients(self) -> None:
         for parameter, gradient in self._own_gradients:
             parameter.grad = gradient
         self._own_gradients.clear()
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._restore_gradients()
         self._steps += 1
         for parameter in self._parameters():
             self._average[parameter].lerp_(parameter.to(_wide(parameter)), 1.0 / self._steps)

@@ -1,0 +1,113 @@
+"""Two-way partial AUC with Accelerate: a run that can be stopped at any step and resumed, with nothing lost.
+
+    python examples/accelerate_tpauc.py --folder run
+    python examples/accelerate_tpauc.py --folder run --stop-after 13   # as if the machine had gone down
+    python examples/accelerate_tpauc.py --folder run --resume          # ends with the same weights as the first line
+
+`prepare` takes the model and the optimizer. What else has a state is registered for checkpointing: the loss with its
+tables, the previous weights and the loader with its place. The loader is not prepared: a prepared one counts epochs
+from 0 after each start and knows no place inside an epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from moreauc import PreviousIterate, TPAUCLoss
+from moreauc.adapters import ResumableLoader
+from moreauc.data import IndexedDataset, TensorBatches
+from moreauc.metrics import tpauc_score
+from moreauc.samplers import PosNegSampler
+from moreauc.train import predict_scores
+
+REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
+
+
+def make_data(rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels, one positive in ten."""
+    labels = (torch.arange(rows) % 10 == 0).long()
+    noise = torch.randn(rows, 8, generator=torch.Generator().manual_seed(seed))
+    return noise + 0.8 * labels.unsqueeze(1), labels
+
+
+def train(
+    folder: Path, *, epochs: int = 4, accumulate: int = 2, stop_after: int | None = None, resume: bool = False
+) -> dict[str, Any]:
+    """Train, saving after every epoch and before stopping; return all that a resumed run must have in common.
+
+    Args:
+        folder: where the state is saved.
+        epochs: epochs to train in all.
+        accumulate: batches whose gradients make a step.
+        stop_after: batches after which to save and stop, wherever that is in an epoch; None to go on to the end.
+        resume: whether to go on from the state in `folder`.
+    """
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    inputs, labels = make_data(400, seed=0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    criterion = TPAUCLoss(labels, **REGION, gamma=0.1).to(accelerator.device)
+    sampler = PosNegSampler(labels, num_positives=8, num_negatives=32, seed=0)
+    loader = ResumableLoader(DataLoader(IndexedDataset(TensorDataset(inputs, labels)), batch_sampler=sampler))
+
+    model, optimizer = accelerator.prepare(model, optimizer)
+    previous = PreviousIterate(model, optimizer)
+    accelerator.register_for_checkpointing(criterion, previous, loader)
+    if resume:
+        accelerator.load_state(str(folder))
+
+    batches = 0
+    while loader.epoch < epochs:
+        for batch in loader:
+            x, y, index = send_to_device(batch, accelerator.device)
+            with accelerator.accumulate(model):
+                scores = model(x).squeeze(1)
+                loss = criterion(scores, y, index, previous_scores=previous(x).squeeze(1))
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            batches += 1
+            if stop_after is not None and batches >= stop_after and accelerator.sync_gradients:
+                accelerator.save_state(str(folder))
+                return {"stopped at": loader.state_dict()}
+        accelerator.save_state(str(folder))
+
+    scores, truth = predict_scores(model, TensorBatches(*make_data(400, seed=1)))
+    return {
+        "weights": model.state_dict(),
+        "criterion": criterion.state_dict(),
+        "previous": previous.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "loader": loader.state_dict(),
+        "random": torch.get_rng_state(),
+        "score": tpauc_score(truth.numpy(), scores.numpy(), **REGION),
+    }
+
+
+def main() -> None:
+    """Read the command line and train."""
+    parser = argparse.ArgumentParser(description="Two-way partial AUC with Accelerate")
+    parser.add_argument("--folder", type=Path, required=True, help="where the state is saved")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--stop-after", type=int, default=None, help="save and stop after so many batches")
+    parser.add_argument("--resume", action="store_true", help="go on from the state in the folder")
+    options = parser.parse_args()
+    result = train(options.folder, epochs=options.epochs, stop_after=options.stop_after, resume=options.resume)
+    if "score" in result:
+        total = sum(float(value.sum()) for value in result["weights"].values())
+        print(f"two-way partial AUC of new data {result['score']:.4f}, sum of all weights {total:.9f}")
+    else:
+        print(f"stopped: {result['stopped at']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What belongs to one run of Lightning's `trainer.fit`, and whether it can be done at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from moreauc._extras import import_extra
+from moreauc.adapters._random_states import random_states, set_random_states
+from moreauc.adapters.loader import ResumableLoader
+from moreauc.optim import PreviousIterate, ProximalPoint
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+OWNER = "StatefulCriterion"
+
+
+class Run:
+    """What the callback holds from the start of training to its end."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        model: str,
+        criterion: str,
+        proximal: float,
+        restarts: list[int],
+    ) -> None:
+        self.trainer, self.module = trainer, module
+        self.model, self.criterion = module.get_submodule(model), module.get_submodule(criterion)
+        self.restarts = restarts
+        self.renewed = 0  # the epoch before which the reference point was last renewed
+        self.previous: PreviousIterate | None = None
+        self.point: ProximalPoint | None = None
+        if proximal > 0.0:
+            if len(trainer.optimizers) != 1:
+                number = len(trainer.optimizers)
+                raise ValueError(f"{OWNER}: proximal must be 0 unless there is one optimizer, got {number} optimizers")
+            self.point = ProximalPoint(trainer.optimizers[0], proximal)
+        self.follow()
+
+    def follow(self) -> PreviousIterate | None:
+        """Keep previous weights from now on, if the loss needs them."""
+        if self.previous is None and getattr(self.criterion, "needs_previous", False):
+            self.previous = PreviousIterate(self.model, self.trainer.optimizers)
+        return self.previous
+
+    def renew(self, epoch: int) -> None:
+        """Renew the reference point before some epochs, once; called at each batch.
+
+        Lightning does not tell the start of an epoch where it resumes after the last batch of the one before.
+        """
+        if self.point is not None and epoch in self.restarts and epoch > self.renewed:
+            self.point.restart()
+            self.renewed = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what Lightning does not keep itself."""
+        return {
+            "previous": None if self.previous is None else self.previous.state_dict(),
+            "proximal": None if self.point is None else self.point.state_dict(),
+            "renewed": self.renewed,
+            "gradients": self._pending_gradients(),
+            "random": random_states(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        for name, part in {"previous": self.previous, "proximal": self.point}.items():
+            if part is not None and state[name] is not None:
+                part.load_state_dict(state[name])
+        self.renewed = state["renewed"]
+        for name, gradient in state["gradients"].items():
+            parameter = self.module.get_parameter(name)
+            parameter.grad = gradient.to(parameter.device, parameter.dtype)
+        set_random_states(state["random"])
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for part in (self.previous, self.point):
+            if part is not None:
+                part.remove()
+
+    def _pending_gradients(self) -> dict[str, Tensor]:
+        """Return gradients that a step is still to use; with manual optimization nobody else can tell, so all."""
+        progress = batches(self.trainer)
+        done, last = progress.current.processed, progress.is_last_batch
+        used = done % self.trainer.accumulate_grad_batches == 0 or (last and done == progress.current.ready)
+        if self.module.automatic_optimization and used:
+            return {}
+        named = self.module.named_parameters()
+        return {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
+
+
+def batches(trainer: Trainer) -> Any:
+    """Return how many batches of the epoch are ready and processed, and whether it was the last one."""
+    return trainer.fit_loop.epoch_loop.batch_progress
+
+
+def submodule(module: nn.Module, argument: str, name: str) -> nn.Module:
+    """Return a submodule by its name."""
+    try:
+        return module.get_submodule(name)
+    except AttributeError as error:
+        kind = type(module).__name__
+        raise ValueError(f"{OWNER}: {argument} must name a submodule of {kind}, got {name!r}") from error
+
+
+def check_strategy(trainer: Trainer) -> None:
+    """Refuse what would lose or scatter the state of the run."""
+    strategies = import_extra("lightning.pytorch.strategies", "lightning")
+    kind = type(trainer.strategy).__name__
+    if not isinstance(trainer.strategy, strategies.SingleDeviceStrategy | strategies.DDPStrategy):
+        raise ValueError(
+            f"{OWNER}: strategy must leave the weights of the model whole and in place, as on one device, for "
+            f"PreviousIterate to follow them, got {kind}"
+        )
+    if trainer.world_size > 1:
+        raise ValueError(
+            f"{OWNER}: devices must be 1, got {trainer.world_size} processes: Lightning's checkpoints keep tables, "
+            "previous weights and random states of the first process only"
+        )
+
+
+def check_loader(loaders: Any) -> None:
+    """Refuse loaders whose epoch and place would be lost without a word."""
+    several = list(loaders.values()) if isinstance(loaders, dict) else loaders
+    for loader in several if isinstance(several, list | tuple) else [several]:
+        for name in ("batch_sampler", "sampler"):
+            sampler = getattr(loader, name, None)
+            if hasattr(sampler, "set_position") and not isinstance(loader, ResumableLoader):
+                raise ValueError(
+                    f"{OWNER}: train_dataloaders must be ResumableLoader(loader), got {type(loader).__name__} with "
+                    f"{type(sampler).__name__}, which Lightning tells neither the epoch nor where to go on"
+                )

@@ -1,0 +1,260 @@
+"""A loader with a place, and the example of Accelerate that stands on it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from moreauc import PreviousIterate
+from moreauc.adapters import ResumableLoader
+from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
+from moreauc.optim import ProximalPoint
+from moreauc.samplers import GroupSampler, PlainSampler, PosNegSampler
+from moreauc.train import fit
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+Y = (torch.arange(24) % 3 == 0).long()
+X = torch.arange(24.0).unsqueeze(1)
+BAGS = ListBags([X[i : i + 3] for i in range(21)], labels=Y[:21])
+
+
+def tensors():
+    return TensorBatches(X, Y, PosNegSampler(Y, num_positives=2, num_negatives=4))
+
+
+def by_loader(**options):
+    sampler = GroupSampler(Y, groups_per_batch=2, samples_per_group=3)
+    return DataLoader(IndexedDataset(TensorDataset(X, Y)), batch_sampler=sampler, **options)
+
+
+def bags():
+    return BagBatches(BAGS, PosNegSampler(BAGS.labels, num_positives=2, num_negatives=4), instances_per_bag=2)
+
+
+def bags_by_loader():
+    sampler = BagSampler(PosNegSampler(BAGS.labels, num_positives=2, num_negatives=4))
+    return DataLoader(SampledBags(BAGS, instances_per_bag=2), batch_sampler=sampler, collate_fn=collate_bags)
+
+
+LOADERS = [tensors, by_loader, bags, bags_by_loader]
+
+
+def as_lists(batches):
+    """Return inputs, labels and index of batches as plain numbers."""
+    return [
+        [part.tolist() for part in ((inputs if isinstance(inputs, tuple) else (inputs,)) + (labels, index))]
+        for inputs, labels, index in batches
+    ]
+
+
+def epochs_of(make, count):
+    loader, result = make(), []
+    for epoch in range(count):
+        (getattr(loader, "batch_sampler", None) or loader.sampler).set_epoch(epoch)
+        result.append(as_lists(loader))
+    return result
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_passes_are_the_epochs_of_the_sampler(make):
+    expected = epochs_of(make, 3)
+    loader = ResumableLoader(make())
+    assert [as_lists(loader) for _ in range(3)] == expected and expected[0] != expected[1]
+    assert (loader.epoch, loader.step, len(loader)) == (3, 0, len(expected[0]))
+    loader.set_epoch(1)
+    assert as_lists(loader) == expected[1]
+
+
+@pytest.mark.parametrize("make", LOADERS)
+@pytest.mark.parametrize("step", [0, 1, 3, 4])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_new_loader_goes_on_where_another_stopped(make, step, told):
+    expected = epochs_of(make, 3)
+    first = ResumableLoader(make())
+    list(first)
+    batches = iter(first)
+    for _ in range(step):
+        next(batches)
+    assert (first.epoch, first.step) == (1, step)
+    second = ResumableLoader(make())
+    second.load_state_dict(first.state_dict())
+    unused = iter(second)
+    if told:  # once, as Lightning tells the epoch it resumes
+        second.set_epoch(1)
+    rest = expected[1][step:] or expected[2]
+    assert as_lists(unused) == rest
+    assert as_lists(second) == (expected[2] if step < 4 else epochs_of(make, 4)[3])
+
+
+def test_the_epoch_can_be_told_after_the_iterator_was_made():
+    expected = epochs_of(tensors, 3)
+    loader = ResumableLoader(tensors())
+    batches = iter(loader)
+    loader.set_epoch(2)
+    assert as_lists(batches) == expected[2]
+
+
+def test_a_pass_left_in_the_middle_goes_on_unless_an_epoch_is_told():
+    expected = epochs_of(tensors, 2)
+    loader = ResumableLoader(tensors())
+    next(iter(loader))
+    assert as_lists(loader) == expected[0][1:]
+    next(iter(loader))
+    loader.set_epoch(1)
+    assert as_lists(loader) == expected[1]
+    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "step": 2})
+    loader.set_epoch(0)  # not the epoch of the state
+    assert as_lists(loader) == expected[0]
+    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "step": 2})
+    loader.set_epoch(1)
+    loader.set_epoch(1)  # the second time it is a new beginning
+    assert as_lists(loader) == expected[1]
+
+
+def test_it_begins_where_the_sampler_is_and_can_be_placed():
+    expected = epochs_of(tensors, 6)
+    inner = tensors()
+    inner.sampler.set_position(5, 2)
+    assert as_lists(ResumableLoader(inner)) == expected[5][2:]
+    loader = ResumableLoader(tensors())
+    loader.set_position(4, 3)
+    assert as_lists(loader) == expected[4][3:]
+    assert as_lists(ResumableLoader(ResumableLoader(tensors()))) == expected[0]
+    with pytest.raises(ValueError, match=r"PosNegSampler: step must lie in \[0, 4\], got 5"):
+        loader.set_position(0, 5)
+    assert (loader.epoch, loader.step) == (5, 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}])
+def test_the_global_random_state_does_not_move(options):
+    before = torch.get_rng_state()
+    list(ResumableLoader(by_loader(**options)))
+    assert torch.equal(torch.get_rng_state(), before)
+    list(by_loader(**options))
+    assert not torch.equal(torch.get_rng_state(), before)  # which is why
+
+
+class Bare:
+    """A sampler of somebody else's, with a place and no state."""
+
+    def __init__(self):
+        self.place = (0, 0)
+
+    def set_position(self, epoch, step):
+        self.place = (epoch, step)
+
+    def __iter__(self):
+        epoch, step = self.place
+        return iter([[epoch, number] for number in range(step, 3)])
+
+    def __len__(self):
+        return 3
+
+
+def test_samplers_of_others():
+    def make():
+        return ResumableLoader(TensorBatches(X, Y, Bare()))
+
+    loader = make()
+    list(loader)
+    batches = iter(loader)
+    next(batches)
+    assert loader.state_dict() == {"epoch": 1, "step": 1}
+    other = make()
+    other.load_state_dict(loader.state_dict())
+    assert [index.tolist() for _, _, index in other] == [[1, 1], [1, 2]]
+
+
+def test_the_training_loop_takes_it():
+    from moreauc import TPAUCLoss
+
+    def weights(loader):
+        torch.manual_seed(0)
+        model = nn.Linear(1, 1)
+        fit(model, TPAUCLoss(Y, min_tpr=0.2, max_fpr=0.8), loader, epochs=3)
+        return model.weight
+
+    assert torch.equal(weights(ResumableLoader(tensors())), weights(tensors()))
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="ResumableLoader: loader must be an iterable over batches, got int"):
+        ResumableLoader(3)
+    message = r"loader must have a sampler with set_position, as those of moreauc\.samplers, got "
+    sampler = BagSampler([[0, 1]])
+    data = SampledBags(BAGS, instances_per_bag=1)
+    for loader in (
+        [1, 2],
+        TensorBatches(X, Y),
+        DataLoader(TensorDataset(X), batch_size=2),
+        DataLoader(data, batch_sampler=sampler, collate_fn=collate_bags),
+    ):
+        with pytest.raises(ValueError, match=message + type(loader).__name__):
+            ResumableLoader(loader)
+    loader = ResumableLoader(TensorBatches(X, Y, PlainSampler(24, batch_size=5)))
+    other = ResumableLoader(TensorBatches(X, Y, PlainSampler(24, batch_size=6)))
+    with pytest.raises(ValueError, match="PlainSampler: state must have batch_size 6, as this sampler, got 5"):
+        other.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="ResumableLoader: epoch must be an integer"):
+        loader.set_epoch(-1)
+    assert repr(loader).endswith("epoch 0, step 0")
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("accelerate_tpauc")
+
+
+def assert_same(found, expected):
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("stop_after", [1, 12, 17])  # in an epoch of 12 batches, at its end, in the next
+def test_a_run_of_accelerate_resumed_equals_the_uninterrupted_one(example, stop_after, tmp_path):
+    expected = example.train(tmp_path / "whole", epochs=2)
+    place = example.train(tmp_path / "cut", epochs=2, stop_after=stop_after)["stopped at"]
+    assert 12 * place["epoch"] + place["step"] == stop_after + stop_after % 2  # two batches make a step
+    torch.manual_seed(99)
+    found = example.train(tmp_path / "cut", epochs=2, resume=True)
+    assert_same(found, expected)
+    assert expected["previous"]["weights"] and expected["loader"]["epoch"] == 2 and expected["score"] > 0.5
+
+
+def test_the_example_on_the_command_line(example, tmp_path, monkeypatch, capsys):
+    def line(*options):
+        monkeypatch.setattr(sys, "argv", ["accelerate_tpauc.py", "--folder", str(tmp_path), "--epochs", "1", *options])
+        example.main()
+        return capsys.readouterr().out
+
+    assert line("--stop-after", "3").startswith("stopped: {'epoch': 0, 'step': 4")
+    assert line("--resume").startswith("two-way partial AUC of new data 0.")
+
+
+def test_previous_weights_and_reference_point_follow_a_wrapped_optimizer():
+    from accelerate import Accelerator
+
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    raw = torch.optim.SGD(model.parameters(), lr=0.5)
+    wrapped = Accelerator(cpu=True).prepare_optimizer(raw)
+    previous, point = PreviousIterate(model, wrapped), ProximalPoint(wrapped, 1.0)
+    x, start = torch.ones(1, 2), model.weight.detach().clone()
+    before = model(x).detach()
+    model(x).sum().backward()
+    wrapped.step()
+    assert torch.equal(previous(x), before) and not torch.equal(model(x), before)
+    assert torch.equal(point.state_dict()["reference"][0], start) and point.optimizer is raw
