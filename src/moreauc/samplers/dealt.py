@@ -26,8 +26,8 @@ class DealtSampler(Sampler[list[int]]):
     Rows are dealt in turn by their place in the batch: parts differ in size by at most one row, and in positives by at
     most one for a :class:`~moreauc.samplers.PosNegSampler`. Or they go to their owners, so that a process needs only
     its own rows of the data. Then parts may be of any size, and empty at times; so may those dealt in turn where a
-    batch has fewer rows than there are processes. :class:`~moreauc.data.TensorBatches` takes empty parts, the loader
-    of torch does not.
+    batch has fewer rows than there are processes. :class:`~moreauc.data.TensorBatches` and
+    :class:`~moreauc.data.BagBatches` take empty parts, the loader of torch does not.
 
     Args:
         sampler: any sampler over batches of row numbers, the same in all processes: a `PosNegSampler`, a
