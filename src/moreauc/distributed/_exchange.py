@@ -91,8 +91,8 @@ class Exchange:
             ValueError: in every process, where one of them has a problem or the tensors do not go together.
         """
         every = self._announce(parts, problem)
-        if problem is not None:
-            raise problem
+        if any(line[0] != _FINE for line in every):
+            self._give_up(problem)
         self._compare(list(parts), every)
         given = {name: part for name, part in parts.items() if part is not None}
         if not given:
@@ -142,14 +142,19 @@ class Exchange:
 
     def _compare(self, names: Sequence[str], every: Sequence[Sequence[int]]) -> None:
         """Raise, in all processes alike, where the tensors do not go together."""
-        for rank, line in enumerate(every):
-            if line[0] != _FINE:
-                raise ValueError(f"{self.owner}: process {rank} refused its part of the batch; its own error says why")
         for name, numbers in _by_name(names, every):
             for rank, found in enumerate(numbers):
                 # all but the number of rows must be as in the first process
                 if [*found[:3], *found[4:]] != [*numbers[0][:3], *numbers[0][4:]]:
                     self._refuse(name, numbers[0], rank, found)
+
+    def _give_up(self, problem: Exception | None) -> NoReturn:
+        """Raise in all processes, here what is wrong here, else what is wrong elsewhere."""
+        texts = self.gather_objects(None if problem is None else str(problem))
+        if problem is not None:
+            raise problem
+        rank, text = next((rank, text) for rank, text in enumerate(texts) if text is not None)
+        raise ValueError(f"{self.owner}: process {rank} cannot go on: {text}")
 
     def _refuse(self, name: str, first: Sequence[int], rank: int, found: Sequence[int]) -> NoReturn:
         wanted, got = _text(first), _text(found)
