@@ -251,6 +251,15 @@ def test_all_processes_can_take_the_state_of_the_first(results):
     assert "1.table_u.values" in first["inside"] and not any("criterion" in key for key in first["inside"])
 
 
+def test_a_group_of_some_of_the_processes(results):
+    expected = results[2][0]["group"]
+    assert len(expected) == 10
+    for found in (results[3][0]["group"], results[3][2]["group"]):
+        for one, two in zip(expected, found, strict=True):
+            assert all(torch.equal(one[key], two[key]) for key in one)
+    assert results[3][1]["group"] == "DistributedCriterion: group must hold this process, number 1, got one without it"
+
+
 # in one process
 
 

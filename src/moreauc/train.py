@@ -17,7 +17,8 @@ from moreauc._judge import Judge, Score
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
-from moreauc.distributed import DistributedCriterion, exchange_of
+from moreauc.distributed import DistributedCriterion
+from moreauc.distributed._criterion import exchange_of
 from moreauc.history import History
 from moreauc.optim import PreviousIterate, ProximalPoint
 from moreauc.pooling import Pooling

@@ -8,8 +8,8 @@
 docs/distributed.md is the guide.
 """
 
-from moreauc.distributed._criterion import DistributedCriterion, exchange_of
+from moreauc.distributed._criterion import DistributedCriterion
 from moreauc.distributed._exchange import Exchange
 from moreauc.distributed._scores import gather_meter, gather_scores, predict_scores
 
-__all__ = ["DistributedCriterion", "Exchange", "exchange_of", "gather_meter", "gather_scores", "predict_scores"]
+__all__ = ["DistributedCriterion", "Exchange", "gather_meter", "gather_scores", "predict_scores"]
