@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc._scoring import on_device
 from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAMLoss, PooledLoss, SOTAsLoss
 from moreauc.data import BagBatches, ListBags, TensorBatches
 from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
@@ -85,8 +86,7 @@ CASES = [*tpauc_cases(), *bag_cases(), *group_cases(), *OTHERS]
 
 def cases_of(world: int) -> list[Case]:
     """All cases for two processes; for more those with a correction: many processes share few cores."""
-    few = [case for case in CASES if case.options.get("gamma", 0.0) not in (0.0, "theory") or case.deal == "rows"]
-    return CASES if world == 2 else few
+    return [case for case in CASES if world == 2 or case.options.get("gamma", 0.0) not in (0.0, "theory")]
 
 
 def make_criterion(case: Case) -> nn.Module:
@@ -129,14 +129,21 @@ def owners_of(case: Case, world: int) -> torch.Tensor | None:
 class Run:
     """One training run, alone or as one of several processes."""
 
-    def __init__(self, case: Case, place: tuple[int, int] | None, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        case: Case,
+        place: tuple[int, int] | None,
+        group: dist.ProcessGroup | None = None,
+        device: str = "cpu",
+    ) -> None:
         torch.manual_seed(7)
-        self.case, self.place = case, place
+        self.device = torch.device(device)
         over_bags = case.kind in ("bags", "pooled", "midam")
         columns = 2 if case.options.get("pooling") == "attention" or case.kind == "pooled" else 1
         self.bare: nn.Module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, columns)).double()
+        self.bare.to(device)
         self.optimizer = torch.optim.SGD(self.bare.parameters(), lr=0.05, momentum=0.5)
-        self.criterion = make_criterion(case)
+        self.criterion = make_criterion(case).to(device)
         self.model = self.bare
         if case.kind in ("groups", "members"):
             self.sampler = GroupSampler(GROUPS, groups_per_batch=3, samples_per_group=2, seed=8)
@@ -162,20 +169,21 @@ class Run:
             epoch, start = divmod(self.step, len(self.sampler))
             self.batches.set_position(epoch, start)
             for batch in self.batches:
+                batch = on_device(batch, self.device)
                 loss = train_step(self.model, self.criterion, self.optimizer, batch, self.previous)
                 self.positives.append(int(batch[1].sum()))
                 self.sizes.append(len(batch[1]))
-                seen.append({"loss": loss.clone(), **self.weights(), **self.tables()})
+                seen.append({"loss": loss.cpu().clone(), **self.weights(), **self.tables()})
                 self.step += 1
                 if self.step == until:
                     break
         return seen
 
     def weights(self) -> dict:
-        return {f"weight {name}": value.detach().clone() for name, value in self.bare.named_parameters()}
+        return {f"weight {name}": value.detach().cpu().clone() for name, value in self.bare.named_parameters()}
 
     def tables(self) -> dict:
-        return {name: value.clone() for name, value in self.criterion.state_dict().items()}
+        return {name: value.cpu().clone() for name, value in self.criterion.state_dict().items()}
 
     def state_dict(self) -> dict:
         return {
@@ -208,8 +216,8 @@ def run_linear(place: tuple[int, int] | None) -> list[dict]:
     return run.go()
 
 
-def run_case(case: Case, place: tuple[int, int] | None) -> dict:
-    run = Run(case, place)
+def run_case(case: Case, place: tuple[int, int] | None, device: str = "cpu") -> dict:
+    run = Run(case, place, device=device)
     steps = run.go()
     return {"steps": steps, "positives": run.positives, "sizes": run.sizes}
 
@@ -281,6 +289,7 @@ def wrong_batches(rank: int, world: int) -> dict[str, tuple[str, bool]]:
         "strange": batch(scores="abc"),
         "complex": batch(scores=X[index, 0].to(torch.complex128)),
         "nothing": batch() if rank != 1 else {},
+        "empty": {name: value[:0] for name, value in batch().items()},
         "unknown": batch(weights=torch.zeros(2)),
     }
     found = {}
@@ -468,4 +477,12 @@ def work(rank: int, world: int, folder: str) -> None:
     dist.barrier()
     found["resumed"] = {source: resume_half(path, source, place) for source in {1, 2, world}}
     torch.save(found, path / f"{world}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def work_on_gpu(rank: int, world: int, folder: str) -> None:
+    """Do some of it with all processes on one GPU."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/init-gpu", rank=rank, world_size=world)
+    found = {case.name: run_case(case, (rank, world), "cuda") for case in RESUMED}
+    torch.save(found, Path(folder) / f"gpu-{rank}.pt")
     dist.destroy_process_group()

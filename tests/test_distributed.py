@@ -17,6 +17,7 @@ import torch.multiprocessing
 
 from moreauc import TCCOLoss, TPAUCLoss
 from moreauc.distributed import DistributedCriterion, predict_scores
+from moreauc.distributed._criterion import _repeatable
 from moreauc.metrics import tpauc_score
 from moreauc.samplers import PosNegSampler
 from moreauc.side_by_side import SideBySideLoss
@@ -147,6 +148,7 @@ def assert_same(found: dict, expected: dict) -> None:
         ("complex", "scores must hold real numbers of a common type, got torch.complex128"),
         ("unknown", "arguments must be scores, labels, index, previous_scores, got 0 and .*weights"),
         ("nothing", "scores must be given, got None"),
+        ("empty", r"TPAUCLoss: scores must have shape \(B,\), got \(0,\)"),
         ("bag too high", r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got 8"),
         ("bag below 0", r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got -1"),
     ],
@@ -260,6 +262,24 @@ def test_a_group_of_some_of_the_processes(results):
     assert results[3][1]["group"] == "DistributedCriterion: group must hold this process, number 1, got one without it"
 
 
+@pytest.fixture(scope="module")
+def on_gpu(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu")
+    torch.multiprocessing.spawn(runs.work_on_gpu, (2, str(folder)), nprocs=2)
+    return [torch.load(folder / f"gpu-{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+if torch.cuda.is_available():
+
+    @pytest.mark.parametrize("case", runs.RESUMED, ids=lambda case: case.name)
+    def test_processes_that_share_a_gpu(on_gpu, case):
+        expected = runs.run_case(case, runs.ALONE, "cuda")["steps"]
+        for one, *several in zip(expected, *(found[case.name]["steps"] for found in on_gpu), strict=True):
+            for found in several:
+                assert_same(found, one)
+                assert all(torch.equal(found[key], several[0][key]) for key in found)
+
+
 # in one process
 
 
@@ -318,6 +338,14 @@ def test_attributes_are_those_of_the_loss_inside():
 def test_losses_that_cannot_be_split(criterion, message):
     with pytest.raises(ValueError, match=f"DistributedCriterion: {message}"):
         DistributedCriterion(criterion())
+
+
+def test_deterministic_operations_are_asked_for_and_given_up_again():
+    with _repeatable(torch.device("meta")):
+        assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    with _repeatable(torch.device("cpu")):
+        assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_torchrun_without_a_group_is_an_error(monkeypatch):

@@ -106,6 +106,7 @@ class DistributedCriterion(Criterion):
         """Whether a call in training mode needs what the model gave at its previous weights."""
         return bool(getattr(self.criterion, "needs_previous", False))
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of the whole batch; arguments are this process's part of what the loss takes."""
         if self.exchange.size == 1:

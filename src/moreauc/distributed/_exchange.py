@@ -83,8 +83,8 @@ class Exchange:
         """Return the tensors of all processes, by name; None for one that nobody gave.
 
         Args:
-            parts: names, the same and in the same order in every process, and tensors, or None. A tensor may have
-                any number of rows, 0 included; type and other dimensions must be the same everywhere.
+            parts: names, the same and in the same order in every process, and tensors, or None, not for all. A tensor
+                may have any number of rows, 0 included; type and other dimensions must be the same everywhere.
             problem: what is wrong with the parts of this process: raised here, and told to the others.
 
         Raises:
@@ -95,8 +95,6 @@ class Exchange:
             self._give_up(problem)
         self._compare(list(parts), every)
         given = {name: part for name, part in parts.items() if part is not None}
-        if not given:
-            return dict.fromkeys(parts)
         shapes = [_shapes(given, list(parts), line) for line in every]
         found = self._gather_bytes(given, shapes)
         whole: dict[str, Whole | None] = dict.fromkeys(parts)
