@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc._scoring import on_device
 from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAMLoss, PooledLoss, SOTAsLoss
-from moreauc.data import BagBatches, ListBags, TensorBatches
+from moreauc.data import BagBatches, ListBags, TensorBatches, WholeBags
 from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
 from moreauc.metrics import StreamingTPAUC
 from moreauc.samplers import DealtSampler, GroupSampler, PosNegSampler
@@ -349,6 +349,40 @@ def evaluation(place: tuple[int, int] | None) -> dict:
     return {"value": value.detach(), "again": again, "gradient": scores.grad}
 
 
+class Scaled(nn.Module):
+    """An outer function with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, u, index):
+        return torch.relu(4.0 + self.scale * u.sum(1) - 0.1 * index)
+
+
+def blocks(place: tuple[int, int] | None) -> list[dict]:
+    """A loss of blocks, whose outer function learns: gradients in what is inside and in its parameter."""
+    outer = Scaled()
+    criterion = FCCOLoss(ROWS, outer, dim=3, tau=0.7, gamma=0.1)
+    if place is not None:
+        criterion = DistributedCriterion(criterion)
+    found = []
+    for step in range(4):
+        whole = torch.randperm(ROWS, generator=torch.Generator().manual_seed(step))[:10]
+        index = whole if place is None else whole[place[0] :: place[1]]
+        values = X.clone().requires_grad_()
+        outer.scale.grad = None
+        value = criterion((step + 1) * values[index], index, previous_inner=0.5 * X[index])
+        value.backward()
+        if place is not None:
+            dist.all_reduce(values.grad)
+            values.grad /= place[1]
+        found.append(
+            {"value": value.detach(), "values": values.grad, "scale": outer.scale.grad, "u": criterion.u.clone()}
+        )
+    return found
+
+
 def metrics(rank: int, world: int) -> dict:
     """Exact numbers from parts of different sizes, padded ones included."""
     model = nn.Linear(3, 1).double()
@@ -372,9 +406,13 @@ def metrics(rank: int, world: int) -> dict:
     }
 
 
-def run_fit(place: tuple[int, int] | None, **options) -> tuple[dict, dict]:
-    run = Run(Case("tpauc", "turn", {"gamma": 0.1, "threshold_lr": "quantile"}), place)
-    validation = TensorBatches(X.flip(1), LABELS)
+FITTED = Case("tpauc", "turn", {"gamma": 0.1, "threshold_lr": "quantile"})
+FITTED_BAGS = Case("bags", "rows", {"pooling": "attention", "gamma": 0.1})
+
+
+def run_fit(place: tuple[int, int] | None, case: Case = FITTED, **options) -> tuple[dict, dict]:
+    run = Run(case, place)
+    validation = TensorBatches(X.flip(1), LABELS) if case is FITTED else WholeBags(make_bags(), "attention")
     settings = {"epochs": 4, "warm_start_epochs": 2, "lr": 0.1, "seed": 0, **options}
     history = fit(run.model, run.criterion, run.batches, validation=validation, **settings)
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in history.rows]
@@ -467,6 +505,8 @@ def work(rank: int, world: int, folder: str) -> None:
     found["evaluation"] = evaluation(place)
     found["metrics"] = metrics(rank, world)
     found["fit"] = run_fit(place)
+    found["fit bags"] = run_fit(place, FITTED_BAGS, epochs=1, warm_start_epochs=1)
+    found["blocks"] = blocks(place)
     found["patience"] = run_fit(place, patience=1, epochs=30, lr=1e-9)[0]
     found["stops"] = fit_stops(rank, world)
     found["sharded"] = {kind: sharded(rank, world, kind) for kind in ("whole", "by layers", "resharding")}

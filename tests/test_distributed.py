@@ -195,6 +195,15 @@ def test_evaluation_mode(results, world):
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_blocks_with_an_outer_function_that_learns(results, world):
+    expected = runs.blocks(runs.ALONE)
+    assert all(step["scale"] != 0 for step in expected)
+    for found in results[world]:
+        for one, several in zip(expected, found["blocks"], strict=True):
+            torch.testing.assert_close(several, one, **EXACT)
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_metrics_are_exact_and_count_rows_once(results, world):
     scores = runs.X @ torch.tensor([1.0, -0.5, 0.25], dtype=torch.float64)
     expected = tpauc_score(runs.LABELS.numpy(), scores.numpy(), min_tpr=0.4, max_fpr=0.5)
@@ -221,6 +230,16 @@ def test_fit_does_what_it_does_in_one_process(results, world):
     assert all(process["patience"] == results[world][0]["patience"] for process in results[world])
     assert len(results[world][0]["patience"]["rows"]) < 12
     assert all(process["stops"] == 2 for process in results[world])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_fit_with_bags_and_a_warm_start(results, world):
+    history, weights = runs.run_fit(runs.ALONE, runs.FITTED_BAGS, epochs=1, warm_start_epochs=1)
+    for found, found_weights in (process["fit bags"] for process in results[world]):
+        assert_same(found_weights, weights)
+        assert [row["phase"] for row in found["rows"]] == ["warm start", "train"]
+        assert [row["loss"] for row in found["rows"]] == pytest.approx([row["loss"] for row in history["rows"]])
+        assert found["best_score"] == pytest.approx(history["best_score"])
 
 
 @pytest.mark.parametrize("world", WORLDS)
