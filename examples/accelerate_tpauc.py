@@ -28,7 +28,7 @@ from moreauc.metrics import tpauc_score
 from moreauc.samplers import PosNegSampler
 from moreauc.train import predict_scores
 
-REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
+MIN_TPR, MAX_FPR = 0.5, 0.5
 
 
 def make_data(rows: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ def train(
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    criterion = TPAUCLoss(labels, **REGION, gamma=0.1).to(accelerator.device)
+    criterion = TPAUCLoss(labels, min_tpr=MIN_TPR, max_fpr=MAX_FPR, gamma=0.1).to(accelerator.device)
     sampler = PosNegSampler(labels, num_positives=8, num_negatives=32, seed=0)
     loader = ResumableLoader(DataLoader(IndexedDataset(TensorDataset(inputs, labels)), batch_sampler=sampler))
 
@@ -89,7 +89,7 @@ def train(
         "optimizer": optimizer.state_dict(),
         "loader": loader.state_dict(),
         "random": torch.get_rng_state(),
-        "score": tpauc_score(truth.numpy(), scores.numpy(), **REGION),
+        "score": tpauc_score(truth.numpy(), scores.numpy(), min_tpr=MIN_TPR, max_fpr=MAX_FPR),
     }
 
 

@@ -22,7 +22,7 @@ MODULES = [
     *("moreauc.callbacks", "moreauc.estimator", "moreauc.models", "moreauc.comparison", "moreauc.studies"),
     *("moreauc.data.keel", "moreauc.data.examples", "moreauc.data.mil", "moreauc.pooling", "moreauc.bag_figures"),
     *("moreauc.bag_estimator", "moreauc.optim.bag_presets", "moreauc.group_estimator", "moreauc.optim.group_presets"),
-    *("moreauc.data.groups", "moreauc.adapters", "moreauc.adapters.lightning"),
+    *("moreauc.data.groups", "moreauc.adapters", "moreauc.adapters.lightning", "moreauc.distributed"),
 ]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 

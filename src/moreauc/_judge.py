@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from moreauc._checks import check_real
 from moreauc._scoring import Evaluation, predict_scores
 from moreauc.callbacks import TrainState
+from moreauc.distributed import Exchange
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import ranks_with_ties_lost
 
@@ -33,9 +34,11 @@ class Judge:
         keep_best: bool,
         patience: int | None,
         score: Score | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self._score = _TwoWayScore(criterion, min_tpr, max_fpr) if score is None else _Other(score)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
+        self._exchange = exchange
         self._best: dict[str, Tensor] = {}
         self._merit = -math.inf  # of the best weights
         self._improved = -1  # the last epoch with a higher score than any before
@@ -46,6 +49,8 @@ class Judge:
         if not bool(scores.isfinite().all()):
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
         score, merit = self._score(scores, labels)
+        if self._exchange is not None:  # a rounding error must not let processes choose differently
+            score, merit = self._exchange.from_first(score, merit)
         history = state.history
         if merit > self._merit:
             self._improved = epoch

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from moreauc.optim.previous import PreviousIterate
 
@@ -41,6 +42,8 @@ def predict_scores(
         >>> scores.shape, labels.tolist()
         (torch.Size([5]), [0, 1, 0, 0, 1])
     """
+    if isinstance(model, DistributedDataParallel):
+        model = model.module  # whose calls wait for no other process
     place = device_of(model) if device is None else torch.device(device)
     if isinstance(batches, Evaluation):  # bags, which know how to go through their instances
         return batches.predict(model, place)

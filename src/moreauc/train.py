@@ -17,6 +17,8 @@ from moreauc._judge import Judge, Score
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
+from moreauc.distributed import DistributedCriterion
+from moreauc.distributed._criterion import exchange_of
 from moreauc.history import History
 from moreauc.optim import PreviousIterate, ProximalPoint
 from moreauc.pooling import Pooling
@@ -57,6 +59,11 @@ def fit(
     have it; warm-start epochs count. Where the criterion needs the scores at the previous weights (`needs_previous`), a
     :class:`~moreauc.PreviousIterate` is kept for it. The global random state is the same after the call as before it
     where `seed` is given.
+
+    On several processes the model is a `DistributedDataParallel` one and the criterion a
+    :class:`~moreauc.distributed.DistributedCriterion`; every process calls this function. Each scores the validation
+    data; the score of the first process decides for all. A callback that stops the run in one process stops it in all.
+    Dropout masks differ from process to process. The progress bar is that of the first process.
 
     Args:
         model: maps inputs to raw scores of shape `(B,)` or `(B, 1)`. Inputs given as a tuple are passed by position,
@@ -131,9 +138,11 @@ def fit(
         check_real(_OWNER, "lr", lr, low=0.0, low_open=True)
         check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
+    exchange = exchange_of(_OWNER, model, criterion)
     judge = None
     if validation is not None:
-        judge = Judge(criterion, validation, min_tpr, max_fpr, keep_best=keep_best, patience=patience, score=score)
+        options: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}
+        judge = Judge(criterion, validation, min_tpr, max_fpr, **options)
     if device is not None:
         model.to(device)
         criterion.to(device)
@@ -148,12 +157,13 @@ def fit(
             return AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=fused)
         return SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
 
-    hooks = [*callbacks, ProgressBar()] if progress else list(callbacks)
+    rank = 0 if exchange is None else exchange.rank
+    hooks = [*callbacks, ProgressBar()] if progress and rank == 0 else list(callbacks)
     history, state = History(), None
-    with _random_state(model, seed):
+    with _random_state(model, seed, rank):
         try:
             if warm_start_epochs:
-                warm = _CrossEntropy(getattr(criterion, "pooling", None))
+                warm = _warm_start(criterion)
                 state = TrainState(model, warm, new_optimizer(), "warm start", warm_start_epochs, history=history)
                 _run(state, train, hooks)
                 if state.stop:
@@ -234,6 +244,15 @@ class _CrossEntropy(nn.Module):
         return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
 
 
+def _warm_start(criterion: nn.Module) -> nn.Module:
+    """Return cross entropy for the batches of a criterion, over the same processes."""
+    pooling = getattr(criterion, "pooling", None)
+    warm = _CrossEntropy(pooling)
+    if not isinstance(criterion, DistributedCriterion):
+        return warm
+    return criterion.around(warm, *(("scores",) if pooling is None else ("instances", "bag")), "labels", "index")
+
+
 class _Schedule:
     """Learning-rate steps, and with each a new reference point where there is one."""
 
@@ -288,6 +307,8 @@ def _run(
                 schedule.after_epoch(state.epoch)
             for hook in hooks:
                 hook.on_epoch(state)
+            if isinstance(criterion, DistributedCriterion):
+                state.stop = criterion.exchange.anyone(state.stop)
             if state.stop:
                 break
 
@@ -314,13 +335,13 @@ def _epoch(
 
 
 @contextmanager
-def _random_state(model: nn.Module, seed: int | None) -> Iterator[None]:
-    """Seed the global generators for a while; None to leave them alone."""
+def _random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator[None]:
+    """Seed the global generators for a while, in each process otherwise; None to leave them alone."""
     if seed is None:
         yield
         return
     check_count(_OWNER, "seed", seed, minimum=0)
     places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(places)):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed + (rank << 32))
         yield

@@ -89,7 +89,14 @@ class BagBatches:
 
     def __iter__(self) -> Iterator[BagBatch]:
         keys = iter(self._keys)  # here, not at the first batch: the position may move meanwhile
-        return (collate_bags([self._data[key] for key in batch]) for batch in keys)
+        return (self._joined(batch) for batch in keys)
+
+    def _joined(self, keys: Sequence[BagKey]) -> BagBatch:
+        if keys:
+            return collate_bags([self._data[key] for key in keys])
+        # The part of a process may be empty; what its instances would look like, any bag tells.
+        (instances, bag), labels, index = collate_bags([self._data[BagKey(0, 0, 0)]])
+        return BagInputs(instances[:0], bag[:0]), labels[:0], index[:0]
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""

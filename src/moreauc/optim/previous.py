@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from moreauc.optim._sharded import check_shards, is_shard, like_parameter, own_part, previous_shards
 from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer
 
 _REMEMBERED = 16  # forwards since the last step whose random state is kept
@@ -39,12 +40,13 @@ class PreviousIterate:
     - no weight of :math:`w_{t-1}` enters autocast's cache, and none of :math:`w_t` comes from it.
 
     For the time of the call the parameters hold the old values, as the same objects: tied weights stay tied, and
-    compiled modules run their compiled code. Cost: one forward, and one copy of the weights that the optimizer moves
-    (frozen ones are not copied).
+    compiled modules run their compiled code (shards of `fully_shard` get the old values written into them). Cost: one
+    forward, and one copy of the weights that the optimizer moves (frozen ones are not copied).
 
     Args:
         model: the module that the training loop calls. Pass the compiled module if that is what is called; a
-            `DistributedDataParallel` one is evaluated without its communication.
+            `DistributedDataParallel` one is evaluated without its communication. One of `fully_shard` gathers its
+            weights once more for a call, so that all processes must make it.
         optimizer: the optimizer that moves the model's parameters, or a sequence of several.
 
     Limits: forward hooks of the model run in a call, too. Randomness other than torch's generators (Python's, numpy's,
@@ -75,6 +77,7 @@ class PreviousIterate:
         if not any(id(p) in owned for p in model.parameters()):
             raise ValueError("PreviousIterate: optimizer must hold parameters of model, got none of them")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
+        check_shards("PreviousIterate", self.model)
         self._snapshot: dict[Tensor, Tensor] = {}
         self._buffers = _Buffers()
         self._forwards: deque[_Forward] = deque(maxlen=_REMEMBERED)
@@ -126,10 +129,7 @@ class PreviousIterate:
             if old.shape != known[name].shape:
                 shapes = f"{tuple(known[name].shape)}, got {tuple(old.shape)}"
                 raise ValueError(f"PreviousIterate: state[{name!r}] must have shape {shapes}")
-        self._snapshot = {
-            known[name]: old.detach().to(device=known[name].device, dtype=known[name].dtype, copy=True)
-            for name, old in weights.items()
-        }
+        self._snapshot = {known[name]: like_parameter(old, known[name]) for name, old in weights.items()}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be pickled or copied: the hooks would be lost without a word."""
@@ -187,14 +187,16 @@ class PreviousIterate:
         Replacing `.data` instead of copying into it leaves the version counters alone, so that a backward through a
         forward made at the present weights stays valid.
         """
-        pairs = [(parameter, old) for parameter, old in self._snapshot.items() if parameter.shape == old.shape]
+        every = [(parameter, old) for parameter, old in self._snapshot.items() if parameter.shape == old.shape]
+        pairs = [pair for pair in every if not is_shard(pair[0])]
         present = [parameter.data for parameter, _ in pairs]
         try:
             for parameter, old in pairs:
                 if old.dtype != parameter.dtype or old.device != parameter.device:  # moved or cast since the last step
                     old = self._snapshot[parameter] = old.to(device=parameter.device, dtype=parameter.dtype)
                 parameter.data = old
-            yield
+            with previous_shards(self.model, [pair for pair in every if is_shard(pair[0])]):
+                yield
         finally:
             for (parameter, _), data in zip(pairs, present, strict=True):
                 parameter.data = data
@@ -236,7 +238,7 @@ def _bare(model: nn.Module) -> nn.Module:
 def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy many tensors at once: one operation for all that share type and place, which is how it is fast."""
     groups: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
-    for target, source in zip(targets, sources, strict=True):
+    for target, source in zip(map(own_part, targets), map(own_part, sources), strict=True):
         into, out_of = groups.setdefault((target.dtype, target.device), ([], []))
         into.append(target)
         out_of.append(source)

@@ -2,10 +2,12 @@
 
 - :class:`PosNegSampler`: fixed numbers of positives and negatives in every batch;
 - :class:`GroupSampler`: some groups in every batch, and some rows of each;
-- :class:`PlainSampler`: rows in random order, with whatever groups come.
+- :class:`PlainSampler`: rows in random order, with whatever groups come;
+- :class:`DealtSampler`: the batches of any of them, dealt to several processes.
 """
 
+from moreauc.samplers.dealt import DealtSampler
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.samplers.pos_neg import PosNegSampler
 
-__all__ = ["GroupSampler", "PlainSampler", "PosNegSampler"]
+__all__ = ["DealtSampler", "GroupSampler", "PlainSampler", "PosNegSampler"]

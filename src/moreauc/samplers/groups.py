@@ -66,7 +66,8 @@ class GroupSampler(_SometimesEqual):
     The batch of a step is a pure function of the seed, the epoch and the step, in every version of NumPy and torch. No
     global random state is read or changed. To resume in the middle, tell the sampler what the training loop has
     consumed: workers fetch ahead, so the sampler cannot know. A state carries a checksum of the groups: that of a
-    sampler over other groups is refused, also where the sizes are equal. There is no splitting over several processes.
+    sampler over other groups is refused, also where the sizes are equal. For several processes there is
+    :class:`~moreauc.samplers.DealtSampler`.
 
     Args:
         groups: of the whole training set, ids in [0, num_groups), shape `(n,)`; or memberships, True or False, shape

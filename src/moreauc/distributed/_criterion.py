@@ -1,0 +1,272 @@
+"""A loss over the batch of all processes."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+
+from moreauc.criteria import TCCOLoss
+from moreauc.criteria._base import Criterion
+from moreauc.distributed._agreement import check_agreement
+from moreauc.distributed._exchange import Exchange, Whole, check_part
+
+_INSTANCES = ("instances", "bag", "previous_instances")  # one row for each instance; the others: for each bag or row
+_PREFIX = "criterion."
+
+
+class DistributedCriterion(Criterion):
+    r"""A loss of the library, computed on the batch of all processes.
+
+    Each process calls it with its own part of the batch, as it would call the loss itself, and wraps its model by
+    `DistributedDataParallel`. Scores, labels and row numbers of all parts are exchanged, a few bytes for each row, and
+    every process computes the loss of the whole batch: the value, the same everywhere, is that of one process. So are
+    tables and thresholds, whose rows never travel. The gradient goes back to the scores of this process only, times the
+    number of processes, so that the mean over the processes that `DistributedDataParallel` and `fully_shard` take is
+    the gradient of one process. Backward nothing is exchanged but by them.
+
+    Parts may be of different sizes. One without positives, or without any row, is fine where the whole batch is; its
+    model must still be called, or the others wait for its gradients. Which process has which row does not matter:
+    :class:`~moreauc.samplers.DealtSampler` deals the batches of any sampler, by place or by owners of rows.
+
+    What the loss refuses, it refuses in all processes alike, since all see the same batch; so is what only one of them
+    can see. An error elsewhere, in the model of one process, say, ends the job by `torchrun`, or after the timeout of
+    the group.
+
+    `state_dict()` is that of the loss inside, the same in all processes: it can be loaded into any number of processes,
+    and into the loss itself in one. Attributes are read from it and set on it: `criterion.u`, `criterion.gamma = 0.1`.
+
+    Where `torch.distributed` is not in use, or the group has one process, a call is a call of the loss inside.
+
+    Args:
+        criterion: the loss, made of the same arguments in all processes; rows are numbered as in one process.
+        group: the processes that share a batch; None for all.
+
+    Attributes:
+        criterion: the loss inside.
+        exchange: how it talks with the other processes.
+
+    Shape:
+        - as the loss inside; first dimensions of arguments that belong together are equal within a process
+
+    Raises:
+        ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`,
+            :class:`~moreauc.side_by_side.SideBySideLoss`), differs from process to process, or `torch.distributed` is
+            not set up under `torchrun`. In a call, in all processes: for what the loss refuses, and for parts that
+            do not go together.
+
+    Example:
+        >>> from moreauc import TPAUCLoss
+        >>> criterion = DistributedCriterion(TPAUCLoss([0, 1, 0, 1], min_tpr=0.5, max_fpr=0.5, link="identity"))
+        >>> criterion.exchange.size, criterion.min_tpr
+        (1, 0.5)
+        >>> criterion(torch.tensor([0.5, 0.0]), torch.tensor([0, 1]), torch.tensor([2, 3])).item()
+        9.0
+        >>> criterion.u
+        tensor([0.0000, 4.5000])
+    """
+
+    criterion: nn.Module
+    exchange: Exchange
+
+    def __init__(self, criterion: nn.Module, group: ProcessGroup | None = None) -> None:
+        super().__init__()
+        names = argument_names(criterion)
+        self._set_up(criterion, names, Exchange(self._owner, group))
+        check_agreement(self.exchange, criterion)
+
+    def _set_up(self, criterion: nn.Module, names: Sequence[str], exchange: Exchange) -> None:
+        self._names, self.exchange = tuple(names), exchange
+        self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
+        self.criterion = criterion
+
+    def around(self, other: nn.Module, *names: str) -> DistributedCriterion:
+        """Return another loss, called with arguments of these names, over the same processes."""
+        made = DistributedCriterion.__new__(DistributedCriterion)
+        nn.Module.__init__(made)
+        made._set_up(other, names, self.exchange)
+        return made
+
+    def synchronize(self) -> None:
+        """Give all processes the state of the first, where only that one has loaded a checkpoint, say."""
+        state = self.exchange.gather_objects(self.state_dict() if self.exchange.rank == 0 else None)[0]
+        self.load_state_dict(state)
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether a call in training mode needs what the model gave at its previous weights."""
+        return bool(getattr(self.criterion, "needs_previous", False))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the loss of the whole batch; arguments are this process's part of what the loss takes."""
+        if self.exchange.size == 1:
+            alone: Tensor = self.criterion(*args, **kwargs)
+            return alone
+        parts, problem = self._own_parts(args, kwargs)
+        whole = self.exchange.gather(parts, problem)
+        self._check_lengths(whole)
+        values = {name: self._joined(name, parts, whole) for name in parts if whole[name] is not None}
+        with _repeatable(next(iter(values.values())).device):
+            value: Tensor = self.criterion(*values.values()) if _takes_any(self.criterion) else self.criterion(**values)
+        return value
+
+    def _own_parts(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Tensor | None], Exception | None]:
+        """Return the arguments by name, and what is wrong with them, which all processes must hear."""
+        parts: dict[str, Tensor | None] = dict.fromkeys(self._names)
+        try:
+            given = dict(zip(self._names, args, strict=False))
+            unknown = [name for name in kwargs if name not in parts or name in given]
+            if len(args) > len(self._names) or unknown:
+                wanted = ", ".join(self._names)
+                raise ValueError(f"{self._owner}: arguments must be {wanted}, got {len(args)} and {sorted(kwargs)}")
+            given.update(kwargs)
+            parts.update({name: check_part(self._owner, name, value) for name, value in given.items()})
+            places = {name: part.device for name, part in parts.items() if part is not None}
+            if not places:
+                raise ValueError(f"{self._owner}: {self._names[0]} must be given, got None")
+            device = next(iter(places.values()))
+            parts = {name: None if part is None else part.to(device) for name, part in parts.items()}
+        except ValueError as error:
+            return dict.fromkeys(self._names), error
+        return parts, None
+
+    def _check_lengths(self, whole: Mapping[str, Whole | None]) -> None:
+        """Check that rows belong together in each process: joined, they might do so only in number."""
+        for names in (_INSTANCES, [name for name in whole if name not in _INSTANCES]):
+            present = [(name, found.lengths) for name in names if (found := whole.get(name)) is not None]
+            for name, lengths in present[1:]:
+                first, wanted = present[0]
+                for rank, (length, expected) in enumerate(zip(lengths, wanted, strict=True)):
+                    if length != expected:
+                        raise ValueError(
+                            f"{self._owner}: {name} must have as many rows as {first} in each process, "
+                            f"{expected} in process {rank}, got {length}"
+                        )
+
+    def _joined(self, name: str, parts: Mapping[str, Tensor | None], whole: Mapping[str, Whole | None]) -> Tensor:
+        own, found = parts[name], whole[name]
+        assert own is not None and found is not None  # for the type checker: the exchange has seen to it
+        if name == "bag":
+            bags = whole["index"]
+            assert bags is not None
+            return _renumbered(found, bags)
+        if own.requires_grad and torch.is_grad_enabled():
+            begin = found.begin(self.exchange.rank)
+            joined: Tensor = _Joined.apply(own, found.values, begin, self.exchange.size)  # type: ignore[no-untyped-call]
+            return joined
+        return found.values
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("criterion"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = self.__dict__.get("_modules", {}).get("criterion")
+        own = name in self.__dict__ or name in ("criterion", "training") or hasattr(type(self), name)
+        if inner is not None and not own and hasattr(inner, name):
+            setattr(inner, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def extra_repr(self) -> str:
+        """Show the place among the processes."""
+        return f"process {self.exchange.rank} of {self.exchange.size}"
+
+
+def exchange_of(owner: str, model: nn.Module, criterion: nn.Module) -> Exchange | None:
+    """Return how the processes of a training run talk; None where the loss is of one process.
+
+    Raises:
+        ValueError: where the model is one of several processes and the loss, of this library, is not.
+    """
+    if isinstance(criterion, DistributedCriterion):
+        return criterion.exchange
+    several = isinstance(model, DistributedDataParallel) and dist.get_world_size(model.process_group) > 1
+    if several and isinstance(criterion, Criterion):
+        raise ValueError(
+            f"{owner}: criterion must be a moreauc.distributed.DistributedCriterion where model is a "
+            f"DistributedDataParallel one, got {type(criterion).__name__}, which would see the rows of one process only"
+        )
+    return None
+
+
+class _Joined(torch.autograd.Function):
+    """The parts of all processes, of which one has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, whole: Tensor, begin: int, size: int) -> Tensor:
+        ctx.rows, ctx.size = slice(begin, begin + len(own)), size
+        return whole.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad[ctx.rows] * ctx.size, None, None, None
+
+
+def argument_names(criterion: Any) -> list[str]:
+    """Return the names of the arguments that the loss takes; they must be known and have rows."""
+    owner = DistributedCriterion.__name__
+    if not isinstance(criterion, nn.Module) or isinstance(criterion, DistributedCriterion):
+        raise ValueError(f"{owner}: criterion must be a loss, got {type(criterion).__name__}")
+    if isinstance(criterion, TCCOLoss) or _takes_any(criterion):
+        kind = type(criterion).__name__
+        raise ValueError(
+            f"{owner}: criterion must be a loss whose arguments all have a row for each sample, got {kind}"
+        )
+    return list(inspect.signature(criterion.forward).parameters)
+
+
+def _takes_any(criterion: nn.Module) -> bool:
+    kinds = [parameter.kind for parameter in inspect.signature(criterion.forward).parameters.values()]
+    return inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _renumbered(bag: Whole, bags: Whole) -> Tensor:
+    """Return places of bags in the whole batch; one that is wrong in its process stays wrong."""
+    count, moved, begin = sum(bags.lengths), [], 0
+    for own, length in zip(torch.split(bag.values, list(bag.lengths)), bags.lengths, strict=True):
+        wrong = torch.where(own < 0, own, own + (count - length))
+        moved.append(torch.where((own < 0) | (own >= length), wrong, own + begin))
+        begin += length
+    return torch.cat(moved)
+
+
+@contextmanager
+def _repeatable(device: torch.device) -> Iterator[None]:
+    """Let all processes come to the same bits, where sums on a GPU would be taken in any order."""
+    if device.type == "cpu":
+        yield
+        return
+    mode, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        with warnings.catch_warnings():  # where an operation has no such form, as prefix sums, the bits may differ
+            warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            yield
+    finally:
+        torch.use_deterministic_algorithms(mode, warn_only=warn)
+
+
+def _without_prefix(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Name entries as the loss inside does, so that one process can load them without this class."""
+    for key in [key for key in state if key.startswith(prefix + _PREFIX)]:
+        state[prefix + key[len(prefix + _PREFIX) :]] = state.pop(key)
+
+
+def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *args: Any) -> None:
+    for key in [key for key in state if key.startswith(prefix)]:
+        state[prefix + _PREFIX + key[len(prefix) :]] = state.pop(key)

@@ -1,0 +1,138 @@
+"""Scores and metrics of all processes, exact: every row once, however the rows were dealt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from moreauc import _scoring
+from moreauc._checks import check_shape
+from moreauc.distributed._exchange import Exchange, check_part
+
+
+class _Meter(Protocol):
+    def merge(self, other: Any, /) -> Any: ...
+
+
+Meter = TypeVar("Meter", bound=_Meter)
+
+
+def gather_scores(
+    scores: Tensor, labels: Tensor, index: Tensor, *, group: ProcessGroup | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scores, labels and row numbers of all processes, each row once, in the order of their numbers.
+
+    Samplers for several processes fill the shorter parts up with rows that others have, too. By their numbers such rows
+    are counted once.
+
+    Args:
+        scores: scores of this process, shape `(n,)` or `(n, columns)`; `n` may differ from process to process.
+        labels: their labels, shape `(n,)`.
+        index: their numbers in the data, shape `(n,)`, integers.
+        group: the processes; None for all.
+
+    Returns:
+        The same tensors in every process, detached, on the device of the arguments. Of a row given several times it is
+        the score of the first process that has it.
+
+    Raises:
+        ValueError: in all processes, for shapes that do not go together.
+
+    Example:
+        >>> gather_scores(torch.tensor([0.3, 0.1, 0.3]), torch.tensor([1, 0, 1]), torch.tensor([7, 2, 7]))
+        (tensor([0.1000, 0.3000]), tensor([0, 1]), tensor([2, 7]))
+    """
+    owner = "gather_scores"
+    exchange, problem = Exchange(owner, group), None
+    parts: dict[str, Tensor | None] = {"scores": scores, "labels": labels, "index": index}
+    try:
+        parts = {name: check_part(owner, name, part) for name, part in parts.items()}
+        rows = len(torch.as_tensor(scores))
+        for name in ("labels", "index"):
+            check_shape(owner, name, torch.as_tensor(parts[name]), [(rows,)])
+    except ValueError as error:
+        problem = error
+    whole = exchange.gather(parts, problem)
+    values, targets, rows_of = (found.values for found in whole.values() if found is not None)
+    order = torch.sort(rows_of, stable=True).indices
+    ordered = rows_of[order]
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    chosen = order[first]
+    return values[chosen], targets[chosen], rows_of[chosen]
+
+
+def predict_scores(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    device: torch.device | str | None = None,
+    group: ProcessGroup | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return raw scores and labels of the batches of all processes, on the CPU, the same in every process.
+
+    As :func:`moreauc.train.predict_scores`, with the work shared: each process scores its own batches. Rows that a
+    sampler gives to several processes, as `DistributedSampler` does to make all parts equally long, count once.
+
+    Args:
+        model: maps inputs to raw scores; of a `DistributedDataParallel` one the model inside is called.
+        batches: loader of `(inputs, labels, index)` batches of this process.
+        device: where the model is; None to look it up.
+        group: the processes; None for all.
+
+    Returns:
+        Scores of shape `(n,)`, float64, and labels of shape `(n,)`, in the order of `index`.
+
+    Raises:
+        ValueError: for batches without row numbers, and as :func:`moreauc.train.predict_scores`.
+
+    Example:
+        >>> from moreauc.data import TensorBatches
+        >>> batches = TensorBatches(torch.randn(5, 2), torch.tensor([0, 1, 0, 0, 1]), sampler=[[4, 3], [0, 1, 2], [3]])
+        >>> scores, labels = predict_scores(nn.Linear(2, 1), batches)
+        >>> scores.shape, labels.tolist()
+        (torch.Size([5]), [0, 1, 0, 0, 1])
+    """
+    numbers = []
+
+    def noted() -> Iterable[Any]:
+        for batch in batches:
+            if not isinstance(batch, tuple | list) or len(batch) != 3:
+                size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
+                raise ValueError(f"predict_scores: batches must be (inputs, labels, index), got {size}")
+            numbers.append(torch.as_tensor(batch[2]).reshape(-1).cpu())
+            yield batch
+
+    scores, labels = _scoring.predict_scores(model, noted(), device=device)
+    found = gather_scores(scores, labels, torch.cat(numbers), group=group)
+    return found[0], found[1]
+
+
+def gather_meter(meter: Meter, group: ProcessGroup | None = None) -> Meter:
+    """Return a meter of the batches of all processes, the same in each; the one given stays as it is.
+
+    Args:
+        meter: :class:`~moreauc.metrics.StreamingTPAUC`, or anything that can be pickled and has `merge`.
+        group: the processes; None for all.
+
+    Returns:
+        Its `compute()` is that of one meter that has seen all batches, exactly. Rows must not stand in the batches of
+        two processes: a meter does not know their numbers (:func:`gather_scores` does).
+
+    Example:
+        >>> from moreauc.metrics import StreamingTPAUC
+        >>> meter = StreamingTPAUC(min_tpr=0.5, max_fpr=0.5)
+        >>> meter.update([0.9, 0.2, 0.6, 0.4], [1, 1, 0, 0])
+        >>> gather_meter(meter).compute()
+        0.0
+    """
+    first, *others = Exchange("gather_meter", group).gather_objects(meter)
+    if others:  # pickled copies; alone it is the meter itself
+        for other in others:
+            first.merge(other)
+        return first  # type: ignore[no-any-return]
+    return meter

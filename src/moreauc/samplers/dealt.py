@@ -1,0 +1,147 @@
+"""The batches of one process, dealt to several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from moreauc._checks import check_count
+
+_OWNER = "DealtSampler"
+
+
+class DealtSampler(Sampler[list[int]]):
+    """The part of one process in the batches of a sampler.
+
+    All processes have the sampler that one process would have, with the same seed; each takes its part of every batch.
+    So the batches of all processes together are those of one, for any number of processes: a run can go on with more
+    or fewer of them. The position is that of the sampler inside.
+
+    Rows are dealt in turn by their place in the batch: parts differ in size by at most one row, and in positives by at
+    most one for a :class:`~moreauc.samplers.PosNegSampler`. Or they go to their owners, so that a process needs only
+    its own rows of the data. Then parts may be of any size, and empty at times; so may those dealt in turn where a
+    batch has fewer rows than there are processes. :class:`~moreauc.data.TensorBatches` and
+    :class:`~moreauc.data.BagBatches` take empty parts, the loader of torch does not.
+
+    Args:
+        sampler: any sampler over batches of row numbers, the same in all processes: a `PosNegSampler`, a
+            `GroupSampler`, one of bags. It must not be split over processes itself.
+        rank: number of this process, in [0, world_size).
+        world_size: number of processes.
+        owners: for each row the number of the process it goes to, shape `(n,)`; None to deal in turn.
+            `torch.arange(n) % world_size` for shards of rows, `groups % world_size` for shards of groups.
+
+    Attributes:
+        sampler: the sampler inside.
+        rank: as given.
+        world_size: as given.
+
+    Raises:
+        ValueError: for an argument out of range, a sampler that is split over processes or cannot be iterated over,
+            owners that are no processes and, while iterating, a row that has no owner.
+
+    Example:
+        >>> from moreauc.samplers import PosNegSampler
+        >>> labels = [0, 0, 1, 0, 1, 0, 0, 0]
+        >>> whole = PosNegSampler(labels, num_positives=1, num_negatives=3)
+        >>> list(whole)
+        [[4, 1, 0, 3], [2, 5, 6, 7]]
+        >>> list(DealtSampler(whole, rank=0, world_size=2)), list(DealtSampler(whole, rank=1, world_size=2))
+        ([[4, 0], [2, 6]], [[1, 3], [5, 7]])
+        >>> list(DealtSampler(whole, rank=0, world_size=2, owners=[0, 0, 0, 0, 0, 0, 0, 1]))
+        [[4, 1, 0, 3], [2, 5, 6]]
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        *,
+        rank: int,
+        world_size: int,
+        owners: Tensor | Sequence[int] | NDArray[Any] | None = None,
+    ) -> None:
+        if not hasattr(sampler, "__iter__"):
+            raise ValueError(f"{_OWNER}: sampler must be an iterable over batches, got {type(sampler).__name__}")
+        if getattr(sampler, "world_size", 1) != 1:
+            raise ValueError(f"{_OWNER}: sampler must be that of one process, got world_size {sampler.world_size}")
+        self.sampler = sampler
+        self.world_size = check_count(_OWNER, "world_size", world_size)
+        self.rank = check_count(_OWNER, "rank", rank, minimum=0)
+        if self.rank >= self.world_size:
+            raise ValueError(f"{_OWNER}: rank must lie in [0, {self.world_size}), got {rank}")
+        self._owners = None if owners is None else _check_owners(owners, self.world_size)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterating gives."""
+        return int(getattr(self.sampler, "epoch", 0))
+
+    @property
+    def start(self) -> int:
+        """The step of that epoch at which iterating begins."""
+        return int(getattr(self.sampler, "start", 0))
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = iter(self.sampler)  # here, not at the first batch: the position may move meanwhile
+        return (self._part(batch) for batch in batches)
+
+    def batch(self, epoch: int, step: int) -> Tensor:
+        """Return the rows of one batch that are this process's, as a vector; the position does not move."""
+        return torch.tensor(self._part(self.sampler.batch(epoch, step).tolist()), dtype=torch.int64)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, where the sampler inside has epochs."""
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def set_position(self, epoch: int, step: int) -> None:
+        """Go to a step of an epoch.
+
+        Raises:
+            ValueError: if the sampler inside has no `set_position`.
+        """
+        if not hasattr(self.sampler, "set_position"):
+            raise ValueError(f"{_OWNER}: sampler must have set_position, got {type(self.sampler).__name__} without")
+        self.sampler.set_position(epoch, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the sampler inside: the same in all processes, and for any number of them."""
+        state: dict[str, Any] = self.sampler.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a state, taken with any number of processes or from the sampler inside."""
+        self.sampler.load_state_dict(state)
+
+    def _part(self, batch: Sequence[int]) -> list[int]:
+        if self._owners is None:
+            return list(batch[self.rank :: self.world_size])
+        rows = np.asarray(batch, dtype=np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._owners):
+            bad = rows.min() if rows.min() < 0 else rows.max()
+            raise ValueError(f"{_OWNER}: owners must name one for each row, {len(self._owners)} of them, got row {bad}")
+        part: list[int] = rows[self._owners[rows] == self.rank].tolist()
+        return part
+
+    def __repr__(self) -> str:
+        dealt = "in turn" if self._owners is None else "by owners"
+        return f"{_OWNER}({self.sampler!r}, rank={self.rank}, world_size={self.world_size}, {dealt})"
+
+
+def _check_owners(owners: Tensor | Sequence[int] | NDArray[Any], world_size: int) -> NDArray[np.int64]:
+    found = owners.numpy(force=True) if isinstance(owners, Tensor) else np.asarray(owners)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ValueError(f"{_OWNER}: owners must be a vector of integers, got {found.dtype} of shape {found.shape}")
+    strange = found[(found < 0) | (found >= world_size)]
+    if len(strange):
+        raise ValueError(f"{_OWNER}: owners must lie in [0, {world_size}), got {strange[0]}")
+    return found.astype(np.int64)

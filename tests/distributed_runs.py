@@ -1,0 +1,528 @@
+"""What the processes of tests/test_distributed.py do: the same runs in one process and in several.
+
+A run is a function of the processes it has: `alone`, or one of several. All results go to files, one for each process,
+so that processes are started once for everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc._scoring import on_device
+from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAMLoss, PooledLoss, SOTAsLoss
+from moreauc.data import BagBatches, ListBags, TensorBatches, WholeBags
+from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
+from moreauc.metrics import StreamingTPAUC
+from moreauc.samplers import DealtSampler, GroupSampler, PosNegSampler
+from moreauc.train import fit, train_step
+
+STEPS = 30  # more than two epochs
+ROWS, POSITIVES = 41, 9
+LABELS = torch.zeros(ROWS, dtype=torch.long)
+LABELS[torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))[:POSITIVES]] = 1
+X = torch.randn(ROWS, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 0.6 * LABELS.unsqueeze(1)
+GROUPS = torch.randint(0, 7, (ROWS,), generator=torch.Generator().manual_seed(3))
+GROUPS[:7] = torch.arange(7)
+MEMBERS = torch.rand(ROWS, 7, generator=torch.Generator().manual_seed(4)) < 0.3
+MEMBERS[torch.arange(ROWS), GROUPS] = True
+ALONE = None
+
+
+@dataclass
+class Case:
+    """A loss, its batches, and how they are dealt: "turn", "rows" (to owners, unevenly) or "groups" (to owners)."""
+
+    kind: str
+    deal: str = "turn"
+    options: dict = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return " ".join([self.kind, self.deal, *(f"{key}={value}" for key, value in self.options.items())])
+
+
+def tpauc_cases() -> list[Case]:
+    cases = []
+    for gamma in (0.0, 0.1, "theory"):
+        for link in ("sigmoid", "identity"):
+            for rate in ((0.9, 0.08), "quantile"):
+                options = {"gamma": gamma, "link": link, "threshold_lr": rate}
+                cases.append(Case("tpauc", "rows" if link == "identity" else "turn", options))
+    cases.append(Case("tpauc", "rows", {"gamma": 0.1, "surrogate": "logistic", "initial": 0.3}))
+    return cases
+
+
+def bag_cases() -> list[Case]:
+    cases = [Case("bags", "turn", {"pooling": "mean", "gamma": gamma}) for gamma in (0.0, 0.1, "theory")]
+    for rows in ("before", "after"):
+        for pooling in ("smoothed_max", "attention"):
+            cases.append(Case("bags", "turn", {"pooling": pooling, "rows": rows, "gamma": (0.1, 0.2, 0.1)}))
+    cases.append(Case("bags", "rows", {"pooling": "mean", "gamma": 0.1, "threshold_lr": "quantile"}))
+    return cases
+
+
+def group_cases() -> list[Case]:
+    cases = []
+    for gamma in (0.0, 0.1, "theory"):
+        for rate in (0.05, "quantile"):
+            cases.append(Case("groups", "turn", {"gamma": gamma, "threshold_lr": rate}))
+    cases.append(Case("groups", "groups", {"gamma": 0.1}))
+    cases.append(Case("members", "rows", {"gamma": 0.1}))
+    return cases
+
+
+LINEAR = Case("tpauc", "rows", {"gamma": 0.1, "tau": 0.9, "link": "identity", "threshold_lr": (0.9, 0.08)})
+START = torch.tensor([[0.4, -0.3, 0.2]], dtype=torch.float64)
+OTHERS = [Case("cross_entropy", "rows"), Case("min_max"), Case("sota_s"), Case("pooled"), Case("midam")]
+CASES = [*tpauc_cases(), *bag_cases(), *group_cases(), *OTHERS]
+
+
+def cases_of(world: int) -> list[Case]:
+    """All cases for two processes; for more those with a correction: many processes share few cores."""
+    return [case for case in CASES if world == 2 or case.options.get("gamma", 0.0) not in (0.0, "theory")]
+
+
+def make_criterion(case: Case) -> nn.Module:
+    region = {"min_tpr": 0.4, "max_fpr": 0.5}
+    tau = 0.4 if case.options.get("gamma") == "theory" else 0.8
+    if case.kind == "tpauc":
+        return TPAUCLoss(LABELS, **{**region, "tau": tau, **case.options})
+    if case.kind == "bags":
+        rates = {"threshold_lr": (0.9, 0.08), "temperature": 0.7}
+        return MultiInstanceTPAUCLoss(LABELS, **{**region, "tau": tau, **rates, **case.options})
+    if case.kind in ("groups", "members"):
+        inner = GroupDROLoss(7, **{"top_k": 2, "tau": tau, **case.options})
+        return GroupedLoss(inner, MEMBERS if case.kind == "members" else GROUPS)
+    if case.kind == "pooled":
+        return PooledLoss(TPAUCLoss(LABELS, **region, gamma=0.1), "attention")
+    if case.kind == "midam":
+        return MIDAMLoss(LABELS, pooling="smoothed_max", temperature=0.7)
+    if case.kind == "sota_s":
+        return SOTAsLoss(LABELS)
+    return CrossEntropyLoss(LABELS) if case.kind == "cross_entropy" else AUCMinMaxLoss(LABELS)
+
+
+def make_bags() -> ListBags:
+    random = torch.Generator().manual_seed(5)
+    sizes = torch.randint(1, 6, (ROWS,), generator=random).tolist()
+    bags = [X[i] + 0.5 * torch.randn(size, 3, dtype=torch.float64, generator=random) for i, size in enumerate(sizes)]
+    return ListBags(bags, LABELS)
+
+
+def owners_of(case: Case, world: int) -> torch.Tensor | None:
+    if case.deal == "turn":
+        return None
+    if case.deal == "groups":
+        return GROUPS % world
+    owners = torch.arange(ROWS) % world
+    owners[torch.rand(ROWS, generator=torch.Generator().manual_seed(6)) < 0.6] = 0
+    return owners
+
+
+class Run:
+    """One training run, alone or as one of several processes."""
+
+    def __init__(
+        self,
+        case: Case,
+        place: tuple[int, int] | None,
+        group: dist.ProcessGroup | None = None,
+        device: str = "cpu",
+    ) -> None:
+        torch.manual_seed(7)
+        self.device = torch.device(device)
+        over_bags = case.kind in ("bags", "pooled", "midam")
+        columns = 2 if case.options.get("pooling") == "attention" or case.kind == "pooled" else 1
+        self.bare: nn.Module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, columns)).double()
+        self.bare.to(device)
+        self.optimizer = torch.optim.SGD(self.bare.parameters(), lr=0.05, momentum=0.5)
+        self.criterion = make_criterion(case).to(device)
+        self.model = self.bare
+        if case.kind in ("groups", "members"):
+            self.sampler = GroupSampler(GROUPS, groups_per_batch=3, samples_per_group=2, seed=8)
+        else:
+            self.sampler = PosNegSampler(LABELS, num_positives=2, num_negatives=6, seed=8)
+        if place is not None:
+            rank, world = place
+            self.model = DistributedDataParallel(self.bare, process_group=group)
+            self.criterion = DistributedCriterion(self.criterion, group)
+            self.sampler = DealtSampler(self.sampler, rank=rank, world_size=world, owners=owners_of(case, world))
+        self.batches = TensorBatches(X, LABELS, self.sampler)
+        if over_bags:
+            self.batches = BagBatches(make_bags(), self.sampler, instances_per_bag=3, seed=9)
+        needs = getattr(self.criterion, "needs_previous", False)
+        self.previous = PreviousIterate(self.model, self.optimizer) if needs else None
+        self.step = 0
+        self.positives: list[int] = []
+        self.sizes: list[int] = []
+
+    def go(self, until: int = STEPS) -> list[dict]:
+        seen = []
+        while self.step < until:
+            epoch, start = divmod(self.step, len(self.sampler))
+            self.batches.set_position(epoch, start)
+            for batch in self.batches:
+                batch = on_device(batch, self.device)
+                loss = train_step(self.model, self.criterion, self.optimizer, batch, self.previous)
+                self.positives.append(int(batch[1].sum()))
+                self.sizes.append(len(batch[1]))
+                seen.append({"loss": loss.cpu().clone(), **self.weights(), **self.tables()})
+                self.step += 1
+                if self.step == until:
+                    break
+        return seen
+
+    def weights(self) -> dict:
+        return {f"weight {name}": value.detach().cpu().clone() for name, value in self.bare.named_parameters()}
+
+    def tables(self) -> dict:
+        return {name: value.cpu().clone() for name, value in self.criterion.state_dict().items()}
+
+    def state_dict(self) -> dict:
+        return {
+            "step": self.step,
+            "model": self.bare.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "previous": self.previous.state_dict(),
+            "criterion": self.criterion.state_dict(),
+            "sampler": self.sampler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        self.step = state["step"]
+        self.bare.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.previous.load_state_dict(state["previous"])
+        self.criterion.load_state_dict(state["criterion"])
+        self.sampler.load_state_dict(state["sampler"])
+
+
+def run_linear(place: tuple[int, int] | None) -> list[dict]:
+    """Train a linear model by plain descent: what the loop in oracles.py does."""
+    run = Run(LINEAR, place)
+    model = nn.Linear(3, 1, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(START)
+    run.bare, run.model = model, model if place is None else DistributedDataParallel(model)
+    run.optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run.previous = PreviousIterate(run.model, run.optimizer)
+    return run.go()
+
+
+def run_case(case: Case, place: tuple[int, int] | None, device: str = "cpu") -> dict:
+    run = Run(case, place, device=device)
+    steps = run.go()
+    return {"steps": steps, "positives": run.positives, "sizes": run.sizes}
+
+
+# checkpoints: from one number of processes to another
+
+RESUMED = [
+    Case("tpauc", "rows", {"gamma": 0.1}),
+    Case("bags", "turn", {"pooling": "attention", "gamma": 0.1}),
+    Case("groups", "groups", {"gamma": 0.1, "threshold_lr": "quantile"}),
+]
+
+
+def save_half(folder: Path, place: tuple[int, int] | None) -> None:
+    for number, case in enumerate(RESUMED):
+        run = Run(case, place)
+        run.go(STEPS // 2)
+        world = 1 if place is None else place[1]
+        if place is None or place[0] == 0:
+            torch.save(run.state_dict(), folder / f"half-{number}-of-{world}.pt")
+
+
+def resume_half(folder: Path, world: int, place: tuple[int, int] | None) -> list[dict]:
+    """Continue what `world` processes have saved."""
+    ends = []
+    for number, case in enumerate(RESUMED):
+        run = Run(case, place)
+        run.load_state_dict(torch.load(folder / f"half-{number}-of-{world}.pt"))
+        ends.append(run.go()[-1])
+    return ends
+
+
+# errors, which every process must raise
+
+
+def message_of(function, *args, **kwargs) -> str:
+    try:
+        function(*args, **kwargs)
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def wrong_batches(rank: int, world: int) -> dict[str, tuple[str, bool]]:
+    """Return what a wrong batch in process 1 says in this process, and whether the state stayed as it was."""
+    criterion = DistributedCriterion(TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.5, gamma=0.1))
+    bags = DistributedCriterion(MultiInstanceTPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.5, pooling="mean"))
+    whole = torch.cat([(LABELS == 1).nonzero().squeeze(1)[:3], (LABELS == 0).nonzero().squeeze(1)[:5]])
+    index = whole[rank::world]
+
+    def batch(**changes):
+        good = {"scores": X[index, 0], "labels": LABELS[index], "index": index, "previous_scores": X[index, 1]}
+        return {**good, **(changes if rank == 1 else {})}
+
+    criterion(**batch())
+    nan = X[index, 0].clone()
+    nan[0] = torch.nan
+    other = index.clone()
+    other[0] = whole[0]  # a row of process 0
+    in_bags = {"bag": torch.arange(len(index)), "labels": LABELS[index], "index": index}
+    wrong = {
+        "nan": batch(scores=nan),
+        "repeated": batch(index=other, labels=LABELS[other]),
+        "label": batch(labels=1 - LABELS[index]),
+        "type": batch(scores=X[index, 0].float()),
+        "missing": batch(previous_scores=None),
+        "lengths": batch(labels=LABELS[index][:-1]),
+        "scalar": batch(scores=torch.tensor(0.0)),
+        "strange": batch(scores="abc"),
+        "complex": batch(scores=X[index, 0].to(torch.complex128)),
+        "nothing": batch() if rank != 1 else {},
+        "empty": {name: value[:0] for name, value in batch().items()},
+        "unknown": batch(weights=torch.zeros(2)),
+    }
+    found = {}
+    for name, arguments in wrong.items():
+        before = {key: value.clone() for key, value in criterion.state_dict().items()}
+        text = message_of(criterion, **arguments)
+        found[name] = text, all(torch.equal(value, before[key]) for key, value in criterion.state_dict().items())
+    for name, place in (("bag too high", len(index)), ("bag below 0", -1)):
+        places = in_bags["bag"].clone()
+        if rank == 1:
+            places[0] = place
+        found[name] = message_of(bags, X[index, 0], **{**in_bags, "bag": places}), True
+    criterion(**batch())  # all is well afterwards
+    return found
+
+
+def wrong_criteria(rank: int) -> dict[str, str]:
+    """Return what losses that differ from process to process say."""
+    last = rank == dist.get_world_size() - 1
+    flipped = LABELS.clone()
+    if last:
+        flipped[[int(LABELS.argmax()), int(LABELS.argmin())]] = torch.tensor([0, 1])
+
+    def made(**options):
+        return TPAUCLoss(LABELS, **{"min_tpr": 0.4, "max_fpr": 0.5, **options})
+
+    cases = {
+        "labels": TPAUCLoss(flipped, min_tpr=0.4, max_fpr=0.5),
+        "tau": made(tau=0.5 if last else 0.9),
+        "threshold_lr": made(threshold_lr="quantile" if last else 0.1),
+        "margin": made(margin=0.5 if last else 1.0),
+        "class": CrossEntropyLoss(LABELS) if last else made(),
+        "initial": made(initial=0.5 if last else 0.25),
+    }
+    return {name: message_of(DistributedCriterion, criterion) for name, criterion in cases.items()}
+
+
+# evaluation, metrics, the loop, sharded models
+
+
+def evaluation(place: tuple[int, int] | None) -> dict:
+    """Value and gradient of a loss in `eval()` mode."""
+    criterion = make_criterion(CASES[1]).double()
+    scores = X[:, 0].clone().requires_grad_()
+    index = torch.arange(ROWS)
+    if place is not None:
+        criterion = DistributedCriterion(criterion)
+        index = index[place[0] :: place[1]]
+    criterion(scores[index], LABELS[index], index)
+    value = criterion.eval()(scores[index], LABELS[index], index)
+    with torch.no_grad():
+        again = criterion(scores[index], LABELS[index], index)
+    value.backward()
+    if place is not None:
+        dist.all_reduce(scores.grad)
+        scores.grad /= place[1]
+    return {"value": value.detach(), "again": again, "gradient": scores.grad}
+
+
+class Scaled(nn.Module):
+    """An outer function with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, u, index):
+        return torch.relu(4.0 + self.scale * u.sum(1) - 0.1 * index)
+
+
+def blocks(place: tuple[int, int] | None) -> list[dict]:
+    """A loss of blocks, whose outer function learns: gradients in what is inside and in its parameter."""
+    outer = Scaled()
+    criterion = FCCOLoss(ROWS, outer, dim=3, tau=0.7, gamma=0.1)
+    if place is not None:
+        criterion = DistributedCriterion(criterion)
+    found = []
+    for step in range(4):
+        whole = torch.randperm(ROWS, generator=torch.Generator().manual_seed(step))[:10]
+        index = whole if place is None else whole[place[0] :: place[1]]
+        values = X.clone().requires_grad_()
+        outer.scale.grad = None
+        value = criterion((step + 1) * values[index], index, previous_inner=0.5 * X[index])
+        value.backward()
+        if place is not None:
+            dist.all_reduce(values.grad)
+            values.grad /= place[1]
+        found.append(
+            {"value": value.detach(), "values": values.grad, "scale": outer.scale.grad, "u": criterion.u.clone()}
+        )
+    return found
+
+
+def metrics(rank: int, world: int) -> dict:
+    """Exact numbers from parts of different sizes, padded ones included."""
+    model = nn.Linear(3, 1).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -0.5, 0.25]]))
+        model.bias.zero_()
+    padded = torch.utils.data.DistributedSampler(range(ROWS), num_replicas=world, rank=rank, shuffle=False)
+    batches = TensorBatches(X, LABELS, [list(padded)[:5], list(padded)[5:]])
+    scores, labels = predict_scores(DistributedDataParallel(model), batches)
+    own = torch.arange(5 * rank, ROWS if rank == world - 1 else 5 * rank + 5)
+    mine = model(X[own]).squeeze(1).detach()
+    uneven = gather_scores(mine, LABELS[own], own)
+    meter = StreamingTPAUC(min_tpr=0.4, max_fpr=0.5)
+    part = torch.arange(rank, ROWS, world)
+    meter.update(model(X[part]).squeeze(1), LABELS[part])
+    together = gather_meter(meter)
+    wrong = message_of(gather_scores, mine, LABELS[own][:1] if rank == 1 else LABELS[own], own)
+    return {
+        **{"scores": scores, "labels": labels, "uneven": uneven, "tpauc": together.compute()},
+        **{"own": repr(meter), "all": repr(together), "wrong": wrong},
+    }
+
+
+FITTED = Case("tpauc", "turn", {"gamma": 0.1, "threshold_lr": "quantile"})
+FITTED_BAGS = Case("bags", "rows", {"pooling": "attention", "gamma": 0.1})
+
+
+def run_fit(place: tuple[int, int] | None, case: Case = FITTED, **options) -> tuple[dict, dict]:
+    run = Run(case, place)
+    validation = TensorBatches(X.flip(1), LABELS) if case is FITTED else WholeBags(make_bags(), "attention")
+    settings = {"epochs": 4, "warm_start_epochs": 2, "lr": 0.1, "seed": 0, **options}
+    history = fit(run.model, run.criterion, run.batches, validation=validation, **settings)
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in history.rows]
+    best = {"best_epoch": history.best_epoch, "best_score": history.best_score}
+    return {"rows": rows, **best}, run.weights()
+
+
+def fit_stops(rank: int, world: int) -> int:
+    """Return after how many epochs a run ends that the last process wants to end after two."""
+    from moreauc.callbacks import Callback
+
+    class Stop(Callback):
+        def on_epoch(self, state):
+            state.stop = state.epoch == 1 and rank == world - 1
+
+    history, _ = run_fit((rank, world), callbacks=[Stop()], warm_start_epochs=0)
+    return len(history["rows"])
+
+
+def sharded(rank: int, world: int, kind: str) -> dict:
+    """Train a model of `fully_shard` with the previous iterate; return its weights, whole, and previous outputs."""
+    from torch.distributed.fsdp import fully_shard
+
+    run = Run(CASES[4], (rank, world))
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
+    if kind == "by layers":
+        fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh, reshard_after_forward=kind == "resharding")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    run.model = run.bare = model
+    run.optimizer, run.previous = optimizer, PreviousIterate(model, optimizer)
+    run.go(8)
+    state = run.previous.state_dict()
+    full = {name: value.full_tensor() for name, value in state["weights"].items()}
+    run.previous.load_state_dict({"weights": full if kind == "resharding" else state["weights"]})
+    run.go()
+    return {f"weight {name}": value.full_tensor().detach() for name, value in model.named_parameters()}
+
+
+def refused_models() -> dict[str, str]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    found = {}
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    model[0].weight = nn.Parameter(distribute_tensor(model[0].weight.detach(), mesh, [Shard(0)]))
+    found["tensor parallel"] = message_of(PreviousIterate, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    old = FullyShardedDataParallel(nn.Linear(3, 1), device_id=torch.device("cpu"))
+    found["fsdp1"] = message_of(PreviousIterate, old, torch.optim.SGD(old.parameters(), lr=0.1))
+    model = DistributedDataParallel(nn.Linear(3, 1).double())
+    found["not wrapped"] = message_of(fit, model, TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.5), [])
+    return found
+
+
+def in_a_group(rank: int, world: int) -> list[dict] | str:
+    """Train by the first and the last process, as two; with numbers sent apart, as where the group is for GPUs only."""
+    group = dist.new_group([0, world - 1])
+    if rank not in (0, world - 1):
+        return message_of(DistributedCriterion, make_criterion(LINEAR), group)
+    config, dist.get_backend_config = dist.get_backend_config, lambda group: "cuda:nccl"
+    try:
+        return Run(LINEAR, (int(rank > 0), 2), group).go(10)
+    finally:
+        dist.get_backend_config = config
+
+
+def states(rank: int) -> dict:
+    """The state of a loss that only the first process has loaded, given to all; and names of entries."""
+    criterion = DistributedCriterion(make_criterion(CASES[1]))
+    if rank == 0:
+        criterion.criterion(torch.randn(ROWS), LABELS, torch.arange(ROWS), torch.randn(ROWS))
+    criterion.synchronize()
+    inside = nn.Sequential(nn.Linear(1, 1), criterion)
+    inside.load_state_dict(inside.state_dict())
+    return {"state": criterion.state_dict(), "inside": list(inside.state_dict())}
+
+
+def work(rank: int, world: int, folder: str) -> None:
+    """Do everything as process `rank` of `world`."""
+    torch.set_num_threads(1)
+    place, path = (rank, world), Path(folder)
+    dist.init_process_group("gloo", init_method=f"file://{path}/init-{world}", rank=rank, world_size=world)
+    found: dict = {"cases": {case.name: run_case(case, place) for case in cases_of(world)}}
+    found["linear"] = run_linear(place)
+    found["wrong batches"] = wrong_batches(rank, world)
+    found["wrong criteria"] = wrong_criteria(rank)
+    found["evaluation"] = evaluation(place)
+    found["metrics"] = metrics(rank, world)
+    found["fit"] = run_fit(place)
+    found["fit bags"] = run_fit(place, FITTED_BAGS, epochs=1, warm_start_epochs=1)
+    found["blocks"] = blocks(place)
+    found["patience"] = run_fit(place, patience=1, epochs=30, lr=1e-9)[0]
+    found["stops"] = fit_stops(rank, world)
+    found["sharded"] = {kind: sharded(rank, world, kind) for kind in ("whole", "by layers", "resharding")}
+    found["refused"] = refused_models()
+    found["states"] = states(rank)
+    found["group"] = in_a_group(rank, world)
+    save_half(path, place)
+    dist.barrier()
+    found["resumed"] = {source: resume_half(path, source, place) for source in {1, 2, world}}
+    torch.save(found, path / f"{world}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def work_on_gpu(rank: int, world: int, folder: str) -> None:
+    """Do some of it with all processes on one GPU."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/init-gpu", rank=rank, world_size=world)
+    found = {case.name: run_case(case, (rank, world), "cuda") for case in RESUMED}
+    torch.save(found, Path(folder) / f"gpu-{rank}.pt")
+    dist.destroy_process_group()

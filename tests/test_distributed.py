@@ -1,0 +1,425 @@
+"""Several processes give what one gives."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import distributed_runs as runs
+import oracles
+import pytest
+import torch
+import torch.multiprocessing
+
+from moreauc import TCCOLoss, TPAUCLoss
+from moreauc.distributed import DistributedCriterion, predict_scores
+from moreauc.distributed._criterion import _repeatable
+from moreauc.metrics import tpauc_score
+from moreauc.samplers import PosNegSampler
+from moreauc.side_by_side import SideBySideLoss
+
+WORLDS = (2, 3)
+RUNS = [(case.name, world) for world in WORLDS for case in runs.cases_of(world)]
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Everything of 2 and of 3 processes: a list of what each process found, by their number."""
+    folder = tmp_path_factory.mktemp("distributed")
+    torch.set_num_threads(1)
+    runs.save_half(folder, None)
+    found = {}
+    for world in WORLDS:
+        torch.multiprocessing.spawn(runs.work, (world, str(folder)), nprocs=world)
+        found[world] = [torch.load(folder / f"{world}-{rank}.pt", weights_only=False) for rank in range(world)]
+    found["folder"] = folder
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The runs in one process."""
+    torch.set_num_threads(1)
+    return {case.name: runs.run_case(case, runs.ALONE) for case in runs.CASES}
+
+
+@pytest.mark.parametrize(("name", "world"), RUNS)
+def test_a_run_of_several_processes_is_that_of_one(results, alone, name, world):
+    expected = alone[name]["steps"]
+    assert len(expected) == runs.STEPS
+    assert any(not torch.equal(step["loss"], expected[0]["loss"]) for step in expected)
+    for rank in range(world):
+        found = results[world][rank]["cases"][name]["steps"]
+        for step, (one, several) in enumerate(zip(expected, found, strict=True)):
+            assert one.keys() == several.keys()
+            for key in one:
+                where = f"{key} of process {rank} after step {step}"
+                torch.testing.assert_close(several[key], one[key], **EXACT, msg=lambda text, w=where: f"{w}: {text}")
+
+
+@pytest.mark.parametrize(("name", "world"), RUNS)
+def test_state_and_value_are_the_same_bits_in_all_processes(results, name, world):
+    first, *others = (found["cases"][name]["steps"] for found in results[world])
+    for other in others:
+        for one, two in zip(first, other, strict=True):
+            assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_parts_were_uneven_and_at_times_without_positives_or_empty(results, alone, world):
+    for case in runs.cases_of(world):
+        parts = [found["cases"][case.name] for found in results[world]]
+        sizes = list(zip(*(part["sizes"] for part in parts), strict=True))
+        assert [sum(step) for step in sizes] == alone[case.name]["sizes"]
+        if case.deal == "rows":
+            assert any(len(set(step)) > 1 for step in sizes)
+        if case.kind in ("tpauc", "bags") and (world > 2 or case.deal == "rows"):
+            assert any(0 in part["positives"] for part in parts)
+    name = next(case.name for case in runs.CASES if case.kind == "groups" and case.deal == "groups")
+    assert any(0 in found["cases"][name]["sizes"] for found in results[world])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_run_of_several_processes_is_algorithm_2(results, world):
+    """The loop transcription of the box, which knows nothing of processes or tensors."""
+    sampler = PosNegSampler(runs.LABELS, num_positives=2, num_negatives=6, seed=8)
+    batches = [sampler.batch(*divmod(step, len(sampler))).tolist() for step in range(runs.STEPS)]
+    positives, x = runs.LABELS.nonzero().squeeze(1).tolist(), runs.X.tolist()
+    twin = oracles.algorithm_2(
+        *(lambda i, w: sum(a * b for a, b in zip(x[i], w, strict=True)), lambda i, w: x[i]),
+        *(runs.START[0].tolist(), positives, [(batch[:2], batch[2:]) for batch in batches]),
+        **{"loss": lambda z: max(1 + z, 0) ** 2, "dloss": lambda z: 2 * max(1 + z, 0), "lr": 0.05},
+        **{"min_tpr": 0.4, "max_fpr": 0.5, "tau": 0.9, "gamma": 0.1, "threshold_lr": (0.9, 0.08)},
+    )
+    found = results[world][world - 1]["linear"]
+    for step, (w, u, s, s_prime) in zip(found, twin, strict=True):
+        assert step["weight weight"][0].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
+        assert step["table_prime.values"].item() == pytest.approx(s_prime, rel=1e-9, abs=1e-9)
+        rows = step["table_u.values"].squeeze(1).tolist()
+        thresholds = step["table_s.values"].squeeze(1).tolist()
+        assert thresholds == pytest.approx([s[i] for i in positives], rel=1e-9, abs=1e-9)
+        held = [(rows[k], u[i]) for k, i in enumerate(positives) if i in u]
+        assert [ours for ours, _ in held] == pytest.approx([theirs for _, theirs in held], rel=1e-9, abs=1e-9)
+    assert s_prime != 0 and any(s.values())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_checkpoints_go_on_with_any_number_of_processes(results, alone_at_the_end, world):
+    for source, every in results[world][0]["resumed"].items():
+        assert source in (1, 2, world)
+        for found, expected in zip(every, alone_at_the_end, strict=True):
+            assert_same(found, expected)
+    for found, expected in zip(runs.resume_half(results["folder"], world, runs.ALONE), alone_at_the_end, strict=True):
+        assert_same(found, expected)
+
+
+@pytest.fixture(scope="module")
+def alone_at_the_end():
+    return [runs.run_case(case, runs.ALONE)["steps"][-1] for case in runs.RESUMED]
+
+
+def assert_same(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(found[key], expected[key], **EXACT)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nan", r"TPAUCLoss: scores must be finite, got nan \(1 such entries\)"),
+        ("repeated", r"TPAUCLoss: index must not repeat a row inside one batch, got \d+ more than once"),
+        ("label", "TPAUCLoss: index must point to rows labelled as in labels"),
+        (
+            "type",
+            r"scores must be of one kind in all processes, as in process 0, torch.float64 of shape \(B,\), "
+            r"got torch.float32 of shape \(B,\) in process 1",
+        ),
+        ("missing", r"previous_scores must be of one kind .* torch.float64 of shape \(B,\), got None in process 1"),
+        ("lengths", r"labels must have as many rows as scores in each process, \d in process 1, got \d"),
+        ("scalar", "scores must have from 1 to 4 dimensions, got 0"),
+        ("strange", "scores must be a tensor, got a str"),
+        ("complex", "scores must hold real numbers of a common type, got torch.complex128"),
+        ("unknown", "arguments must be scores, labels, index, previous_scores, got 0 and .*weights"),
+        ("nothing", "scores must be given, got None"),
+        ("empty", r"TPAUCLoss: scores must have shape \(B,\), got \(0,\)"),
+        ("bag too high", r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got 8"),
+        ("bag below 0", r"MultiInstanceTPAUCLoss: bag must lie in \[0, 8\), got -1"),
+    ],
+)
+def test_what_is_wrong_in_one_process_is_an_error_in_all(results, name, message, world):
+    for found in results[world]:
+        text, unchanged = found["wrong batches"][name]
+        assert re.search(message, text), text
+        assert unchanged
+
+
+def test_who_is_not_at_fault_is_told_who_is(results):
+    text, _ = results[3][2]["wrong batches"]["strange"]
+    assert (
+        text == "DistributedCriterion: process 1 cannot go on: DistributedCriterion: scores must be a tensor, got a str"
+    )
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("labels", "got position .*checksum"),
+        ("tau", r"tau=0.9.*in process 0 and .*tau=0.5.* in process"),
+        ("threshold_lr", r"got threshold_lr \(0.1, 0.1\) in process 0 and quantile in process"),
+        ("margin", "SquaredHinge.margin=1.0. in process 0 and SquaredHinge.margin=0.5. in process"),
+        ("class", "got class TPAUCLoss in process 0 and CrossEntropyLoss in process"),
+        ("initial", "got table_u.values .*checksum"),
+    ],
+)
+def test_losses_that_differ_are_found_at_once(results, name, message, world):
+    for found in results[world]:
+        text = found["wrong criteria"][name]
+        assert text.startswith("DistributedCriterion: criterion must be the same in all processes, got ")
+        assert re.search(f"{message}.*{world - 1}$" if "process" in message else message, text), text
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_evaluation_mode(results, world):
+    expected = runs.evaluation(runs.ALONE)
+    for found in results[world]:
+        torch.testing.assert_close(found["evaluation"], expected, **EXACT)
+        assert not found["evaluation"]["again"].requires_grad
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_blocks_with_an_outer_function_that_learns(results, world):
+    expected = runs.blocks(runs.ALONE)
+    assert all(step["scale"] != 0 for step in expected)
+    for found in results[world]:
+        for one, several in zip(expected, found["blocks"], strict=True):
+            torch.testing.assert_close(several, one, **EXACT)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_metrics_are_exact_and_count_rows_once(results, world):
+    scores = runs.X @ torch.tensor([1.0, -0.5, 0.25], dtype=torch.float64)
+    expected = tpauc_score(runs.LABELS.numpy(), scores.numpy(), min_tpr=0.4, max_fpr=0.5)
+    for found in (process["metrics"] for process in results[world]):
+        assert found["tpauc"] == expected
+        assert found["all"] == f"StreamingTPAUC(min_tpr=0.4, max_fpr=0.5): {runs.POSITIVES} positives, 32 negatives"
+        assert found["own"] != found["all"]
+        torch.testing.assert_close(found["scores"], scores)
+        assert torch.equal(found["labels"], runs.LABELS)
+        torch.testing.assert_close(found["uneven"][0], scores)
+        assert torch.equal(found["uneven"][1], runs.LABELS) and torch.equal(found["uneven"][2], torch.arange(runs.ROWS))
+        assert re.search(r"gather_scores: labels must have shape \(\d+,\), got \(1,\)", found["wrong"])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_fit_does_what_it_does_in_one_process(results, world):
+    history, weights = runs.run_fit(runs.ALONE)
+    for found, found_weights in (process["fit"] for process in results[world]):
+        assert_same(found_weights, weights)
+        assert found["best_epoch"] == history["best_epoch"] and len(found["rows"]) == 6
+        for row, expected in zip(found["rows"], history["rows"], strict=True):
+            assert row.pop("phase") == expected["phase"]
+            assert row == pytest.approx({key: expected[key] for key in expected if key != "phase"}, rel=1e-6)
+    assert all(process["patience"] == results[world][0]["patience"] for process in results[world])
+    assert len(results[world][0]["patience"]["rows"]) < 12
+    assert all(process["stops"] == 2 for process in results[world])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_fit_with_bags_and_a_warm_start(results, world):
+    history, weights = runs.run_fit(runs.ALONE, runs.FITTED_BAGS, epochs=1, warm_start_epochs=1)
+    for found, found_weights in (process["fit bags"] for process in results[world]):
+        assert_same(found_weights, weights)
+        assert [row["phase"] for row in found["rows"]] == ["warm start", "train"]
+        assert [row["loss"] for row in found["rows"]] == pytest.approx([row["loss"] for row in history["rows"]])
+        assert found["best_score"] == pytest.approx(history["best_score"])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("kind", ["whole", "by layers", "resharding"])
+def test_sharded_models_have_a_previous_iterate(results, alone, kind, world):
+    case = runs.CASES[4]
+    assert case.options["gamma"] == 0.1
+    expected = {key: value for key, value in alone[case.name]["steps"][-1].items() if key.startswith("weight")}
+    for found in results[world]:
+        assert_same(found["sharded"][kind], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tensor parallel", "PreviousIterate: model must be sharded by fully_shard, got distributed parameters of ano"),
+        ("fsdp1", "PreviousIterate: model must be sharded by fully_shard, .* got one of FullyShardedDataParallel"),
+        ("not wrapped", "fit: criterion must be a moreauc.distributed.DistributedCriterion where .* got TPAUCLoss"),
+    ],
+)
+def test_models_and_losses_that_are_refused(results, name, message):
+    for found in results[2]:
+        assert re.match(message, found["refused"][name])
+
+
+def test_all_processes_can_take_the_state_of_the_first(results):
+    first, second = (found["states"] for found in results[2])
+    assert all(torch.equal(first["state"][key], second["state"][key]) for key in first["state"])
+    assert first["state"]["table_u.values"].count_nonzero() > 0
+    assert "1.table_u.values" in first["inside"] and not any("criterion" in key for key in first["inside"])
+
+
+def test_a_group_of_some_of_the_processes(results):
+    expected = results[2][0]["group"]
+    assert len(expected) == 10
+    for found in (results[3][0]["group"], results[3][2]["group"]):
+        for one, two in zip(expected, found, strict=True):
+            assert all(torch.equal(one[key], two[key]) for key in one)
+    assert results[3][1]["group"] == "DistributedCriterion: group must hold this process, number 1, got one without it"
+
+
+@pytest.fixture(scope="module")
+def on_gpu(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpu")
+    torch.multiprocessing.spawn(runs.work_on_gpu, (2, str(folder)), nprocs=2)
+    return [torch.load(folder / f"gpu-{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+if torch.cuda.is_available():
+
+    @pytest.mark.parametrize("case", runs.RESUMED, ids=lambda case: case.name)
+    def test_processes_that_share_a_gpu(on_gpu, case):
+        expected = runs.run_case(case, runs.ALONE, "cuda")["steps"]
+        for one, *several in zip(expected, *(found[case.name]["steps"] for found in on_gpu), strict=True):
+            for found in several:
+                assert_same(found, one)
+                assert all(torch.equal(found[key], several[0][key]) for key in found)
+
+
+# in one process
+
+
+def tpauc(**options):
+    return TPAUCLoss(runs.LABELS, **{"min_tpr": 0.4, "max_fpr": 0.5, **options})
+
+
+def test_alone_the_loss_is_as_without():
+    plain, wrapped = tpauc(), DistributedCriterion(tpauc())
+    index = torch.arange(runs.ROWS)
+    gradients = []
+    for criterion in (plain, wrapped):
+        scores = runs.X[:, 0].clone().requires_grad_()
+        criterion(scores, runs.LABELS, index=index).backward()
+        gradients.append(scores.grad)
+    assert torch.equal(*gradients)
+    state = wrapped.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
+    assert list(state) == list(plain.state_dict())
+    wrapped.synchronize()
+    assert wrapped.extra_repr() == "process 0 of 1"
+
+
+def test_attributes_are_those_of_the_loss_inside():
+    criterion = DistributedCriterion(tpauc())
+    assert not criterion.needs_previous and criterion.min_tpr == 0.4
+    criterion.gamma, criterion.threshold_lr = 0.3, "quantile"
+    assert criterion.needs_previous and criterion.criterion.gamma == 0.3
+    assert criterion.criterion.threshold_lr == "quantile"
+    assert torch.equal(criterion.u, criterion.criterion.u)
+    with pytest.raises(ValueError, match="TPAUCLoss: tau must be"):
+        criterion.tau = 2.0
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        criterion.nonsense  # noqa: B018
+    criterion.note = "its own"
+    assert not hasattr(criterion.criterion, "note")
+    assert not criterion.eval().criterion.training
+    assert criterion.double().u.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("criterion", "message"),
+    [
+        (lambda: print, "criterion must be a loss, got builtin_function_or_method"),
+        (lambda: DistributedCriterion(tpauc()), "criterion must be a loss, got DistributedCriterion"),
+        (
+            lambda: TCCOLoss(3, 3, torch.relu, torch.relu, tau1=0.5, tau2=0.5),
+            "criterion must be a loss whose arguments all have a row .* got TCCOLoss",
+        ),
+        (
+            lambda: SideBySideLoss([tpauc()]),
+            "criterion must be a loss whose arguments all have a row .* got SideBySideLoss",
+        ),
+    ],
+)
+def test_losses_that_cannot_be_split(criterion, message):
+    with pytest.raises(ValueError, match=f"DistributedCriterion: {message}"):
+        DistributedCriterion(criterion())
+
+
+def test_deterministic_operations_are_asked_for_and_given_up_again():
+    with _repeatable(torch.device("meta")):
+        assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    with _repeatable(torch.device("cpu")):
+        assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_torchrun_without_a_group_is_an_error(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"torch\.distributed must be set up where WORLD_SIZE is 2; call torch\."):
+        DistributedCriterion(tpauc())
+
+
+def test_scores_without_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"predict_scores: batches must be \(inputs, labels, index\), got 2"):
+        predict_scores(torch.nn.Linear(3, 1), [(runs.X, runs.LABELS)])
+    with pytest.raises(ValueError, match=r"predict_scores: batches must be \(inputs, labels, index\), got dict"):
+        predict_scores(torch.nn.Linear(3, 1), [{}])
+
+
+# under torchrun
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "ddp_tpauc.py"
+DYING = f"""
+import os, signal, sys
+sys.path.insert(0, {str(EXAMPLE.parent)!r})
+import ddp_tpauc
+steps, real = [], ddp_tpauc.train_step
+def train_step(*args):
+    steps.append(1)
+    if len(steps) == 50 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args)
+ddp_tpauc.train_step = train_step
+ddp_tpauc.main()
+"""
+
+
+def torchrun(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run two processes; one that waited for a dead one would wait for half an hour, not for the time given here."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(
+        [*command, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_a_killed_process_ends_the_job_which_then_goes_on(tmp_path, monkeypatch):
+    dying = tmp_path / "dying.py"
+    dying.write_text(DYING, encoding="utf-8")
+    killed = torchrun(dying, "--out", tmp_path / "killed", "--epochs", 3)
+    assert killed.returncode != 0 and "SIGKILL" in killed.stderr
+    assert re.fullmatch(r"epoch 0: loss \d\.\d{4}\n", killed.stdout)
+    again = torchrun(EXAMPLE, "--out", tmp_path / "killed", "--epochs", 3)
+    assert again.returncode == 0, again.stderr
+    assert re.fullmatch(r"(epoch [12]: loss \d\.\d{4}\n){2}TPAUC of the training rows: 0\.\d{4}\n", again.stdout)
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    example = importlib.import_module("ddp_tpauc")
+    score = example.train(0, 1, torch.device("cpu"), tmp_path, 3)
+    assert f"TPAUC of the training rows: {score:.4f}" in again.stdout
+    one, two = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (tmp_path, tmp_path / "killed"))
+    assert one.keys() == two.keys() == {"epoch", "model", "optimizer", "previous", "criterion"}
+    torch.testing.assert_close(two["model"], one["model"], rtol=1e-3, atol=1e-3)  # float32, kinks included
