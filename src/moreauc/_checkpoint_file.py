@@ -202,9 +202,9 @@ def _plain(value: Any, name: str) -> Any:
         value = value.item()
     if isinstance(value, nn.Parameter):
         value = value.detach()
-    if type(value) is Tensor:
+    if type(value) is Tensor and value.layout == torch.strided:
         value = value.detach()
-        whole = value.untyped_storage().nbytes() if value.layout == torch.strided else 0
+        whole = value.untyped_storage().nbytes()
         return value.clone() if whole > value.numel() * value.element_size() else value  # a view brings all it views
     if type(value) in (dict, OrderedDict, Counter):
         for key in value:
