@@ -53,8 +53,8 @@ class Stage:
     def __init__(self, path: Path) -> None:
         if not path.exists():
             path.write_bytes(bytes([NOT_STARTED]))
-        self._file = open(path, "r+b")  # noqa: SIM115 (open as long as this object is)
-        self._map = mmap.mmap(self._file.fileno(), 1)
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 1)
 
     @property
     def number(self) -> int:
@@ -236,7 +236,8 @@ def differences(found: Any, wanted: Any, name: str = "") -> tuple[int, list[str]
 
 def _bits(value: Tensor) -> tuple[Any, ...]:
     """Return what tells a tensor from any other; NaN equals NaN here."""
-    return value.dtype, value.shape, value.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+    flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.reshape(-1))
+    return value.dtype, value.shape, flat.view(torch.uint8).numpy().tobytes()
 
 
 def final_states(folder: Path) -> list[dict[str, Any]]:

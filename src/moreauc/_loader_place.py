@@ -161,13 +161,14 @@ def loader_settings(loader: Any) -> dict[str, Any]:
         values = {key: getattr(part, key, None) for key in _DECIDING if not isinstance(part, list | tuple)}
         if isinstance(part, PlannedSampler):
             values = {key: value for key, value in part.state_dict().items() if key not in _POSITION}
-        if hasattr(part, "__len__") and not isinstance(part, PlannedSampler):
-            values["length"] = _length(part)
+        if not isinstance(part, PlannedSampler):
+            values["length"] = length_of(part)
         settings |= {f"{name}.{key}": value for key, value in values.items() if isinstance(value, int | str)}
     return settings
 
 
-def _length(part: Any) -> int | None:
+def length_of(part: Any) -> int | None:
+    """Return the length of a loader, a sampler or a data set; None where it has none."""
     try:
         return len(part)
     except (TypeError, NotImplementedError):  # a loader over data without a length has the method and not the number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from moreauc._checks import check_count, check_real
 from moreauc._fit_checkpoint import Kept, Unkept
 from moreauc._judge import Judge, Score
+from moreauc._loader_place import length_of
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
@@ -306,7 +307,7 @@ def _run(
 ) -> None:
     """Run one phase."""
     model, criterion = state.model, state.criterion
-    state.steps = len(train) if isinstance(train, Sized) else None
+    state.steps = length_of(train)
     for hook in hooks:
         hook.on_begin(state)
     with ExitStack() as stack:
