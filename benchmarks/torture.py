@@ -58,6 +58,7 @@ class Stage:
 
     @property
     def number(self) -> int:
+        """The number of the stage."""
         return self._map[0]
 
     @number.setter

@@ -123,7 +123,10 @@ def bags(method: str, workers: int) -> Parts:
     sampler = BagSampler(PosNegSampler(train.labels, num_positives=5, num_negatives=7))
     data = SampledBags(train, instances_per_bag=3)
     loader: DataLoader[Any] = DataLoader(
-        data, batch_sampler=sampler, collate_fn=collate_bags, num_workers=workers  # type: ignore[arg-type]
+        data,
+        batch_sampler=sampler,
+        collate_fn=collate_bags,
+        num_workers=workers,
     )
     validation, proximal = WholeBags(held, criterion.pooling), BAG_METHODS[method].proximal
     chosen = {"validation": validation, "proximal": proximal, **REGION}

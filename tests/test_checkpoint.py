@@ -189,7 +189,9 @@ LOADERS = {
     "tensors, random sampler with a generator": lambda x, y: TensorBatches(
         x, y, BatchSampler(RandomSampler(range(60), generator=torch.Generator().manual_seed(1)), 12, False)
     ),
-    "tensors, random sampler without": lambda x, y: TensorBatches(x, y, BatchSampler(RandomSampler(range(60)), 12, False)),
+    "tensors, random sampler without": lambda x, y: TensorBatches(
+        x, y, BatchSampler(RandomSampler(range(60)), 12, False)
+    ),
     "loader, planned": lambda x, y: DataLoader(Noisy(x, y), batch_sampler=planned(y)),
     "loader, shuffled": lambda x, y: DataLoader(Noisy(x, y), batch_size=12, shuffle=True),
     "loader, shuffled by a generator": lambda x, y: DataLoader(
@@ -244,7 +246,7 @@ def test_bags_in_memory_go_to_the_place_at_once(tmp_path):
         fit(network(), criterion, loader, epochs=2, callbacks=callbacks, checkpoint=folder, every=1, seed=1)
 
     assert compare_interrupted(train, tmp_path, [3]) == []
-    # twice ten steps of twelve bags, and one step between the last save and the kill; nothing was read to be passed over
+    # Twice ten steps of twelve bags, and one step between the last save and the kill: none was read to be passed over.
     assert len(read) == 12 * (10 + 10 + 1)
 
 
@@ -287,7 +289,6 @@ def test_a_complete_run_is_put_back_and_not_run_again(kill, tmp_path):
 
 
 def test_killed_between_the_last_epoch_and_the_end(tmp_path, monkeypatch):
-    x, y = data()
     valid = TensorBatches(*data(seed=1))
     whole = small_run(tmp_path / "whole", validation=valid)
     from moreauc._judge import Judge
@@ -385,7 +386,9 @@ def test_callbacks_with_a_state_get_it_back_and_others_need_none(tmp_path):
 
     with pytest.raises(Killed):
         small_run(tmp_path, callbacks=[Count(), Foreign(), Count(), Kill(8)])
-    with pytest.raises(CheckpointError, match=r"callbacks with a state must be \['Count 0'\] as in this run, got Count 1"):
+    with pytest.raises(
+        CheckpointError, match=r"callbacks with a state must be \['Count 0'\] as in this run, got Count 1"
+    ):
         small_run(tmp_path, callbacks=[Count()])
     counts = [Count(), Count()]
     small_run(tmp_path, callbacks=[*counts, Callback()])
@@ -416,7 +419,11 @@ def test_live_objects_of_a_session_go_on_after_an_interruption(tmp_path):
 
     whole = small_run(tmp_path / "whole", callbacks=[Slower()])
     x, y = data()
-    live = {"model": network(), "criterion": TPAUCLoss(y, gamma=0.1, **REGION), "loader": TensorBatches(x, y, planned(y))}
+    live = {
+        "model": network(),
+        "criterion": TPAUCLoss(y, gamma=0.1, **REGION),
+        "loader": TensorBatches(x, y, planned(y)),
+    }
     for steps in (7, 8):
         with pytest.raises(Killed):
             small_run(tmp_path / "a", callbacks=[Slower(), Kill(steps)], **live)
@@ -472,7 +479,10 @@ REFUSED = {
     "names": ({"model": OtherNames}, "names of the model must be the same as in this run, got a checkpoint in which"),
     "shapes": ({"model": wider}, r"the shape of '0.weight' of the model must be \(7, 4\) as in this run, got \(6, 4\)"),
     "types": ({"model": lambda: network().double()}, "the type of '0.weight' of the model must be torch.float64 as in"),
-    "labels": ({"labels": other_labels()}, "labels and groups of the training set must be those of this run, got others"),
+    "labels": (
+        {"labels": other_labels()},
+        "labels and groups of the training set must be those of this run, got others",
+    ),
     "criterion": (
         {"criterion": lambda: CrossEntropyLoss(Y)},
         "the class of the criterion must be CrossEntropyLoss as in this run, got TPAUCLoss",
@@ -590,9 +600,7 @@ def case_run(case):
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12)
     previous = PreviousIterate(model, optimizer) if getattr(criterion, "needs_previous", False) else None
     proximal = ProximalPoint(optimizer, 0.1)
-    return RunState(
-        model, criterion, optimizer, range(6), previous=previous, proximal=proximal, scheduler=scheduler
-    )
+    return RunState(model, criterion, optimizer, range(6), previous=previous, proximal=proximal, scheduler=scheduler)
 
 
 def case_train(case, run, *, stop=12):
@@ -678,7 +686,7 @@ def test_optimizers_and_other_parts_of_another_kind_are_refused():
     run, _model, optimizer = parts_run()
     state = run.state_dict()
     optimizer.param_groups[0]["lr"] = 0.2
-    with pytest.raises(CheckpointError, match="lr of group 0 of the optimizer must be 0.2 as in this run, got 0.1"):
+    with pytest.raises(CheckpointError, match=r"lr of group 0 of the optimizer must be 0.2 as in this run, got 0.1"):
         run.check(state)
     optimizer.param_groups[0]["lr"] = 0.1
     frozen, model, _ = parts_run()
@@ -686,7 +694,9 @@ def test_optimizers_and_other_parts_of_another_kind_are_refused():
     with pytest.raises(CheckpointError, match="the shapes of the parameters of the optimizer must be"):
         frozen.check(state)
     other, _, _ = parts_run(others={"average": Part()})
-    with pytest.raises(CheckpointError, match="average of others must be there as in this run, got a checkpoint without"):
+    with pytest.raises(
+        CheckpointError, match="average of others must be there as in this run, got a checkpoint without"
+    ):
         other.check(state)
     with pytest.raises(CheckpointError, match="average of others must be absent as in this run, got a checkpoint with"):
         run.check(other.state_dict())
@@ -714,7 +724,7 @@ class Failing(Part):
 
 def test_a_part_that_fails_while_loading_leaves_everything_as_before():
     part, failing = Part(), Failing()
-    run, model, _ = parts_run(others={"a": part, "b": failing})
+    run, _, _ = parts_run(others={"a": part, "b": failing})
     state = copy.deepcopy(run.state_dict())
     state["others"]["a"]["state"]["value"] = 7
     state["others"]["b"]["state"]["value"] = 13
@@ -791,7 +801,3 @@ def test_generators_of_missing_gpus_are_told(caplog, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     set_random_states({**state, "cuda": [torch.zeros(16, dtype=torch.uint8)]})
     assert "generators of 1 GPUs and there are 0" in caplog.text
-
-
-def test_importing_the_loop_needs_no_command_line():
-    assert Checkpoints.__module__ == "moreauc.checkpoint"

@@ -50,7 +50,13 @@ def forged(payload: bytes, version: int = module.VERSION) -> bytes:
 def test_what_is_saved_comes_back(tmp_path):
     state = {
         **STATE,
-        **{"none": None, "pair": (1, "x"), "big": 2**200, "bytes": b"\x00\xff", "half": torch.ones(3, dtype=torch.half)},
+        **{
+            "none": None,
+            "pair": (1, "x"),
+            "big": 2**200,
+            "bytes": b"\x00\xff",
+            "half": torch.ones(3, dtype=torch.half),
+        },
         **{"ordered": OrderedDict(b=1, a=2), "counts": Counter({3: 2}), "empty": {}, "flags": {True, False}},
         **{"whole": torch.tensor(3), "bool": torch.tensor([True]), 5: "number", "type": torch.float16},
     }
@@ -79,7 +85,10 @@ class Anything:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (Anything(), r"state\['a'\]\['b'\]\[1\] must be a plain tensor, a number, .*, got test_checkpoint_file.Anything"),
+        (
+            Anything(),
+            r"state\['a'\]\['b'\]\[1\] must be a plain tensor, a number, .*, got test_checkpoint_file.Anything",
+        ),
         (np.zeros(3), r"got numpy.ndarray"),
         (lambda: None, "got builtins.function"),
         ({(1, 2): 3}, r"keys of state\['a'\]\['b'\]\[1\] must be texts or numbers, got \(1, 2\)"),
@@ -119,7 +128,7 @@ def test_every_damage_is_refused_with_a_message(tmp_path, kind, count):
         if broken == whole:  # two flips of one bit
             continue
         path.write_bytes(broken)
-        with pytest.raises(DamagedCheckpointError, match="load_checkpoint: .*a.checkpoint must .*, got ") as caught:
+        with pytest.raises(DamagedCheckpointError, match=r"load_checkpoint: .*a.checkpoint must .*, got ") as caught:
             load_checkpoint(path)
         words.add(str(caught.value).rpartition(": ")[2])
     assert words <= {"cut short", "altered", *{word for word in words if "moreauc" in word}}
@@ -345,7 +354,7 @@ def test_names_keep_processes_apart(tmp_path):
 def test_wrong_arguments_are_named(tmp_path):
     with pytest.raises(ValueError, match="Checkpoints: keep must be an integer of at least 1, got 0"):
         Checkpoints(tmp_path, keep=0)
-    with pytest.raises(ValueError, match="Checkpoints: name must be letters, digits and '_', got '../x'"):
+    with pytest.raises(ValueError, match=r"Checkpoints: name must be letters, digits and '_', got '../x'"):
         Checkpoints(tmp_path, name="../x")
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="Checkpoints: folder must be a folder, got the file"):

@@ -147,8 +147,10 @@ class Kept(Unkept):
         self._epochs_before, self._steps = 0, 0
         self._inside: Mapping[str, Any] | None = None  # what is known of an epoch that was interrupted
         self._saved = self._checkpoints.load()
-        if self._saved is not None:
+        try:
             self._check(self._saved)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
 
     def __enter__(self) -> Kept:
         self._watch.__enter__()
@@ -273,8 +275,10 @@ class Kept(Unkept):
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"fit: checkpoint must be that of a run of fit, got one without {error}") from error
 
-    def _check(self, saved: Mapping[str, Any]) -> None:
+    def _check(self, saved: Mapping[str, Any] | None) -> None:
         """Check all parts against what the run begins with; those that a phase adds are checked against the weights."""
+        if saved is None:
+            return
         run, phase = self._run, self._of_fit(saved)["phase"]
         self._take_judge(self._judge if phase == "train" else None)
         run.check({**saved, "previous": None, "proximal": None, "scheduler": None})
