@@ -242,8 +242,11 @@ def _bits(value: Tensor) -> tuple[Any, ...]:
 
 
 def final_states(folder: Path) -> list[dict[str, Any]]:
-    """Return the last two checkpoints: that of the last epoch's end, with all parts, and that of the complete run."""
-    return [load_checkpoint(path) for path in Checkpoints(folder / "checkpoints").files()]
+    """Return the last two checkpoints: that of the last epoch's end, with all parts, and that of the complete run.
+
+    Where the last kill came before an old file was removed, that one is there still: a complete run saves nothing more.
+    """
+    return [load_checkpoint(path) for path in Checkpoints(folder / "checkpoints").files()[-2:]]
 
 
 def torture(name: str, kills: int, draws: random.Random, *, kills_of_a_run: int = 6) -> Tally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import os
 import random
 import sys
 from pathlib import Path
@@ -248,6 +249,25 @@ def test_bags_in_memory_go_to_the_place_at_once(tmp_path):
     assert compare_interrupted(train, tmp_path, [3]) == []
     # Twice ten steps of twelve bags, and one step between the last save and the kill: none was read to be passed over.
     assert len(read) == 12 * (10 + 10 + 1)
+
+
+def test_a_sampler_is_left_at_the_beginning_of_an_epoch(tmp_path):
+    x, y = data()
+    sampler = planned(y)
+    for steps in (3, 0):
+        try:
+            fit(
+                network(),
+                CrossEntropyLoss(y),
+                TensorBatches(x, y, sampler),
+                callbacks=[Kill(steps)],
+                epochs=1,
+                every=1,
+                checkpoint=tmp_path,
+            )
+        except Killed:
+            sampler = planned(y)
+    assert (sampler.epoch, sampler.start, len(list(sampler))) == (0, 0, 5)
 
 
 def test_a_shorter_loader_is_refused_when_it_comes_to_the_place(tmp_path):
@@ -566,6 +586,34 @@ def test_wrong_arguments_are_named(tmp_path):
     Checkpoints(tmp_path).save({"epoch": 3})
     with pytest.raises(CheckpointError, match="fit: checkpoint must be that of a run of fit, got one without 'others'"):
         small_run(tmp_path)
+
+
+def test_what_cannot_be_saved_is_said_before_the_first_step(tmp_path, monkeypatch):
+    class Odd(Callback):
+        def state_dict(self):
+            return {"what": object()}
+
+    with pytest.raises(CheckpointError, match=r"state\['others'\]\['callbacks'\].*\['what'\] must be a plain tensor"):
+        small_run(tmp_path / "a", callbacks=[Odd(), Kill(1)])
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the tests may run as somebody who may write anywhere
+    with pytest.raises(PermissionError, match="fit: checkpoint must be a folder that can be written to"):
+        small_run(tmp_path / "a", callbacks=[Kill(1)])
+
+
+class Mine(TPAUCLoss):
+    """A loss of somebody else's that is one of ours."""
+
+
+def test_schedules_of_derived_losses_are_remembered(tmp_path):
+    class Slower(Callback):
+        def on_step(self, state):
+            if state.phase == "train":
+                state.criterion.threshold_lr = 1.0 / (state.step + 2)
+
+    def train(folder, callbacks):
+        small_run(folder, criterion=Mine(Y, gamma=0.1, **REGION), callbacks=[Slower(), *callbacks])
+
+    assert compare_interrupted(train, tmp_path, [8, 4]) == []
 
 
 def test_a_state_that_is_no_run_is_refused(tmp_path):

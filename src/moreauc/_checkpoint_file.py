@@ -64,7 +64,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
         {'weights': tensor([0, 1, 2]), 'epoch': 4}
         >>> folder.cleanup()
     """
-    path, plain = Path(path), _plain(dict(state), "state")
+    path, plain = Path(path), check_plain(state)
     make_folder(path.parent)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
     try:
@@ -78,6 +78,16 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
             part.unlink()
         raise
     sync_folder(path.parent)
+
+
+def check_plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state as it is written.
+
+    Raises:
+        CheckpointError: if it holds what could not be loaded again.
+    """
+    plain: dict[str, Any] = _plain(dict(state), "state")
+    return plain
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:

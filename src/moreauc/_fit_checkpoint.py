@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc import _run_parts as parts
+from moreauc._checkpoint_file import check_plain, make_folder
 from moreauc._checks import check_count
 from moreauc._interrupt import Interrupted, SignalWatch
 from moreauc._judge import Judge
@@ -151,6 +154,11 @@ class Kept(Unkept):
             self._check(self._saved)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
+        # What can be known to fail when the first epoch ends, maybe hours from now, fails here.
+        check_plain(self._run.state_dict())
+        make_folder(self._checkpoints.folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "fit: checkpoint must be a folder that can be written to", str(folder))
 
     def __enter__(self) -> Kept:
         self._watch.__enter__()

@@ -110,6 +110,7 @@ class LoaderPlace:
         if sampler is not None:
             sampler.set_position(self.epoch, self.step)
             rest = iter(self.loader)
+            sampler.set_position(self.epoch, 0)  # what is left is fixed; who comes next finds whole epochs
         else:
             rest = iter(self.loader)
             passed = sum(1 for _ in islice(rest, self.step))

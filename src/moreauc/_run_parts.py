@@ -110,7 +110,7 @@ def label_checksum(criterion: nn.Module) -> str | None:
 
 
 def loss_settings(criterion: nn.Module) -> dict[str, Any]:
-    """Return the numbers and texts that are attributes of a loss of the library, by name; schedules may change them."""
+    """Return the numbers and texts that are attributes of losses of the library, and of classes derived from them."""
     return {f"{place}{name}": _as_plain(value) for place, _, name, value in _attributes(criterion)}
 
 
@@ -124,7 +124,7 @@ def set_loss_settings(criterion: nn.Module, settings: Mapping[str, Any]) -> None
 
 def _attributes(criterion: nn.Module) -> Iterator[tuple[str, nn.Module, str, Any]]:
     for path, part in criterion.named_modules():
-        if type(part).__module__.partition(".")[0] != "moreauc":
+        if not any(base.__module__.partition(".")[0] == "moreauc" for base in type(part).__mro__):
             continue
         for name, value in vars(part).items():
             if name not in _OF_ALL_MODULES and (_is_plain(value) or _is_plain_data_class(value)):
