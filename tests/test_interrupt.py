@@ -115,9 +115,16 @@ def test_a_signal_at_the_very_end_comes_after_the_run_is_complete(tmp_path, monk
         os.kill(os.getpid(), signal.SIGTERM)
         finish(self)
 
-    monkeypatch.setattr(_fit_checkpoint.Kept, "finish", late)
+    class Last(Callback):
+        def on_end(self, state):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_fit_checkpoint.Kept, "finish", late)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):
+            run(tmp_path)
     with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):
-        run(tmp_path)
+        run(tmp_path, Last())
     none = Send(None)
     assert equal(run(tmp_path, none), run(None)) and none.seen == []
 
@@ -177,22 +184,35 @@ def test_an_error_of_the_loader_after_a_signal_is_the_signal(tmp_path):
     """Ctrl-C on a terminal also reaches workers, which end; the loader then fails while the run waits for a batch."""
 
     class Dying:
+        num_workers = 1
+
         def __init__(self, batches):
             self.batches = batches
 
         def __iter__(self):
-            for number, batch in enumerate(self.batches):
-                if number == 3 and armed:
+            noise = float(torch.rand(()))  # as a DataLoader does for its workers
+            for number, (inputs, labels, index) in enumerate(self.batches):
+                if [number] == armed:
                     armed.clear()
                     os.kill(os.getpid(), signal.SIGINT)
                     raise RuntimeError("DataLoader worker exited unexpectedly")
-                yield batch
+                yield inputs + noise, labels, index
 
-    armed = [True]
-    with pytest.raises(Interrupted, match="in warm start, epoch 0, after 3 of its steps"):
-        run(tmp_path, loader=Dying)
-    assert equal(run(tmp_path, loader=Dying), run(None, loader=Dying))
-    armed = [True]
+    class Alone(Dying):
+        num_workers = 0
+
+    armed = []
+    whole = run(None, loader=Dying)
+    for number in (0, 3):
+        armed = [number]
+        folder = tmp_path / str(number)
+        with pytest.raises(Interrupted, match=f"in warm start, epoch 0, after {number} of its steps"):
+            run(folder, loader=Dying)
+        assert equal(run(folder, loader=Dying), whole)
+    armed = [3]
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):  # whose data it is, without workers
+        run(tmp_path / "alone", loader=Alone)
+    armed = [3]
     with pytest.raises(KeyboardInterrupt):
         run(None, loader=Dying)
 

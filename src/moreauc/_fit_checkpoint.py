@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -167,8 +167,10 @@ class Kept(Unkept):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop watching signals."""
+        """Stop watching signals; one that came too late to stop anything is not lost."""
         self._watch.__exit__(kind, error, trace)
+        if error is None and self._watch.caught is not None:
+            self._interrupt(self._watch.caught, "after the run was complete")
 
     def done(self) -> bool:
         if self._saved is None or not self.resumes(_DONE):
@@ -219,8 +221,10 @@ class Kept(Unkept):
             except StopIteration:
                 return
             except Exception:
-                # A signal from a terminal also ends workers; what counts is the run, as it was after the last step.
-                self._stop_if_asked()
+                # A signal from a terminal also ends workers; what counts is the run, as it was after the last step. An
+                # error without workers is one of the data, and may have drawn numbers since that step.
+                if getattr(self._train, "num_workers", 0):
+                    self._stop_if_asked()
                 raise
             yield self._run.step - 1, batch
 
@@ -240,7 +244,6 @@ class Kept(Unkept):
         run.scheduler = run.proximal = None
         self._take_judge(None)
         self._save()
-        self._stop_if_asked(saved=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run stands."""
@@ -263,13 +266,12 @@ class Kept(Unkept):
             return
         if not saved:
             self._save()
-        run = self._run
-        where = f"in {self._phase}, epoch {run.epoch - self._epochs_before}, after {run.step} of its steps"
-        if self._phase == _DONE:
-            where = "after the run was complete"
-        raise Interrupted(
-            self._watch.caught, f"{where}; saved in {self._checkpoints.folder}, from where the same call goes on"
-        )
+        epoch, step = self._run.epoch - self._epochs_before, self._run.step
+        self._interrupt(self._watch.caught, f"in {self._phase}, epoch {epoch}, after {step} of its steps")
+
+    def _interrupt(self, number: int, where: str) -> NoReturn:
+        folder = self._checkpoints.folder
+        raise Interrupted(number, f"{where}; saved in {folder}, from where the same call goes on")
 
     def _take_judge(self, judge: Judge | None) -> None:
         self._run.others.pop("judge", None)

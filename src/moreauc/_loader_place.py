@@ -67,11 +67,12 @@ class LoaderPlace:
 
     def state_dict(self) -> dict[str, Any]:
         """Return place, generators and what the batches depend on."""
+        waiting = self._begun is not None and not self.step  # the epoch has drawn numbers, and given no batch yet
         return {
             "epoch": self.epoch,
             "step": self.step,
             "settings": loader_settings(self.loader),
-            "random": random_states(self.loader),
+            "random": self._begun if waiting else random_states(self.loader),
             "random_at_epoch": self._begun if self.step else None,
         }
 
