@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= reports/demo
 
-.PHONY: demo test check format bench study setup browser clean
+.PHONY: demo test check format bench study torture setup browser clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -59,6 +59,10 @@ bench: setup
 	$(BIN)/python benchmarks/bench_metrics.py --out benchmarks/reports/metrics.json
 	$(BIN)/python benchmarks/bench_bags.py --out benchmarks/reports/bags.json
 	$(BIN)/python benchmarks/bench_models.py --copies 1,2,6 --processes 1,2 --out benchmarks/reports/models.json
+
+# Training killed with SIGKILL hundreds of times, in saves too, and compared with runs that were not; minutes.
+torture: setup
+	$(BIN)/python benchmarks/torture.py --kills 20 --out docs/reports/torture/report.json
 
 clean:
 	rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache

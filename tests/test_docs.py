@@ -23,6 +23,7 @@ MODULES = [
     *("moreauc.data.keel", "moreauc.data.examples", "moreauc.data.mil", "moreauc.pooling", "moreauc.bag_figures"),
     *("moreauc.bag_estimator", "moreauc.optim.bag_presets", "moreauc.group_estimator", "moreauc.optim.group_presets"),
     *("moreauc.data.groups", "moreauc.adapters", "moreauc.adapters.lightning", "moreauc.distributed"),
+    "moreauc.checkpoint",
 ]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
@@ -521,3 +522,27 @@ def test_the_api_page_names_everything_public():
     names = {name for module in MODULES for name in import_module(module).__all__} - {"problems", "solver", "theory"}
     results = {"Optimum", "Problem", "MoreauEnvelope", "Witness"} | {n for n in names if n.endswith("Parameters")}
     assert [name for name in sorted(names - results) if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_torture_report_has_kills_of_every_loss_and_no_differences():
+    report = read("docs/reports/torture/report.json")
+    rows = {row["loss"]: row for row in report["losses"]}
+    assert report["kills"] >= 100 and report["differences"] == 0
+    assert report["kills"] == sum(row["kills"] for row in rows.values()) == report["restarts"]
+    assert report["kills_inside_a_save"] == sum(row["inside_a_save"] for row in rows.values()) >= report["kills"] / 4
+    for kind, module, names in (
+        ("rows", "moreauc.optim.presets", "METHODS"),
+        ("bags", "moreauc.optim.bag_presets", "BAG_METHODS"),
+        ("groups", "moreauc.optim.group_presets", "GROUP_METHODS"),
+    ):
+        for method in getattr(import_module(module), names):
+            row = rows.pop(f"{kind}: {method}")
+            assert row["kills"] > 0 and row["inside_a_save"] > 0 and row["tensors_compared"] > 0
+            assert row["kills"] == sum(row["by_stage"].values()) and row["differences"] == 0
+    assert not rows
+    page = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    counts = re.search(r"(\d+) kills, (\d+) of them inside a save, (\d+) differences", page)
+    assert counts is not None
+    assert [int(word) for word in counts.groups()] == [
+        *(report["kills"], report["kills_inside_a_save"], report["differences"]),
+    ]

@@ -7,6 +7,7 @@ import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -156,7 +157,16 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: ArrayLike, groups: Any = None) -> Any:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        groups: Any = None,
+        *,
+        checkpoint: str | Path | None = None,
+        every: int | None = None,
+        resume: bool = True,
+    ) -> Any:
         """Train on a table, its targets and the groups of its rows.
 
         Args:
@@ -165,6 +175,10 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             groups: label of each row's group, anything that can be a key, shape `(n,)`; or several columns, shape
                 `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss is
                 trained, with a :class:`GroupsWarning`.
+            checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
+                integer `random_state`; None for none. See :func:`moreauc.train.fit` for this and the next two.
+            every: steps between two saves; None for the ends of epochs only.
+            resume: whether to go on from a checkpoint that is there; if not, there must be none.
         """
         options = self._check_arguments()
         X = check_table(self._owner, self, X, reset=True)
@@ -208,6 +222,9 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             seed=seeds[2],
             device=self.device,
             progress=bool(self.verbose),
+            checkpoint=checkpoint,
+            every=every,
+            resume=resume,
         )
         self._goal = goal
         if classes is not None:

@@ -69,6 +69,19 @@ class Judge:
             state.model.load_state_dict(self._best)
             state.history.restored = True
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the choice depends on."""
+        return {"validation": True, "keep_best": self._keep_best, **self._score.settings}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best weights and what the choice and the patience go by, for a checkpoint."""
+        return {"best": dict(self._best), "merit": self._merit, "improved": self._improved}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take these from a checkpoint."""
+        self._best, self._merit, self._improved = dict(state["best"]), state["merit"], state["improved"]
+
 
 class _TwoWayScore:
     """TPAUC, and the same with ties lost to choose by, or a constant model would look good."""
@@ -80,7 +93,7 @@ class _TwoWayScore:
             if region[name] is None:
                 kind = type(criterion).__name__
                 raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
-        self._region = {
+        self.settings = self._region = {
             "min_tpr": check_real(_OWNER, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True),
             "max_fpr": check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True),
         }
@@ -108,6 +121,7 @@ class _Other:
         if not callable(score):
             raise ValueError(f"{_OWNER}: score must be a function of scores and labels, got {score!r}")
         self._score = score
+        self.settings = {"score": "a function"}
 
     def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, float]:
         value = float(self._score(scores, labels))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -201,12 +202,24 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, bags: Any, y: ArrayLike | None = None) -> MultiInstanceClassifier:
+    def fit(
+        self,
+        bags: Any,
+        y: ArrayLike | None = None,
+        *,
+        checkpoint: str | Path | None = None,
+        every: int | None = None,
+        resume: bool = True,
+    ) -> MultiInstanceClassifier:
         """Train on bags and their two classes.
 
         Args:
             bags: the bags, `n` of them.
             y: classes, two of any kind, shape `(n,)`; None for the labels of :class:`~moreauc.data.Bags`.
+            checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
+                integer `random_state`; None for none. See :func:`moreauc.train.fit` for this and the next two.
+            every: steps between two saves; None for the ends of epochs only.
+            resume: whether to go on from a checkpoint that is there; if not, there must be none.
         """
         self._check_arguments()
         source, form = as_bags(_OWNER, bags)
@@ -251,6 +264,9 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             seed=seeds[2],
             device=self.device,
             progress=bool(self.verbose),
+            checkpoint=checkpoint,
+            every=every,
+            resume=resume,
         )
         module, rows = module.cpu().eval(), held if len(held) else train
         scores = self._raw_scores(prepared.subset(torch.from_numpy(rows)), module, pooling)

@@ -70,6 +70,13 @@ class Callback:
     def on_end(self, state: TrainState | None) -> None:
         """After the last epoch, or after an error; `state` is None where nothing had begun."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs of this callback, as plain data; empty for nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what :meth:`state_dict` returned; called after `on_begin`, and only where it was not empty."""
+
 
 class ProgressBar(Callback):
     """A line on the terminal: epoch, running objective, validation score and the best so far.

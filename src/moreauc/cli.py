@@ -8,16 +8,20 @@ import typer
 from typer.core import TyperGroup
 
 import moreauc
+from moreauc._interrupt import Interrupted
 from moreauc.commands import compare, evaluate, fit, predict, reproduce, study
 from moreauc.commands._console import say
 
 
 class _Group(TyperGroup):
-    """Turns an error about the input into one line on standard error and exit code 2."""
+    """Turns an error about the input into one line and exit code 2, a signal while training into 130 or 143."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except Interrupted as interrupt:  # which has saved the training
+            typer.echo(f"{interrupt} with --resume", err=True)
+            raise typer.Exit(interrupt.exit_code) from interrupt
         except (ValueError, OSError, ModuleNotFoundError) as error:
             if ctx.params["traceback"]:
                 raise

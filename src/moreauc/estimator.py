@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -173,12 +174,24 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: ArrayLike) -> TPAUCClassifier:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        *,
+        checkpoint: str | Path | None = None,
+        every: int | None = None,
+        resume: bool = True,
+    ) -> TPAUCClassifier:
         """Train on a table and its two classes.
 
         Args:
             X: array or DataFrame, shape `(n, n_features)`.
             y: classes, two of any kind, shape `(n,)`.
+            checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
+                integer `random_state`; None for none. See :func:`moreauc.train.fit` for this and the next two.
+            every: steps between two saves; None for the ends of epochs only.
+            resume: whether to go on from a checkpoint that is there; if not, there must be none.
         """
         self._check_arguments()
         X = check_table(_OWNER, self, X, reset=True)
@@ -216,6 +229,9 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed=seeds[2],
             device=self.device,
             progress=bool(self.verbose),
+            checkpoint=checkpoint,
+            every=every,
+            resume=resume,
         )
         self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
         self.preprocessor_, self.model_, self.criterion_ = preprocessor, model.cpu().eval(), criterion.cpu()

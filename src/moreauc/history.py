@@ -48,3 +48,12 @@ class History:
             "restored": self.restored,
             "rows": [dict(row) for row in self.rows],
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything, for a checkpoint."""
+        return self.to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take everything from a checkpoint."""
+        self.rows = [dict(row) for row in state["rows"]]
+        self.best_score, self.best_epoch, self.restored = state["best_score"], state["best_epoch"], state["restored"]

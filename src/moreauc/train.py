@@ -3,8 +3,10 @@ r"""The one training loop: any model, any of the losses, any loader of `(inputs,
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,7 +15,9 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
+from moreauc._fit_checkpoint import Kept, Unkept
 from moreauc._judge import Judge, Score
+from moreauc._loader_place import length_of
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
@@ -52,6 +56,9 @@ def fit(
     device: torch.device | str | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
+    checkpoint: str | Path | None = None,
+    every: int | None = None,
+    resume: bool = True,
 ) -> History:
     r"""Train `model` by `criterion`, and keep the weights that score best on the validation data.
 
@@ -99,6 +106,11 @@ def fit(
         device: where to train; model and criterion are moved there. None to stay where the model is.
         callbacks: hooks, called in this order; see :class:`~moreauc.callbacks.Callback`.
         progress: whether to show a progress bar.
+        checkpoint: folder to save the run in, so that the same call goes on where it was interrupted, with the same
+            result to the last bit; after SIGTERM or SIGINT the step is finished and the run saved. None for none. See
+            :mod:`moreauc.checkpoint` and docs/checkpoints.md.
+        every: steps between two saves, besides those at the end of each epoch; None for these only.
+        resume: whether to go on from a checkpoint that is there; if not, there must be none.
 
     Returns:
         One row of numbers for each epoch.
@@ -106,6 +118,8 @@ def fit(
     Raises:
         ValueError: for an argument out of range, validation data without both classes or without a region. An error of
             the criterion (NaN scores, say) gets a note that tells where it came up.
+        CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run; nothing has changed.
+        Interrupted: a `KeyboardInterrupt`, after a signal, with a checkpoint.
 
     Example:
         >>> from moreauc import TPAUCLoss
@@ -139,6 +153,8 @@ def fit(
         check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
     exchange = exchange_of(_OWNER, model, criterion)
+    if every is not None and checkpoint is None:
+        raise ValueError(f"{_OWNER}: every must be None without checkpoint, got {every}")
     judge = None
     if validation is not None:
         options: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}
@@ -160,24 +176,48 @@ def fit(
     rank = 0 if exchange is None else exchange.rank
     hooks = [*callbacks, ProgressBar()] if progress and rank == 0 else list(callbacks)
     history, state = History(), None
-    with _random_state(model, seed, rank):
+    keeper = Unkept(train)
+    if checkpoint is not None:
+        settings: dict[str, Any] = {"validation": False} if judge is None else judge.settings
+        settings |= {"epochs": epochs, "milestones": list(milestones), "lr_factor": lr_factor, "proximal": proximal}
+        settings |= {"warm_start_epochs": warm_start_epochs, "patience": patience, "seed": seed}
+        if not isinstance(optimizer, Optimizer):
+            settings |= {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        keeper = Kept(
+            model,
+            criterion,
+            train,
+            new_optimizer(),
+            folder=checkpoint,
+            every=every,
+            resume=resume,
+            judge=judge,
+            history=history,
+            hooks=hooks,
+            settings=settings,
+        )
+    with keeper, _random_state(model, seed, rank):
         try:
-            if warm_start_epochs:
+            if keeper.done():
+                return history
+            if warm_start_epochs and not keeper.resumes("train"):
                 warm = _warm_start(criterion)
                 state = TrainState(model, warm, new_optimizer(), "warm start", warm_start_epochs, history=history)
-                _run(state, train, hooks)
+                _run(state, train, hooks, keeper)
                 if state.stop:
+                    keeper.finish()
                     return history
             state = TrainState(model, criterion, new_optimizer(), "train", epochs, history=history)
-            if judge is not None:
+            if judge is not None and not keeper.resumes("train"):
                 judge.look(state, epoch=-1)
             schedule = _Schedule(state.optimizer, milestones, lr_factor, proximal)
             try:
-                _run(state, train, hooks, judge, schedule, epochs_before=warm_start_epochs)
+                _run(state, train, hooks, keeper, judge, schedule, epochs_before=warm_start_epochs)
             finally:
                 schedule.close()
             if judge is not None:
                 judge.finish(state)
+            keeper.finish()
         finally:
             for hook in hooks:
                 hook.on_end(state)
@@ -257,24 +297,28 @@ class _Schedule:
     """Learning-rate steps, and with each a new reference point where there is one."""
 
     def __init__(self, optimizer: Optimizer, milestones: Sequence[int], factor: float, proximal: float) -> None:
-        self._scheduler = MultiStepLR(optimizer, list(milestones), gamma=factor)
+        self.scheduler = MultiStepLR(optimizer, list(milestones), gamma=factor)
         self._milestones = set(milestones)
-        self._pull = ProximalPoint(optimizer, proximal) if proximal > 0.0 else None
+        self.pull = ProximalPoint(optimizer, proximal) if proximal > 0.0 else None
 
     def after_epoch(self, epoch: int) -> None:
-        self._scheduler.step()
-        if self._pull is not None and epoch + 1 in self._milestones:
-            self._pull.restart()
+        with warnings.catch_warnings():
+            # An epoch may have been interrupted after its last step; torch does not know of steps before that.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self.scheduler.step()
+        if self.pull is not None and epoch + 1 in self._milestones:
+            self.pull.restart()
 
     def close(self) -> None:
-        if self._pull is not None:
-            self._pull.remove()
+        if self.pull is not None:
+            self.pull.remove()
 
 
 def _run(
     state: TrainState,
     train: Iterable[Any],
     hooks: Sequence[Callback],
+    keeper: Unkept,
     judge: Judge | None = None,
     schedule: _Schedule | None = None,
     *,
@@ -282,56 +326,61 @@ def _run(
 ) -> None:
     """Run one phase."""
     model, criterion = state.model, state.criterion
-    state.steps = len(train) if isinstance(train, Sized) else None
+    state.steps = length_of(train)
     for hook in hooks:
         hook.on_begin(state)
     with ExitStack() as stack:
-        previous: PreviousIterate | None = None
-        for epoch in range(state.epochs):
+        keeper.begin(state, judge, schedule, epochs_before)
+
+        def follow() -> PreviousIterate:
+            previous = PreviousIterate(model, state.optimizer)
+            stack.callback(previous.remove)
+            return previous
+
+        if keeper.had_previous:
+            keeper.previous = follow()
+        keeper.restore()
+        for epoch in range(keeper.first, state.epochs):
             state.epoch = epoch
-            started = time.perf_counter()
-            for part in (train, getattr(train, "batch_sampler", None), getattr(train, "sampler", None)):
-                set_epoch = getattr(part, "set_epoch", None)
-                if set_epoch is not None:
-                    set_epoch(epochs_before + epoch)
+            keeper.begin_epoch(epochs_before + epoch, device_of(model), state.optimizer.param_groups[0]["lr"])
             model.train()
             criterion.train()
-            if previous is None and getattr(criterion, "needs_previous", False):
-                previous = PreviousIterate(model, state.optimizer)
-                stack.callback(previous.remove)
-            row = {"phase": state.phase, "epoch": state.epoch, **_epoch(state, train, hooks, previous)}
+            if keeper.previous is None and getattr(criterion, "needs_previous", False):
+                keeper.previous = follow()
+            row = {"phase": state.phase, "epoch": state.epoch, **_epoch(state, hooks, keeper)}
             if judge is not None:
                 row["score"] = judge.look(state, state.epoch)
-            state.history.add(**row, seconds=time.perf_counter() - started)
+            state.history.add(**row, seconds=time.perf_counter() - keeper.started)
             if schedule is not None:
                 schedule.after_epoch(state.epoch)
             for hook in hooks:
                 hook.on_epoch(state)
             if isinstance(criterion, DistributedCriterion):
                 state.stop = criterion.exchange.anyone(state.stop)
+            keeper.after_epoch()
             if state.stop:
                 break
 
 
-def _epoch(
-    state: TrainState, train: Iterable[Any], hooks: Sequence[Callback], previous: PreviousIterate | None
-) -> dict[str, float]:
+def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict[str, float]:
     """Go through the loader once; return the mean loss and the learning rate."""
-    place, lr = device_of(state.model), state.optimizer.param_groups[0]["lr"]
-    total, state.step = torch.zeros((), device=place), -1
-    for step, batch in enumerate(train):
+    place, lr = device_of(state.model), keeper.lr
+    state.step = keeper.steps_before - 1
+    for step, batch in keeper.batches():
         state.step = step
         try:
-            state.loss = train_step(state.model, state.criterion, state.optimizer, on_device(batch, place), previous)
+            here = on_device(batch, place)
+            state.loss = train_step(state.model, state.criterion, state.optimizer, here, keeper.previous)
         except ValueError as error:
             error.add_note(f"in {state.phase}, epoch {state.epoch}, step {state.step}, learning rate {lr:g}")
             raise
-        total += state.loss
+        keeper.total += state.loss
         for hook in hooks:
             hook.on_step(state)
+        keeper.after_step()
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
-    return {"loss": float(total) / (state.step + 1), "lr": lr}
+    return {"loss": float(keeper.total) / (state.step + 1), "lr": lr}
 
 
 @contextmanager

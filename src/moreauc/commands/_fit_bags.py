@@ -16,6 +16,7 @@ from moreauc.commands._console import command_line, console, print_table, say
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_bag_model
+from moreauc.commands._saving import Saving
 from moreauc.data import Bags
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError
@@ -56,6 +57,7 @@ class BagRequest:
     seed: int
     drop: list[str]
     force: bool
+    saving: Saving
 
 
 def fit_bags(request: BagRequest) -> None:
@@ -74,6 +76,7 @@ def fit_bags(request: BagRequest) -> None:
     split = read_bag_split(request)
     check_rows(split.test.labels, "test bags", min_tpr=region[0], max_fpr=region[1], unit="bags")
     say(f"Positive class: {split.target.name} = {split.target.positive} ({split.target.reason})")
+    request.saving.begin(request.data)
     with run_folder(request.out, force=request.force, with_model=True) as folder:
         counts = len(split.train.names), len(split.test.names)
         _LOGGER.info("%s: %d bags to train on, %d to test on", request.data, *counts)
@@ -93,7 +96,7 @@ def fit_bags(request: BagRequest) -> None:
                 verbose=int(console.is_terminal),
                 **_given(request),
             )
-            models[title] = classifier.fit(train, split.train.labels)
+            models[title] = classifier.fit(train, split.train.labels, **request.saving.options(name))
             log_training(title, classifier, time.perf_counter() - started)
             evaluations.append(evaluate_bags(title, classifier, test, split.test.labels))
         first = models[evaluations[0].title]

@@ -24,6 +24,7 @@ from moreauc.commands._group_table import (
 )
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_group_model
+from moreauc.commands._saving import Saving
 from moreauc.data.columns import check_features, drop_columns, match_features
 from moreauc.data.tables import TableError, read_table
 
@@ -98,6 +99,7 @@ class GroupRequest:
     seed: int
     drop: list[str]
     force: bool
+    saving: Saving
 
 
 def fit_groups(request: GroupRequest) -> None:
@@ -120,6 +122,7 @@ def fit_groups(request: GroupRequest) -> None:
     split = read_group_split(request)
     target = split.target
     say(f"Task: {target.task} of {target.name} ({target.reason})")
+    request.saving.begin(request.data)
     with run_folder(request.out, force=request.force, with_model=True) as folder:
         counts = len(split.train.values), len(split.test.values), len(set(split.train.groups))
         _LOGGER.info("%s: %d rows to train on, %d to test on, %d groups", request.data, *counts)
@@ -131,7 +134,12 @@ def fit_groups(request: GroupRequest) -> None:
         for name in dict.fromkeys([method, "erm"]):
             title, started = GROUP_METHODS[name].title, time.perf_counter()
             model = kind(method=name, random_state=request.seed, verbose=int(console.is_terminal), **_given(request))
-            models[title] = model.fit(split.train.features, split.train.values, groups=split.train.groups)
+            models[title] = model.fit(
+                split.train.features,
+                split.train.values,
+                groups=split.train.groups,
+                **request.saving.options(name),
+            )
             log_training(title, model, time.perf_counter() - started)
             evaluations.append(evaluate_groups(title, model, split.test))
         save_group_model(folder, models[evaluations[0].title], split.kinds, target, split.columns)

@@ -21,6 +21,17 @@ Drop = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the results; must be new or empty.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the results of an earlier run.")]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(help="Folder to save the training in while it goes on; needed for --resume.", show_default=False),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the training in --checkpoint; begin where there is none.")
+]
+SaveEvery = Annotated[
+    int | None,
+    typer.Option(min=1, help="Steps between two saves; at the end of each epoch in any case.", show_default=False),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")]
 Groups = Annotated[
     str | None,

@@ -20,6 +20,7 @@ from moreauc.commands._fit_groups import GroupRequest, fit_groups
 from moreauc.commands._fit_options import check_options
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_model
+from moreauc.commands._saving import Saving
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
 from moreauc.data.tables import TableError, read_table
 from moreauc.metrics._inputs import check_region
@@ -110,6 +111,9 @@ def fit(
     seed: options.Seed = 0,
     drop: options.Drop = None,
     force: options.Force = False,
+    checkpoint: options.Checkpoint = None,
+    resume: options.Resume = False,
+    save_every: options.SaveEvery = None,
 ) -> None:
     """Train a classifier for two-way partial AUC on a table.
 
@@ -121,6 +125,9 @@ def fit(
 
     With --groups the loss of the worst groups is minimised instead, for classes of any number or for numbers, and the
     report shows how every group fares.
+
+    With --checkpoint the training is saved while it goes on, and when it is stopped by Ctrl-C or SIGTERM; the same
+    command with --resume goes on with it, to the same result.
     """
     from moreauc.commands._pages import fit_report
     from moreauc.estimator import TPAUCClassifier
@@ -144,6 +151,7 @@ def fit(
             },
         },
     )
+    saving = Saving(checkpoint, resume, save_every)
     if groups is not None:
         return fit_groups(
             GroupRequest(
@@ -165,6 +173,7 @@ def fit(
                 seed=seed,
                 drop=drop or [],
                 force=force,
+                saving=saving,
             )
         )
     if bags is not None:
@@ -186,6 +195,7 @@ def fit(
             seed=seed,
             drop=drop or [],
             force=force,
+            saving=saving,
         )
         return fit_bags(request)
     loss, model = loss or "sonx", model or "mlp"
@@ -196,6 +206,7 @@ def fit(
     split = read_split(data, target, positive=positive, test_size=test_size, test=test, seed=seed, drop=drop or [])
     check_rows(split.test_labels, "test rows", min_tpr=min_tpr, max_fpr=max_fpr)
     say(f"Positive class: {split.target.name} = {split.target.positive} ({split.target.reason})")
+    saving.begin(data)
     with run_folder(out, force=force, with_model=True) as folder:
         _LOGGER.info("%s: %d rows to train on, %d to test on", data, len(split.train), len(split.test))
         # What was not given is left to the classifier: a second set of defaults here would drift from its own.
@@ -215,7 +226,7 @@ def fit(
                 verbose=int(console.is_terminal),
                 **given,
             )
-            models[title] = train(title, classifier, split)
+            models[title] = train(title, classifier, split, **saving.options(name))
             evaluations.append(evaluate_model(title, models[title], split.test, split.test_labels))
         save_model(folder, models[evaluations[0].title], split.kinds, split.target, (min_tpr, max_fpr))
         command = command_line(
@@ -282,10 +293,10 @@ def draw_test_rows(labels: Array, share: float, seed: int) -> Array:
     return np.sort(np.concatenate(drawn))
 
 
-def train(title: str, classifier: Any, split: Split) -> Any:
-    """Fit a classifier and log its epochs."""
+def train(title: str, classifier: Any, split: Split, **options: Any) -> Any:
+    """Fit a classifier and log its epochs; options are those of its `fit`."""
     begin = time.perf_counter()
-    classifier.fit(split.train, split.train_labels)
+    classifier.fit(split.train, split.train_labels, **options)
     log_training(title, classifier, time.perf_counter() - begin)
     return classifier
 

@@ -83,6 +83,7 @@ class BagBatches:
         self._data = SampledBags(bags, instances_per_bag=instances_per_bag, seed=seed)
         self._keys = BagSampler(sampler)
         self.bags, self.labels, self.sampler = bags, bags.labels, sampler
+        self.instances_per_bag, self.seed = instances_per_bag, seed
 
     def __len__(self) -> int:
         return len(self._keys)

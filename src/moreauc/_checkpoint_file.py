@@ -1,0 +1,231 @@
+"""The file of a checkpoint: plain data behind a checksum, written so that a kill leaves the old file or the new one.
+
+A file is a header (what it is, version, length and SHA-256 of what follows) and then what `torch.save` makes of the
+data. The header's form is the same in all versions, so that damage can be told from news. The checksum finds accidents;
+whoever alters a file on purpose can make a new one, and is kept from running code by `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import struct
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+VERSION = 1
+PART = ".part"  # ends the name of a file that is still being written
+
+_MAGIC = b"\x89moreauc\r\n\x1a\n"  # a transfer as text, which changes line ends, is found at once
+_VERSION_AND_SIZE = struct.Struct(">IQ")
+_HEADER = len(_MAGIC) + _VERSION_AND_SIZE.size + hashlib.sha256().digest_size
+_BLOCK = 1 << 20  # bytes read at a time for the checksum
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_OWNER = "load_checkpoint"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used: damaged, of a newer version, or of another run. Nothing has been changed."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A file that is cut short, altered, or no checkpoint at all."""
+
+
+def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Write plain data to a file that is either there as a whole or not at all.
+
+    It is written under another name in the same folder, flushed to the disk and then renamed, and the folder is flushed
+    too. So a kill, an error or a full disk leaves the file that was there before.
+
+    Args:
+        path: the file; its folder is made where it is missing.
+        state: dictionaries, lists and tuples of tensors, numbers, texts and None, for instance the `state_dict()` of a
+            :class:`RunState`.
+
+    Raises:
+        CheckpointError: if `state` holds anything else, which could not be loaded again; nothing is written.
+        OSError: if it cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> save_checkpoint(f"{folder.name}/a.checkpoint", {"weights": torch.arange(3), "epoch": 4})
+        >>> load_checkpoint(f"{folder.name}/a.checkpoint")
+        {'weights': tensor([0, 1, 2]), 'epoch': 4}
+        >>> folder.cleanup()
+    """
+    path, plain = Path(path), check_plain(state)
+    make_folder(path.parent)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
+    try:
+        with open(part, "xb") as file:
+            _write(file, plain)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error counts
+            part.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def check_plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state as it is written.
+
+    Raises:
+        CheckpointError: if it holds what could not be loaded again.
+    """
+    plain: dict[str, Any] = _plain(dict(state), "state")
+    return plain
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Return what :func:`save_checkpoint` wrote, tensors on the CPU.
+
+    The checksum is compared before anything is unpickled, and unpickling knows tensors and plain data only: a file that
+    somebody prepared to run code is refused.
+
+    Raises:
+        DamagedCheckpointError: for a file that is cut short, altered, or no checkpoint.
+        CheckpointError: for one of a newer version.
+        OSError: if the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        _check_header(str(path), file)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's hints, which tell to trust the file
+                state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # what a prepared file makes an unpickler raise can be anything
+            reason = str(error).strip().splitlines()
+            raise DamagedCheckpointError(
+                f"{_OWNER}: {path} must hold tensors and plain data only, got what cannot be loaded: "
+                f"{type(error).__name__}: {reason[0] if reason else ''}"
+            ) from error
+    if not isinstance(state, dict):
+        raise DamagedCheckpointError(f"{_OWNER}: {path} must hold a dictionary, got {type(state).__name__}")
+    return state
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, for good: a power cut does not take them away again."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync_folder(place.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, where the system can do that."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows keeps names by itself
+        return
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class _Hashed:
+    """A file to write to that adds up checksum and length; keeps the first error, which torch replaces by its own."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        self.digest.update(data)
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the file is flushed at the end."""
+
+
+def _write(file: BinaryIO, state: dict[str, Any]) -> None:
+    file.write(bytes(_HEADER))
+    body = _Hashed(file)
+    try:
+        torch.save(state, cast(IO[bytes], body))
+    except RuntimeError:
+        if body.error is not None:
+            raise body.error from None
+        raise
+    numbers = _VERSION_AND_SIZE.pack(VERSION, body.size)
+    file.seek(0)
+    file.write(_MAGIC + numbers + _whole_digest(body.digest, numbers))
+
+
+def _whole_digest(body: hashlib._Hash, numbers: bytes) -> bytes:
+    """Return the checksum over contents and header; the contents come first since they are known first."""
+    digest = body.copy()
+    digest.update(numbers)
+    return digest.digest()
+
+
+def _check_header(name: str, file: BinaryIO) -> None:
+    """Check everything but the meaning of the contents, and go to where they begin."""
+    header = file.read(_HEADER)
+    if header[: len(_MAGIC)] != _MAGIC[: len(header)] or not header:
+        raise DamagedCheckpointError(f"{_OWNER}: {name} must be a checkpoint of moreauc, got something else")
+    if len(header) < _HEADER:
+        raise DamagedCheckpointError(f"{_OWNER}: {name} must have a whole header, got {len(header)} bytes: cut short")
+    numbers = header[len(_MAGIC) : len(_MAGIC) + _VERSION_AND_SIZE.size]
+    version, size = _VERSION_AND_SIZE.unpack(numbers)
+    found = os.fstat(file.fileno()).st_size - _HEADER
+    if found != size:
+        what = "cut short" if found < size else "altered"
+        raise DamagedCheckpointError(f"{_OWNER}: {name} must hold {size} bytes, got {found}: {what}")
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK):
+        digest.update(block)
+    if _whole_digest(digest, numbers) != header[-digest.digest_size :]:
+        raise DamagedCheckpointError(f"{_OWNER}: {name} must match its checksum, got another one: altered")
+    if version > VERSION:
+        raise CheckpointError(
+            f"{_OWNER}: {name} must be of version {VERSION} or earlier, got {version}: written by a newer moreauc"
+        )
+    file.seek(_HEADER)
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Return a copy of the containers with what can be loaded again; tensors are those given."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, nn.Parameter):
+        value = value.detach()
+    if type(value) is Tensor and value.layout == torch.strided:
+        value = value.detach()
+        whole = value.untyped_storage().nbytes()
+        return value.clone() if whole > value.numel() * value.element_size() else value  # a view brings all it views
+    if type(value) in (dict, OrderedDict, Counter):
+        for key in value:
+            if type(key) not in (str, int, float, bool, type(None)):
+                raise CheckpointError(f"save_checkpoint: keys of {name} must be texts or numbers, got {key!r}")
+        return type(value)({key: _plain(entry, f"{name}[{key!r}]") for key, entry in value.items()})
+    if type(value) in (list, tuple, set):
+        return type(value)(_plain(entry, f"{name}[{number}]") for number, entry in enumerate(value))
+    if type(value) in _SCALARS:
+        return value
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise CheckpointError(
+        f"save_checkpoint: {name} must be a plain tensor, a number, a text, None, or a container of these, got {kind}"
+    )

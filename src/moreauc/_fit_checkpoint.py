@@ -1,0 +1,331 @@
+"""How a run of :func:`moreauc.train.fit` keeps itself: when it saves, and how it comes back to where it was."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moreauc import _run_parts as parts
+from moreauc._checkpoint_file import check_plain, make_folder
+from moreauc._checks import check_count
+from moreauc._interrupt import Interrupted, SignalWatch
+from moreauc._judge import Judge
+from moreauc._loader_place import set_epoch
+from moreauc.callbacks import Callback, TrainState
+from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
+from moreauc.history import History
+from moreauc.optim import PreviousIterate, ProximalPoint
+
+_DONE = "done"
+
+
+class Schedule(Protocol):
+    """What a phase changes after an epoch."""
+
+    scheduler: Any
+    pull: ProximalPoint | None
+
+
+class Unkept(AbstractContextManager["Unkept"]):
+    """A run without checkpoints: all of it happens once.
+
+    Attributes:
+        first: epoch of the phase to begin with.
+        had_previous: whether the run had previous weights where it was saved.
+        previous: those it has now.
+        started: when the present epoch began, had it not been interrupted.
+        total: sum of the losses of the present epoch's steps.
+        steps_before: steps of the present epoch that were done before an interruption.
+        lr: learning rate with which the present epoch began.
+    """
+
+    first = 0
+    had_previous = False
+    previous: PreviousIterate | None = None
+    started = 0.0
+    total: Tensor
+    steps_before = 0
+    lr = 0.0
+
+    def __init__(self, train: Iterable[Any]) -> None:
+        self._train = train
+        self._epoch = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the run."""
+
+    def done(self) -> bool:
+        """Return whether the run had been completed; its result has then been put back."""
+        return False
+
+    def resumes(self, phase: str) -> bool:
+        """Return whether the run goes on in the middle of a phase, whose beginning must not be done again."""
+        return False
+
+    def begin(
+        self, state: TrainState, judge: Judge | None = None, schedule: Schedule | None = None, epochs_before: int = 0
+    ) -> None:
+        """Begin a phase, with the parts it has."""
+        self.previous = None
+
+    def restore(self) -> None:
+        """Put a phase that has begun back to where it was saved."""
+
+    def begin_epoch(self, epoch: int, device: torch.device, lr: float) -> None:
+        """Begin an epoch, counted from the beginning of the run."""
+        self._epoch, self.started, self.lr = epoch, time.perf_counter(), lr
+        self.total = torch.zeros((), device=device)
+
+    def batches(self) -> Iterator[tuple[int, Any]]:
+        """Yield steps and batches of the epoch."""
+        set_epoch(self._train, self._epoch)
+        yield from enumerate(self._train)
+
+    def after_step(self) -> None:
+        """End a step."""
+
+    def after_epoch(self) -> None:
+        """End an epoch."""
+
+    def finish(self) -> None:
+        """End the run, which is complete."""
+
+
+class Kept(Unkept):
+    """A run that is saved every so many steps, at the end of each epoch, and when it is asked to stop.
+
+    What was saved is read and checked when this object is made, before anything of the run has changed.
+
+    Args:
+        model: the model.
+        criterion: the loss of the phase "train".
+        train: the loader.
+        optimizer: one like that of the phases, or the one.
+        folder: where to save.
+        every: steps between two saves; None for the ends of epochs only.
+        resume: whether to go on from what is there; if not, there must be nothing.
+        judge: that of the run.
+        history: that of the run.
+        hooks: callbacks.
+        settings: of the run; another run with others is refused.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: nn.Module,
+        train: Iterable[Any],
+        optimizer: Optimizer,
+        *,
+        folder: str | Path,
+        every: int | None,
+        resume: bool,
+        judge: Judge | None,
+        history: History,
+        hooks: Sequence[Callback],
+        settings: Mapping[str, Any],
+    ) -> None:
+        super().__init__(train)
+        self._every = None if every is None else check_count("fit", "every", every)
+        self._checkpoints = Checkpoints(folder)
+        if not resume and self._checkpoints.files():
+            raise ValueError(f"fit: checkpoint must hold no checkpoints where resume is False, got {str(folder)!r}")
+        others = {"fit": self, "history": history, "callbacks": CallbackStates(hooks)}
+        self._run = RunState(model, criterion, optimizer, train, others=others, settings=settings)
+        self._judge, self._watch = judge, SignalWatch()
+        self._phase, self._state = "", TrainState(model, criterion, optimizer, "", 0)
+        self._epochs_before, self._steps = 0, 0
+        self._inside: Mapping[str, Any] | None = None  # what is known of an epoch that was interrupted
+        self._saved = self._checkpoints.load()
+        try:
+            self._check(self._saved)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
+        # What can be known to fail when the first epoch ends, maybe hours from now, fails here.
+        check_plain(self._run.state_dict())
+        make_folder(self._checkpoints.folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "fit: checkpoint must be a folder that can be written to", str(folder))
+
+    def __enter__(self) -> Kept:
+        self._watch.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop watching signals; one that came too late to stop anything is not lost."""
+        self._watch.__exit__(kind, error, trace)
+        if error is None and self._watch.caught is not None:
+            self._interrupt(self._watch.caught, "after the run was complete")
+
+    def done(self) -> bool:
+        if self._saved is None or not self.resumes(_DONE):
+            return False
+        self._run.load_state_dict(self._saved)
+        return True
+
+    def resumes(self, phase: str) -> bool:
+        return self._saved is not None and bool(self._of_fit(self._saved)["phase"] == phase)
+
+    def begin(
+        self, state: TrainState, judge: Judge | None = None, schedule: Schedule | None = None, epochs_before: int = 0
+    ) -> None:
+        self._state, self._phase, self._epochs_before, self.first = state, state.phase, epochs_before, 0
+        self._run.optimizer = state.optimizer
+        self._run.scheduler = None if schedule is None else schedule.scheduler
+        self._run.proximal = None if schedule is None else schedule.pull
+        self._take_judge(judge)
+        super().begin(state)
+        self.had_previous = False
+        if self._saved is not None and self.resumes(state.phase):
+            self.had_previous = self._saved["previous"] is not None
+
+    def restore(self) -> None:
+        if self._saved is None or not self.resumes(self._phase):
+            return
+        self._run.previous = self.previous
+        self._run.load_state_dict(self._saved)
+        self._saved = None
+        # A run that was told to stop ends with the epoch it was told in.
+        over = self._state.stop and not self._run.step
+        self.first = self._state.epochs if over else self._run.epoch - self._epochs_before
+
+    def begin_epoch(self, epoch: int, device: torch.device, lr: float) -> None:
+        inside, self._inside = self._inside, None
+        self.steps_before = self._run.step if inside else 0
+        super().begin_epoch(epoch, device, lr)
+        if inside is not None:
+            self.started -= inside["seconds"]
+            self.total, self.lr = inside["total"].to(device), inside["lr"]
+            self._state.loss = inside["loss"].to(device)
+
+    def batches(self) -> Iterator[tuple[int, Any]]:
+        rest = self._run.batches(self._epoch)
+        while True:
+            try:
+                batch = next(rest)
+            except StopIteration:
+                return
+            except Exception:
+                # A signal from a terminal also ends workers; what counts is the run, as it was after the last step. An
+                # error without workers is one of the data, and may have drawn numbers since that step.
+                if getattr(self._train, "num_workers", 0):
+                    self._stop_if_asked()
+                raise
+            yield self._run.step - 1, batch
+
+    def after_step(self) -> None:
+        self._steps += 1
+        self._stop_if_asked()
+        last = self._run.step == self._state.steps  # which is followed by the end of the epoch
+        if self._every is not None and self._steps % self._every == 0 and not last:
+            self._save()
+
+    def after_epoch(self) -> None:
+        self._save()
+        self._stop_if_asked(saved=True)
+
+    def finish(self) -> None:
+        run, self._phase, self.previous = self._run, _DONE, None
+        run.scheduler = run.proximal = None
+        self._take_judge(None)
+        self._save()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands."""
+        inside = None
+        if self._run.step:
+            seconds = time.perf_counter() - self.started
+            inside = {"total": self.total, "lr": self.lr, "loss": self._state.loss, "seconds": seconds}
+        return {"phase": self._phase, "steps": self._steps, "stop": self._state.stop, "inside": inside}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take where a run stood."""
+        self._steps, self._state.stop, self._inside = state["steps"], state["stop"], state["inside"]
+
+    def _save(self) -> None:
+        self._run.previous = self.previous
+        self._checkpoints.save(self._run.state_dict())
+
+    def _stop_if_asked(self, *, saved: bool = False) -> None:
+        if self._watch.caught is None:
+            return
+        if not saved:
+            self._save()
+        epoch, step = self._run.epoch - self._epochs_before, self._run.step
+        self._interrupt(self._watch.caught, f"in {self._phase}, epoch {epoch}, after {step} of its steps")
+
+    def _interrupt(self, number: int, where: str) -> NoReturn:
+        folder = self._checkpoints.folder
+        raise Interrupted(number, f"{where}; saved in {folder}, from where the same call goes on")
+
+    def _take_judge(self, judge: Judge | None) -> None:
+        self._run.others.pop("judge", None)
+        if judge is not None:
+            self._run.others["judge"] = judge
+
+    @staticmethod
+    def _of_fit(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return saved["others"]["fit"]["state"]  # type: ignore[no-any-return]
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"fit: checkpoint must be that of a run of fit, got one without {error}") from error
+
+    def _check(self, saved: Mapping[str, Any] | None) -> None:
+        """Check all parts against what the run begins with; those that a phase adds are checked against the weights."""
+        if saved is None:
+            return
+        run, phase = self._run, self._of_fit(saved)["phase"]
+        self._take_judge(self._judge if phase == "train" else None)
+        run.check({**saved, "previous": None, "proximal": None, "scheduler": None})
+        if saved["previous"] is not None:
+            parts.check_previous(run.model, saved["previous"]["state"])
+        if saved["proximal"] is not None:
+            parts.check_proximal(parts.as_sequence(run.optimizer)[0], saved["proximal"]["state"])
+        if "judge" in saved["others"] and saved["others"]["judge"]["state"]["best"]:
+            best = saved["others"]["judge"]["state"]["best"]
+            parts.check_tensors("best weights", run.model.state_dict(), best)
+
+
+class CallbackStates:
+    """The states of the callbacks that have one, by class and number."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks: dict[str, Callback] = {}
+        seen: Counter[str] = Counter()
+        for callback in callbacks:
+            if not hasattr(callback, "state_dict"):  # a class of the user's that is no Callback
+                continue
+            name = type(callback).__name__
+            self._callbacks[f"{name} {seen[name]}"] = callback
+            seen[name] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states that are not empty."""
+        states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
+        return {name: state for name, state in states.items() if state}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check that nobody whose state was saved is missing."""
+        for name in state:
+            if name not in self._callbacks:
+                raise parts.refuse("callbacks with a state", sorted(self._callbacks), name)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Give the states back."""
+        for name, value in state.items():
+            self._callbacks[name].load_state_dict(value)

@@ -1,0 +1,114 @@
+"""All generators of random numbers that a training run may draw from, as plain data and back.
+
+These are the global ones of torch, Python and NumPy, and those that a loader, its samplers and its data set hold in
+attributes. A run that goes on from a checkpoint must draw the numbers it would have drawn; this is the one place of the
+library that reads and sets global random state, and only for checkpoints.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+State = dict[str, Any]
+
+_LOGGER = logging.getLogger(__name__)
+_INSIDE = ("batch_sampler", "sampler", "dataset")  # attributes of a loader that may have generators of their own
+
+
+def random_states(loader: Any = None) -> State:
+    """Return the states of all generators: the global ones, and those within reach of a loader."""
+    state: State = {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if _cuda_is_in_use() else [],
+        "python": random.getstate(),
+        "numpy": _as_lists(np.random.get_state()),
+    }
+    state["loader"] = {name: _state_of(generator) for name, generator in loader_generators(loader).items()}
+    return state
+
+
+def _cuda_is_in_use() -> bool:
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def set_random_states(state: State, loader: Any = None) -> None:
+    """Set all generators to what :func:`random_states` returned."""
+    torch.set_rng_state(state["torch"])
+    present = torch.cuda.device_count() if state["cuda"] else 0
+    for number, value in enumerate(state["cuda"][:present]):
+        torch.cuda.set_rng_state(value, number)
+    if len(state["cuda"]) > present:
+        text = "the checkpoint has generators of %d GPUs and there are %d: what is drawn on GPUs will be different"
+        _LOGGER.warning(text, len(state["cuda"]), present)
+    random.setstate(state["python"])
+    np.random.set_state(_as_arrays(state["numpy"]))
+    generators = loader_generators(loader)
+    for name, value in state["loader"].items():
+        if name in generators:
+            _set_state(generators[name], value)
+
+
+def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a loader and what is inside of it, samplers and data sets, each once and with its name."""
+    seen: set[int] = set()
+    waiting = [("loader", loader)]
+    while waiting:
+        name, part = waiting.pop(0)
+        if part is None or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield name, part
+        waiting += [(f"{name}.{inner}", getattr(part, inner, None)) for inner in _INSIDE]
+
+
+def loader_generators(loader: Any) -> dict[str, Any]:
+    """Return the generators that are attributes of a loader or of what is inside of it, by name."""
+    found: dict[str, Any] = {}
+    for name, part in loader_parts(loader):
+        for key, value in getattr(part, "__dict__", {}).items():
+            if isinstance(value, torch.Generator | np.random.Generator | np.random.RandomState | random.Random):
+                found[f"{name}.{key}"] = value
+    return found
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    bits = generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
+    return _as_lists(bits)
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = _as_arrays(state)
+    else:
+        generator.set_state(_as_arrays(state))
+
+
+def _as_lists(value: Any) -> Any:
+    """Return NumPy's state of a generator without arrays, which checkpoints do not hold."""
+    if isinstance(value, dict):
+        return {key: _as_lists(entry) for key, entry in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_as_lists(entry) for entry in value)
+    return {"words": value.tolist(), "type": str(value.dtype)} if isinstance(value, np.ndarray) else value
+
+
+def _as_arrays(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {"words", "type"}:
+        return np.array(value["words"], dtype=value["type"])
+    if isinstance(value, tuple):
+        return tuple(_as_arrays(entry) for entry in value)
+    return {key: _as_arrays(entry) for key, entry in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,233 @@
+"""The parts of a training run as plain data: modules, optimizers, and anything that has a state.
+
+Each kind of part has three functions: its state, a check of a saved state that changes nothing, and the loading of a
+state that has been checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from moreauc._checkpoint_file import CheckpointError
+
+LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold what the data set is labelled by
+
+_OWNER = "checkpoint"
+_OF_ALL_MODULES = frozenset(vars(nn.Module()))
+_NOTHING = object()
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """Return the module that the user wrote, without the wrappers of `torch.compile` and of distributed training."""
+    while True:
+        inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
+        if inner is model or not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def refuse(what: str, allowed: Any, found: Any) -> CheckpointError:
+    """Return the error for a checkpoint of another run."""
+    return CheckpointError(f"{_OWNER}: {what} must be {allowed} as in this run, got {found}")
+
+
+def check_class(what: str, part: Any, state: Mapping[str, Any]) -> None:
+    """Check that a state is that of an object of the same class."""
+    name = type(part).__name__
+    if state["class"] != name:
+        raise refuse(what, name, state["class"])
+
+
+# Modules
+
+
+def module_state(module: nn.Module) -> dict[str, Any]:
+    """Return weights and buffers, also those that the module would not save itself."""
+    inner = bare(module)
+    state = dict(inner.state_dict())
+    others = {name: value for name, value in inner.named_buffers() if name not in state}
+    return {"class": type(inner).__name__, "state": state, "other_buffers": others}
+
+
+def check_module(what: str, module: nn.Module, state: Mapping[str, Any], *, widened: bool = False) -> None:
+    """Check names, shapes and types; `widened`: tables may have become wider since they were made."""
+    inner = bare(module)
+    check_tensors(what, dict(inner.state_dict()), state["state"], widened=widened)
+    check_class(f"the class of the {what}", inner, state)
+
+
+def check_tensors(what: str, present: Mapping[str, Any], saved: Mapping[str, Any], *, widened: bool = False) -> None:
+    """Check that saved tensors have the names, shapes and types of the present ones."""
+    for names, text in ((present.keys() - saved.keys(), "is missing"), (saved.keys() - present.keys(), "is too much")):
+        if names:
+            raise refuse(f"names of the {what}", "the same", f"a checkpoint in which {min(names)!r} {text}")
+    for name, value in present.items():
+        other = saved[name]
+        if not isinstance(value, Tensor) or not isinstance(other, Tensor):
+            continue
+        if value.shape != other.shape:
+            raise refuse(f"the shape of {name!r} of the {what}", tuple(value.shape), tuple(other.shape))
+        if value.dtype != other.dtype and not (widened and value.is_floating_point() and other.is_floating_point()):
+            raise refuse(f"the type of {name!r} of the {what}", value.dtype, other.dtype)
+
+
+@torch.no_grad()
+def load_module(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """Load a checked state."""
+    inner = bare(module)
+    inner.load_state_dict(state["state"])
+    present = dict(inner.named_buffers())
+    for name, value in state["other_buffers"].items():
+        buffer = present.get(name)
+        if buffer is not None and buffer.shape == value.shape and buffer.dtype == value.dtype:
+            buffer.copy_(value)
+        elif buffer is not None:
+            owner, _, key = name.rpartition(".")
+            inner.get_submodule(owner)._buffers[key] = value.to(buffer.device)
+
+
+# Losses: what they were made with
+
+
+def label_checksum(criterion: nn.Module) -> str | None:
+    """Return a checksum of the labels or groups that a loss was made with; None where it holds none."""
+    digest, found = hashlib.sha256(), False
+    for name, buffer in sorted(criterion.named_buffers()):
+        if name.rpartition(".")[2] in LABELS:
+            values = buffer.detach().cpu()
+            exact = values.double() if values.is_floating_point() else values.long()
+            digest.update(f"{name} {tuple(values.shape)} ".encode() + exact.contiguous().numpy().tobytes())
+            found = True
+    return digest.hexdigest() if found else None
+
+
+def loss_settings(criterion: nn.Module) -> dict[str, Any]:
+    """Return the numbers and texts that are attributes of losses of the library, and of classes derived from them."""
+    return {f"{place}{name}": _as_plain(value) for place, _, name, value in _attributes(criterion)}
+
+
+def set_loss_settings(criterion: nn.Module, settings: Mapping[str, Any]) -> None:
+    """Set attributes to what :func:`loss_settings` returned."""
+    for place, part, name, value in list(_attributes(criterion)):
+        saved = settings.get(f"{place}{name}", _NOTHING)
+        if saved is not _NOTHING and saved != _as_plain(value):
+            whole = dataclasses.is_dataclass(value) and not isinstance(value, type)
+            vars(part)[name] = dataclasses.replace(value, **saved) if whole else saved
+
+
+def _attributes(criterion: nn.Module) -> Iterator[tuple[str, nn.Module, str, Any]]:
+    for path, part in criterion.named_modules():
+        if not any(base.__module__.partition(".")[0] == "moreauc" for base in type(part).__mro__):
+            continue
+        for name, value in vars(part).items():
+            if name not in _OF_ALL_MODULES and (_is_plain(value) or _is_plain_data_class(value)):
+                yield f"{path}." if path else "", part, name, value
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_plain(entry) for entry in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _is_plain_data_class(value: Any) -> bool:
+    ours = type(value).__module__.partition(".")[0] == "moreauc"
+    return ours and dataclasses.is_dataclass(value) and all(_is_plain(entry) for entry in vars(value).values())
+
+
+def _as_plain(value: Any) -> Any:
+    return dict(vars(value)) if dataclasses.is_dataclass(value) else value
+
+
+def check_settings(what: str, start: Mapping[str, Any], now: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    """Check that what was set once is set the same in this run; what has moved since the start is no setting.
+
+    Args:
+        what: whose settings these are.
+        start: values at the beginning of the run, from the checkpoint.
+        now: values when it was saved.
+        present: values in this run.
+    """
+    for name, value in start.items():
+        if name in present and repr(now.get(name)) == repr(value) and repr(present[name]) != repr(value):
+            raise refuse(f"{name} of the {what}", repr(present[name]), repr(value))
+
+
+# Optimizers
+
+
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the state of an optimizer, and the shapes of its parameters."""
+    return {"class": type(optimizer).__name__, "shapes": _shapes(optimizer), "state": optimizer.state_dict()}
+
+
+def check_optimizer(what: str, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Check class, parameters, and shapes of what it keeps for them."""
+    check_class(f"the class of the {what}", optimizer, state)
+    if state["shapes"] != _shapes(optimizer):
+        raise refuse(f"the shapes of the parameters of the {what}", _shapes(optimizer), state["shapes"])
+
+
+def optimizer_settings(optimizer: Optimizer) -> dict[str, Any]:
+    """Return learning rates and the like of all groups, by name."""
+    return {
+        f"{name} of group {number}": value
+        for number, group in enumerate(optimizer.param_groups)
+        for name, value in group.items()
+        if name != "params" and _is_plain(value)
+    }
+
+
+def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
+    return [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+# What belongs to the weights
+
+
+def check_previous(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Check previous weights, which may be some of the model's."""
+    known = dict(bare(model).named_parameters())
+    weights = state["weights"]
+    if weights.keys() - known.keys():
+        raise refuse("names of the previous weights", "those of the model", min(weights.keys() - known.keys()))
+    check_tensors("previous weights", {name: known[name] for name in weights}, weights)
+
+
+def check_proximal(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Check the reference point of :class:`~moreauc.optim.ProximalPoint`."""
+    shapes = [shape for group in _shapes(optimizer) for shape in group]
+    for name in ("reference", "average"):
+        found = [list(value.shape) for value in state[name]]
+        if found != shapes:
+            raise refuse(f"the shapes of the {name} of the proximal point", shapes, found)
+
+
+# Anything else that has a state
+
+
+def other_state(part: Any) -> dict[str, Any]:
+    """Return the state of a scheduler, a gradient scaler or the like."""
+    return {"class": type(part).__name__, "state": part.state_dict()}
+
+
+def check_other(what: str, part: Any, state: Mapping[str, Any]) -> None:
+    """Check the class, and what the part can check itself by a method `check_state`."""
+    check_class(f"the class of the {what}", part, state)
+    if hasattr(part, "check_state"):
+        part.check_state(state["state"])
+    if isinstance(part, torch.amp.GradScaler) and part.state_dict().keys() != state["state"].keys():
+        raise refuse(f"names of the {what}", sorted(part.state_dict()), sorted(state["state"]))
+
+
+def as_sequence(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    """Return one or several optimizers as a list."""
+    return [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)

@@ -1,0 +1,365 @@
+"""Checkpoints: everything a training run needs to go on as if it had never been interrupted.
+
+:func:`moreauc.train.fit` saves and resumes by itself where it is given a folder. For a loop of your own:
+
+- :class:`RunState` holds the parts of a run, gives their state as plain data, and puts it back;
+- :class:`Checkpoints` keeps the last of them in a folder;
+- :func:`save_checkpoint`, :func:`load_checkpoint`: one file, for anything else.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moreauc import _run_parts as parts
+from moreauc._checkpoint_file import (
+    PART,
+    CheckpointError,
+    DamagedCheckpointError,
+    load_checkpoint,
+    make_folder,
+    save_checkpoint,
+    sync_folder,
+)
+from moreauc._checks import check_count
+from moreauc._interrupt import Interrupted
+from moreauc._loader_place import LoaderPlace
+from moreauc.optim import PreviousIterate, ProximalPoint
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointWarning",
+    "Checkpoints",
+    "DamagedCheckpointError",
+    "Interrupted",
+    "RunState",
+    "load_checkpoint",
+    "save_checkpoint",
+]
+
+
+class CheckpointWarning(UserWarning):
+    """A damaged checkpoint was passed over for the one before it."""
+
+
+class RunState:
+    """The parts of a training run, as one thing that can be saved and put back.
+
+    Make it when all parts are made and before the first step, in the resumed run as in the first one. Saved are weights
+    and buffers, previous weights, reference point, optimizers, scheduler, gradient scaler, the loss with its tables and
+    thresholds and the numbers that schedules change, the place in the loader, the states of all generators (torch, its
+    GPUs, Python, NumPy, and those of loader, samplers and data set), and `others`. A wrapper by `torch.compile` or
+    `DistributedDataParallel` leaves no trace in it.
+
+    Args:
+        model: the model.
+        criterion: the loss.
+        optimizer: the optimizer, or several.
+        loader: the loader that :meth:`batches` goes through.
+        previous: where the loss needs one.
+        proximal: where there is one.
+        scheduler: any scheduler of learning rates with a state.
+        scaler: gradient scaler.
+        others: anything else that has `state_dict()` and `load_state_dict(state)`, by name.
+        settings: plain data that must be the same in the resumed run.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> from moreauc import TPAUCLoss
+        >>> from moreauc.data import TensorBatches
+        >>> from moreauc.samplers import PosNegSampler
+        >>> x, y = torch.randn(40, 3), (torch.arange(40) % 4 == 0).long()
+        >>> def make_run():
+        ...     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1), nn.Flatten(0))
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ...     loader = TensorBatches(x, y, PosNegSampler(y, num_positives=2, num_negatives=6))
+        ...     criterion = TPAUCLoss(y, min_tpr=0.5, max_fpr=0.5, gamma=0.1)
+        ...     return RunState(model, criterion, optimizer, loader, previous=PreviousIterate(model, optimizer))
+        >>> def train(run, checkpoints, epochs):
+        ...     state = checkpoints.load()
+        ...     if state is not None:
+        ...         run.load_state_dict(state)
+        ...     for epoch in range(run.epoch, epochs):
+        ...         for inputs, labels, index in run.batches(epoch):
+        ...             loss = run.criterion(run.model(inputs), labels, index, run.previous(inputs))
+        ...             run.optimizer.zero_grad()
+        ...             loss.backward()
+        ...             run.optimizer.step()
+        ...             if run.step % 2 == 0:
+        ...                 checkpoints.save(run.state_dict())
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> train(make_run(), Checkpoints(folder.name), epochs=3)
+        >>> resumed = make_run()
+        >>> resumed.load_state_dict(Checkpoints(folder.name).load())
+        >>> resumed.epoch, resumed.step
+        (2, 4)
+        >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        loader: Iterable[Any],
+        *,
+        previous: PreviousIterate | None = None,
+        proximal: ProximalPoint | None = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        others: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model, self.criterion, self.optimizer = model, criterion, optimizer
+        self.previous, self.proximal = previous, proximal
+        self.scheduler, self.scaler = scheduler, scaler
+        self.others = dict(others or {})
+        self.settings = dict(settings or {})
+        self._place = LoaderPlace(loader)
+        self._start = self._present_settings()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch is from."""
+        return self._place.epoch
+
+    @property
+    def step(self) -> int:
+        """How many batches of it have been given."""
+        return self._place.step
+
+    def batches(self, epoch: int) -> Iterator[Any]:
+        """Yield the batches of an epoch; after :meth:`load_state_dict`, those that are left of it.
+
+        The epoch is told to the loader first, where it has epochs. Whoever saves while he has a batch has used it.
+        """
+        return self._place.batches(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as plain data; tensors are those of the parts, not copies."""
+        optimizers = parts.as_sequence(self.optimizer)
+        return {
+            "labels": parts.label_checksum(self.criterion),
+            "start": self._start,
+            "now": self._present_settings(),
+            "model": parts.module_state(self.model),
+            "criterion": parts.module_state(self.criterion),
+            "optimizers": [parts.optimizer_state(optimizer) for optimizer in optimizers],
+            **{name: None if part is None else parts.other_state(part) for name, part in self._optional().items()},
+            "others": {name: parts.other_state(part) for name, part in self.others.items()},
+            "place": self._place.state_dict(),
+        }
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Check that a state belongs to a run like this one, and change nothing.
+
+        Raises:
+            CheckpointError: for a state of another model, loss, optimizer or loader, of other labels, or of a run with
+                other settings; it names what differs.
+        """
+        try:
+            self._check(state)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise CheckpointError(
+                f"checkpoint: state must be that of a RunState, got another: {type(error).__name__}: {error}"
+            ) from error
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put a state back, after :meth:`check`; after an error everything is as before.
+
+        Raises:
+            CheckpointError: as :meth:`check`, or if a part refuses its state.
+        """
+        self.check(state)
+        before = _copied(self.state_dict())
+        try:
+            self._load(state)
+        except Exception as error:
+            self._load(before)
+            raise CheckpointError(f"checkpoint: a part refuses its state: {type(error).__name__}: {error}") from error
+
+    def _optional(self) -> dict[str, Any]:
+        return {
+            "previous": self.previous,
+            "proximal": self.proximal,
+            "scheduler": self.scheduler,
+            "scaler": self.scaler,
+        }
+
+    def _present_settings(self) -> dict[str, Any]:
+        optimizers = parts.as_sequence(self.optimizer)
+        return {
+            "run": self.settings,
+            "criterion": parts.loss_settings(self.criterion),
+            "optimizers": [parts.optimizer_settings(optimizer) for optimizer in optimizers],
+        }
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        present, optimizers = self._present_settings(), parts.as_sequence(self.optimizer)
+        parts.check_module("model", self.model, state["model"])
+        parts.check_class("the class of the criterion", parts.bare(self.criterion), state["criterion"])
+        if state["labels"] != parts.label_checksum(self.criterion):
+            raise CheckpointError(
+                "checkpoint: labels and groups of the training set must be those of this run, got others "
+                "(the checksum of what the criterion was made with differs)"
+            )
+        for name in ("run", "criterion"):
+            parts.check_settings(name, state["start"][name], state["now"][name], present[name])
+        parts.check_module("criterion", self.criterion, state["criterion"], widened=True)
+        if len(state["optimizers"]) != len(optimizers):
+            raise parts.refuse("the number of optimizers", len(optimizers), len(state["optimizers"]))
+        for number, optimizer in enumerate(optimizers):
+            parts.check_optimizer("optimizer", optimizer, state["optimizers"][number])
+            start, now = (state[when]["optimizers"][number] for when in ("start", "now"))
+            parts.check_settings("optimizer", start, now, present["optimizers"][number])
+        self._check_optional(state, optimizers[0])
+        for name in sorted({*self.others, *state["others"]}):
+            if name not in self.others or name not in state["others"]:
+                raise parts.refuse(f"{name} of others", *_there(name in self.others))
+            parts.check_other(name, self.others[name], state["others"][name])
+        self._place.check(state["place"])
+
+    def _check_optional(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
+        for name, part in self._optional().items():
+            if (part is None) != (state[name] is None):
+                raise parts.refuse(name, *_there(part is not None))
+            if part is not None:
+                parts.check_other(name, part, state[name])
+        if self.previous is not None:
+            parts.check_previous(self.model, state["previous"]["state"])
+        if self.proximal is not None:
+            parts.check_proximal(optimizer, state["proximal"]["state"])
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        parts.load_module(self.model, state["model"])
+        parts.load_module(self.criterion, state["criterion"])
+        parts.set_loss_settings(self.criterion, state["now"]["criterion"])
+        for optimizer, saved in zip(parts.as_sequence(self.optimizer), state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved["state"])
+        for name, part in self._optional().items():
+            if part is not None:
+                part.load_state_dict(state[name]["state"])
+        for name, part in self.others.items():
+            part.load_state_dict(state["others"][name]["state"])
+        self._start = state["start"]
+        self._place.load_state_dict(state["place"])
+
+
+class Checkpoints:
+    """The last checkpoints of one run, in a folder.
+
+    A new one is on the disk before an old one is removed. Files are numbered; the folder may hold those of several
+    names, for instance one for each process.
+
+    Args:
+        folder: where they are; made when the first one is saved. It belongs to one run at a time.
+        keep: how many to keep, at least 1. With 2 there is one to go back to where the newest is damaged.
+        name: beginning of the files' names: letters, digits and "_".
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> checkpoints = Checkpoints(folder.name, keep=2)
+        >>> checkpoints.load() is None
+        True
+        >>> for epoch in range(3):
+        ...     _ = checkpoints.save({"epoch": epoch})
+        >>> [path.name for path in checkpoints.files()]
+        ['run-00000001.checkpoint', 'run-00000002.checkpoint']
+        >>> checkpoints.load()
+        {'epoch': 2}
+        >>> folder.cleanup()
+    """
+
+    def __init__(self, folder: str | Path, keep: int = 2, *, name: str = "run") -> None:
+        self.folder = Path(folder)
+        self.keep = check_count("Checkpoints", "keep", keep)
+        if not re.fullmatch(r"\w+", name, re.ASCII):
+            raise ValueError(f"Checkpoints: name must be letters, digits and '_', got {name!r}")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"Checkpoints: folder must be a folder, got the file {str(self.folder)!r}")
+        self.name = name
+        self._damaged: set[Path] = set()
+
+    def files(self) -> list[Path]:
+        """Return the files, the oldest first."""
+        return [path for _, path in sorted(self._numbered())]
+
+    def save(self, state: Mapping[str, Any]) -> Path:
+        """Write a state as the newest file and remove what is too old; return the file.
+
+        Raises:
+            CheckpointError: if the state cannot be saved.
+            OSError: if the file cannot be written; those that were there are there still.
+        """
+        make_folder(self.folder)
+        numbered = self._numbered()
+        path = self.folder / f"{self.name}-{max((number for number, _ in numbered), default=-1) + 1:08d}.checkpoint"
+        save_checkpoint(path, state)
+        old = sorted((path in self._damaged, number, path) for number, path in numbered)
+        sound = [path for damaged, _, path in old if not damaged]
+        for file in self._damaged.union(sound[: max(len(sound) - self.keep + 1, 0)], self._parts()):
+            file.unlink(missing_ok=True)
+        self._damaged.clear()
+        sync_folder(self.folder)
+        return path
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the newest state that can be read, or None where there is no file at all.
+
+        A damaged file is passed over with a :class:`CheckpointWarning`, and removed when the next one is saved.
+
+        Raises:
+            DamagedCheckpointError: if all files are damaged.
+            CheckpointError: if the newest sound one is of a newer version.
+        """
+        errors: list[str] = []
+        for path in reversed(self.files()):
+            try:
+                state = load_checkpoint(path)
+            except DamagedCheckpointError as error:
+                self._damaged.add(path)
+                errors.append(str(error))
+                continue
+            for text in errors:
+                warnings.warn(f"{text}; going on from {path} instead", CheckpointWarning, stacklevel=2)
+            return state
+        if errors:
+            raise DamagedCheckpointError(f"{'; '.join(errors)}; no other checkpoint is left in {self.folder}")
+        return None
+
+    def _numbered(self) -> list[tuple[int, Path]]:
+        pattern = re.compile(rf"{self.name}-(\d+)\.checkpoint")
+        found = [(pattern.fullmatch(path.name), path) for path in self._paths()]
+        return [(int(match[1]), path) for match, path in found if match is not None]
+
+    def _parts(self) -> list[Path]:
+        """Return what was being written when a process was killed."""
+        pattern = re.compile(rf"\.{self.name}-\d+\.checkpoint\.[0-9a-f]+{re.escape(PART)}")
+        return [path for path in self._paths() if pattern.fullmatch(path.name)]
+
+    def _paths(self) -> list[Path]:
+        return list(self.folder.iterdir()) if self.folder.is_dir() else []
+
+
+def _there(here: bool) -> tuple[str, str]:
+    return ("there", "a checkpoint without it") if here else ("absent", "a checkpoint with it")
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of plain data with the tensors on the CPU, where there is room."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        copied = value.copy()
+        copied.update((key, _copied(entry)) for key, entry in value.items())
+        return copied
+    return type(value)(_copied(entry) for entry in value) if type(value) in (list, tuple) else value

@@ -1,0 +1,198 @@
+"""`moreauc fit --checkpoint --resume`: killed or stopped, run again, and the saved model is the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from moreauc.bag_estimator import MultiInstanceClassifier
+from moreauc.checkpoint import CheckpointError, Checkpoints
+from moreauc.cli import app
+from moreauc.commands._saved import load_model
+from moreauc.estimator import TPAUCClassifier
+from moreauc.group_estimator import GroupDROClassifier
+
+RUNNER = CliRunner()
+KINDS = {
+    "table": (["--epochs", "20", "--batch-size", "32"], "sonx", "ce"),
+    "bags": (["--bags", "bag", "--epochs", "20"], "sont_att", "ce_att"),
+    "groups": (["--groups", "town", "--epochs", "20"], "sonx", "erm"),
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    random = np.random.default_rng(0)
+    bag = np.repeat(np.arange(100), 4)
+    label = (bag % 3 == 0).astype(int)
+    frame = pd.DataFrame(random.normal(size=(400, 4)) + label[:, None], columns=list("abcd"))
+    frame = frame.assign(bag=bag, town=np.array(["x", "y", "z"])[bag % 7 % 3], y=label)
+    path = tmp_path_factory.mktemp("data") / "table.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def arguments(table, kind, out, *more):
+    chosen = KINDS[kind][0]
+    drop = [name for name in ("bag", "town") if name not in chosen]
+    dropped = [word for name in drop for word in ("--drop", name)]
+    return ["fit", str(table), "--target", "y", "--out", str(out), *chosen, *dropped, "--seed", "3", *map(str, more)]
+
+
+def start(*words):
+    command = [sys.executable, "-c", "from moreauc.cli import main; main()", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_checkpoint(process, folder):
+    limit = time.monotonic() + 120
+    while not Checkpoints(folder).files():
+        assert process.poll() is None and time.monotonic() < limit, process.communicate()
+
+
+def network_of(saved):
+    model = saved.model
+    return (model.model_ if hasattr(model, "model_") else model.module_).state_dict()
+
+
+def rows_of(saved):
+    return [{**row, "seconds": 0} for row in saved.model.history_.rows]
+
+
+def numbers(out):
+    report = json.loads((out / "report.json").read_text())
+    return {name: value for name, value in report.items() if name not in ("seconds", "date", "command", "history")}
+
+
+def same_model(found, wanted):
+    found, wanted = load_model(found), load_model(wanted)
+    assert rows_of(found) == rows_of(wanted)
+    assert found.model.criterion_.state_dict().keys() == wanted.model.criterion_.state_dict().keys()
+    for a, b in (
+        (network_of(found), network_of(wanted)),
+        (found.model.criterion_.state_dict(), wanted.model.criterion_.state_dict()),
+    ):
+        assert all(torch.equal(a[name], b[name]) for name in b)
+    assert found.model.threshold_ == wanted.model.threshold_
+    return True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_command_goes_on_to_the_same_model(kind, table, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "saved"
+    result = RUNNER.invoke(app, arguments(table, kind, tmp_path / "whole"))
+    assert result.exit_code == 0, result.output
+    words = arguments(table, kind, out, "--checkpoint", folder, "--resume", "--save-every", 20)
+    process = start(*words)  # the first time there is nothing to go on with
+    wait_for_checkpoint(process, folder / KINDS[kind][1])
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and not out.exists()
+    result = RUNNER.invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert same_model(out, tmp_path / "whole")
+    assert {path.name for path in folder.iterdir()} == {"data.json", *KINDS[kind][1:]}
+    again = RUNNER.invoke(app, [*words, "--force"])  # complete: nothing is trained again
+    assert again.exit_code == 0 and same_model(out, tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_command_says_how_to_go_on(number, code, table, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "saved"
+    process = start(*arguments(table, "table", out, "--checkpoint", folder))
+    wait_for_checkpoint(process, folder / "sonx")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert f"stopped by {number.name} in train, epoch " in errors and "Traceback" not in errors
+    assert errors.strip().endswith(f"saved in {folder / 'sonx'}, from where the same call goes on with --resume")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]  # neither results nor parts of them
+    result = RUNNER.invoke(app, arguments(table, "table", out, "--checkpoint", folder, "--resume"))
+    assert result.exit_code == 0 and (out / "model.joblib").exists()
+
+
+def test_wrong_options_are_named(table, tmp_path):
+    def error(*more, source=table, kind="table"):
+        result = RUNNER.invoke(app, arguments(source, kind, tmp_path / "out", *more, "--epochs", 2))
+        assert result.exit_code == 2, result.output
+        return result.output
+
+    assert "error: moreauc fit: --resume needs --checkpoint, got True" in error("--resume")
+    assert "error: moreauc fit: --save-every needs --checkpoint, got 5" in error("--save-every", 5)
+    (tmp_path / "file").write_text("x")
+    assert "file: is a file, --checkpoint needs a folder" in error("--checkpoint", tmp_path / "file")
+    folder = tmp_path / "saved"
+    result = RUNNER.invoke(app, arguments(table, "table", tmp_path / "first", "--checkpoint", folder, "--epochs", 2))
+    assert result.exit_code == 0, result.output
+    assert "saved: the folder is not empty; go on with what is there by --resume" in error("--checkpoint", folder)
+    other = tmp_path / "other.csv"
+    frame = pd.read_csv(table)
+    frame["a"] += 1.0  # the same labels
+    frame.to_csv(other, index=False)
+    text = error("--checkpoint", folder, "--resume", source=other)
+    assert f"saved: holds a training on another table than {other}" in text
+    text = error("--checkpoint", folder, "--resume", "--seed", 4)
+    assert "error: checkpoint: labels and groups of the training set must be those of this run, got others" in text
+    assert text.strip().endswith(f"the checkpoint is in {folder / 'sonx'}")
+    (folder / "data.json").write_text("{")  # cut short by a kill
+    result = RUNNER.invoke(
+        app, arguments(table, "table", tmp_path / "out", "--checkpoint", folder, "--resume", "--epochs", 2)
+    )
+    assert result.exit_code == 0 and "sha256" in (folder / "data.json").read_text()
+
+
+class Killed(BaseException):
+    pass
+
+
+def interrupt_saves(monkeypatch, after):
+    """Let so many saves pass, then end the run."""
+    save, count = Checkpoints.save, [0]
+
+    def counted(self, state):
+        count[0] += 1
+        if count[0] > after:
+            raise Killed
+        return save(self, state)
+
+    monkeypatch.setattr(Checkpoints, "save", counted)
+
+
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [
+        (lambda: TPAUCClassifier(epochs=6, dropout=0.2, random_state=1), "rows"),
+        (lambda: TPAUCClassifier(loss="ce", epochs=6, dropout=0.2, random_state=1), "rows"),
+        (lambda: MultiInstanceClassifier(epochs=6, random_state=1), "bags"),
+        (lambda: GroupDROClassifier(epochs=6, random_state=1), "groups"),
+    ],
+)
+def test_estimators_go_on(make, data, table, tmp_path, monkeypatch):
+    frame = pd.read_csv(table)
+    x, y = frame[list("abcd")].to_numpy(), frame["y"].to_numpy()
+    given = (x, y)
+    if data == "bags":
+        given = ([part[list("abcd")].to_numpy() for _, part in frame.groupby("bag")], y[::4])
+    options = {"groups": frame["town"]} if data == "groups" else {}
+    whole = make().fit(*given, **options)
+    with monkeypatch.context() as patch:
+        interrupt_saves(patch, 3)
+        with pytest.raises(Killed):
+            make().fit(*given, **options, checkpoint=tmp_path, every=2)
+    found = make().fit(*given, **options, checkpoint=tmp_path, every=2)
+    name = "model_" if data == "rows" else "module_"
+    a, b = (getattr(fitted, name).state_dict() for fitted in (found, whole))
+    assert all(torch.equal(a[key], b[key]) for key in b) and found.threshold_ == whole.threshold_
+    with pytest.raises(CheckpointError):
+        make().set_params(random_state=2).fit(*given, **options, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="fit: checkpoint must hold no checkpoints where resume is False"):
+        make().fit(*given, **options, checkpoint=tmp_path, resume=False)

@@ -1,0 +1,367 @@
+"""Files of checkpoints: whole or absent, checked before they are read, and never able to run code."""
+
+from __future__ import annotations
+
+import errno
+import io
+import math
+import os
+import pickle
+import random
+import struct
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import moreauc._checkpoint_file as module
+from moreauc.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    CheckpointWarning,
+    DamagedCheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+STATE = {"weights": torch.arange(300.0).reshape(30, 10), "names": ["a", "b"], "epoch": 7, "score": -math.inf}
+
+
+def same(found, wanted):
+    if isinstance(wanted, torch.Tensor):
+        return found.dtype == wanted.dtype and torch.equal(found, wanted)
+    if isinstance(wanted, dict):
+        return type(found) is type(wanted) and all(same(found[key], wanted[key]) for key in wanted | found)
+    if isinstance(wanted, list | tuple):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    return type(found) is type(wanted) and found == wanted
+
+
+def forged(payload: bytes, version: int = module.VERSION) -> bytes:
+    """A file with a right header around anything, as somebody with bad intentions can make it."""
+    import hashlib
+
+    numbers = struct.pack(">IQ", version, len(payload))
+    return b"\x89moreauc\r\n\x1a\n" + numbers + hashlib.sha256(payload + numbers).digest() + payload
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    state = {
+        **STATE,
+        **{
+            "none": None,
+            "pair": (1, "x"),
+            "big": 2**200,
+            "bytes": b"\x00\xff",
+            "half": torch.ones(3, dtype=torch.half),
+        },
+        **{"ordered": OrderedDict(b=1, a=2), "counts": Counter({3: 2}), "empty": {}, "flags": {True, False}},
+        **{"whole": torch.tensor(3), "bool": torch.tensor([True]), 5: "number", "type": torch.float16},
+    }
+    save_checkpoint(tmp_path / "new" / "folder" / "a.checkpoint", state)
+    assert same(load_checkpoint(tmp_path / "new" / "folder" / "a.checkpoint"), state)
+
+
+def test_numbers_of_numpy_become_plain_and_weights_lose_their_gradient(tmp_path):
+    weights = torch.nn.Parameter(torch.ones(2))
+    save_checkpoint(tmp_path / "a", {"score": np.float64(0.5), "count": np.int64(3), "weights": weights})
+    found = load_checkpoint(tmp_path / "a")
+    assert same(found, {"score": 0.5, "count": 3, "weights": torch.ones(2)})
+    assert not found["weights"].requires_grad
+
+
+def test_a_view_does_not_bring_all_it_views(tmp_path):
+    save_checkpoint(tmp_path / "view", {"row": torch.zeros(100_000, 4)[3]})
+    save_checkpoint(tmp_path / "row", {"row": torch.zeros(4)})
+    assert os.path.getsize(tmp_path / "view") == os.path.getsize(tmp_path / "row")
+
+
+class Anything:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            Anything(),
+            r"state\['a'\]\['b'\]\[1\] must be a plain tensor, a number, .*, got test_checkpoint_file.Anything",
+        ),
+        (np.zeros(3), r"got numpy.ndarray"),
+        (lambda: None, "got builtins.function"),
+        ({(1, 2): 3}, r"keys of state\['a'\]\['b'\]\[1\] must be texts or numbers, got \(1, 2\)"),
+    ],
+)
+def test_what_could_not_be_loaded_again_is_refused_before_anything_is_written(tmp_path, value, message):
+    state = {"a": {"b": [0, value]}}
+    with pytest.raises(CheckpointError, match=message):
+        save_checkpoint(tmp_path / "x", state)
+    assert not list(tmp_path.iterdir())
+
+
+def damaged(whole: bytes, kind: str, draws: random.Random) -> bytes:
+    place = draws.randrange(len(whole))
+    if kind == "cut":
+        return whole[:place]
+    if kind == "longer":
+        return whole + bytes(draws.randrange(256) for _ in range(draws.randrange(1, 9)))
+    content = bytearray(whole)
+    if kind == "header":
+        place %= 64
+    for _ in range(draws.choice((1, 1, 4))):
+        content[place] ^= 1 << draws.randrange(8)
+        place = draws.randrange(len(whole))
+    return bytes(content)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("cut", 100), ("flip", 80), ("header", 60), ("longer", 20)])
+def test_every_damage_is_refused_with_a_message(tmp_path, kind, count):
+    """260 files: cut at random places, bits flipped anywhere or in the header, bytes added."""
+    path = tmp_path / "a.checkpoint"
+    save_checkpoint(path, STATE)
+    whole, draws = path.read_bytes(), random.Random(kind)
+    words = set()
+    for _ in range(count):
+        broken = damaged(whole, kind, draws)
+        if broken == whole:  # two flips of one bit
+            continue
+        path.write_bytes(broken)
+        with pytest.raises(DamagedCheckpointError, match=r"load_checkpoint: .*a.checkpoint must .*, got ") as caught:
+            load_checkpoint(path)
+        words.add(str(caught.value).rpartition(": ")[2])
+    assert words <= {"cut short", "altered", *{word for word in words if "moreauc" in word}}
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps({"a": 1}), b"PK\x03\x04" + bytes(90)])
+def test_other_files_are_no_checkpoints(tmp_path, content):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match="must be a checkpoint of moreauc, got something else"):
+        load_checkpoint(tmp_path / "a")
+
+
+def test_a_checkpoint_of_plain_torch_is_none(tmp_path):
+    torch.save(STATE, tmp_path / "a")
+    with pytest.raises(DamagedCheckpointError, match="must be a checkpoint of moreauc"):
+        load_checkpoint(tmp_path / "a")
+
+
+class Hostile:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.target}",)
+
+
+@pytest.mark.parametrize("by_torch", [True, False])
+def test_a_hostile_file_does_not_run_code(tmp_path, monkeypatch, by_torch):
+    """The checksum is right, as whoever prepares such a file can see to."""
+    proof = tmp_path / "proof"
+    buffer = io.BytesIO()
+    if by_torch:
+        torch.save({"a": Hostile(proof)}, buffer)
+    else:
+        pickle.dump({"a": Hostile(proof)}, buffer)
+    (tmp_path / "a").write_bytes(forged(buffer.getvalue()))
+    for forced in ("0", "1"):
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", forced)
+        with pytest.raises(DamagedCheckpointError, match="must hold tensors and plain data only, got what cannot be"):
+            load_checkpoint(tmp_path / "a")
+        assert not proof.exists()
+    buffer.seek(0)
+    (torch.load(buffer, weights_only=False) if by_torch else pickle.load(buffer))  # it is armed
+    assert proof.exists()
+
+
+def test_nothing_is_unpickled_before_the_checksum_is_compared(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    save_checkpoint(path, STATE)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    monkeypatch.setattr(torch, "load", lambda *a, **k: pytest.fail("unpickled"))
+    with pytest.raises(DamagedCheckpointError):
+        load_checkpoint(path)
+
+
+def test_rubbish_and_other_data_behind_a_right_checksum(tmp_path):
+    for payload, message in [(b"rubbish", "must hold tensors"), (b"", "must hold tensors")]:
+        (tmp_path / "a").write_bytes(forged(payload))
+        with pytest.raises(DamagedCheckpointError, match=message):
+            load_checkpoint(tmp_path / "a")
+    buffer = io.BytesIO()
+    torch.save([1, 2], buffer)
+    (tmp_path / "a").write_bytes(forged(buffer.getvalue()))
+    with pytest.raises(DamagedCheckpointError, match="must hold a dictionary, got list"):
+        load_checkpoint(tmp_path / "a")
+
+
+def test_a_newer_version_is_named(tmp_path):
+    (tmp_path / "a").write_bytes(forged(b"whatever comes then", version=module.VERSION + 1))
+    with pytest.raises(CheckpointError, match=r"must be of version 1 or earlier, got 2: written by a newer") as caught:
+        load_checkpoint(tmp_path / "a")
+    assert not isinstance(caught.value, DamagedCheckpointError)
+
+
+def test_a_missing_file_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(tmp_path / "a")
+
+
+def test_the_file_is_flushed_before_it_is_renamed_and_the_folder_after(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def kind(number):
+        target = os.readlink(f"/proc/self/fd/{number}")
+        return "folder" if os.path.isdir(target) else "file"
+
+    def record_fsync(number):
+        if kind(number) == "file":
+            events.append(("whole", os.fstat(number).st_size))
+        events.append(("fsync", kind(number)))
+        fsync(number)
+
+    def record_replace(source, target):
+        events.append(("replace", Path(target).name))
+        assert Path(source).parent == Path(target).parent
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    save_checkpoint(tmp_path / "a", STATE)
+    size = os.path.getsize(tmp_path / "a")  # nothing was left in a buffer
+    assert events == [("whole", size), ("fsync", "file"), ("replace", "a"), ("fsync", "folder")]
+    events.clear()
+    save_checkpoint(tmp_path / "b" / "c" / "a", STATE)  # new folders are flushed, too: b in it, c in b
+    assert events[:2] == [("fsync", "folder")] * 2 and events[-1] == ("fsync", "folder")
+
+
+def full_disk(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("where", ["first bytes", "middle", "end", "fsync", "replace", "interrupt"])
+def test_after_a_failure_the_old_file_is_there_and_nothing_else(tmp_path, monkeypatch, where):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(STATE)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    if where in ("fsync", "replace"):
+        monkeypatch.setattr(os, where, full_disk)
+    elif where == "interrupt":
+        monkeypatch.setattr(os, "replace", lambda *names: (_ for _ in ()).throw(KeyboardInterrupt))
+    else:
+        room = {"first bytes": 0, "middle": 900, "end": 2000}[where]
+        write = module._Hashed.write
+
+        def limited(self, data):
+            if self.size + len(data) > room:
+                self.error = self.error or OSError(errno.ENOSPC, "No space left on device")
+                raise self.error
+            return write(self, data)
+
+        monkeypatch.setattr(module._Hashed, "write", limited)
+    with pytest.raises(KeyboardInterrupt if where == "interrupt" else OSError) as caught:
+        checkpoints.save(STATE)
+    assert where == "interrupt" or caught.value.errno == errno.ENOSPC
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    monkeypatch.undo()
+    assert same(checkpoints.load(), STATE)
+
+
+def test_a_real_full_device_is_named(tmp_path):
+    """/dev/full takes nothing; the error is that of the system, not one that torch makes of it."""
+    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space left") as caught:
+        module._write(file, {"a": torch.zeros(1000)})
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_the_last_two_are_kept_and_numbers_go_on(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in range(4):
+        assert checkpoints.save({"epoch": epoch}) == tmp_path / f"run-{epoch:08d}.checkpoint"
+    assert [path.name for path in checkpoints.files()] == ["run-00000002.checkpoint", "run-00000003.checkpoint"]
+    again = Checkpoints(tmp_path, keep=1)
+    assert again.load() == {"epoch": 3}
+    again.save({"epoch": 4})
+    assert [path.name for path in again.files()] == ["run-00000004.checkpoint"]
+
+
+def test_the_new_one_is_there_before_an_old_one_goes(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in range(2):
+        checkpoints.save({"epoch": epoch})
+    seen, unlink = [], Path.unlink
+
+    def record(self, missing_ok=False):
+        seen.append((self.name, sorted(path.name for path in tmp_path.iterdir())))
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", record)
+    checkpoints.save({"epoch": 2})
+    assert seen == [("run-00000000.checkpoint", [f"run-0000000{number}.checkpoint" for number in range(3)])]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89moreauc\r\n", b"something else that is longer than a header" * 3])
+def test_a_damaged_newest_file_is_passed_over_with_a_warning(tmp_path, content):
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in range(3):
+        checkpoints.save({"epoch": epoch})
+    (tmp_path / "run-00000002.checkpoint").write_bytes(content)
+    with pytest.warns(CheckpointWarning, match=r"run-00000002.*; going on from .*run-00000001.checkpoint instead"):
+        assert checkpoints.load() == {"epoch": 1}
+    checkpoints.save({"epoch": 2})  # the sound one stays until there are two others
+    assert [path.name for path in checkpoints.files()] == ["run-00000001.checkpoint", "run-00000003.checkpoint"]
+    assert checkpoints.load() == {"epoch": 2}
+
+
+def test_where_all_are_damaged_nothing_is_loaded(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in range(2):
+        path = checkpoints.save({"epoch": epoch})
+        path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DamagedCheckpointError, match=r"00000001.*cut short.*00000000.*cut short; no other checkpoint"):
+        checkpoints.load()
+
+
+def test_a_newer_version_is_not_passed_over(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save({"epoch": 0})
+    (tmp_path / "run-00000001.checkpoint").write_bytes(forged(b"new", version=9))
+    with pytest.raises(CheckpointError, match="got 9: written by a newer moreauc"):
+        checkpoints.load()
+
+
+def test_what_a_kill_left_is_removed_and_other_files_stay(tmp_path):
+    left = tmp_path / ".run-00000007.checkpoint.0a1b2c3d.part"
+    others = [tmp_path / name for name in ("notes.txt", "run-x.checkpoint", ".rank1-00000000.checkpoint.00ff.part")]
+    for path in (left, *others):
+        path.write_bytes(b"half of it")
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.load() is None and checkpoints.files() == []
+    checkpoints.save({"epoch": 0})
+    assert not left.exists() and all(path.exists() for path in others)
+
+
+def test_names_keep_processes_apart(tmp_path):
+    first, second = (Checkpoints(tmp_path, keep=1, name=f"rank{rank}") for rank in range(2))
+    first.save({"rank": 0})
+    second.save({"rank": 1})
+    second.save({"rank": 1})
+    assert first.load() == {"rank": 0} and second.load() == {"rank": 1} and len(list(tmp_path.iterdir())) == 2
+
+
+def test_wrong_arguments_are_named(tmp_path):
+    with pytest.raises(ValueError, match="Checkpoints: keep must be an integer of at least 1, got 0"):
+        Checkpoints(tmp_path, keep=0)
+    with pytest.raises(ValueError, match=r"Checkpoints: name must be letters, digits and '_', got '../x'"):
+        Checkpoints(tmp_path, name="../x")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="Checkpoints: folder must be a folder, got the file"):
+        Checkpoints(tmp_path / "file")
+
+
+def test_without_folders_that_can_be_flushed_it_works_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "O_DIRECTORY")
+    save_checkpoint(tmp_path / "a", STATE)
+    assert same(load_checkpoint(tmp_path / "a"), STATE)

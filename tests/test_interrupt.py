@@ -1,0 +1,277 @@
+"""SIGTERM and SIGINT while a run with checkpoints goes on; and SIGKILL, which nobody can see coming."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from moreauc import TPAUCLoss
+from moreauc._interrupt import SignalWatch
+from moreauc.callbacks import Callback
+from moreauc.checkpoint import Checkpoints, Interrupted, load_checkpoint
+from moreauc.data import TensorBatches
+from moreauc.samplers import PosNegSampler
+from moreauc.train import fit
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.fixture
+def torture(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("torture")
+
+
+@pytest.fixture(autouse=True)
+def _python_handlers():
+    """Start from Python's own handlers, whatever runs the tests."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
+
+
+class Send(Callback):
+    """Sends a signal to this process at a step, or at the end of an epoch."""
+
+    def __init__(self, number, *, step=None, epoch=None):
+        self.number, self.step, self.epoch, self.seen = number, step, epoch, []
+
+    def on_step(self, state):
+        self.seen.append((state.phase, state.epoch, state.step))
+        if len(self.seen) == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def on_epoch(self, state):
+        if state.epoch == self.epoch and state.phase == "train":
+            os.kill(os.getpid(), self.number)
+
+
+def run(folder, *callbacks, loader=None, **options):
+    y = (torch.arange(40) % 4 == 0).long()
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    criterion = TPAUCLoss(y, min_tpr=0.5, max_fpr=0.5, gamma=0.1)
+    batches = TensorBatches(x, y, PosNegSampler(y, num_positives=2, num_negatives=6))
+    batches = batches if loader is None else loader(batches)
+    chosen = {"epochs": 3, "warm_start_epochs": 1, "lr": 0.05, "seed": 2, "callbacks": callbacks}
+    fit(model, criterion, batches, checkpoint=folder, **{**chosen, **options})
+    return model.state_dict(), criterion.state_dict()
+
+
+def equal(found, wanted):
+    return all(torch.equal(a[key], b[key]) for a, b in zip(found, wanted, strict=True) for key in b)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    ("when", "where"),
+    [
+        ({"step": 2}, "in warm start, epoch 0, after 2 of its steps"),
+        ({"step": 12}, "in train, epoch 1, after 2 of its steps"),
+        ({"step": 10}, "in train, epoch 0, after 5 of its steps"),
+        ({"epoch": 1}, "in train, epoch 2, after 0 of its steps"),
+        ({"epoch": 2}, "in train, epoch 3, after 0 of its steps"),
+    ],
+)
+def test_the_step_is_finished_and_the_run_saved(number, when, where, tmp_path):
+    send = Send(number, **when)
+    with pytest.raises(Interrupted, match=f"stopped by {number.name} {where}; saved in .*, from where the same call"):
+        run(tmp_path, send)
+    if "step" in when:
+        assert len(send.seen) == when["step"]  # the hooks of the step ran, and no step after it
+    rest = Send(None)
+    assert equal(run(tmp_path, rest), run(None))
+    assert len(send.seen) + len(rest.seen) == 20  # nothing was done twice
+
+
+def test_it_is_a_keyboard_interrupt_with_an_exit_code():
+    assert issubclass(Interrupted, KeyboardInterrupt)
+    assert [Interrupted(number, "here").exit_code for number in SIGNALS] == [143, 130]
+
+
+def test_a_signal_at_the_very_end_comes_after_the_run_is_complete(tmp_path, monkeypatch):
+    from moreauc import _fit_checkpoint
+
+    finish = _fit_checkpoint.Kept.finish
+
+    def late(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        finish(self)
+
+    class Last(Callback):
+        def on_end(self, state):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_fit_checkpoint.Kept, "finish", late)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):
+            run(tmp_path)
+    with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):
+        run(tmp_path, Last())
+    none = Send(None)
+    assert equal(run(tmp_path, none), run(None)) and none.seen == []
+
+
+def test_the_second_signal_does_what_it_always_did(tmp_path):
+    class Impatient(Callback):
+        def on_step(self, state):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(tmp_path, Impatient())
+    assert not isinstance(caught.value, Interrupted) and Checkpoints(tmp_path).load() is None
+
+
+def test_without_checkpoint_signals_are_not_touched():
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(None, Send(signal.SIGINT, step=3))
+    assert not isinstance(caught.value, Interrupted)
+
+
+def test_handlers_are_set_back_after_an_error(tmp_path):
+    class Fail(Callback):
+        def on_step(self, state):
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        run(tmp_path, Fail())  # the fixture looks at the handlers
+
+
+def test_ignored_signals_stay_ignored(tmp_path):
+    """A job in the background of a shell ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        send = Send(signal.SIGINT, step=3)
+        run(tmp_path, send)
+        assert len(send.seen) == 20 and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_other_threads_train_without_handlers(tmp_path):
+    results = []
+
+    class Look(Callback):
+        def on_step(self, state):
+            results.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=lambda: results.append(run(tmp_path, Look())))
+    thread.start()
+    thread.join()
+    assert len(results) == 21 and set(results[:-1]) == {signal.SIG_DFL}
+
+
+def test_an_error_of_the_loader_after_a_signal_is_the_signal(tmp_path):
+    """Ctrl-C on a terminal also reaches workers, which end; the loader then fails while the run waits for a batch."""
+
+    class Dying:
+        num_workers = 1
+
+        def __init__(self, batches):
+            self.batches = batches
+
+        def __iter__(self):
+            noise = float(torch.rand(()))  # as a DataLoader does for its workers
+            for number, (inputs, labels, index) in enumerate(self.batches):
+                if [number] == armed:
+                    armed.clear()
+                    os.kill(os.getpid(), signal.SIGINT)
+                    raise RuntimeError("DataLoader worker exited unexpectedly")
+                yield inputs + noise, labels, index
+
+    class Alone(Dying):
+        num_workers = 0
+
+    armed = []
+    whole = run(None, loader=Dying)
+    for number in (0, 3):
+        armed = [number]
+        folder = tmp_path / str(number)
+        with pytest.raises(Interrupted, match=f"in warm start, epoch 0, after {number} of its steps"):
+            run(folder, loader=Dying)
+        assert equal(run(folder, loader=Dying), whole)
+    armed = [3]
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):  # whose data it is, without workers
+        run(tmp_path / "alone", loader=Alone)
+    armed = [3]
+    with pytest.raises(KeyboardInterrupt):
+        run(None, loader=Dying)
+
+
+def test_forked_processes_leave_the_signal_to_the_one_that_trains():
+    with SignalWatch() as watch:
+        process = os.fork()
+        if process == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(0 if watch.caught is None else 1)
+        assert os.waitpid(process, 0)[1] == 0 and watch.caught is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert watch.caught == signal.SIGTERM
+
+
+TRAIN = """
+import sys
+import torch
+sys.path.insert(0, sys.argv[1])
+import torture_runs
+torch.set_num_threads(1)
+torture_runs.train("rows: sonx", sys.argv[2], workers=2, every=None, epochs=400)
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_process_with_workers_saves_itself_and_leaves_nobody_behind(number, tmp_path):
+    """The signal goes to the whole group, as from a terminal."""
+    command = [sys.executable, "-c", TRAIN, str(FOLDER), str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not Checkpoints(tmp_path).files():
+        assert process.poll() is None, process.stderr.read()
+    os.killpg(process.pid, number)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode != 0 and f"Interrupted: stopped by {number.name} in " in errors
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    assert load_checkpoint(Checkpoints(tmp_path).files()[-1])["others"]["fit"]["state"]["steps"] > 0
+
+
+@pytest.mark.parametrize("name", ["rows: sonx", "bags: midam_att", "groups: exponentiated"])
+def test_killed_processes_go_on_to_the_last_bit(name, torture):
+    """The torture of `make torture`, for seconds: processes with workers, killed outside of saves and inside."""
+    torture.load_once()
+    tally = torture.torture(name, 4, random.Random(name))
+    assert tally.kills == 4 and tally.starts == tally.kills + tally.runs and sum(tally.by_stage) == 4
+    assert tally.tensors > 20 and tally.differences == []
+
+
+def test_the_torture_sees_differences(torture):
+    state = {"a": torch.tensor([1.0, float("nan")]), "b": [1, (2.5, None)], "seconds": 3.0}
+    assert torture.differences(state, {**state, "seconds": 4.0}) == (1, [])
+    for other, text in [
+        ({**state, "a": torch.tensor([1.0, 0.0])}, ".a"),
+        ({**state, "a": state["a"].double()}, ".a"),
+        ({**state, "a": [1.0]}, ".a"),
+        ({**state, "b": [1, (2.5000000000000004, None)]}, ".b[1][0]: 2.5000000000000004 and 2.5"),
+        ({**state, "b": [1]}, ".b: length"),
+        ({**state, "b": (1, 2)}, ".b: tuple and list"),
+        ({**state, "c": 1}, ": names"),
+    ]:
+        assert torture.differences(other, state)[1] == [text]
