@@ -123,6 +123,8 @@ class Kept(Unkept):
         settings: of the run; another run with others is refused.
     """
 
+    _alone = True  # whether this process decides by itself
+
     def __init__(
         self,
         model: nn.Module,
@@ -141,24 +143,20 @@ class Kept(Unkept):
         super().__init__(train)
         self._every = None if every is None else check_count("fit", "every", every)
         self._checkpoints = Checkpoints(folder)
-        if not resume and self._checkpoints.files():
-            raise ValueError(f"fit: checkpoint must hold no checkpoints where resume is False, got {str(folder)!r}")
-        others = {"fit": self, "history": history, "callbacks": CallbackStates(hooks)}
+        others = {"fit": _Standing(self), "history": history, "callbacks": CallbackStates(hooks)}
         self._run = RunState(model, criterion, optimizer, train, others=others, settings=settings)
         self._judge, self._watch = judge, SignalWatch()
         self._phase, self._state = "", TrainState(model, criterion, optimizer, "", 0)
         self._epochs_before, self._steps = 0, 0
         self._inside: Mapping[str, Any] | None = None  # what is known of an epoch that was interrupted
-        self._saved = self._checkpoints.load()
+        self._saved = self._read(resume)
         try:
             self._check(self._saved)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
         # What can be known to fail when the first epoch ends, maybe hours from now, fails here.
         check_plain(self._run.state_dict())
-        make_folder(self._checkpoints.folder)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "fit: checkpoint must be a folder that can be written to", str(folder))
+        self._prepare()
 
     def __enter__(self) -> Kept:
         self._watch.__enter__()
@@ -223,7 +221,7 @@ class Kept(Unkept):
             except Exception:
                 # A signal from a terminal also ends workers; what counts is the run, as it was after the last step. An
                 # error without workers is one of the data, and may have drawn numbers since that step.
-                if getattr(self._train, "num_workers", 0):
+                if getattr(self._train, "num_workers", 0) and self._alone:
                     self._stop_if_asked()
                 raise
             yield self._run.step - 1, batch
@@ -257,17 +255,39 @@ class Kept(Unkept):
         """Take where a run stood."""
         self._steps, self._state.stop, self._inside = state["steps"], state["stop"], state["inside"]
 
+    def _read(self, resume: bool) -> dict[str, Any] | None:
+        """Return what was saved; where the run must not resume, nothing may be there."""
+        if not resume and self._checkpoints.files():
+            folder = str(self._checkpoints.folder)
+            raise ValueError(f"fit: checkpoint must hold no checkpoints where resume is False, got {folder!r}")
+        return self._checkpoints.load()
+
+    def _prepare(self) -> None:
+        """Make the folder, and see that it can be written to."""
+        folder = self._checkpoints.folder
+        make_folder(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "fit: checkpoint must be a folder that can be written to", str(folder))
+
+    def _write(self, state: dict[str, Any]) -> None:
+        self._checkpoints.save(state)
+
+    def _signal(self) -> int | None:
+        """Return the signal that asks the run to stop, if there was one."""
+        return self._watch.caught
+
     def _save(self) -> None:
         self._run.previous = self.previous
-        self._checkpoints.save(self._run.state_dict())
+        self._write(self._run.state_dict())
 
     def _stop_if_asked(self, *, saved: bool = False) -> None:
-        if self._watch.caught is None:
+        number = self._signal()
+        if number is None:
             return
         if not saved:
             self._save()
         epoch, step = self._run.epoch - self._epochs_before, self._run.step
-        self._interrupt(self._watch.caught, f"in {self._phase}, epoch {epoch}, after {step} of its steps")
+        self._interrupt(number, f"in {self._phase}, epoch {epoch}, after {step} of its steps")
 
     def _interrupt(self, number: int, where: str) -> NoReturn:
         folder = self._checkpoints.folder
@@ -298,7 +318,14 @@ class Kept(Unkept):
             parts.check_proximal(parts.as_sequence(run.optimizer)[0], saved["proximal"]["state"])
         if "judge" in saved["others"] and saved["others"]["judge"]["state"]["best"]:
             best = saved["others"]["judge"]["state"]["best"]
-            parts.check_tensors("best weights", run.model.state_dict(), best)
+            parts.check_tensors("best weights", parts.bare(run.model).state_dict(), best)
+
+
+class _Standing:
+    """Where a run stands, in one process or in several: files of both are of the same kind."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.state_dict, self.load_state_dict = kept.state_dict, kept.load_state_dict
 
 
 class CallbackStates:

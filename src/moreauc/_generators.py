@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from moreauc.samplers import DealtSampler
+
 State = dict[str, Any]
 
 _LOGGER = logging.getLogger(__name__)
@@ -60,11 +62,17 @@ def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
     waiting = [("loader", loader)]
     while waiting:
         name, part = waiting.pop(0)
+        part = undealt(part)
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
         yield name, part
         waiting += [(f"{name}.{inner}", getattr(part, inner, None)) for inner in _INSIDE]
+
+
+def undealt(sampler: Any) -> Any:
+    """Return the sampler of the whole batches, where one deals them to several processes; else what is given."""
+    return sampler.sampler if isinstance(sampler, DealtSampler) else sampler
 
 
 def loader_generators(loader: Any) -> dict[str, Any]:

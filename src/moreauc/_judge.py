@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from moreauc._checks import check_real
+from moreauc._run_parts import bare
 from moreauc._scoring import Evaluation, predict_scores
 from moreauc.callbacks import TrainState
 from moreauc.distributed import Exchange
@@ -58,7 +59,7 @@ class Judge:
             self._merit = merit
             history.best_score, history.best_epoch = score, epoch
             if self._keep_best:
-                self._best = {name: value.detach().clone() for name, value in state.model.state_dict().items()}
+                self._best = {name: value.detach().clone() for name, value in bare(state.model).state_dict().items()}
         if self._patience is not None and epoch - self._improved >= self._patience:
             state.stop = True
         return score
@@ -66,7 +67,7 @@ class Judge:
     def finish(self, state: TrainState) -> None:
         """Give the model its best weights back."""
         if self._keep_best:
-            state.model.load_state_dict(self._best)
+            bare(state.model).load_state_dict(self._best)
             state.history.restored = True
 
     @property

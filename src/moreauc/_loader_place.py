@@ -15,9 +15,10 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from moreauc._checkpoint_file import CheckpointError
-from moreauc._generators import State, loader_parts, random_states, set_random_states
+from moreauc._generators import State, loader_parts, random_states, set_random_states, undealt
 from moreauc.data._sampled import SampledRows
 from moreauc.data.bag_batches import BagBatches, BagSampler
+from moreauc.samplers import DealtSampler
 from moreauc.samplers._plan import PlannedSampler
 
 # Attributes of loaders, samplers and data sets that batches depend on. The number of workers is none of them.
@@ -141,7 +142,7 @@ def set_epoch(loader: Any, epoch: int) -> None:
             tell(epoch)
 
 
-def sampler_with_position(loader: Any) -> PlannedSampler | None:
+def sampler_with_position(loader: Any) -> PlannedSampler | DealtSampler | None:
     """Return the sampler that can be sent to the middle of an epoch without a difference to anybody; else None.
 
     With workers there would be one: another worker would read a batch, and draw other numbers for it.
@@ -153,7 +154,7 @@ def sampler_with_position(loader: Any) -> PlannedSampler | None:
         sampler = sampler.sampler if isinstance(sampler, BagSampler) else sampler
     else:
         return None
-    return sampler if isinstance(sampler, PlannedSampler) else None
+    return sampler if isinstance(undealt(sampler), PlannedSampler) else None
 
 
 def loader_settings(loader: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from moreauc._checkpoint_file import CheckpointError
+from moreauc.distributed import DistributedCriterion
 
 LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold what the data set is labelled by
 
@@ -28,7 +29,10 @@ _NOTHING = object()
 def bare(model: nn.Module) -> nn.Module:
     """Return the module that the user wrote, without the wrappers of `torch.compile` and of distributed training."""
     while True:
-        inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
+        if isinstance(model, DistributedCriterion):
+            inner: Any = model.criterion
+        else:
+            inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
         if inner is model or not isinstance(inner, nn.Module):
             return model
         model = inner
@@ -100,7 +104,7 @@ def load_module(module: nn.Module, state: Mapping[str, Any]) -> None:
 def label_checksum(criterion: nn.Module) -> str | None:
     """Return a checksum of the labels or groups that a loss was made with; None where it holds none."""
     digest, found = hashlib.sha256(), False
-    for name, buffer in sorted(criterion.named_buffers()):
+    for name, buffer in sorted(bare(criterion).named_buffers()):
         if name.rpartition(".")[2] in LABELS:
             values = buffer.detach().cpu()
             exact = values.double() if values.is_floating_point() else values.long()
@@ -111,12 +115,12 @@ def label_checksum(criterion: nn.Module) -> str | None:
 
 def loss_settings(criterion: nn.Module) -> dict[str, Any]:
     """Return the numbers and texts that are attributes of losses of the library, and of classes derived from them."""
-    return {f"{place}{name}": _as_plain(value) for place, _, name, value in _attributes(criterion)}
+    return {f"{place}{name}": _as_plain(value) for place, _, name, value in _attributes(bare(criterion))}
 
 
 def set_loss_settings(criterion: nn.Module, settings: Mapping[str, Any]) -> None:
     """Set attributes to what :func:`loss_settings` returned."""
-    for place, part, name, value in list(_attributes(criterion)):
+    for place, part, name, value in list(_attributes(bare(criterion))):
         saved = settings.get(f"{place}{name}", _NOTHING)
         if saved is not _NOTHING and saved != _as_plain(value):
             whole = dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
 from moreauc._fit_checkpoint import Kept, Unkept
+from moreauc._fit_together import KeptTogether
 from moreauc._judge import Judge, Score
 from moreauc._loader_place import length_of
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
@@ -183,7 +185,8 @@ def fit(
         settings |= {"warm_start_epochs": warm_start_epochs, "patience": patience, "seed": seed}
         if not isinstance(optimizer, Optimizer):
             settings |= {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        keeper = Kept(
+        kept = Kept if exchange is None or exchange.size == 1 else partial(KeptTogether, exchange=exchange)
+        keeper = kept(
             model,
             criterion,
             train,

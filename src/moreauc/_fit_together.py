@@ -1,0 +1,81 @@
+"""How a run of several processes keeps itself: one file for all of them, written by the first.
+
+Weights, tables and history are the same in all processes. What differs is drawn numbers, dropout masks above all: the
+states of the generators of every process are in the file, too. As many processes as before then go on to the last bit;
+another number of them does the same batches, with generators as they are at the beginning of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from moreauc._checkpoint_file import CheckpointError
+from moreauc._fit_checkpoint import Kept
+from moreauc._generators import random_states
+from moreauc.distributed import Exchange
+
+_RANDOM = ("random", "random_at_epoch")
+_PROCESSES = "processes"
+Result = TypeVar("Result")
+
+
+class KeptTogether(Kept):
+    """A run of several processes that is saved; see the base.
+
+    Only the first process reads and writes: the folder need not be one that all of them see. Whether to stop is asked
+    after every step, since a signal may reach one process only.
+
+    Args:
+        exchange: how the processes talk.
+        options: as the base takes them.
+    """
+
+    _alone = False
+
+    def __init__(self, *parts: Any, exchange: Exchange, **options: Any) -> None:
+        self._exchange = exchange
+        super().__init__(*parts, **options)
+
+    def _read(self, resume: bool) -> dict[str, Any] | None:
+        saved = self._first(lambda: super(KeptTogether, self)._read(resume))
+        if saved is None:
+            return None
+        place = {**saved["place"], **self._own_generators(saved)}
+        return {**saved, "place": place}
+
+    def _own_generators(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the states of this process's generators, or of new ones where there are others than there were."""
+        every = saved.get(_PROCESSES, [{name: saved["place"][name] for name in _RANDOM}])
+        if len(every) == self._exchange.size:
+            own: dict[str, Any] = every[self._exchange.rank]
+            return own
+        now = random_states(self._train)
+        return {name: None if saved["place"][name] is None else now for name in _RANDOM}
+
+    def _prepare(self) -> None:
+        self._first(super()._prepare)
+
+    def _write(self, state: dict[str, Any]) -> None:
+        own = {name: state["place"][name] for name in _RANDOM}
+        state[_PROCESSES] = self._exchange.gather_objects(own)
+        self._first(lambda: super(KeptTogether, self)._write(state))
+
+    def _signal(self) -> int | None:
+        caught = self._exchange.gather_objects(super()._signal())
+        return next((number for number in caught if number is not None), None)
+
+    def _first(self, action: Callable[[], Result]) -> Result:
+        """Let the first process act; return what came of it in all of them, or raise."""
+        result, problem = None, None
+        if self._exchange.rank == 0:
+            try:
+                result = action()
+            except (ValueError, OSError) as error:
+                problem = error
+        result, text = self._exchange.gather_objects((result, None if problem is None else str(problem)))[0]
+        if problem is not None:
+            raise problem
+        if text is not None:
+            raise CheckpointError(f"checkpoint: process 0 must be able to go on, got {text}")
+        return result  # type: ignore[no-any-return]

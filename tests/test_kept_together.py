@@ -1,0 +1,88 @@
+"""Runs of several processes that are saved, cut and resumed."""
+
+from __future__ import annotations
+
+import pytest
+import together_runs as runs
+import torch
+import torch.multiprocessing
+
+WORLDS = (2, 3)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("together")
+    torch.set_num_threads(1)
+    for world in WORLDS:
+        runs.cut(folder / f"half-1-for-{world}", 1, 2)
+    found = {}
+    for world in WORLDS:
+        torch.multiprocessing.spawn(runs.work, (world, str(folder)), nprocs=world)
+        found[world] = [torch.load(folder / f"{world}-{rank}.pt", weights_only=False) for rank in range(world)]
+    found["folder"] = folder
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone():
+    torch.set_num_threads(1)
+    return runs.train(None)
+
+
+def flat(run):
+    return {f"{kind} {name}": value for kind in ("model", "criterion") for name, value in run[kind].items()} | {
+        "scores": run["scores"]
+    }
+
+
+def equal(one, two):
+    one, two = flat(one), flat(two)
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("dropout", runs.DROPOUTS)
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_run_that_was_cut_goes_on_to_the_last_bit(results, world, dropout):
+    for found in results[world]:
+        assert len(found[f"whole {dropout}"]["scores"]) == 3
+        assert equal(found[f"cut {dropout}"], found[f"whole {dropout}"])
+        assert equal(found[f"again {dropout}"], found[f"whole {dropout}"])
+    first, *others = (found[f"cut {dropout}"] for found in results[world])
+    assert all(equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_signal_to_one_process_stops_all_at_the_same_step(results, world):
+    texts = {found["signal"] for found in results[world]}
+    assert len(texts) == 1 and "stopped by SIGTERM in warm start, epoch 0, after 3 of its steps" in texts.pop()
+    for found in results[world]:
+        assert equal(found["signalled"], found["whole 0.4"])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_other_numbers_of_processes_go_on_with_the_same_batches(results, alone, world):
+    sources = [name for name in results[world][0] if name.startswith("from ")]
+    assert sources == {2: ["from 1"], 3: ["from 1", "from 2"]}[world]
+    resumed = [found[name] for found in results[world] for name in sources]
+    resumed += [runs.train(results["folder"] / f"half-{world}-for-1")]
+    for run in resumed:
+        for name, value in flat(run).items():
+            torch.testing.assert_close(
+                value, flat(alone)[name], rtol=1e-9, atol=1e-9, msg=lambda t, n=name: f"{n}: {t}"
+            )
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_the_first_process_refuses_all_refuse(results, world):
+    first, *others = (found["refused"] for found in results[world])
+    assert first[0].startswith("ValueError: fit: checkpoint must hold no checkpoints where resume is False, got ")
+    assert all(found[0].startswith("CheckpointError: checkpoint: process 0 must be able to go on") for found in others)
+    for found in (first, *others):
+        assert "lr_factor" in found[1] and found[1].startswith("CheckpointError")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_there_is_one_file_for_all_processes(results, world):
+    assert len(results[world][0]["files"]) == 2
+    assert all(found["files"] == results[world][0]["files"] for found in results[world])
