@@ -321,6 +321,24 @@ def test_killed_between_the_last_epoch_and_the_end(tmp_path, monkeypatch):
     assert same([part.state_dict() for part in found], [part.state_dict() for part in whole]) == []
 
 
+@pytest.mark.parametrize("phase", ["warm start", "train"])
+def test_killed_after_the_epoch_that_told_to_stop(phase, tmp_path, monkeypatch):
+    from moreauc._fit_checkpoint import Kept
+
+    class Stop(Callback):
+        def on_epoch(self, state):
+            state.stop = state.phase == phase
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Kept, "finish", lambda self: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            small_run(tmp_path, callbacks=[Stop()], epochs=6, warm_start_epochs=2)
+    rows = small_run(tmp_path, callbacks=[Stop(), Kill(1)], epochs=6, warm_start_epochs=2)[2].rows  # not one step more
+    assert [row["phase"] for row in rows] == (
+        ["warm start"] if phase == "warm start" else [*["warm start"] * 2, "train"]
+    )
+
+
 def test_patience_and_a_stop_are_remembered(tmp_path):
     class StopInEpoch(Callback):
         def on_step(self, state):
@@ -450,6 +468,12 @@ def test_live_objects_of_a_session_go_on_after_an_interruption(tmp_path):
     found = small_run(tmp_path / "a", callbacks=[Slower()], **live)
     assert same([part.state_dict() for part in found], [part.state_dict() for part in whole]) == []
     assert found[1].threshold_lr == whole[1].threshold_lr == (0.25, 0.25)
+    live = {"model": network(), "criterion": TPAUCLoss(y, gamma=0.1, **REGION)}
+    for steps in (12, 2):  # in one epoch, after the schedule has moved
+        with pytest.raises(Killed):
+            small_run(tmp_path / "b", callbacks=[Slower(), Kill(steps)], **live)
+    found = small_run(tmp_path / "b", callbacks=[Slower()])  # a new session
+    assert same([part.state_dict() for part in found], [part.state_dict() for part in whole]) == []
 
 
 def test_a_damaged_newest_checkpoint_costs_only_its_steps(tmp_path):
