@@ -645,6 +645,10 @@ def test_a_state_that_is_no_run_is_refused(tmp_path):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     run = RunState(model, CrossEntropyLoss(y), optimizer, TensorBatches(x, y))
+    state = copy.deepcopy(run.state_dict())
+    state["place"]["step"] = 2
+    with pytest.raises(CheckpointError, match="checkpoint: random_at_epoch must be there in the middle of an epoch"):
+        run.load_state_dict(state)
     for state in ({}, {"model": 3}, {**run.state_dict(), "place": None}, {**run.state_dict(), "optimizers": [{}]}):
         with pytest.raises(CheckpointError, match="checkpoint: state must be that of a RunState, got another"):
             run.load_state_dict(state)
@@ -853,6 +857,31 @@ def test_buffers_that_a_model_does_not_save_are_saved(tmp_path):
     assert final(tmp_path / "parts")[-1]["model"]["other_buffers"]["seen"] == 20 * 12
 
 
+class WithExtra(nn.Module):
+    """Keeps a number as torch lets modules keep what is no tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 1), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x).squeeze(1) * (1 + 0.01 * self.calls)
+
+    def get_extra_state(self):
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+def test_extra_state_of_a_model_is_saved(tmp_path):
+    def train(folder, callbacks):
+        small_run(folder, model=WithExtra(), criterion=AUCMinMaxLoss(Y), callbacks=callbacks)
+
+    assert compare_interrupted(train, tmp_path, [7, 4]) == []
+
+
 def test_wrapped_models_leave_no_trace(tmp_path):
     model = network()
     compiled = torch.compile(network(), backend="eager")
@@ -873,3 +902,8 @@ def test_generators_of_missing_gpus_are_told(caplog, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     set_random_states({**state, "cuda": [torch.zeros(16, dtype=torch.uint8)]})
     assert "generators of 1 GPUs and there are 0" in caplog.text
+    seen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value, number: seen.append((value.tolist(), number)))
+    set_random_states({**state, "cuda": [torch.ones(2, dtype=torch.uint8), torch.zeros(2, dtype=torch.uint8)]})
+    assert seen == [([1, 1], 0)] and "generators of 2 GPUs and there are 1" in caplog.text
