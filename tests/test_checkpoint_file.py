@@ -269,11 +269,33 @@ def test_after_a_failure_the_old_file_is_there_and_nothing_else(tmp_path, monkey
     assert same(checkpoints.load(), STATE)
 
 
-def test_a_real_full_device_is_named(tmp_path):
-    """/dev/full takes nothing; the error is that of the system, not one that torch makes of it."""
-    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space left") as caught:
+class Small(io.FileIO):
+    """A file on a disk with room for so many bytes."""
+
+    room = 0
+
+    def write(self, data):
+        self.room -= len(data)
+        return super().write(data) if self.room >= 0 else full_disk()
+
+
+@pytest.mark.parametrize("room", [10, 100, 700, 3000])
+def test_a_full_disk_is_an_error_of_the_system(tmp_path, room):
+    """And not the one that torch makes of it when it closes what it could not write."""
+    with Small(str(tmp_path / "a"), "wb") as file, pytest.raises(OSError, match="No space left") as caught:
+        file.room = room
         module._write(file, {"a": torch.zeros(1000)})
     assert caught.value.errno == errno.ENOSPC
+
+
+def test_other_errors_of_torch_are_not_hidden(tmp_path, monkeypatch):
+    def fail(state, file):
+        raise RuntimeError("of another kind")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(RuntimeError, match="of another kind"):
+        save_checkpoint(tmp_path / "a", STATE)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_last_two_are_kept_and_numbers_go_on(tmp_path):

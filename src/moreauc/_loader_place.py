@@ -56,11 +56,11 @@ class LoaderPlace:
         """Yield the batches of an epoch; after a checkpoint was loaded, those that are left of its epoch."""
         resumed, self._resumed = self._resumed, False
         set_epoch(self.loader, epoch)
-        if not resumed or epoch != self.epoch or not self.step:
+        if resumed and epoch == self.epoch and self.step and self._begun is not None:
+            rest = self._from_the_middle(self._begun)
+        else:
             self.epoch, self.step = epoch, 0
             rest = self._from_the_beginning(resumed)
-        else:
-            rest = self._from_the_middle()
         for batch in rest:
             self.step += 1  # before it is given: whoever saves while he has it has used it
             yield batch
@@ -81,8 +81,10 @@ class LoaderPlace:
         """Check that a state is that of a loader with the same batches.
 
         Raises:
-            CheckpointError: if a setting differs.
+            CheckpointError: if a setting differs, or it lacks what the middle of an epoch needs.
         """
+        if state["step"] and state["random_at_epoch"] is None:
+            raise CheckpointError("checkpoint: random_at_epoch must be there in the middle of an epoch, got None")
         saved, settings = state["settings"], loader_settings(self.loader)
         for name in sorted({*saved, *settings}):
             if saved.get(name) != settings.get(name):
@@ -102,12 +104,10 @@ class LoaderPlace:
         self._begun = now
         return iter(self.loader)
 
-    def _from_the_middle(self) -> Iterator[Any]:
+    def _from_the_middle(self, begun: State) -> Iterator[Any]:
         now = random_states(self.loader)
-        if self._begun is None:
-            raise CheckpointError("checkpoint: the generators at the epoch's beginning must be known, got None")
-        self._wake_workers(self._begun)
-        set_random_states(self._begun, self.loader)
+        self._wake_workers(begun)
+        set_random_states(begun, self.loader)
         sampler = sampler_with_position(self.loader)
         if sampler is not None:
             sampler.set_position(self.epoch, self.step)

@@ -9,26 +9,16 @@
 
 from __future__ import annotations
 
-import re
-import warnings
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc import _run_parts as parts
-from moreauc._checkpoint_file import (
-    PART,
-    CheckpointError,
-    DamagedCheckpointError,
-    load_checkpoint,
-    make_folder,
-    save_checkpoint,
-    sync_folder,
-)
-from moreauc._checks import check_count
+from moreauc._checkpoint_file import CheckpointError, DamagedCheckpointError, load_checkpoint, save_checkpoint
+from moreauc._checkpoint_folder import Checkpoints, CheckpointWarning
 from moreauc._interrupt import Interrupted
 from moreauc._loader_place import LoaderPlace
 from moreauc.optim import PreviousIterate, ProximalPoint
@@ -43,10 +33,6 @@ __all__ = [
     "load_checkpoint",
     "save_checkpoint",
 ]
-
-
-class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over for the one before it."""
 
 
 class RunState:
@@ -243,111 +229,14 @@ class RunState:
         parts.load_module(self.criterion, state["criterion"])
         parts.set_loss_settings(self.criterion, state["now"]["criterion"])
         for optimizer, saved in zip(parts.as_sequence(self.optimizer), state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved["state"])
+            optimizer.load_state_dict(copy.deepcopy(saved["state"]))  # torch would go on with these very tensors
         for name, part in self._optional().items():
             if part is not None:
-                part.load_state_dict(state[name]["state"])
+                part.load_state_dict(copy.deepcopy(state[name]["state"]))
         for name, part in self.others.items():
-            part.load_state_dict(state["others"][name]["state"])
+            part.load_state_dict(copy.deepcopy(state["others"][name]["state"]))
         self._start = state["start"]
         self._place.load_state_dict(state["place"])
-
-
-class Checkpoints:
-    """The last checkpoints of one run, in a folder.
-
-    A new one is on the disk before an old one is removed. Files are numbered; the folder may hold those of several
-    names, for instance one for each process.
-
-    Args:
-        folder: where they are; made when the first one is saved. It belongs to one run at a time.
-        keep: how many to keep, at least 1. With 2 there is one to go back to where the newest is damaged.
-        name: beginning of the files' names: letters, digits and "_".
-
-    Example:
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> checkpoints = Checkpoints(folder.name, keep=2)
-        >>> checkpoints.load() is None
-        True
-        >>> for epoch in range(3):
-        ...     _ = checkpoints.save({"epoch": epoch})
-        >>> [path.name for path in checkpoints.files()]
-        ['run-00000001.checkpoint', 'run-00000002.checkpoint']
-        >>> checkpoints.load()
-        {'epoch': 2}
-        >>> folder.cleanup()
-    """
-
-    def __init__(self, folder: str | Path, keep: int = 2, *, name: str = "run") -> None:
-        self.folder = Path(folder)
-        self.keep = check_count("Checkpoints", "keep", keep)
-        if not re.fullmatch(r"\w+", name, re.ASCII):
-            raise ValueError(f"Checkpoints: name must be letters, digits and '_', got {name!r}")
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"Checkpoints: folder must be a folder, got the file {str(self.folder)!r}")
-        self.name = name
-        self._damaged: set[Path] = set()
-
-    def files(self) -> list[Path]:
-        """Return the files, the oldest first."""
-        return [path for _, path in sorted(self._numbered())]
-
-    def save(self, state: Mapping[str, Any]) -> Path:
-        """Write a state as the newest file and remove what is too old; return the file.
-
-        Raises:
-            CheckpointError: if the state cannot be saved.
-            OSError: if the file cannot be written; those that were there are there still.
-        """
-        make_folder(self.folder)
-        numbered = self._numbered()
-        path = self.folder / f"{self.name}-{max((number for number, _ in numbered), default=-1) + 1:08d}.checkpoint"
-        save_checkpoint(path, state)
-        old = sorted((path in self._damaged, number, path) for number, path in numbered)
-        sound = [path for damaged, _, path in old if not damaged]
-        for file in self._damaged.union(sound[: max(len(sound) - self.keep + 1, 0)], self._parts()):
-            file.unlink(missing_ok=True)
-        self._damaged.clear()
-        sync_folder(self.folder)
-        return path
-
-    def load(self) -> dict[str, Any] | None:
-        """Return the newest state that can be read, or None where there is no file at all.
-
-        A damaged file is passed over with a :class:`CheckpointWarning`, and removed when the next one is saved.
-
-        Raises:
-            DamagedCheckpointError: if all files are damaged.
-            CheckpointError: if the newest sound one is of a newer version.
-        """
-        errors: list[str] = []
-        for path in reversed(self.files()):
-            try:
-                state = load_checkpoint(path)
-            except DamagedCheckpointError as error:
-                self._damaged.add(path)
-                errors.append(str(error))
-                continue
-            for text in errors:
-                warnings.warn(f"{text}; going on from {path} instead", CheckpointWarning, stacklevel=2)
-            return state
-        if errors:
-            raise DamagedCheckpointError(f"{'; '.join(errors)}; no other checkpoint is left in {self.folder}")
-        return None
-
-    def _numbered(self) -> list[tuple[int, Path]]:
-        pattern = re.compile(rf"{self.name}-(\d+)\.checkpoint")
-        found = [(pattern.fullmatch(path.name), path) for path in self._paths()]
-        return [(int(match[1]), path) for match, path in found if match is not None]
-
-    def _parts(self) -> list[Path]:
-        """Return what was being written when a process was killed."""
-        pattern = re.compile(rf"\.{self.name}-\d+\.checkpoint\.[0-9a-f]+{re.escape(PART)}")
-        return [path for path in self._paths() if pattern.fullmatch(path.name)]
-
-    def _paths(self) -> list[Path]:
-        return list(self.folder.iterdir()) if self.folder.is_dir() else []
 
 
 def _there(here: bool) -> tuple[str, str]:

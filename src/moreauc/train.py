@@ -16,11 +16,12 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
-from moreauc._fit_checkpoint import Kept, Unkept
+from moreauc._fit_checkpoint import Kept
 from moreauc._fit_together import KeptTogether
 from moreauc._judge import Judge, Score
 from moreauc._loader_place import length_of
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
+from moreauc._unkept import Unkept
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion

@@ -1,0 +1,244 @@
+"""The parts of a run in a loop of one's own: saved, checked and put back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from conformance import CASES
+from interruptions import (
+    data,
+    network,
+    planned,
+    same,
+)
+from torch import nn
+
+from moreauc import PreviousIterate
+from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
+from moreauc.criteria import CrossEntropyLoss
+from moreauc.data import TensorBatches
+from moreauc.optim import ProximalPoint
+
+Y = data()[1]
+
+
+def test_a_state_that_is_no_run_is_refused(tmp_path):
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    run = RunState(model, CrossEntropyLoss(y), optimizer, TensorBatches(x, y))
+    state = copy.deepcopy(run.state_dict())
+    state["place"]["step"] = 2
+    with pytest.raises(CheckpointError, match="checkpoint: random_at_epoch must be there in the middle of an epoch"):
+        run.load_state_dict(state)
+    for state in ({}, {"model": 3}, {**run.state_dict(), "place": None}, {**run.state_dict(), "optimizers": [{}]}):
+        with pytest.raises(CheckpointError, match="checkpoint: state must be that of a RunState, got another"):
+            run.load_state_dict(state)
+
+
+# A loop of one's own
+
+
+class Values(nn.Module):
+    """A model of numbers: scales and shifts what a batch of the conformance tests holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.tensor(1.3)), nn.Parameter(torch.tensor(0.1))
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, value):
+        return self.drop(self.scale * value + self.shift)
+
+
+def case_run(case):
+    model, criterion = Values(), case.build()
+    learned = [*model.parameters(), *criterion.parameters()]
+    optimizer = torch.optim.SGD(learned, lr=0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12)
+    previous = PreviousIterate(model, optimizer) if getattr(criterion, "needs_previous", False) else None
+    proximal = ProximalPoint(optimizer, 0.1)
+    return RunState(model, criterion, optimizer, range(6), previous=previous, proximal=proximal, scheduler=scheduler)
+
+
+def case_train(case, run, *, stop=12):
+    """Two epochs of six steps; returns the state after some of them."""
+    done = 6 * run.epoch + run.step
+    for epoch in range(run.epoch, 2):
+        for step in run.batches(epoch):
+            if done == stop:
+                pytest.fail("went too far")
+            batch = case.batch(6 * epoch + step)
+            now, *before = case.values
+            value = batch.pop(now)
+            arguments = {now: run.model(value), **batch}
+            if before and run.previous is not None:
+                arguments[before[0]] = run.previous(value)
+            run.optimizer.zero_grad()
+            run.criterion(**arguments).backward()
+            run.optimizer.step()
+            run.scheduler.step()
+            done += 1
+            if done == stop:
+                return run.state_dict()
+    return run.state_dict()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_loss_goes_on_in_a_loop_of_ones_own(case, tmp_path):
+    torch.manual_seed(0)
+    whole = copy.deepcopy(case_train(case, case_run(case)))
+    for stop in (1, 4, 6, 11):
+        torch.manual_seed(0)
+        checkpoints = Checkpoints(tmp_path / str(stop))
+        checkpoints.save(case_train(case, case_run(case), stop=stop))
+        torch.manual_seed(1)
+        run = case_run(case)
+        run.load_state_dict(checkpoints.load())
+        assert (run.epoch, run.step) == divmod(stop, 6) if stop != 6 else (0, 6)
+        assert same(case_train(case, run), whole) == []
+
+
+def scaled_run():
+    x, y = data()
+    model = network()
+    optimizers = [torch.optim.AdamW(model[:3].parameters(), 0.01), torch.optim.SGD(model[3:].parameters(), 0.1)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    run = RunState(model, CrossEntropyLoss(y), optimizers, TensorBatches(x, y, planned(y)), scaler=scaler)
+    return run, scaler
+
+
+def test_several_optimizers_and_a_gradient_scaler():
+    run, scaler = scaled_run()
+    for inputs, labels, index in run.batches(0):
+        scaler.scale(run.criterion(run.model(inputs), labels, index)).backward()
+        for optimizer in run.optimizer:
+            scaler.step(optimizer)
+        scaler.update(new_scale=128.0 + run.step)
+    state = copy.deepcopy(run.state_dict())
+    again, scaler = scaled_run()
+    again.load_state_dict(state)
+    assert scaler.get_scale() == 133.0 and same(again.state_dict(), state) == []
+    alone = RunState(run.model, run.criterion, run.optimizer[0], TensorBatches(*data(), planned(Y)))
+    with pytest.raises(CheckpointError, match="the number of optimizers must be 1 as in this run, got 2"):
+        alone.check(state)
+    without = RunState(run.model, run.criterion, run.optimizer, TensorBatches(*data(), planned(Y)))
+    with pytest.raises(CheckpointError, match="scaler must be absent as in this run, got a checkpoint with it"):
+        without.check(state)
+    disabled = RunState(
+        *(run.model, run.criterion, run.optimizer, TensorBatches(*data(), planned(Y))),
+        scaler=torch.amp.GradScaler("cpu", enabled=False),
+    )
+    with pytest.raises(CheckpointError, match="names of the scaler must be"):
+        disabled.check(state)
+
+
+def parts_run(width=6, **options):
+    x, y = data()
+    model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 1), nn.Flatten(0))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return RunState(model, CrossEntropyLoss(y), optimizer, TensorBatches(x, y), **options), model, optimizer
+
+
+def test_optimizers_and_other_parts_of_another_kind_are_refused():
+    run, _model, optimizer = parts_run()
+    state = run.state_dict()
+    optimizer.param_groups[0]["lr"] = 0.2
+    with pytest.raises(CheckpointError, match=r"lr of group 0 of the optimizer must be 0.2 as in this run, got 0.1"):
+        run.check(state)
+    optimizer.param_groups[0]["lr"] = 0.1
+    frozen, model, _ = parts_run()
+    frozen.optimizer = torch.optim.SGD(list(model.parameters())[:2], 0.1)
+    with pytest.raises(CheckpointError, match="the shapes of the parameters of the optimizer must be"):
+        frozen.check(state)
+    other, _, _ = parts_run(others={"average": Part()})
+    with pytest.raises(
+        CheckpointError, match="average of others must be there as in this run, got a checkpoint without"
+    ):
+        other.check(state)
+    with pytest.raises(CheckpointError, match="average of others must be absent as in this run, got a checkpoint with"):
+        run.check(other.state_dict())
+    named, _, _ = parts_run(others={"average": Failing()})
+    with pytest.raises(CheckpointError, match="the class of the average must be Failing as in this run, got Part"):
+        named.check(other.state_dict())
+
+
+class Part:
+    value = 0
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+class Failing(Part):
+    def load_state_dict(self, state):
+        if state["value"] == 13:
+            raise RuntimeError("not thirteen")
+        super().load_state_dict(state)
+
+
+def test_a_part_that_fails_while_loading_leaves_everything_as_before():
+    part, failing = Part(), Failing()
+    run, _, _ = parts_run(others={"a": part, "b": failing})
+    state = copy.deepcopy(run.state_dict())
+    state["others"]["a"]["state"]["value"] = 7
+    state["others"]["b"]["state"]["value"] = 13
+    for tensor in state["model"]["state"].values():
+        tensor.add_(1.0)
+    before = copy.deepcopy(run.state_dict())
+    with pytest.raises(CheckpointError, match="a part refuses its state: RuntimeError: not thirteen"):
+        run.load_state_dict(state)
+    assert same(run.state_dict(), before) == [] and part.value == 0
+    state["others"]["b"]["state"]["value"] = 14
+    run.load_state_dict(state)
+    assert (part.value, failing.value) == (7, 14)
+
+
+def test_previous_weights_and_reference_point_of_another_model_are_refused():
+    run, model, optimizer = parts_run()
+    run.previous, run.proximal = PreviousIterate(model, optimizer), ProximalPoint(optimizer, 0.1)
+    state = copy.deepcopy(run.state_dict())
+    run.check(state)
+    for weights, message in [
+        ({"9.weight": torch.zeros(1)}, "names of the previous weights must be those of the model as in this run"),
+        ({"0.bias": torch.zeros(1)}, "the shape of '0.bias' of the previous weights must be"),
+    ]:
+        state["previous"]["state"]["weights"] = weights
+        with pytest.raises(CheckpointError, match=message):
+            run.check(state)
+    state["previous"]["state"]["weights"] = {}
+    state["proximal"]["state"]["average"].pop()
+    with pytest.raises(CheckpointError, match="the shapes of the average of the proximal point must be"):
+        run.check(state)
+
+
+def test_wrapped_models_leave_no_trace(tmp_path):
+    model = network()
+    compiled = torch.compile(network(), backend="eager")
+    x, y = data()
+    states = []
+    for module in (model, compiled):
+        run = RunState(module, CrossEntropyLoss(y), torch.optim.SGD(module.parameters(), 0.1), TensorBatches(x, y))
+        states.append(run.state_dict()["model"])
+        run.load_state_dict(copy.deepcopy(run.state_dict()))
+    assert states[0]["state"].keys() == states[1]["state"].keys() and same(*states) == []
+
+
+def test_generators_of_missing_gpus_are_told(caplog, monkeypatch):
+    from moreauc._generators import random_states, set_random_states
+
+    state = random_states()
+    assert state["cuda"] == [] or torch.cuda.is_initialized()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    set_random_states({**state, "cuda": [torch.zeros(16, dtype=torch.uint8)]})
+    assert "generators of 1 GPUs and there are 0" in caplog.text
+    seen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value, number: seen.append((value.tolist(), number)))
+    set_random_states({**state, "cuda": [torch.ones(2, dtype=torch.uint8), torch.zeros(2, dtype=torch.uint8)]})
+    assert seen == [([1, 1], 0)] and "generators of 2 GPUs and there are 1" in caplog.text
