@@ -10,18 +10,22 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from moreauc._checks import check_device, check_floating, check_same_shape, check_shape
+from moreauc.criteria._late import LateChecks
 from moreauc.pairs import refuse_second_derivatives
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
-class Criterion(nn.Module):
+class Criterion(LateChecks):
     r"""Base of the losses.
 
     In training mode one call is one iteration: the scalar it returns has the algorithm's :math:`G_t` as its gradient
     and the current estimate of :math:`F` as its value, and the visited rows have moved when the call returns. A call
     that raises has changed nothing. In `eval()` mode a call is pure: no row is read or moved, and the scalar is the
     objective at the values given, with its ordinary gradient.
+
+    Types and shapes are checked at once. Values (NaN, row numbers, labels) are looked at once on the CPU; on a GPU, where
+    that would mean waiting for it, those losses whose `checks` says so look at them late (docs/performance.md).
     """
 
     @property
