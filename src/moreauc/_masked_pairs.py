@@ -68,12 +68,12 @@ def _tiled(
     rows: int,
 ) -> tuple[Tensor, Tensor, Pull]:
     """Take some positives at a time, and make their part of the matrix again for the gradient."""
-    parts = list(zip(positive.split(rows), threshold.split(rows), strict=True))
+    parts = list(zip(torch.split(positive, rows), torch.split(threshold, rows), strict=True))
     done = [_matrix(part, scores, negative, level, surrogate, total)[:2] for part, level in parts]
 
     def pull(weight: Tensor) -> tuple[Tensor, Tensor]:
         of_positives, of_scores = [], torch.zeros_like(scores, dtype=torch.float64)
-        for (part, level), share in zip(parts, weight.split(rows), strict=True):
+        for (part, level), share in zip(parts, torch.split(weight, rows), strict=True):
             upper, lower = _matrix(part, scores, negative, level, surrogate, total)[2](share)
             of_positives.append(upper)
             of_scores += lower

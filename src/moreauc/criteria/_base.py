@@ -24,8 +24,8 @@ class Criterion(LateChecks):
     that raises has changed nothing. In `eval()` mode a call is pure: no row is read or moved, and the scalar is the
     objective at the values given, with its ordinary gradient.
 
-    Types and shapes are checked at once. Values (NaN, row numbers, labels) are looked at once on the CPU; on a GPU, where
-    that would mean waiting for it, those losses whose `checks` says so look at them late (docs/performance.md).
+    Types and shapes are always checked at once, values (NaN, row numbers, labels) on the CPU. On a GPU to look at them
+    would be to wait for it: there those losses that can do so look at them late (`checks`; docs/performance.md).
     """
 
     @property

@@ -36,7 +36,7 @@ class DenseRows(NamedTuple):
         positive: which are positive, shape `(B,)`.
         place: the place of each positive, that of some positive for the others, shape `(B,)`.
         among: number among the positives of the set of the rows at `place`, shape `(B,)`.
-        count: positives in the batch, at least 1, shape `()`, float64.
+        positives: how many there are, at least 1, shape `()`, float64.
         wrong: flags of `ROW_FAULTS`.
     """
 
@@ -44,13 +44,13 @@ class DenseRows(NamedTuple):
     positive: Tensor
     place: Tensor
     among: Tensor
-    count: Tensor
+    positives: Tensor
     wrong: Tensor
 
     @property
     def rest(self) -> Tensor:
         """Negatives in the batch, at least 1."""
-        return (len(self.positive) - self.count).clamp_min(1.0)
+        return (len(self.positive) - self.positives).clamp_min(1.0)
 
 
 def dense_rows(owner: str, position: Tensor, labels: Tensor, index: Tensor, length: int, *, unique: bool) -> DenseRows:
@@ -105,10 +105,10 @@ def dense_advance(loss: TwoWayCriterion, rows: DenseRows, h: Tensor, before: Ten
         past = before.to(wide)
         past_upper = past.index_select(0, rows.place)
         old = _psi(loss, rows, past_upper, past, level.previous(past_upper), total)[0].unsqueeze(1)
-    new = dense_update(loss.table_u.rule, row, psi.unsqueeze(1), old, loss.num_positives, rows.count)
+    new = dense_update(loss.table_u.rule, row, psi.unsqueeze(1), old, loss.num_positives, rows.positives)
     prime = loss.table_prime.values.view(()).to(wide)
     excess = row.squeeze(1) - prime
-    share = rows.positive / rows.count  # one over their number for positives, 0 for the others
+    share = rows.positive / rows.positives  # one over their number for positives, 0 for the others
     value = prime + (torch.relu(excess) * share).sum() / alpha
     above = (excess > 0).to(wide) / alpha  # d f / d u; d f / d s' is 1 minus this
     moved, stepped = level.moved(slope, above), level.stepped(prime, (above * share).sum())
@@ -129,7 +129,7 @@ def dense_objective(loss: TwoWayCriterion, rows: DenseRows, h: Tensor) -> tuple[
     upper = h.index_select(0, rows.place)
     level = _Levels(loss, rows, h, upper, wide)
     psi, _, pull = _psi(loss, rows, upper, h, level.s, loss.max_fpr * rows.rest)
-    prime, share = loss.table_prime.values.view(()).to(wide), rows.positive / rows.count
+    prime, share = loss.table_prime.values.view(()).to(wide), rows.positive / rows.positives
     excess = psi - prime
     of_upper, of_all = pull(((excess > 0).to(wide) / alpha * share).to(wide))
     return (prime + (torch.relu(excess) * share).sum() / alpha).to(wide), of_upper + of_all
@@ -148,7 +148,7 @@ def dense_update(
 
 
 def dense_gamma(gamma: float | str, tau: float, num_rows: int, visited: Tensor) -> Tensor:
-    """Return the correction weight, shape `()`, float64; `visited` rows, as the device knows, matter to the theory's."""
+    """Return the correction weight, shape `()`, float64; that of the theory for `visited` rows."""
     if gamma != "theory":
         return visited.new_full((), float(gamma))
     return (num_rows - visited) / (visited * (1.0 - tau)) + (1.0 - tau)
@@ -188,7 +188,7 @@ class _Levels:
     def moved(self, slope: Tensor, above: Tensor) -> Tensor:
         if isinstance(self.loss.threshold_lr, str):
             return self.s.unsqueeze(1)
-        eta = self.loss.threshold_lr[0] / self.rows.count
+        eta = self.loss.threshold_lr[0] / self.rows.positives
         return self.held - (eta * slope * above).unsqueeze(1).to(self.held.dtype)
 
     def stepped(self, prime: Tensor, above: Tensor) -> Tensor:

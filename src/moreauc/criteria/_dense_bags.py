@@ -137,6 +137,6 @@ def _gammas(loss: MultiInstanceTPAUCLoss, rows: DenseRows) -> Tensor | float:
     if not loss.needs_previous:
         return 0.0
     tau, (first, second, _) = loss.table_v.rule.tau, loss.gamma
-    upper = dense_gamma(first, tau, loss.num_positives, rows.count)
+    upper = dense_gamma(first, tau, loss.num_positives, rows.positives)
     lower = dense_gamma(second, tau, loss.num_negatives, rows.rest)
     return torch.where(rows.positive, upper, lower).unsqueeze(1)

@@ -10,6 +10,7 @@ which waits.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -28,8 +29,8 @@ class LateChecks(nn.Module):
     _calls: Tensor
     _faults: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._when: Checks = "auto"
         self._messenger = _Messenger()
         # Neither is part of a checkpoint, which can only be made where there is nothing to tell.
@@ -38,14 +39,15 @@ class LateChecks(nn.Module):
 
     @property
     def checks(self) -> Checks:
-        """When values are looked at: "now", "late", or "auto", late on a GPU and in compiled code and else at once."""
+        """When values are looked at: "now", "late", or "auto", late on a GPU and in compiled code, else at once."""
         return self._when
 
     @checks.setter
     def checks(self, value: Checks) -> None:
         if value not in ("auto", "now", "late"):
             raise ValueError(f"{type(self).__name__}: checks must be 'auto', 'now' or 'late', got {value!r}")
-        self._when = value
+        for part in self._parts():
+            part._when = value
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def check(self) -> None:
@@ -54,9 +56,8 @@ class LateChecks(nn.Module):
         Raises:
             ValueError: as a call on the CPU would have, with the number of the call.
         """
-        for part in self.modules():
-            if isinstance(part, LateChecks):
-                self._tell(part, part._faults)
+        for part in self._parts():
+            self._tell(part, part._faults.tolist())
 
     def _is_late(self, values: Any) -> bool:
         """Whether to ask the questions of this call on the device."""
@@ -80,11 +81,9 @@ class LateChecks(nn.Module):
         """Raise what an earlier call has found wrong, if word of it has arrived."""
         if torch.compiler.is_compiling() or _capturing(self._faults):
             return
-        for part in self.modules():
-            if isinstance(part, LateChecks):
-                found = part._messenger.arrived(part._faults)
-                if found is not None:
-                    self._tell(part, found)
+        letters = [part._messenger.arrived(part._faults) for part in self._parts()]
+        if any(letter is not None and min(letter.tolist()) < _NEVER for letter in letters):
+            self.check()  # of several parts the outermost knows best what was wrong
 
     def _send(self, *arguments: Any) -> None:
         """Send word of this call, without waiting; `arguments` are those that :meth:`_explain` takes."""
@@ -93,19 +92,27 @@ class LateChecks(nn.Module):
         self._messenger.remember(arguments)
         self._messenger.send(self._faults)
 
+    def _replayed(self) -> None:
+        """Do what follows a call that was replayed by a CUDA graph: look, and send word of it."""
+        self._look()
+        for part in self._parts():
+            part._send()
+
+    def _parts(self) -> Iterator[LateChecks]:
+        return (part for part in self.modules() if isinstance(part, LateChecks))
+
     def _explain(self, *arguments: Any) -> None:
         """Raise what is wrong with the arguments of a call, looking at their values."""
 
-    def _tell(self, part: LateChecks, found: Tensor) -> None:
-        numbers: list[int] = found.tolist()
+    def _tell(self, part: LateChecks, numbers: list[int]) -> None:
+        """Raise what a part has found wrong, if anything; `numbers` are those of the calls."""
         call = min(numbers)
         if call == _NEVER:
             return
         arguments = part._messenger.arguments_of(call)
-        for other in self.modules():
-            if isinstance(other, LateChecks):
-                other._faults.fill_(_NEVER)
-                other._messenger.forget()
+        for other in self._parts():
+            other._faults.fill_(_NEVER)
+            other._messenger.forget()
         what = f"{type(part).__name__}: {part._FAULTS[numbers.index(call)]}"
         cause: ValueError | None = None
         if arguments is not None:
@@ -135,6 +142,8 @@ class _Messenger:
 
     def remember(self, arguments: tuple[Any, ...]) -> None:
         self.calls += 1
+        if not arguments:
+            return
         kept = tuple(value.detach() if isinstance(value, Tensor) else value for value in arguments)
         self._recent.append((self.calls, kept))
 
@@ -147,7 +156,7 @@ class _Messenger:
             return
         if self._letter is None or self._letter.shape != numbers.shape or self._event is None:
             self._letter = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._letter.copy_(numbers, non_blocking=True)
         self._event.record(torch.cuda.current_stream(numbers.device))
         self._under_way = True
@@ -156,7 +165,9 @@ class _Messenger:
         """Return what has arrived, if anything has since the last time."""
         if not numbers.is_cuda:
             return numbers
-        if not self._under_way or self._event is None or not self._event.query():
+        if not self._under_way or self._event is None:
+            return None
+        if not self._event.query():  # type: ignore[no-untyped-call]
             return None
         self._under_way = False
         return self._letter

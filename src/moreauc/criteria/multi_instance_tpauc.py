@@ -229,9 +229,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             step.write()
         return with_gradient(values, step.value, gradient)
 
-    def _explain(
-        self, instances: Tensor, bag: Tensor, labels: Tensor, index: Tensor, before: Tensor | None
-    ) -> None:
+    def _explain(self, instances: Tensor, bag: Tensor, labels: Tensor, index: Tensor, before: Tensor | None) -> None:
         self._check_rows(labels, index, ("B",))
         check_instances(self._owner, instances, bag, len(labels), self.pooling, self.position.device)
         check_finite(self._owner, instances=instances, previous_instances=before)
