@@ -154,7 +154,7 @@ class _Messenger:
         """Copy the numbers to the host unless a copy is under way: they tell of all calls so far."""
         if not numbers.is_cuda or self._under_way:
             return
-        if self._letter is None or self._letter.shape != numbers.shape or self._event is None:
+        if self._letter is None or self._event is None:
             self._letter = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._letter.copy_(numbers, non_blocking=True)

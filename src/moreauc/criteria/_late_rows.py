@@ -41,7 +41,8 @@ def forward_late(
         repeated = (ordered == ordered.roll(1)).any() & (loss.training and len(ordered) > 1)
         flags = torch.stack([(safe != found).any(), repeated, strange])
         ok = loss._judge(nonfinite(now, now if before is None else before), flags)
-    losses = torch.where(ok, loss._losses(now, targets), torch.nan)
+    # The scores of a refused batch are replaced, or NaN would come back out of their derivatives times 0.
+    losses = torch.where(ok, loss._losses(torch.where(ok, now, 0.0), targets), torch.nan)
     previous: dict[str, Tensor] = {}
     if before is not None:
         with torch.no_grad():
