@@ -177,16 +177,6 @@ def test_errors_arrive_after_replays(generator):
     ours[1].check()
 
 
-def test_a_loss_that_waits_cannot_be_recorded(generator):
-    model, _, optimizer, _ = parts("gamma 0")
-    step = GraphedStep(model, CrossEntropyLoss(LABELS).to(DEVICE), optimizer, warm_up=2)
-    data = batches("rows", 4)
-    step(data[0])
-    step(data[1])
-    with pytest.raises(RuntimeError, match="GraphedStep: the step cannot be recorded, something waits for the GPU"):
-        step(data[2])
-
-
 def test_wrong_arguments(generator):
     model, criterion, optimizer, previous = parts("gamma 0.1")
     with pytest.raises(ValueError, match="GraphedStep: warm_up must be an integer of at least 2, got 1"):
@@ -279,3 +269,26 @@ def test_dropout_masks_are_the_same_in_both_forwards(generator):
             assert torch.equal(criterion.now, criterion.before)
     assert step.recorded and 0 < int((masks[-1] == 0).sum()) < 64
     assert not torch.equal(masks[-1], masks[-2])
+
+
+def test_replayed_steps_under_autocast(generator):
+    plain, ours = parts("gamma 0.1"), parts("gamma 0.1")
+    step = graphed(*ours)
+    for inputs, labels, index in batches("rows", 8):
+        batch = inputs.float(), labels, index
+        for model, *_ in (plain, ours):
+            model.float()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            loss = train_step(*plain[:3], batch, plain[3])
+            torch.testing.assert_close(step(batch), loss, rtol=1e-3, atol=1e-3)
+    assert step.recorded and torch.is_autocast_cache_enabled()
+
+
+def test_a_loss_that_waits_cannot_be_recorded(generator):
+    model, _, optimizer, _ = parts("gamma 0")
+    step = GraphedStep(model, CrossEntropyLoss(LABELS).to(DEVICE), optimizer, warm_up=2)
+    data = batches("rows", 4)
+    step(data[0])
+    step(data[1])
+    with pytest.raises(RuntimeError, match="GraphedStep: the step cannot be recorded, something waits for the GPU"):
+        step(data[2])
