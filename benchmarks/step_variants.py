@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from bench_step import Step
 from model_steps import QUICK, Sizes, graph_loader, molecule_graphs
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim import Optimizer
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import GroupedLoss
@@ -180,9 +181,19 @@ def criterion_of(name: str, case: Case) -> nn.Module:
     return CrossEntropy(one_more=name == FLOOR)
 
 
+class Trained(NamedTuple):
+    """A model with what moves it, and with the model at its previous weights where a loss needs that."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    previous: PreviousIterate | None
+
+
 @dataclass
 class Variants:
-    """Steps of a case, made one by one; compiled models are shared by losses, since to compile takes long.
+    """Steps of a case, made one by one.
+
+    Losses share compiled models, since to compile takes long: one has a previous iterate, whose hooks cost a little.
 
     Attributes:
         case: model and batches.
@@ -191,7 +202,7 @@ class Variants:
 
     case: Case
     device: torch.device
-    _compiled: dict[bool, nn.Module] = field(default_factory=dict)
+    _compiled: dict[bool, Trained] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         torch.compiler.reset()  # or a second batch size would be compiled for all sizes
@@ -200,38 +211,34 @@ class Variants:
         """Return a step that has been warmed up: compiled, recorded."""
         criterion = criterion_of(loss, self.case).to(self.device)
         corrects = bool(getattr(criterion, "needs_previous", False))
-        compiled = technique.startswith("compiled")
-        model = self._model(compiled, hooked=corrects and loss != FLOOR)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=2e-4)
-        previous: Any = None
-        if corrects:
-            previous = OneMore(model) if loss == FLOOR else PreviousIterate(model, optimizer)
-        if compiled:
+        model, optimizer, previous = self._trained(technique.startswith("compiled"), corrects and loss != FLOOR)
+        before: Any = OneMore(model) if loss == FLOOR else previous
+        if technique.startswith("compiled"):
             criterion = torch.compile(criterion, fullgraph=True, dynamic=False)  # type: ignore[assignment]
         source = cycle(self.case.bags if loss.startswith("MIL") else self.case.rows)
         if technique.endswith("graphed"):
-            graphed = GraphedStep(model, criterion, optimizer, previous=previous, overlap=loss != FLOOR)
+            graphed = GraphedStep(model, criterion, optimizer, previous=before, overlap=loss != FLOOR)
             for _ in range(graphed.warm_up + 2):
                 graphed(next(source))
             if not graphed.recorded:
                 raise RuntimeError("the step was not recorded: shapes change, or there is no GPU")
             return lambda: _nothing(graphed(next(source)))
         for _ in range(3):
-            train_step(model, criterion, optimizer, next(source), previous)
-        return lambda: _nothing(train_step(model, criterion, optimizer, next(source), previous))
+            train_step(model, criterion, optimizer, next(source), before)
+        return lambda: _nothing(train_step(model, criterion, optimizer, next(source), before))
 
-    def _model(self, compiled: bool, hooked: bool) -> nn.Module:
-        """A model of its own where it is eager; one for all losses with a previous iterate, one for the others."""
-        if not compiled:
-            return self._fresh()
-        if hooked not in self._compiled:
-            model = torch.compile(self._fresh(), fullgraph=True, dynamic=self.case.changing)
-            self._compiled[hooked] = model  # type: ignore[assignment]
-        return self._compiled[hooked]
-
-    def _fresh(self) -> nn.Module:
+    def _trained(self, compiled: bool, corrects: bool) -> Trained:
+        if compiled and corrects in self._compiled:
+            return self._compiled[corrects]
         torch.manual_seed(0)
-        return self.case.make().to(self.device)
+        model: Any = self.case.make().to(self.device)
+        if compiled:
+            model = torch.compile(model, fullgraph=True, dynamic=self.case.changing)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=2e-4)
+        trained = Trained(model, optimizer, PreviousIterate(model, optimizer) if corrects else None)
+        if compiled:
+            self._compiled[corrects] = trained
+        return trained
 
 
 def _nothing(value: object) -> None:

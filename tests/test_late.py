@@ -14,6 +14,7 @@ from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, TPAUCLoss, _masked_pai
 from moreauc.criteria import CrossEntropyLoss, GroupedLoss, GroupERMLoss, _late
 from moreauc.pairs import cvar_over_negatives
 from moreauc.surrogates import get_surrogate
+from moreauc.train import fit
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 KINDS = ("TPAUCLoss", "MultiInstanceTPAUCLoss", "GroupDROLoss")
@@ -432,3 +433,13 @@ if torch.cuda.is_available():
         finally:
             torch.cuda.set_sync_debug_mode("default")
         criterion.check()
+
+
+def test_an_epoch_does_not_end_before_its_errors_are_told():
+    model, labels = torch.nn.Linear(2, 1), LABELS[:6]
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    criterion.checks = "late"
+    batch = torch.randn(6, 2), labels, torch.arange(6)
+    fit(model, criterion, [batch], epochs=1)
+    with pytest.raises(ValueError, match="index must not repeat a row"):
+        fit(model, criterion, [batch, (*batch[:2], torch.zeros(6, dtype=torch.long))], epochs=1)

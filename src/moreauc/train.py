@@ -16,6 +16,7 @@ from moreauc._checks import check_count, check_real
 from moreauc._judge import Judge, Score
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
+from moreauc.criteria._late import check_all
 from moreauc.data.bag_batches import BagInputs
 from moreauc.history import History
 from moreauc.optim import PreviousIterate, ProximalPoint
@@ -308,6 +309,7 @@ def _epoch(
         total += state.loss
         for hook in hooks:
             hook.on_step(state)
+    check_all(state.criterion)  # the epoch's mean is waited for anyway
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
     return {"loss": float(total) / (state.step + 1), "lr": lr}

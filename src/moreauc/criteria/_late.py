@@ -177,6 +177,13 @@ class _Messenger:
         self._letter, self._event, self._under_way = None, None, False
 
 
+def check_all(module: nn.Module) -> None:
+    """Wait for the device and raise what the losses in a module have found wrong, if anything."""
+    for part in module.modules():
+        if isinstance(part, LateChecks):
+            part.check()
+
+
 def nonfinite(*values: Tensor) -> Tensor:
     """Return whether any entry is NaN or infinite, for each of several tensors of one shape; shape `(k,)`, bool."""
     whole = torch.stack([value.detach() for value in values])
