@@ -64,7 +64,7 @@ class LateChecks(nn.Module):
         if self._when != "auto":
             return self._when == "late"
         on_gpu = isinstance(values, Tensor) and values.is_cuda
-        return (on_gpu or torch.compiler.is_compiling()) and not _several_processes()
+        return (on_gpu or torch.compiler.is_compiling()) and not several_processes()
 
     def _judge(self, *flags: Tensor) -> Tensor:
         """Note what is wrong with the batch, flags in the order of `_FAULTS`; return whether nothing is, on the device.
@@ -200,6 +200,6 @@ def _capturing(values: Tensor) -> bool:
     return values.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _several_processes() -> bool:
+def several_processes() -> bool:
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

@@ -13,6 +13,7 @@ from moreauc.criteria._base import with_gradient
 from moreauc.criteria._dense import ROW_FAULTS, dense_advance, dense_objective, dense_rows
 from moreauc.criteria._labelled import Link
 from moreauc.criteria._late import nonfinite, refused
+from moreauc.criteria._small import small_forward
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
 from moreauc.rules import Gamma, UpdateRule
 
@@ -157,6 +158,9 @@ class TPAUCLoss(TwoWayCriterion):
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         if self._is_late(scores):
             return self._forward_late(scores, labels, index, previous_scores)
+        quick = small_forward(self, scores, labels, index, previous_scores) if self.training else None
+        if quick is not None:
+            return quick
         batch = self._check_batch(scores, labels, index, finite=False)
         if not self.training:
             check_finite(self._owner, scores=batch.scores)
