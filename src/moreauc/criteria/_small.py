@@ -37,19 +37,20 @@ def small_forward(
     """Do what a call in training mode does and return the loss, or None for batches that are not for this module."""
     state = _fitting_state(loss, scores, labels, index)
     rows = None if state is None else _rows(state, labels.numpy(), index.numpy())
-    raw = scores.detach() if rows is not None else None
-    if state is None or rows is None or raw is None or not math.isfinite(raw.sum()):
+    if state is None or rows is None:
         return None
-    before = None
+    raw, past = scores.detach(), None
     if loss.needs_previous:
         if type(previous) is not Tensor or previous.dtype != scores.dtype or previous.shape != scores.shape:
             return None
         past = previous.detach()
-        if not past.is_cpu or not math.isfinite(past.sum()):
+        if not past.is_cpu:
             return None
-        before = loss._linked(past).numpy()
     with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at
-        step = _Step(loss, state, rows, loss._linked(raw).numpy(), before)
+        given = _sum(raw.numpy()) if past is None else _sum(raw.numpy()) + _sum(past.numpy())
+        if not math.isfinite(given):
+            return None
+        step = _Step(loss, state, rows, loss._linked(raw).numpy(), None if past is None else loss._linked(past).numpy())
         if not step.finite:
             return None
     step.write()
@@ -98,8 +99,10 @@ def _fitting_state(loss: TPAUCLoss, scores: Tensor, labels: Tensor, index: Tenso
 
 
 def _buffers(loss: TPAUCLoss) -> tuple[Tensor, ...]:
-    u, s = loss.table_u, loss.table_s
-    return loss.position, u.values, u.visited, s.values, s.replaced, s.written, s.step, loss.table_prime.values
+    tables: Any = loss._modules  # looked up here, a buffer costs a tenth
+    u, s, prime = tables["table_u"]._buffers, tables["table_s"]._buffers, tables["table_prime"]._buffers
+    own: Any = loss._buffers["position"]
+    return own, u["values"], u["visited"], s["values"], s["replaced"], s["written"], s["step"], prime["values"]
 
 
 def _new_state(loss: TPAUCLoss, buffers: tuple[Tensor, ...], places: tuple[int, ...]) -> _State | None:
