@@ -391,7 +391,7 @@ def test_pairs_by_a_mask_equal_pairs_of_two_lists(surrogate, kind, device, monke
     torch.use_deterministic_algorithms(kind.endswith("deterministic"))
     try:
         found, slopes, pull = _masked_pairs.masked_cvar_and_pull(
-            scores[place], scores, ~positive, threshold[place], surrogate=loss, total=total
+            scores[place], scores, positive, threshold[place], surrogate=loss, total=total
         )
         of_upper, of_all = pull(weight * positive)
     finally:

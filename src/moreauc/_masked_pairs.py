@@ -16,14 +16,14 @@ from moreauc.surrogates import Surrogate
 
 
 def masked_cvar_and_pull(
-    positive: Tensor, scores: Tensor, negative: Tensor, threshold: Tensor, *, surrogate: Surrogate, total: Tensor
+    positive: Tensor, scores: Tensor, left_out: Tensor, threshold: Tensor, *, surrogate: Surrogate, total: Tensor
 ) -> tuple[Tensor, Tensor, Pull]:
     r"""Return :math:`\psi_i`, its derivative in the threshold, and the way to its gradient.
 
     Args:
         positive: :math:`h_i`, shape `(B,)`; some may be repeats that get weight 0 later.
         scores: :math:`h_j` of the whole batch, shape `(B,)`.
-        negative: which of them are negatives, shape `(B,)`, bool.
+        left_out: which of them are no negatives, shape `(B,)`, bool.
         threshold: :math:`s_i`, shape `(B,)`; as all of them of one type, at least float32, without gradient.
         surrogate: the loss.
         total: :math:`\beta B_2`, shape `()`, float64.
@@ -34,19 +34,19 @@ def masked_cvar_and_pull(
     """
     size, place = len(positive) * len(scores), "cuda" if positive.is_cuda else "cpu"
     if size < _SORT_FROM["cuda"]:
-        return _matrix(positive, scores, negative, threshold, surrogate, total)
+        return _matrix(positive, scores, left_out, threshold, surrogate, total)
     # torch refuses to add up in a fixed order what the sums over sorted scores need on a GPU
     fixed = place == "cuda" and torch.are_deterministic_algorithms_enabled()
     if surrogate.non_decreasing and surrogate.piecewise_polynomial in (1, 2) and not fixed:
-        return _sorted(positive, scores, negative, threshold, surrogate, total)
-    return _tiled(positive, scores, negative, threshold, surrogate, total, max(1, _TILE[place] // len(scores)))
+        return _sorted(positive, scores, left_out, threshold, surrogate, total)
+    return _tiled(positive, scores, left_out, threshold, surrogate, total, max(1, _TILE[place] // len(scores)))
 
 
 def _matrix(
-    positive: Tensor, scores: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: Tensor
+    positive: Tensor, scores: Tensor, left_out: Tensor, threshold: Tensor, surrogate: Surrogate, total: Tensor
 ) -> tuple[Tensor, Tensor, Pull]:
     value, push = surrogate.value_and_slope(scores - positive.unsqueeze(1))
-    excess = (value - threshold.unsqueeze(1)).masked_fill(~negative, -1.0)
+    excess = (value - threshold.unsqueeze(1)).masked_fill(left_out, -1.0)
     inside = excess > 0
     psi = threshold + torch.relu(excess).sum(1) / total
     slope = (1.0 - inside.sum(1) / total).to(psi.dtype)
@@ -61,7 +61,7 @@ def _matrix(
 def _tiled(
     positive: Tensor,
     scores: Tensor,
-    negative: Tensor,
+    left_out: Tensor,
     threshold: Tensor,
     surrogate: Surrogate,
     total: Tensor,
@@ -69,12 +69,12 @@ def _tiled(
 ) -> tuple[Tensor, Tensor, Pull]:
     """Take some positives at a time, and make their part of the matrix again for the gradient."""
     parts = list(zip(torch.split(positive, rows), torch.split(threshold, rows), strict=True))
-    done = [_matrix(part, scores, negative, level, surrogate, total)[:2] for part, level in parts]
+    done = [_matrix(part, scores, left_out, level, surrogate, total)[:2] for part, level in parts]
 
     def pull(weight: Tensor) -> tuple[Tensor, Tensor]:
         of_positives, of_scores = [], torch.zeros_like(scores, dtype=torch.float64)
         for (part, level), share in zip(parts, torch.split(weight, rows), strict=True):
-            upper, lower = _matrix(part, scores, negative, level, surrogate, total)[2](share)
+            upper, lower = _matrix(part, scores, left_out, level, surrogate, total)[2](share)
             of_positives.append(upper)
             of_scores += lower
         return torch.cat(of_positives), of_scores.to(scores.dtype)
@@ -83,13 +83,13 @@ def _tiled(
 
 
 def _sorted(
-    positive: Tensor, scores: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: Tensor
+    positive: Tensor, scores: Tensor, left_out: Tensor, threshold: Tensor, surrogate: Surrogate, total: Tensor
 ) -> tuple[Tensor, Tensor, Pull]:
     """Sort and sum up, as :class:`~moreauc._sorted_pairs.SortedPairs`; what is no negative comes last, infinitely low.
 
     Prefix sums are infinite from there on, but no positive reaches so far.
     """
-    ordered, order = torch.where(negative, scores, -torch.inf).sort(descending=True)
+    ordered, order = scores.masked_fill(left_out, -torch.inf).sort(descending=True)
     count = _count_above(ordered, positive, threshold.clamp_min(0), surrogate)
     top = ordered[0].double()
     x, a = ordered.double() - top, positive.double() - top - surrogate.margin  # v_ij = x_j - a_i
@@ -101,7 +101,7 @@ def _sorted(
         push = 2.0 * push
     else:
         push = count.double()
-    active, s = torch.where(threshold < 0, negative.sum(), count), threshold.double()
+    active, s = torch.where(threshold < 0, (~left_out).sum(), count), threshold.double()
     psi = (s + (mass - s * active) / total).to(positive.dtype)
 
     def pull(weight: Tensor) -> tuple[Tensor, Tensor]:

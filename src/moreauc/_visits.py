@@ -35,14 +35,14 @@ class Visit:
         changed = table.written.index_select(0, self.index) == table.step - 1
         return torch.where(changed.unsqueeze(1), table.replaced.index_select(0, self.index), row)
 
-    def write(self, ok: Tensor, row: Tensor, new: Tensor) -> None:
-        """End the iteration where `ok`, shape `()`, is True: rows that were `row` become `new`."""
+    def write(self, bad: Tensor, row: Tensor, new: Tensor) -> None:
+        """End the iteration unless `bad`, shape `()`, is True: rows that were `row` become `new`."""
         table, index = self.table, self.index
         if table.keep_previous:
             replaced, written = table.replaced.index_select(0, index), table.written.index_select(0, index)
-            table.replaced.index_copy_(0, index, torch.where(ok, row.to(replaced.dtype), replaced))
-            table.written.index_copy_(0, index, torch.where(ok, table.step, written))
-            table.step.add_(ok)
-        table.values.index_copy_(0, index, torch.where(ok, new.to(self.held.dtype), self.held))
+            table.replaced.index_copy_(0, index, torch.where(bad, replaced, row.to(replaced.dtype)))
+            table.written.index_copy_(0, index, torch.where(bad, written, table.step))
+            table.step.add_(~bad)
+        table.values.index_copy_(0, index, torch.where(bad, self.held, new.to(self.held.dtype)))
         if self._seen is not None:
-            table.visited.index_copy_(0, index, self._seen | ok)
+            table.visited.index_copy_(0, index, self._seen | ~bad)

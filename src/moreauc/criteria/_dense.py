@@ -62,17 +62,16 @@ def dense_rows(owner: str, position: Tensor, labels: Tensor, index: Tensor, leng
     numbers = index.clamp(0, len(position) - 1)
     rows = position.index_select(0, numbers)
     positive = rows >= 0
-    count = positive.sum()
-    flags = [numbers != index, torch.zeros_like(positive), positive.to(labels.dtype) != labels]
-    if unique:
-        ordered = index.sort().values
-        flags[1] = (ordered == ordered.roll(1)) & (length > 1)  # the first one is beside the last
-    one_class = (count == 0) | (count == length)
-    places = torch.arange(length, device=position.device)
-    place = torch.where(positive, places, positive.int().argmax())
+    count = positive.sum(dtype=torch.float64)
+    place = torch.where(positive, torch.arange(length, device=position.device), rows.argmax())
     among = rows.index_select(0, place).clamp_min(0)
-    wrong = torch.cat([torch.stack(flags).any(1), one_class.reshape(1)])
-    return DenseRows(numbers, positive, place, among, count.clamp_min(1).double(), wrong)
+    outside, mismatched = torch.stack([numbers != index, positive != labels]).any(1).unbind()
+    repeated = torch.zeros_like(outside)
+    if unique and length > 1:
+        ordered = index.sort().values
+        repeated = (ordered[1:] == ordered[:-1]).any()
+    wrong = torch.stack([outside, repeated, mismatched, count % length == 0])
+    return DenseRows(numbers, positive, place, among, count.clamp_min(1.0), wrong)
 
 
 class DenseStep(NamedTuple):
@@ -82,7 +81,7 @@ class DenseStep(NamedTuple):
         value: the loss, shape `()`.
         gradient: in the linked scores, shape `(B,)`.
         results: numbers that must be finite, shape `(B,)`.
-        write: end the iteration where its argument, shape `()`, is True.
+        write: end the iteration unless its argument, shape `()`, is True.
     """
 
     value: Tensor
@@ -108,17 +107,19 @@ def dense_advance(loss: TwoWayCriterion, rows: DenseRows, h: Tensor, before: Ten
     new = dense_update(loss.table_u.rule, row, psi.unsqueeze(1), old, loss.num_positives, rows.positives)
     prime = loss.table_prime.values.view(()).to(wide)
     excess = row.squeeze(1) - prime
-    share = rows.positive / rows.positives  # one over their number for positives, 0 for the others
-    value = prime + (torch.relu(excess) * share).sum() / alpha
-    above = (excess > 0).to(wide) / alpha  # d f / d u; d f / d s' is 1 minus this
-    moved, stepped = level.moved(slope, above), level.stepped(prime, (above * share).sum())
-    of_upper, of_all = pull((above * share).to(wide))
+    share = (rows.positive / rows.positives).to(wide)  # one over their number for positives, 0 for the others
+    high = torch.relu(excess)
+    value = prime + (high * share).sum() / alpha
+    above = high.sign() / alpha  # d f / d u; d f / d s' is 1 minus this
+    weight = above * share
+    moved, stepped = level.moved(slope, above), level.stepped(prime, weight.sum())
+    of_upper, of_all = pull(weight)
 
-    def write(ok: Tensor) -> None:
-        visit.write(ok, row, new)
-        level.write(ok, moved, stepped)
+    def write(bad: Tensor) -> None:
+        visit.write(bad, row, new)
+        level.write(bad, moved, stepped)
 
-    results = new.squeeze(1) + moved.squeeze(1) + stepped + value
+    results = new.squeeze(1) + moved.squeeze(1) + (stepped + value)
     return DenseStep(value.to(wide), of_upper + of_all, results, write)
 
 
@@ -129,10 +130,10 @@ def dense_objective(loss: TwoWayCriterion, rows: DenseRows, h: Tensor) -> tuple[
     upper = h.index_select(0, rows.place)
     level = _Levels(loss, rows, h, upper, wide)
     psi, _, pull = _psi(loss, rows, upper, h, level.s, loss.max_fpr * rows.rest)
-    prime, share = loss.table_prime.values.view(()).to(wide), rows.positive / rows.positives
-    excess = psi - prime
-    of_upper, of_all = pull(((excess > 0).to(wide) / alpha * share).to(wide))
-    return (prime + (torch.relu(excess) * share).sum() / alpha).to(wide), of_upper + of_all
+    prime, share = loss.table_prime.values.view(()).to(wide), (rows.positive / rows.positives).to(wide)
+    high = torch.relu(psi - prime)
+    of_upper, of_all = pull(high.sign() / alpha * share)
+    return (prime + (high * share).sum() / alpha).to(wide), of_upper + of_all
 
 
 def dense_update(
@@ -157,7 +158,7 @@ def dense_gamma(gamma: float | str, tau: float, num_rows: int, visited: Tensor) 
 def _psi(
     loss: TwoWayCriterion, rows: DenseRows, upper: Tensor, h: Tensor, s: Tensor, total: Tensor
 ) -> tuple[Tensor, Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
-    return masked_cvar_and_pull(upper, h, ~rows.positive, s, surrogate=loss.surrogate, total=total)
+    return masked_cvar_and_pull(upper, h, rows.positive, s, surrogate=loss.surrogate, total=total)
 
 
 class _Levels:
@@ -196,16 +197,16 @@ class _Levels:
             return prime
         return (prime - self.loss.threshold_lr[1] * (1.0 - above)).to(prime.dtype)
 
-    def write(self, ok: Tensor, moved: Tensor, stepped: Tensor) -> None:
+    def write(self, bad: Tensor, moved: Tensor, stepped: Tensor) -> None:
         """End the iteration; the rows have been written."""
         loss = self.loss
         if self.by_quantile:
-            self.quantile.write(ok, self.before, self.tracked)
+            self.quantile.write(bad, self.before, self.tracked)
             stepped = visited_quantile(loss.table_u.values.squeeze(1), loss.table_u.visited, 1.0 - loss.min_tpr)
-        self.visit.write(ok, self.held, moved)
+        self.visit.write(bad, self.held, moved)
         prime = loss.table_prime
         prime._widen(stepped.dtype)
-        prime.values.copy_(torch.where(ok, stepped, prime.values))
+        prime.values.copy_(torch.where(bad, prime.values, stepped))
 
 
 def _largest(scores: Tensor, fraction: float, count: Tensor) -> Tensor:

@@ -58,8 +58,8 @@ def forward_late(
         h = loss._linked(loss.pooling(found.values, found.bag, count))
         with torch.no_grad():
             value, gradient = dense_objective(loss, rows, h.detach())
-            ok = _judge(loss, rows, found, None, value.reshape(1))
-            value, gradient = refused(ok, value, gradient.to(h.dtype))
+            bad = _judge(loss, rows, found, None, value.reshape(1))
+            value, gradient = refused(bad, value, gradient.to(h.dtype))
         loss._send(instances, bag, labels, index, None)
         return with_gradient(h, value, gradient)
     before = None
@@ -93,8 +93,8 @@ def _judge(
     loss: MultiInstanceTPAUCLoss, rows: DenseRows, found: _Instances, before: Tensor | None, results: Tensor
 ) -> Tensor:
     values = found.values.detach()
-    bad = nonfinite(values, values if before is None else before.to(values.dtype))
-    return loss._judge(bad, found.wrong, nonfinite(results), rows.wrong)
+    strange = nonfinite(values, values if before is None else before.to(values.dtype))
+    return loss._judge(strange, found.wrong, nonfinite(results), rows.wrong)
 
 
 def _step(
@@ -126,10 +126,10 @@ def _step(
     gradient = pooling.pull(weight, used, exact, bag).clamp(-largest, largest).to(values.dtype)
     # of several columns the sum: it is not finite where one of them is not
     results = torch.cat([part.flatten().to(exact.dtype) for part in (step.results, new, gradient)])
-    ok = _judge(loss, rows, found, before, results)
-    visit.write(ok, held, new)
-    step.write(ok)
-    return refused(ok, step.value, gradient)
+    bad = _judge(loss, rows, found, before, results)
+    visit.write(bad, held, new)
+    step.write(bad)
+    return refused(bad, step.value, gradient)
 
 
 def _gammas(loss: MultiInstanceTPAUCLoss, rows: DenseRows) -> Tensor | float:

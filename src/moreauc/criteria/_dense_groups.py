@@ -113,8 +113,8 @@ def forward_late(loss: GroupDROLoss, losses: Tensor, groups: Tensor, previous_lo
             excess = batch.means(wide.detach()) - threshold
             value = threshold + factor * (torch.relu(excess) * batch.share).sum()
             gradient = batch.pull((excess > 0).to(wide.dtype) * factor).to(wide.dtype)
-            ok = _judge(loss, batch, wide, None, value.reshape(1))
-            value, gradient = refused(ok, value.to(wide.dtype), gradient)
+            bad = _judge(loss, batch, wide, None, value.reshape(1))
+            value, gradient = refused(bad, value.to(wide.dtype), gradient)
         loss._send(losses, groups, None)
         return with_gradient(wide, value, gradient)
     before = None
@@ -146,12 +146,12 @@ def _step(loss: GroupDROLoss, batch: DenseGroups, losses: Tensor, before: Tensor
     moved = threshold
     if not isinstance(loss.threshold_lr, str):
         moved = threshold - loss.threshold_lr * (1.0 - (slope * batch.share).sum())
-    ok = _judge(loss, batch, losses, before, new.squeeze(1) + moved + value)
-    visit.write(ok, row, new)
+    bad = _judge(loss, batch, losses, before, new.squeeze(1) + moved + value)
+    visit.write(bad, row, new)
     level = loss.table_s
     level._widen(torch.promote_types(wide, level.values.dtype))
-    level.values.copy_(torch.where(ok, moved.to(level.values.dtype), level.values))
-    return refused(ok, value.to(wide), batch.pull(slope).to(losses.dtype))
+    level.values.copy_(torch.where(bad, level.values, moved.to(level.values.dtype)))
+    return refused(bad, value.to(wide), batch.pull(slope).to(losses.dtype))
 
 
 def _judge(loss: GroupDROLoss, batch: DenseGroups, losses: Tensor, before: Tensor | None, results: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class LateChecks(nn.Module):
         return (on_gpu or torch.compiler.is_compiling()) and not several_processes()
 
     def _judge(self, *flags: Tensor) -> Tensor:
-        """Note what is wrong with the batch, flags in the order of `_FAULTS`; return whether nothing is, on the device.
+        """Note what is wrong with the batch, flags in the order of `_FAULTS`; return whether anything is, shape `()`.
 
         Args:
             flags: whether something is wrong, shape `()` or `(k,)` for several faults.
@@ -75,7 +75,7 @@ class LateChecks(nn.Module):
         wrong = torch.cat([flag.reshape(-1) for flag in flags])
         self._calls.add_(1)
         self._faults.copy_(torch.where(wrong, torch.minimum(self._faults, self._calls), self._faults))
-        return ~wrong.any()
+        return wrong.any()
 
     def _look(self) -> None:
         """Raise what an earlier call has found wrong, if word of it has arrived."""
@@ -190,9 +190,9 @@ def nonfinite(*values: Tensor) -> Tensor:
     return (whole - whole).flatten(1).sum(1) != 0  # of a finite number it is 0, else NaN
 
 
-def refused(ok: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Return value and gradient, NaN and 0 where the batch is not `ok`."""
-    return torch.where(ok, value, torch.nan), torch.where(ok, gradient, 0.0)
+def refused(bad: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return value and gradient, NaN and 0 where the batch is `bad`."""
+    return value.masked_fill(bad, torch.nan), gradient.masked_fill(bad, 0.0)
 
 
 def _capturing(values: Tensor) -> bool:

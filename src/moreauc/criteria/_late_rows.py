@@ -40,9 +40,9 @@ def forward_late(
         ordered = found.sort().values
         repeated = (ordered == ordered.roll(1)).any() & (loss.training and len(ordered) > 1)
         flags = torch.stack([(safe != found).any(), repeated, strange])
-        ok = loss._judge(nonfinite(now, now if before is None else before), flags)
+        bad = loss._judge(nonfinite(now, now if before is None else before), flags)
     # The scores of a refused batch are replaced, or NaN would come back out of their derivatives times 0.
-    losses = torch.where(ok, loss._losses(torch.where(ok, now, 0.0), targets), torch.nan)
+    losses = loss._losses(now.masked_fill(bad, 0.0), targets).masked_fill(bad, torch.nan)
     previous: dict[str, Tensor] = {}
     if before is not None:
         with torch.no_grad():

@@ -190,8 +190,8 @@ class TPAUCLoss(TwoWayCriterion):
             h = self._linked(wide)
             with torch.no_grad():
                 value, gradient = dense_objective(self, rows, h.detach())
-                bad = nonfinite(wide, wide, value.to(wide.dtype).expand(len(wide)))
-                value, gradient = refused(self._judge(bad, rows.wrong), value, gradient.to(h.dtype))
+                strange = nonfinite(wide, wide, value.to(wide.dtype).expand(len(wide)))
+                value, gradient = refused(self._judge(strange, rows.wrong), value, gradient.to(h.dtype))
             self._send(scores, labels, index, None)
             return with_gradient(h, value, gradient)
         before = None
@@ -204,10 +204,10 @@ class TPAUCLoss(TwoWayCriterion):
             gradient = step.gradient.to(h.dtype)
             if self.link == "sigmoid":
                 gradient = gradient * (h * (1.0 - h))
-            bad = nonfinite(wide, wide if before is None else before, step.results.to(wide.dtype))
-            ok = self._judge(bad, rows.wrong)
-            value, gradient = refused(ok, step.value, gradient)
-            step.write(ok)
+            strange = nonfinite(wide, wide if before is None else before, step.results.to(wide.dtype))
+            bad = self._judge(strange, rows.wrong)
+            value, gradient = refused(bad, step.value, gradient)
+            step.write(bad)
         self._send(scores, labels, index, before)
         return with_gradient(wide, value, gradient)
 
