@@ -10,7 +10,7 @@ from graphs_on_cpu import MADE, Generator, play
 from torch import nn
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss, cuda_graphs
-from moreauc.criteria import CrossEntropyLoss, GroupedLoss
+from moreauc.criteria import AUCSquaredHingeLoss, GroupedLoss
 from moreauc.cuda_graphs import GraphedStep
 from moreauc.data import BagInputs
 from moreauc.train import train_step
@@ -286,7 +286,7 @@ def test_replayed_steps_under_autocast(generator):
 
 def test_a_loss_that_waits_cannot_be_recorded(generator):
     model, _, optimizer, _ = parts("gamma 0")
-    step = GraphedStep(model, CrossEntropyLoss(LABELS).to(DEVICE), optimizer, warm_up=2)
+    step = GraphedStep(model, AUCSquaredHingeLoss(LABELS).to(DEVICE), optimizer, warm_up=2)
     data = batches("rows", 4)
     step(data[0])
     step(data[1])
