@@ -35,14 +35,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from moreauc.report import to_json, versions
 
-# The most that a loss may cost, in times cross entropy by the same technique: (case, loss, techniques): ratio.
-TARGETS: list[tuple[str, str, tuple[str, ...], float]] = [
-    ("ResNet20, batch 1024", "TPAUC, gamma 0", TECHNIQUES, 1.02),
-    ("ResNet20, batch 1024", f"TPAUC, gamma {GAMMA:g}", TECHNIQUES, 1.30),
-    ("ResNet20, batch 64", f"TPAUC, gamma {GAMMA:g}", TECHNIQUES[1:], 1.25),
-    ("MLP, batch 128", "TPAUC, gamma 0", TECHNIQUES, 1.3),
-    ("MLP, batch 128", f"TPAUC, gamma {GAMMA:g}", TECHNIQUES, 1.8),
-]
+# The most that a loss may cost, in times cross entropy by the same technique. On the CPU the network is so small that
+# calls count more than what they compute; on a GPU no target was set for it.
+TARGETS: dict[str, list[tuple[str, str, tuple[str, ...], float]]] = {
+    "cuda": [
+        ("ResNet20, batch 1024", "TPAUC, gamma 0", TECHNIQUES, 1.02),
+        ("ResNet20, batch 1024", f"TPAUC, gamma {GAMMA:g}", TECHNIQUES, 1.30),
+        ("ResNet20, batch 64", f"TPAUC, gamma {GAMMA:g}", TECHNIQUES[1:], 1.25),
+    ],
+    "cpu": [
+        ("MLP, batch 128", "TPAUC, gamma 0", TECHNIQUES, 1.3),
+        ("MLP, batch 128", f"TPAUC, gamma {GAMMA:g}", TECHNIQUES, 1.8),
+    ],
+}
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
 COUNTED = 3  # steps that are watched for waits and launches
 LATE = ("compiled", "compiled and graphed")  # made last: to compile takes long
@@ -272,11 +277,11 @@ def process_memory(number: int, loss: str, options: argparse.Namespace) -> float
     return found
 
 
-def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was asked, for what was measured."""
+def targets(rows: list[dict[str, Any]], place: str) -> list[dict[str, Any]]:
+    """What was asked of a kind of device, for what was measured."""
     found = {(row["case"], row["loss"], row["technique"]): row for row in rows}
     result = []
-    for case, loss, techniques, most in TARGETS:
+    for case, loss, techniques, most in TARGETS[place]:
         for technique in techniques:
             row = found.get((case, loss, technique), {})
             if "times CE by the same technique" not in row:
@@ -364,7 +369,7 @@ def measure(result: dict[str, Any], clock: Clock, device: torch.device, options:
                 if row.get("technique") == "eager" and "error" not in row and "peak MiB" not in row:
                     row["peak MiB"] = process_memory(number, row["loss"], options)
         ratios_of_memory(rows)
-        result |= {"targets": targets(rows), "seconds": options.seconds - clock.left}
+        result |= {"targets": targets(rows, device.type), "seconds": options.seconds - clock.left}
         save(result, options.out)
     if device.type == "cuda":
         result["launches"] = []

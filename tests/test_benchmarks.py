@@ -253,7 +253,8 @@ def test_a_variant_that_fails_is_reported_and_its_targets_are_left_out(programs:
             "times eager CE": ratio,
         },
     ]
-    (target,) = step.targets(rows)
+    (target,) = step.targets(rows, "cuda")
+    assert not step.targets(rows, "cpu")
     assert target["met"] and "graphed, at most 1.02" in target["target"] and target["floor of a correction"] is None
 
 

@@ -65,6 +65,9 @@ LOSSES = [
     ("GroupDROLoss-moving-average", lambda c: c),
     ("GroupDROLoss-msvr", lambda c: c),
     ("GroupDROLoss-theory", lambda c: c),
+    ("FCCOLoss-msvr", lambda c: c),
+    ("TCCOLoss-msvr", lambda c: c),
+    ("CrossEntropyLoss-weighted", lambda c: c),
 ]
 
 

@@ -17,7 +17,7 @@ from moreauc.surrogates import get_surrogate
 from moreauc.train import fit
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-KINDS = ("TPAUCLoss", "MultiInstanceTPAUCLoss", "GroupDROLoss", "FCCOLoss", "CrossEntropyLoss")
+KINDS = ("TPAUCLoss", "MultiInstanceTPAUCLoss", "GroupDROLoss", "FCCOLoss", "TCCOLoss", "CrossEntropyLoss")
 LATE_CASES = [case for case in CASES if case.name.split("-")[0] in KINDS]
 
 
@@ -130,6 +130,11 @@ WRONG = {
     "negative": (lambda case: "index", lambda x: x - 20, r"must lie in \[0, \d+\), got -"),
     "too large": (lambda case: "index", lambda x: x + 20, r"must lie in \[0, \d+\), got \d\d"),
     "repeated": (lambda case: "index", lambda x: x[:1].expand(len(x)), "must not repeat a row inside one batch"),
+    "outer": (lambda case: "outer_index", lambda x: x + 20, r"outer_index must lie in \[0, 6\), got 2\d"),
+    "outer twice": (lambda case: "outer_index", lambda x: x[:1].expand(len(x)), "outer_index must not repeat a row"),
+    "inner": (lambda case: "inner_index", lambda x: x - 20, r"inner_index must lie in \[0, 5\), got -"),
+    "inner twice": (lambda case: "inner_index", lambda x: x[:1].expand(len(x)), "inner_index must not repeat a row"),
+    "pairs twice": (lambda case: "inner_index", lambda x: x[:1].expand(3, len(x)), "must not repeat a row"),
     "label": (lambda case: "labels", lambda x: x + 1, "labels must be 0 or 1, got 2"),
     "other class": (lambda case: "labels", lambda x: 1 - x, "index must point to rows labelled as in labels"),
     "bag": (lambda case: "bag", lambda x: x - 1, r"bag must lie in \[0, 6\), got -1"),

@@ -98,10 +98,11 @@ class ParameterSnapshot(nn.Module):
             self.register_buffer(self._names[name], parameter.detach().clone())
 
     @torch.no_grad()
-    def capture(self, module: nn.Module) -> None:
-        """Copy the present parameters of `module`."""
+    def capture(self, module: nn.Module, unless: Tensor | None = None) -> None:
+        """Copy the present parameters of `module`, unless a flag on the device, shape `()`, is True."""
         for name, parameter in module.named_parameters():
-            self.get_buffer(self._names[name]).copy_(parameter)
+            kept = self.get_buffer(self._names[name])
+            kept.copy_(parameter if unless is None else torch.where(unless, kept, parameter))
 
     @torch.no_grad()
     def evaluate(self, module: nn.Module, *args: Tensor) -> Any:

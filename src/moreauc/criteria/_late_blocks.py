@@ -52,7 +52,7 @@ def blocks_late(loss: FCCOLoss, inner: Tensor, index: Tensor, previous: Tensor |
     with torch.no_grad():
         given = nonfinite(inner, inner if before is None else before.to(inner.dtype))
         results = torch.cat([nonfinite(value), nonfinite(value if new is None else new)])
-        bad = loss._judge(given, results, _index_flags(found, safe, loss.training))
+        bad = loss._judge(given, results, index_flags(found, safe, loss.training))
         if visit is not None and row is not None and new is not None:
             visit.write(bad, row, new)
     loss._send(inner, index, before)
@@ -71,7 +71,7 @@ def entropy_late(loss: CrossEntropyLoss, scores: Tensor, labels: Tensor, index: 
     return (weights * softplus(signs * clean)).mean().masked_fill(bad, torch.nan)
 
 
-def _index_flags(found: Tensor, safe: Tensor, unique: bool) -> Tensor:
+def index_flags(found: Tensor, safe: Tensor, unique: bool) -> Tensor:
     """Return whether a number was out of range, and whether one comes twice; shape `(2,)`."""
     outside = (found != safe).any()
     repeated = torch.zeros_like(outside)
