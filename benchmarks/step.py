@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from bench_models import quotients, spread
-from bench_pairs import Turn, take_turns
 from bench_step import Step, synchronize
 from peer import _status
 from step_variants import CE, FLOOR, GAMMA, LOSSES, TECHNIQUES, Case, Variants, cases
@@ -103,10 +102,11 @@ def part(
                 steps[technique, loss] = step
                 row |= watched(step, technique, device)
     if steps:
-        times, error = attempt(partial(timed, steps, device, max(2.0, min(share, clock.left))))
+        times, errors = timed(steps, device, max(2.0, min(share, clock.left)))
         for row in rows:
             if "error" not in row:
-                row |= {"error": error} if error else compared(times, row["technique"], row["loss"])
+                key = row["technique"], row["loss"]
+                row |= {"error": errors[key]} if key in errors else compared(times, *key)
     return rows
 
 
@@ -125,24 +125,38 @@ def compared(times: dict[tuple[str, str], list[float]], technique: str, loss: st
 
 
 def timed(
-    steps: dict[tuple[str, str], Step], device: torch.device, seconds: float, rounds: int = 40
-) -> dict[tuple[str, str], list[float]]:
-    """Seconds of a step of each variant in each round."""
+    steps: dict[Kind, Step], device: torch.device, seconds: float, rounds: int = 40
+) -> tuple[dict[Kind, list[float]], dict[Kind, str]]:
+    """Seconds of a step of each variant in each round, at least 3 of them; and the errors of those that failed.
 
-    def turn(step: Step) -> Turn:
-        def run(times: int) -> list[float]:
-            synchronize(device)
-            begin = time.perf_counter()
-            for _ in range(times):
-                step()
-            synchronize(device)
-            return times * [(time.perf_counter() - begin) / times]
+    A turn is as many steps as fill about 20 ms, and all of it at once: between its steps a GPU is not waited for.
+    """
 
-        return run
+    def turn(step: Step, times: int) -> float:
+        synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(times):
+            step()
+        synchronize(device)
+        return (time.perf_counter() - begin) / times
 
-    names = {str(key): key for key in steps}
-    found = take_turns({name: turn(steps[key]) for name, key in names.items()}, rounds=rounds, seconds=seconds)
-    return {names[name]: values for name, values in found.items()}
+    times: dict[Kind, list[float]] = {key: [] for key in steps}
+    errors: dict[Kind, str] = {}
+    calls = dict.fromkeys(steps, 1)
+    begin = time.perf_counter()
+    for number in range(-2, rounds):  # the first two find out how many steps fill a turn
+        if number >= 3 and time.perf_counter() - begin > seconds:
+            break
+        for key in [key for key in steps if key not in errors]:
+            second, error = attempt(partial(turn, steps[key], calls[key]))
+            if error is not None:
+                errors[key] = error
+                del times[key]
+            elif number < 0:
+                calls[key] = max(1, min(100, int(0.02 / second)))
+            else:
+                times[key].append(second)
+    return times, errors
 
 
 def watched(step: Step, technique: str, device: torch.device) -> dict[str, Any]:

@@ -39,6 +39,7 @@ LOSSES = (
 )
 TECHNIQUES = ("eager", "graphed", "compiled", "compiled and graphed")
 ROWS, BAGS, GROUPS, READY, PER_BAG = 10_000, 1000, 10, 4, 8
+RATE = 1e-7  # thousands of steps on noise must not lead anywhere
 Batch = tuple[Any, Tensor, Tensor]
 
 
@@ -173,7 +174,8 @@ def criterion_of(name: str, case: Case) -> nn.Module:
         return TPAUCLoss(case.labels, min_tpr=0.5, max_fpr=0.5, gamma=gamma)
     if name.startswith("MIL"):
         labels = (torch.arange(BAGS) % 10 == 0).long()
-        loss = MultiInstanceTPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5, pooling="smoothed_max", gamma=gamma)
+        options = {"pooling": "smoothed_max", "rows": "after", "gamma": gamma}
+        loss = MultiInstanceTPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5, **options)  # type: ignore[arg-type]
         number, bags = len(case.rows[0][1]), len(case.bags[0][1])
         return InBags(loss, (torch.arange(number) // PER_BAG).clamp_max(bags - 1))
     if name.startswith("group DRO"):
@@ -234,7 +236,7 @@ class Variants:
         model: Any = self.case.make().to(self.device)
         if compiled:
             model = torch.compile(model, fullgraph=True, dynamic=self.case.changing)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=2e-4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=2e-4)
         trained = Trained(model, optimizer, PreviousIterate(model, optimizer) if corrects else None)
         if compiled:
             self._compiled[corrects] = trained
