@@ -12,6 +12,7 @@ from conformance import CASES, LABELS, Case
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, TPAUCLoss, _masked_pairs
 from moreauc.criteria import AUCSquaredHingeLoss, GroupedLoss, GroupERMLoss, _late
+from moreauc.criteria._base import Criterion
 from moreauc.pairs import cvar_over_negatives
 from moreauc.surrogates import get_surrogate
 from moreauc.train import fit
@@ -451,3 +452,15 @@ def test_an_epoch_does_not_end_before_its_errors_are_told():
     fit(model, criterion, [batch], epochs=1)
     with pytest.raises(ValueError, match="index must not repeat a row"):
         fit(model, criterion, [batch, (*batch[:2], torch.zeros(6, dtype=torch.long))], epochs=1)
+
+
+def test_a_wrapper_made_without_the_constructor_is_passed_over():
+    wrapper = Criterion.__new__(Criterion)
+    torch.nn.Module.__init__(wrapper)
+    wrapper.loss = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    wrapper.checks = "late"
+    assert wrapper.loss.checks == "late" and Criterion.checks.fget(wrapper) == "auto"
+    one_class(wrapper.loss)
+    with pytest.raises(ValueError, match="TPAUCLoss: labels must hold both"):
+        wrapper.check()
+    assert wrapper.state_dict().keys() == {f"loss.{name}" for name in wrapper.loss.state_dict()}

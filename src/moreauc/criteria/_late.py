@@ -28,10 +28,10 @@ class LateChecks(nn.Module):
     _FAULTS: ClassVar[tuple[str, ...]] = ()  # what the flags of a call stand for, in the words of an error
     _calls: Tensor
     _faults: Tensor
+    _when: Checks = "auto"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._when: Checks = "auto"
         self._messenger = _Messenger()
         # Neither is part of a checkpoint, which can only be made where there is nothing to tell.
         self.register_buffer("_calls", torch.zeros((), dtype=torch.int64), persistent=False)
@@ -99,7 +99,8 @@ class LateChecks(nn.Module):
             part._send()
 
     def _parts(self) -> Iterator[LateChecks]:
-        return (part for part in self.modules() if isinstance(part, LateChecks))
+        # a wrapper that was made without this class's constructor has nothing to tell
+        return (part for part in self.modules() if isinstance(part, LateChecks) and "_faults" in part._buffers)
 
     def _explain(self, *arguments: Any) -> None:
         """Raise what is wrong with the arguments of a call, looking at their values."""
