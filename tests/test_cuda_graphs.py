@@ -228,11 +228,14 @@ def test_the_second_random_state_follows_the_first(monkeypatch):
 class Masked(nn.Module):
     """Returns its inputs, some dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, generator) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
+        self.played = generator if isinstance(generator, Generator) else None
 
     def forward(self, x):
+        if self.played is not None:
+            self.played.set_offset(self.played.get_offset() + 4)
         return nn.functional.dropout(self.weight * x, 0.5)
 
 
@@ -255,20 +258,21 @@ class Keeping(nn.Module):
 
 def test_dropout_masks_are_the_same_in_both_forwards(generator):
     torch.manual_seed(0)
-    model, criterion = Masked().to(DEVICE), Keeping().to(DEVICE)
+    model, criterion = Masked(generator).to(DEVICE), Keeping().to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     step = GraphedStep(model, criterion, optimizer, previous=PreviousIterate(model, optimizer))
     batch = (torch.ones(64, device=DEVICE), torch.zeros(64, device=DEVICE), torch.zeros(64, device=DEVICE))
     masks = []
-    for number in range(8):
-        if isinstance(generator, Generator):
-            generator.set_offset(4 * number)  # as if the model had drawn from it
+    for _ in range(8):
         step(batch)
         masks.append(criterion.now.clone())
-        if not (isinstance(generator, Generator) and step.recorded):  # played graphs draw from the CPU's generator
+        if model.played is None or not step.recorded:  # played graphs draw from the CPU's generator
             assert torch.equal(criterion.now, criterion.before)
     assert step.recorded and 0 < int((masks[-1] == 0).sum()) < 64
     assert not torch.equal(masks[-1], masks[-2])
+    if model.played is not None:
+        assert len(MADE[0].generators) == 1  # the second state is the graph's, too
+        assert MADE[0].generators[0].get_offset() == generator.get_offset() > 0
 
 
 def test_replayed_steps_under_autocast(generator):

@@ -91,6 +91,11 @@ UNUSUAL = {
     "half": (lambda: TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.3), lambda s, *b: (s.bfloat16(), *b)),
     "labels": (lambda: TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.3), lambda s, y, *b: (s, y.bool(), *b)),
     "a list": (lambda: TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.3), lambda s, y, i, *b: (s, y, i.tolist(), *b)),
+    "another length": (
+        lambda: TPAUCLoss(LABELS.repeat(10), min_tpr=0.4, max_fpr=0.3),
+        lambda *b: (torch.randn(600), LABELS.repeat(10), torch.arange(600)),
+    ),
+    "narrow tables": (lambda: TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.3).bfloat16(), lambda *b: b),
     "previous": (
         lambda: TPAUCLoss(LABELS, min_tpr=0.4, max_fpr=0.3, gamma=0.1),
         lambda s, y, i, b: (s, y, i, b.double()),
