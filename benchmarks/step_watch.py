@@ -100,7 +100,8 @@ def memory_of(row: dict[str, Any], device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    release(device)
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
     before, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     torch.cuda.reset_peak_memory_stats(device)
     yield
