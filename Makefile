@@ -54,6 +54,7 @@ study: setup
 
 bench: setup
 	$(BIN)/python benchmarks/bench_step.py --out benchmarks/reports/step.json
+	$(BIN)/python benchmarks/step.py --out benchmarks/reports/step_cpu.json
 	$(BIN)/python benchmarks/bench_tpauc_step.py --out benchmarks/reports/tpauc_step.json
 	$(BIN)/python benchmarks/bench_pairs.py --out benchmarks/reports/pairs.json
 	$(BIN)/python benchmarks/bench_metrics.py --out benchmarks/reports/metrics.json

@@ -220,3 +220,46 @@ def test_models_are_timed_with_the_settings_of_the_experiments(programs: None) -
         torch.set_float32_matmul_precision("highest")
         program("model_steps").set_torch(threads=torch.get_num_threads())
         assert settings() == wanted
+
+
+def test_report_of_whole_steps_has_each_loss_of_each_model(tmp_path: Path, programs: None) -> None:
+    report = run("step.py", tmp_path / "steps.json", "--quick", "--seconds", "1", "--techniques", "eager")
+    rows = {(row["case"], row["loss"]): row for row in report["rows"]}
+    losses = program("step_variants").LOSSES
+    assert {case for case, _ in rows} == {"ResNet20, batch 16", "MLP, batch 16", "GIN, batch 16"}
+    assert len(rows) == 3 * len(losses)
+    made = [row for row in rows.values() if "error" not in row]
+    assert made, "nothing was measured"
+    for row in made:
+        check_spread(row["milliseconds"])
+        check_spread(row["times CE by the same technique"])
+        assert row["operations"] > 50 and row["peak MiB"] > 0
+    for row in rows.values():
+        assert row.get("error", "left out: no time was left") == "left out: no time was left"
+
+
+def test_a_variant_that_fails_is_reported_and_its_targets_are_left_out(programs: None) -> None:
+    step = program("step")
+    _, error = step.attempt(lambda: 1 / 0)
+    assert error.startswith("ZeroDivisionError at test_benchmarks.py:")
+    ratio = {"median": 1.01, "quartiles": [1.0, 1.02]}
+    rows = [
+        {"case": "ResNet20, batch 1024", "loss": "TPAUC, gamma 0", "technique": "eager", "error": error},
+        {
+            "case": "ResNet20, batch 1024",
+            "loss": "TPAUC, gamma 0",
+            "technique": "graphed",
+            "times CE by the same technique": ratio,
+            "times eager CE": ratio,
+        },
+    ]
+    (target,) = step.targets(rows, "cuda")
+    assert not step.targets(rows, "cpu")
+    assert target["met"] and "graphed, at most 1.02" in target["target"] and target["floor of a correction"] is None
+
+
+def test_steps_that_compile_come_last_with_a_base_for_their_ratios(programs: None) -> None:
+    step = program("step")
+    plans = step.planned(4, ["eager", "compiled"])
+    assert [number for number, *_ in plans] == [0, 1, 2, 3, 2, 0, 1, 3]
+    assert all(base == [("eager", "CE")] for _, kinds, base in plans if kinds[0][0] == "compiled")

@@ -105,11 +105,7 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
 
 def check_index(owner: str, name: str, index: Any, size: int, *, length: int, unique: bool = True) -> Tensor:
     """Return `index` as an int64 vector of `length` row numbers in [0, size), each at most once if `unique`."""
-    rows: Tensor = torch.as_tensor(index)
-    if rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex():
-        raise ValueError(f"{owner}: {name} must hold integers, got {rows.dtype}")
-    check_shape(owner, name, rows, [(length,)])
-    rows = rows.long()
+    rows = as_index(owner, name, index, length)
     if length <= _SHORT:  # for a few numbers a set costs less than the calls that sort them
         numbers = rows.tolist()
         first, last, repeats = min(numbers), max(numbers), len(set(numbers)) < length
@@ -123,6 +119,15 @@ def check_index(owner: str, name: str, index: Any, size: int, *, length: int, un
         double = ordered[1:][ordered[1:] == ordered[:-1]][0]
         raise ValueError(f"{owner}: {name} must not repeat a row inside one batch, got {double} more than once")
     return rows
+
+
+def as_index(owner: str, name: str, index: Any, length: int) -> Tensor:
+    """Return `index` as an int64 vector of `length` numbers, which are not looked at."""
+    rows: Tensor = torch.as_tensor(index)
+    if rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex():
+        raise ValueError(f"{owner}: {name} must hold integers, got {rows.dtype}")
+    check_shape(owner, name, rows, [(length,)])
+    return rows.long()
 
 
 def as_labels(owner: str, labels: Any) -> Tensor:

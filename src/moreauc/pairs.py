@@ -125,7 +125,7 @@ def _slope(active: Tensor, total: float, dtype: torch.dtype) -> Tensor:
 
 def refuse_second_derivatives() -> None:
     """Raise inside a backward that autograd records: what it recorded would lack a part, silently."""
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # compiled code refuses by itself
         raise RuntimeError("losses over pairs can be differentiated once only; call without create_graph=True")
 
 

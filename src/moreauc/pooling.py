@@ -295,7 +295,9 @@ def get_pooling(owner: str, pooling: PoolingName | Pooling, temperature: float =
 
 
 def _sizes(bag: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    return torch.bincount(bag, minlength=count).to(dtype)
+    # `bincount` would have to ask a GPU how many there are
+    ones = torch.ones(len(bag), dtype=dtype, device=bag.device)
+    return torch.zeros(count, dtype=dtype, device=bag.device).index_add_(0, bag, ones)
 
 
 def _segment_mean(values: Tensor, bag: Tensor, count: int) -> Tensor:

@@ -23,6 +23,7 @@ from moreauc._loader_place import length_of
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc._unkept import Unkept
 from moreauc.callbacks import Callback, ProgressBar, TrainState
+from moreauc.criteria._late import check_all
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion
 from moreauc.distributed._criterion import exchange_of
@@ -382,6 +383,7 @@ def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict
         for hook in hooks:
             hook.on_step(state)
         keeper.after_step()
+    check_all(state.criterion)  # the epoch's mean is waited for anyway
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
     return {"loss": float(keeper.total) / (state.step + 1), "lr": lr}

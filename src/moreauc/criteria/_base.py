@@ -10,18 +10,22 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from moreauc._checks import check_device, check_floating, check_same_shape, check_shape
+from moreauc.criteria._late import LateChecks
 from moreauc.pairs import refuse_second_derivatives
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
-class Criterion(nn.Module):
+class Criterion(LateChecks):
     r"""Base of the losses.
 
     In training mode one call is one iteration: the scalar it returns has the algorithm's :math:`G_t` as its gradient
     and the current estimate of :math:`F` as its value, and the visited rows have moved when the call returns. A call
     that raises has changed nothing. In `eval()` mode a call is pure: no row is read or moved, and the scalar is the
     objective at the values given, with its ordinary gradient.
+
+    Types and shapes are always checked at once, values (NaN, row numbers, labels) on the CPU. On a GPU to look at them
+    would be to wait for it: there those losses that can do so look at them late (`checks`; docs/performance.md).
     """
 
     @property
@@ -94,10 +98,11 @@ class ParameterSnapshot(nn.Module):
             self.register_buffer(self._names[name], parameter.detach().clone())
 
     @torch.no_grad()
-    def capture(self, module: nn.Module) -> None:
-        """Copy the present parameters of `module`."""
+    def capture(self, module: nn.Module, unless: Tensor | None = None) -> None:
+        """Copy the present parameters of `module`, unless a flag on the device, shape `()`, is True."""
         for name, parameter in module.named_parameters():
-            self.get_buffer(self._names[name]).copy_(parameter)
+            kept = self.get_buffer(self._names[name])
+            kept.copy_(parameter if unless is None else torch.where(unless, kept, parameter))
 
     @torch.no_grad()
     def evaluate(self, module: nn.Module, *args: Tensor) -> Any:

@@ -104,16 +104,20 @@ class LabelledCriterion(Criterion):
         self, scores: Tensor, labels: Tensor, index: Tensor, *, both: bool = True, finite: bool = True
     ) -> Batch:
         """Check a batch; `both`: it must hold both classes; `finite`: look for NaN now, not with the results."""
+        wide = self._check_scores(scores)
+        rows = self._check_rows(labels, index, tuple(scores.shape), both=both)
+        if finite:
+            check_finite(self._owner, scores=scores)
+        return Batch(wide, rows)
+
+    def _check_scores(self, scores: Tensor) -> Tensor:
+        """Check type, shape and place of scores; return them in a type at least as wide as float32."""
         owner = self._owner
         check_floating(owner, "scores", scores)
         check_shape(owner, "scores", scores, [("B",)])
         check_device(owner, "scores", scores, self.position.device)
-        rows = self._check_rows(labels, index, tuple(scores.shape), both=both)
-        if finite:
-            check_finite(owner, scores=scores)
         # half types neither resolve nor hold the sums
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return Batch(scores, rows)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
     def _check_rows(self, labels: Tensor, index: Tensor, shape: tuple[int | str, ...], *, both: bool = True) -> Rows:
         """Check labels, of the shape given, and the numbers of a batch."""

@@ -10,6 +10,7 @@ from torch.nn.functional import softplus
 
 from moreauc._checks import check_real
 from moreauc.criteria._labelled import LabelledCriterion
+from moreauc.criteria._late_blocks import ENTROPY_FAULTS, entropy_late
 
 
 class CrossEntropyLoss(LabelledCriterion):
@@ -45,6 +46,8 @@ class CrossEntropyLoss(LabelledCriterion):
         1.3863
     """
 
+    _FAULTS = ENTROPY_FAULTS
+
     def __init__(self, labels: Tensor | Sequence[int], *, positive_weight: float | Literal["balanced"] = 1.0) -> None:
         super().__init__(labels)
         if isinstance(positive_weight, str):
@@ -57,7 +60,13 @@ class CrossEntropyLoss(LabelledCriterion):
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        if self._is_late(scores):
+            self._look()
+            return entropy_late(self, scores, labels, index)
         batch = self._check_batch(scores, labels, index, both=False)
         positive, negative = batch.rows.split(batch.scores)
         total = self.positive_weight * softplus(-positive).sum() + softplus(negative).sum()
         return total / len(scores)
+
+    def _explain(self, scores: Tensor, labels: Tensor, index: Tensor) -> None:
+        self._check_batch(scores, labels, index, both=False)

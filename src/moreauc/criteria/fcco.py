@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_finite, check_floating, check_index, check_shape
 from moreauc.criteria._base import Criterion, Function, check_function, straight_through
+from moreauc.criteria._late_blocks import BLOCK_FAULTS, blocks_late
 from moreauc.rules import Gamma, UpdateRule
 from moreauc.tables import EstimatorTable
 
@@ -68,6 +69,8 @@ class FCCOLoss(Criterion):
         (1.5, tensor([0.5000, 0.0000]), tensor([-1.,  0.,  3.,  0.]))
     """
 
+    _FAULTS = BLOCK_FAULTS
+
     def __init__(
         self,
         num_blocks: int,
@@ -120,6 +123,9 @@ class FCCOLoss(Criterion):
         check_floating(owner, "inner", inner)
         check_shape(owner, "inner", inner, [("B1", self.dim), ("B1",)] if self.dim == 1 else [("B1", self.dim)])
         check_device(owner, "inner", inner, table.values.device)
+        if self._is_late(inner):
+            self._look()
+            return blocks_late(self, inner, index, previous_inner)
         size = len(inner)
         index = check_index(owner, "index", index, self.num_blocks, length=size, unique=self.training)
         index = index.to(inner.device, non_blocking=True)
@@ -140,3 +146,7 @@ class FCCOLoss(Criterion):
         check_finite(owner, inner=inner, previous_inner=before, **results)
         table.write(index, row, new)
         return value.mean()
+
+    def _explain(self, inner: Tensor, index: Tensor, before: Tensor | None) -> None:
+        check_index(self._owner, "index", index, self.num_blocks, length=len(inner), unique=self.training)
+        check_finite(self._owner, inner=inner, previous_inner=before)

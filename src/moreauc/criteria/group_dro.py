@@ -10,6 +10,7 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_finite, check_real, floor_count
 from moreauc.criteria._base import Criterion, with_gradient
+from moreauc.criteria._dense_groups import GROUP_FAULTS, forward_late
 from moreauc.criteria._groups import Membership, check_losses
 from moreauc.criteria._two_way import upper_quantile
 from moreauc.rules import Gamma, UpdateRule
@@ -82,6 +83,8 @@ class GroupDROLoss(Criterion):
         (3.75, tensor([0.7500, 0.7500, 1.5000]), tensor([2.0000, 0.0000, 0.5000]))
     """
 
+    _FAULTS = GROUP_FAULTS
+
     def __init__(
         self,
         num_groups: int,
@@ -151,6 +154,9 @@ class GroupDROLoss(Criterion):
 
     def forward(self, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        if self._is_late(losses):
+            self._look()
+            return forward_late(self, losses, groups, previous_losses)
         owner, table = self._owner, self.table_u
         batch = check_losses(owner, losses, groups, self.num_groups, table.values.device)
         losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
@@ -183,6 +189,10 @@ class GroupDROLoss(Criterion):
             table.write(batch.present, row, new)
             self.table_s.write_all(moved.reshape(1, 1))
         return with_gradient(losses, value, gradient)
+
+    def _explain(self, losses: Tensor, groups: Tensor, before: Tensor | None) -> None:
+        check_losses(self._owner, losses, groups, self.num_groups, self.table_u.values.device)
+        check_finite(self._owner, losses=losses, previous_losses=before)
 
     def _best_threshold(self, batch: Membership, new: Tensor) -> tuple[Tensor, float]:
         """Return the best threshold for the rows after this step, and how much of a row equal to it counts."""

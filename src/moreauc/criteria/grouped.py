@@ -22,6 +22,7 @@ from moreauc._checks import (
 )
 from moreauc._group_input import check_groups
 from moreauc.criteria._base import Criterion, Function
+from moreauc.criteria._late_rows import GROUPED_FAULTS, forward_late
 
 SampleLoss = Literal["logistic", "cross_entropy", "squared", "absolute"] | Function
 
@@ -93,6 +94,7 @@ class GroupedLoss(Criterion):
     """
 
     groups: Tensor
+    _FAULTS = GROUPED_FAULTS
 
     def __init__(
         self, criterion: nn.Module, groups: Tensor | Sequence[Any] | NDArray[Any], *, loss: SampleLoss = "logistic"
@@ -131,6 +133,10 @@ class GroupedLoss(Criterion):
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
         owner = self._owner
         self._check_scores(scores)
+        if getattr(self.criterion, "_FAULTS", ()) and self._is_late(scores):
+            self._look()
+            return forward_late(self, scores, labels, index, previous_scores)
+        check_finite(owner, scores=scores)
         index = check_index(owner, "index", index, len(self.groups), length=len(scores), unique=self.training)
         wide = torch.promote_types(scores.dtype, torch.float32)  # half types neither resolve nor hold the sums
         labels = self._check_labels(labels, scores, wide)
@@ -145,6 +151,11 @@ class GroupedLoss(Criterion):
         value: Tensor = self.criterion(losses, groups, **previous)
         return value
 
+    def _explain(self, scores: Tensor, labels: Tensor, index: Tensor, before: Tensor | None) -> None:
+        check_finite(self._owner, scores=scores, previous_scores=before)
+        check_index(self._owner, "index", index, len(self.groups), length=len(scores), unique=self.training)
+        self._check_labels(labels, scores, scores.dtype)
+
     def _check_scores(self, scores: Tensor) -> None:
         owner = self._owner
         check_floating(owner, "scores", scores)
@@ -153,7 +164,6 @@ class GroupedLoss(Criterion):
         elif scores.ndim == 0 or not len(scores):
             raise ValueError(f"{owner}: scores must have shape (B, ...), got {tuple(scores.shape)}")
         check_device(owner, "scores", scores, self.groups.device)
-        check_finite(owner, scores=scores)
 
     def _check_labels(self, labels: Any, scores: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the labels as the loss of a row takes them, on the device of the scores."""

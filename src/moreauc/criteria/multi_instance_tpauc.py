@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_finite, check_real
+from moreauc._checks import as_labels, check_finite, check_real
 from moreauc.criteria._bags import Rule, check_instances, check_rule, exact_type
 from moreauc.criteria._base import with_gradient
+from moreauc.criteria._dense_bags import BAG_FAULTS, forward_late
 from moreauc.criteria._labelled import Link, Rows
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
 from moreauc.pooling import Pooling, PoolingName, get_pooling
@@ -99,6 +100,8 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         (tensor([ 1.,  1.,  1., -1., -1.]), tensor([0.0000, 0.0000, 0.3333, 1.0000], dtype=torch.float64))
     """
 
+    _FAULTS = BAG_FAULTS
+
     def __init__(
         self,
         labels: Tensor | Sequence[int],
@@ -186,6 +189,9 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         previous_instances: Tensor | None = None,
     ) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        if self._is_late(instances):
+            self._look()
+            return forward_late(self, instances, bag, as_labels(self._owner, labels), index, previous_instances)
         owner = self._owner
         rows = self._check_rows(labels, index, ("B",))
         count = len(rows.numbers)
@@ -222,6 +228,11 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             self.table_v.write(rows.numbers, held, new)
             step.write()
         return with_gradient(values, step.value, gradient)
+
+    def _explain(self, instances: Tensor, bag: Tensor, labels: Tensor, index: Tensor, before: Tensor | None) -> None:
+        self._check_rows(labels, index, ("B",))
+        check_instances(self._owner, instances, bag, len(labels), self.pooling, self.position.device)
+        check_finite(self._owner, instances=instances, previous_instances=before)
 
     def _bag_gammas(self, rows: Rows, held: Tensor) -> Tensor | float:
         """Return the correction weights of the batch's bags, shape `(B, 1)`."""

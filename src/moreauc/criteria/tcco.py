@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_finite, check_floating, check_index, check_shape
 from moreauc.criteria._base import Criterion, Function, ParameterSnapshot, check_function, straight_through
+from moreauc.criteria._late_pairs import PAIR_FAULTS, pairs_late
 from moreauc.rules import Gamma, UpdateRule
 from moreauc.tables import EstimatorTable
 
@@ -77,6 +78,8 @@ class TCCOLoss(Criterion):
         >>> loss.item(), h.grad
         (1.0, tensor([[ 0.5000, -0.5000]]))
     """
+
+    _FAULTS = PAIR_FAULTS
 
     def __init__(
         self,
@@ -186,6 +189,9 @@ class TCCOLoss(Criterion):
         full: tuple[int | str, ...] = ("B1", "B2", self.dim_inner)
         check_shape(owner, "h", h, [full, full[:2]] if self.dim_inner == 1 else [full])
         check_device(owner, "h", h, self.table_v.values.device)
+        if self._is_late(h):
+            self._look()
+            return pairs_late(self, h, outer_index, inner_index, previous_h)
         b1, b2 = h.shape[:2]
         outer_index = check_index(owner, "outer_index", outer_index, self.num_outer, length=b1, unique=self.training)
         pairs = self._pairs(outer_index, inner_index, b2).to(h.device, non_blocking=True)
@@ -222,6 +228,12 @@ class TCCOLoss(Criterion):
         if self.previous_middle is not None and isinstance(self.middle, nn.Module):
             self.previous_middle.capture(self.middle)
         return value.mean()
+
+    def _explain(self, h: Tensor, outer_index: Tensor, inner_index: Tensor, before: Tensor | None) -> None:
+        b1, b2 = h.shape[:2]
+        rows = check_index(self._owner, "outer_index", outer_index, self.num_outer, length=b1, unique=self.training)
+        self._pairs(rows, inner_index, b2)
+        check_finite(self._owner, h=h, previous_h=before)
 
     def _pairs(self, outer_index: Tensor, inner_index: Tensor, b2: int) -> Tensor:
         """Row numbers of the pairs in the table `v`, checked, shape `(B1 * B2,)`."""

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from moreauc._checks import check_finite
 from moreauc.criteria._base import with_gradient
+from moreauc.criteria._dense import ROW_FAULTS, dense_advance, dense_objective, dense_rows
 from moreauc.criteria._labelled import Link
+from moreauc.criteria._late import nonfinite, refused
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
 from moreauc.rules import Gamma, UpdateRule
 
@@ -95,6 +97,13 @@ class TPAUCLoss(TwoWayCriterion):
         (9.0, tensor([ 12., -12.]))
     """
 
+    _FAULTS = (
+        "scores must be finite, got NaN or infinity",
+        "previous_scores must be finite, got NaN or infinity",
+        "the loss and the updated rows and thresholds must be finite, got NaN or infinity",
+        *ROW_FAULTS,
+    )
+
     def __init__(
         self,
         labels: Tensor | Sequence[int],
@@ -146,6 +155,8 @@ class TPAUCLoss(TwoWayCriterion):
 
     def forward(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None) -> Tensor:
         """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        if self._is_late(scores):
+            return self._forward_late(scores, labels, index, previous_scores)
         batch = self._check_batch(scores, labels, index, finite=False)
         if not self.training:
             check_finite(self._owner, scores=batch.scores)
@@ -165,3 +176,37 @@ class TPAUCLoss(TwoWayCriterion):
         with torch.no_grad():
             step.write()
         return with_gradient(batch.scores, step.value, gradient.clone())
+
+    def _forward_late(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None) -> Tensor:
+        """Do the same without waiting for the device."""
+        self._look()
+        wide = self._check_scores(scores)
+        rows = dense_rows(self._owner, self.position, labels, index, len(wide), unique=self.training)
+        if not self.training:
+            h = self._linked(wide)
+            with torch.no_grad():
+                value, gradient = dense_objective(self, rows, h.detach())
+                strange = nonfinite(wide, wide, value.to(wide.dtype).expand(len(wide)))
+                value, gradient = refused(self._judge(strange, rows.wrong), value, gradient.to(h.dtype))
+            self._send(scores, labels, index, None)
+            return with_gradient(h, value, gradient)
+        before = None
+        if self.needs_previous:
+            self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
+            before = None if previous_scores is None else previous_scores.detach().to(wide.dtype)
+        with torch.no_grad():
+            h = self._linked(wide)
+            step = dense_advance(self, rows, h, None if before is None else self._linked(before))
+            gradient = step.gradient.to(h.dtype)
+            if self.link == "sigmoid":
+                gradient = gradient * (h * (1.0 - h))
+            strange = nonfinite(wide, wide if before is None else before, step.results.to(wide.dtype))
+            bad = self._judge(strange, rows.wrong)
+            value, gradient = refused(bad, step.value, gradient)
+            step.write(bad)
+        self._send(scores, labels, index, before)
+        return with_gradient(wide, value, gradient)
+
+    def _explain(self, scores: Tensor, labels: Tensor, index: Tensor, before: Tensor | None) -> None:
+        self._check_batch(scores, labels, index)
+        check_finite(self._owner, scores=scores, previous_scores=before)

@@ -50,8 +50,8 @@ class GIN(nn.Module):
 
     Raises:
         ValueError: for an argument out of range, and in a call for tensors of another shape or kind. Categories out of
-            range are found on the CPU only, since to look at them would be to wait for the device; a compiled module
-            checks nothing.
+            range are found on the CPU only, and not in compiled code, since to look at them would be to wait for the
+            device.
 
     Example:
         >>> from moreauc.data.graphs import Graphs
@@ -86,8 +86,7 @@ class GIN(nn.Module):
 
     def forward(self, atoms: Tensor, edges: Tensor, bonds: Tensor, graph: Tensor, sizes: Tensor) -> Tensor:
         """Return one raw score for each graph."""
-        if not torch.compiler.is_compiling():  # whose graph has no place for a look at values
-            _check_call(atoms, edges, bonds, graph, sizes)
+        _check_call(atoms, edges, bonds, graph, sizes)
         features: Tensor = self.atoms(atoms)
         of_edges = self.bonds(bonds).chunk(len(self.layers), dim=1)
         for number, layer in enumerate(self.layers):
@@ -121,7 +120,14 @@ class _Categories(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         marks = self.table.new_zeros(len(values), sum(self.categories))
-        return marks.scatter(1, values + _offsets(self.categories, values.device), 1.0) @ self.table
+        return marks.scatter(1, _rows(self.categories, values), 1.0) @ self.table
+
+
+def _rows(categories: tuple[int, ...], values: Tensor) -> Tensor:
+    """Return the rows of the table that categories have, shape `(V, features)`."""
+    if torch.compiler.is_compiling():  # where numbers cost nothing, and a constant would be copied to the device
+        return torch.stack([values[:, k] + sum(categories[:k]) for k in range(len(categories))], dim=1)
+    return values + _offsets(categories, values.device)
 
 
 @lru_cache
@@ -161,6 +167,6 @@ def _check_call(atoms: Tensor, edges: Tensor, bonds: Tensor, graph: Tensor, size
     for name, part in parts.items():
         if part.dtype != torch.int64:
             raise ValueError(f"GIN: {name} must be int64, got {part.dtype}")
-    if atoms.device.type == "cpu":
+    if atoms.device.type == "cpu" and not torch.compiler.is_compiling():
         check_categories("GIN", "atoms", atoms, ATOM_CATEGORIES)
         check_categories("GIN", "bonds", bonds, BOND_CATEGORIES)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -83,22 +83,26 @@ class PreviousIterate:
         self._forwards: deque[_Forward] = deque(maxlen=_REMEMBERED)
         self._ahead = 0  # calls made before the forward they belong to
         self._inside = False
+        self._capture: Capture | None = None
         self._handles = [self.model.register_forward_pre_hook(_ForwardHook(self._before_forward), with_kwargs=True)]
         self._step_handles = [item.register_step_pre_hook(self._before_step) for item in optimizers]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model returns for these arguments at the previous weights, without gradient."""
-        state = self._paired_state(args, kwargs)
+        captured = self._capture
+        state = None if captured is not None else self._paired_state(args, kwargs)
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         self._inside = True
         try:
             with (
                 torch.no_grad(),
-                _random_state(self.model, state),
+                _random_state(self.model, state) if captured is None else captured.random_state(),
                 self._buffers.isolated(self.model),
                 self._previous_weights(),
             ):
+                if captured is not None:
+                    captured.copied()
                 return self.model(*args, **kwargs)
         finally:
             self._inside = False
@@ -161,7 +165,7 @@ class PreviousIterate:
         self._ahead = 0
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._inside or not torch.is_grad_enabled():
+        if self._inside or self._capture is not None or not torch.is_grad_enabled():
             return
         if self._ahead:
             self._ahead -= 1
@@ -200,6 +204,18 @@ class PreviousIterate:
         finally:
             for (parameter, _), data in zip(pairs, present, strict=True):
                 parameter.data = data
+
+
+class Capture(Protocol):
+    """What a call does differently while a CUDA graph is made of it, where the host cannot set random states."""
+
+    def random_state(self) -> AbstractContextManager[None]:
+        """Draw the numbers that the forward draws."""
+        ...
+
+    def copied(self) -> None:
+        """Go on: the buffers have been copied, and the model is about to be called."""
+        ...
 
 
 @dataclass

@@ -1,0 +1,290 @@
+r"""A whole training step as one CUDA graph, for models whose kernels are shorter than the time it takes to launch them.
+
+Forward, previous forward, loss, backward and optimizer are recorded once and replayed for each batch: the host launches
+one graph instead of hundreds of kernels. In the graph the forward at :math:`w_{t-1}` runs beside that at :math:`w_t`,
+on parts of the GPU that a small batch leaves idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moreauc._checks import check_count
+from moreauc._scoring import device_of, instances_for, scores_of
+from moreauc.data.bag_batches import BagInputs
+from moreauc.optim import PreviousIterate
+from moreauc.train import train_step
+
+__all__ = ["GraphedStep"]
+
+_OWNER = "GraphedStep"
+_SETTINGS = ("tau", "gamma", "threshold_lr")  # attributes of losses that schedules change
+
+
+class GraphedStep:
+    r"""Does what :func:`moreauc.train.train_step` does, by a CUDA graph where that is possible.
+
+    The first `warm_up` batches are ordinary steps. Then the step is recorded, and replayed for every batch of the same
+    shapes and types. Other batches (a smaller last one) are ordinary steps, in between. Where a number that the
+    recording holds has changed, such as the learning rate or a loss's `tau` or `gamma`, there are again `warm_up`
+    ordinary steps, and a new recording. So a schedule that changes them at every step must use a tensor as learning
+    rate, which torch's optimizers for graphs (`fused` or `capturable`) read on the device. On the CPU all steps are
+    ordinary ones.
+
+    The numbers are those of ordinary steps. Dropout masks are other ones than without a graph, but the same in both
+    forwards of a step. Errors of a loss arrive late, as always on a GPU (its method `check` waits for them).
+
+    After loading a checkpoint or moving anything to another place, call :meth:`reset`.
+
+    Args:
+        model: maps inputs to raw scores; may be compiled (`torch.compile`), but not in a mode that makes graphs itself.
+        criterion: one that does not wait for the GPU: :class:`~moreauc.TPAUCLoss`,
+            :class:`~moreauc.MultiInstanceTPAUCLoss`, :class:`~moreauc.criteria.GroupedLoss` over
+            :class:`~moreauc.GroupDROLoss`, or any module that is called the same way.
+        optimizer: moves the weights. Those that count their steps, as Adam, need `capturable=True`.
+        previous: the model at its previous weights; needed where the criterion's `needs_previous` is True.
+        warm_up: ordinary steps before a recording, at least 2.
+        overlap: whether the forward at the previous weights runs beside the other one. It then sees buffers as they
+            were before the step's forward, which matters only to a model whose output in training mode depends on
+            buffers that it changes itself. (Batch normalisation does not.)
+
+    Attributes:
+        recorded: whether the last step was a replay.
+
+    Raises:
+        ValueError: for an argument out of range, and where the criterion needs `previous` and has none.
+        RuntimeError: where a step cannot be recorded, on account of something that waits for the GPU.
+
+    Example:
+        >>> from moreauc import TPAUCLoss
+        >>> labels = torch.tensor([1, 0, 0, 1])
+        >>> model, criterion = nn.Linear(2, 1), TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5, gamma=0.1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> step = GraphedStep(model, criterion, optimizer, previous=PreviousIterate(model, optimizer))
+        >>> step((torch.randn(4, 2), labels, torch.arange(4))).shape, step.recorded
+        (torch.Size([]), False)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: nn.Module,
+        optimizer: Optimizer,
+        *,
+        previous: PreviousIterate | None = None,
+        warm_up: int = 3,
+        overlap: bool = True,
+    ) -> None:
+        self.model, self.criterion, self.optimizer, self.previous = model, criterion, optimizer, previous
+        self.warm_up = check_count(_OWNER, "warm_up", warm_up, minimum=2)
+        self.overlap = overlap
+        self.recorded = False
+        if any(group.get("capturable") is False for group in optimizer.param_groups):
+            name = type(optimizer).__name__
+            raise ValueError(f"{_OWNER}: optimizer must be made with capturable=True, got {name} without")
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the recording: what it refers to (weights, tables, previous weights) has been replaced."""
+        self._recording: _Recording | None = None
+        self._last: tuple[Any, ...] | None = None
+        self._in_a_row = 0
+        self._random = False
+
+    def __call__(self, batch: Any) -> Tensor:
+        """Do one step; return the loss without gradient, shape `()`.
+
+        Args:
+            batch: `(inputs, labels, index)`, as for :func:`moreauc.train.train_step`.
+        """
+        if getattr(self.criterion, "needs_previous", False) and self.previous is None:
+            raise ValueError(f"{_OWNER}: previous must be given where the criterion needs previous scores, got None")
+        self.recorded = False
+        device = device_of(self.model)
+        if device.type != "cuda":
+            return self._ordinary(batch)
+        key = (_form(batch), self._settings())
+        if self._recording is None or self._recording.key != key:
+            self._in_a_row = self._in_a_row + 1 if key == self._last else 1
+            self._last = key
+            if self._in_a_row <= self.warm_up:
+                return self._warm(batch, device)
+            self._recording = None  # before the next: its memory is wanted
+            self._recording = _Recording(self, batch, key, device)
+        self._last = None
+        self.recorded = True
+        return self._recording.replay(batch)
+
+    def _ordinary(self, batch: Any) -> Tensor:
+        return train_step(self.model, self.criterion, self.optimizer, batch, self.previous)
+
+    def _warm(self, batch: Any, device: torch.device) -> Tensor:
+        """Do an ordinary step on a stream of its own, as torch asks for before a recording."""
+        here, aside = torch.cuda.current_stream(device), _stream(device)
+        generator = torch.cuda.default_generators[_number(device)]
+        drawn = generator.get_offset()
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            loss = self._ordinary(batch)
+        here.wait_stream(aside)
+        self._random = self._random or generator.get_offset() != drawn
+        return loss.clone()
+
+    def _settings(self) -> tuple[Any, ...]:
+        """Everything that a recording holds as a number, and where what it refers to lies."""
+        groups = tuple(
+            tuple(_constant(value) for name, value in group.items() if name != "params")
+            for group in self.optimizer.param_groups
+        )
+        own = tuple(getattr(self.criterion, name, None) for name in _SETTINGS)
+        modes = (self.model.training, self.criterion.training, torch.is_autocast_enabled("cuda"))
+        place = next((parameter.data_ptr() for parameter in self.model.parameters()), 0)
+        snapshot = None if self.previous is None else id(self.previous._snapshot)
+        return groups, own, modes, torch.get_autocast_dtype("cuda"), place, snapshot
+
+
+class _Recording:
+    """A step recorded for batches of one form, with tensors of its own for the batch."""
+
+    def __init__(self, owner: GraphedStep, batch: Any, key: tuple[Any, ...], device: torch.device) -> None:
+        self.key = key
+        self._owner = owner
+        self._batch = _mapped(batch, lambda value: torch.empty_like(value).copy_(value))
+        self._graph = torch.cuda.CUDAGraph()
+        self._twin = _Twin(self._graph, device) if owner._random and owner.previous is not None else None
+        self._main, self._side = torch.cuda.current_stream(device), _stream(device)
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # what it holds would be read, not made, in the recording
+        owner.optimizer.zero_grad(set_to_none=True)
+        try:
+            with torch.cuda.graph(self._graph), self._in_previous():
+                self._main = torch.cuda.current_stream(device)
+                self._loss = self._step()
+        except RuntimeError as error:
+            why = str(error).split("\n")[0]
+            raise RuntimeError(f"{_OWNER}: the step cannot be recorded, something waits for the GPU: {why}") from error
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+
+    def replay(self, batch: Any) -> Tensor:
+        _copy(self._batch, batch)
+        if self._twin is not None:
+            self._twin.align()
+        self._graph.replay()
+        told = getattr(self._owner.criterion, "_replayed", None)
+        if told is not None:
+            told()
+        return self._loss.clone()
+
+    def random_state(self) -> Any:
+        return nullcontext() if self._twin is None else self._twin.instead()
+
+    def copied(self) -> None:
+        """Let the other forward begin: it may change the buffers now."""
+        if self._owner.overlap:
+            self._main.wait_event(torch.cuda.current_stream(self._main.device).record_event())
+
+    def _step(self) -> Tensor:
+        """Do the step, as `train_step`, with the forward at the previous weights aside."""
+        owner = self._owner
+        inputs, labels, index = self._batch
+        bags: list[Tensor] = []
+        name = "previous_scores"
+        if isinstance(inputs, BagInputs):
+            (inputs, *bags), name = inputs, "previous_instances"
+            inputs = instances_for(owner.model, inputs)
+        before: dict[str, Tensor] = {}
+        if owner.previous is not None and getattr(owner.criterion, "needs_previous", False):
+            self._side.wait_stream(self._main)
+            with torch.cuda.stream(self._side if owner.overlap else self._main):
+                before[name] = scores_of(owner.previous, inputs)
+        scores = scores_of(owner.model, inputs)
+        if before:
+            self._main.wait_stream(self._side)
+        loss: Tensor = owner.criterion(scores, *bags, labels, index, **before)
+        owner.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        owner.optimizer.step()
+        return loss.detach()
+
+    @contextmanager
+    def _in_previous(self) -> Iterator[None]:
+        """Tell the previous iterate that it is being recorded."""
+        previous = self._owner.previous
+        if previous is None:
+            yield
+            return
+        previous._capture = self
+        try:
+            yield
+        finally:
+            previous._capture = None
+
+
+class _Twin:
+    """A second random state, from which the forward at the previous weights draws what the other one draws."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
+        self._generator = torch.cuda.default_generators[_number(device)]
+        self._own = self._generator.graphsafe_get_state()
+        self._other = self._generator.clone_state()
+        graph.register_generator_state(self._other)
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        self._generator.graphsafe_set_state(self._other)
+        try:
+            yield
+        finally:
+            self._generator.graphsafe_set_state(self._own)
+
+    def align(self) -> None:
+        """Bring the second state where the first one is, which others may have moved or seeded."""
+        if self._other.initial_seed() != self._own.initial_seed():
+            self._other.manual_seed(self._own.initial_seed())
+        if self._other.get_offset() != self._own.get_offset():
+            self._other.set_offset(self._own.get_offset())
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _constant(value: Any) -> Any:
+    """Return a number as it is; a tensor is read by each replay, and only its place is recorded."""
+    return id(value) if isinstance(value, Tensor) else value
+
+
+def _number(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def _mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Return a batch of the same form, each tensor changed by `function`."""
+    if isinstance(value, Mapping):
+        return {name: _mapped(entry, function) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        parts = [_mapped(entry, function) for entry in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return function(value) if isinstance(value, Tensor) else value
+
+
+def _form(batch: Any) -> Any:
+    """Return shapes and types of the tensors of a batch, and its other parts."""
+    return _mapped(batch, lambda value: (tuple(value.shape), value.dtype, value.device))
+
+
+def _copy(target: Any, source: Any) -> None:
+    if isinstance(target, Mapping):
+        target, source = list(target.values()), [source[name] for name in target]
+    if isinstance(target, tuple | list):
+        for into, out_of in zip(target, source, strict=True):
+            _copy(into, out_of)
+    elif isinstance(target, Tensor):
+        target.copy_(source, non_blocking=True)

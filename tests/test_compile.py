@@ -1,0 +1,154 @@
+"""`torch.compile` takes losses and models in whole, and gives the same numbers. To compile takes long: few cases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conformance import CASES, LABELS
+from torch._dynamo.utils import counters
+
+from moreauc import GroupDROLoss, PreviousIterate, TPAUCLoss
+from moreauc.criteria import GroupedLoss
+from moreauc.data.graphs import Graphs
+from moreauc.models import GIN, MLP, InstanceMLP, ResNet20
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+ON_EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
+# torch warns of what its compiler itself does with a user's autograd function
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+BY_NAME = {case.name: case for case in CASES}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+def step(criterion, case, number, device):
+    batch = {
+        name: (value.double() if name in case.values else value).to(device)
+        for name, value in case.batch(number).items()
+    }
+    leaf = batch[case.values[0]].requires_grad_()
+    loss = criterion(**batch)
+    loss.backward()
+    return loss.detach(), leaf.grad
+
+
+def assert_same_run(case, change, device, backend, steps=20):
+    plain, bare = change(case.build()).double().to(device), change(case.build()).double().to(device)
+    plain.checks = "now"
+    compiled = torch.compile(bare, fullgraph=True, backend=backend)
+    for number in range(steps):
+        for one, other in zip(step(plain, case, number, device), step(compiled, case, number, device), strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-10)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(bare.state_dict()[name], value, rtol=1e-10, atol=1e-10)
+    assert counters["stats"]["unique_graphs"] == 1, "compiled again"
+
+
+def quantile(criterion):
+    criterion.threshold_lr = "quantile"
+    return criterion
+
+
+LOSSES = [
+    ("TPAUCLoss-moving-average", lambda c: c),
+    ("TPAUCLoss-msvr", lambda c: c),
+    ("TPAUCLoss-theory", quantile),
+    ("MultiInstanceTPAUCLoss-smoothed_max-moving-average", lambda c: c),
+    ("MultiInstanceTPAUCLoss-attention-msvr", lambda c: c),
+    ("MultiInstanceTPAUCLoss-mean-rows-after", quantile),
+    ("GroupDROLoss-moving-average", lambda c: c),
+    ("GroupDROLoss-msvr", lambda c: c),
+    ("GroupDROLoss-theory", lambda c: c),
+    ("FCCOLoss-msvr", lambda c: c),
+    ("TCCOLoss-msvr", lambda c: c),
+    ("CrossEntropyLoss-weighted", lambda c: c),
+]
+
+
+@ON_EACH_DEVICE
+@pytest.mark.parametrize(("name", "change"), LOSSES, ids=[name for name, _ in LOSSES])
+def test_losses_compile_in_one_graph_to_the_same_numbers(name, change, device):
+    assert_same_run(BY_NAME[name], change, device, "aot_eager")
+
+
+@ON_EACH_DEVICE
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of parts of torch that its compiler imports
+def test_the_usual_compiler_gives_the_same_numbers(device):
+    assert_same_run(BY_NAME["TPAUCLoss-msvr"], lambda c: c, device, "inductor")
+
+
+def test_errors_of_compiled_losses_wait_for_the_state_to_be_saved():
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    compiled = torch.compile(criterion, fullgraph=True, backend="eager")
+    scores, index = torch.zeros(6, requires_grad=True), torch.arange(6)
+    before = {name: value.clone() for name, value in criterion.state_dict().items()}
+    loss = compiled(scores, LABELS[:6], index + 1)
+    loss.backward()
+    assert torch.isnan(loss) and not scores.grad.any()
+    with pytest.raises(ValueError, match=r"TPAUCLoss: index must point to rows labelled .* \(in call 1, found later"):
+        criterion.state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
+
+
+def test_a_loss_of_rows_over_groups_compiles():
+    groups = torch.arange(15) % 3
+    plain, bare = (GroupedLoss(GroupDROLoss(3, top_k=1, gamma=0.1), groups).double() for _ in range(2))
+    compiled = torch.compile(bare, fullgraph=True, backend="aot_eager")
+    random = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        index = torch.randperm(15, generator=random)[:6]
+        scores, before = torch.randn(2, 6, dtype=torch.float64, generator=random)
+        losses = [loss(scores, LABELS[index], index, before) for loss in (plain, compiled)]
+        torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(bare.criterion.u, plain.criterion.u, rtol=1e-10, atol=1e-10)
+
+
+def graphs():
+    atoms, bonds = torch.zeros(6, 9, dtype=torch.uint8), torch.zeros(4, 3, dtype=torch.uint8)
+    edges = torch.tensor([[0, 1, 0, 1], [1, 0, 1, 0]])
+    whole = Graphs(atoms, edges, bonds, nodes=[2, 1, 3], links=[2, 0, 2], labels=[0, 1, 0])
+    return [whole.batch(rows) for rows in ([0, 1], [0, 2], [0, 1, 2])]
+
+
+MODELS = {
+    "MLP": (lambda: MLP(4, hidden=(8,), dropout=0.5), lambda: [{"inputs": torch.randn(6, 4)} for _ in range(3)]),
+    "InstanceMLP": (lambda: InstanceMLP(4, attention="gated"), lambda: [{"inputs": torch.randn(6, 4)}]),
+    "ResNet20": (lambda: ResNet20(width=2), lambda: [{"inputs": torch.rand(3, 3, 32, 32)} for _ in range(2)]),
+    "GIN": (lambda: GIN(layers=2, width=4, dropout=0.0), graphs),
+}
+
+
+@ON_EACH_DEVICE
+@pytest.mark.parametrize("name", MODELS)
+def test_models_compile_in_one_graph_and_not_again_for_the_previous_weights(name, device):
+    make, batches = MODELS[name]
+    bare = make().to(device)
+    model = torch.compile(bare, fullgraph=True, backend="aot_eager")
+    optimizer = torch.optim.SGD(bare.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    data = [{key: value.to(device) for key, value in batch.items()} for batch in batches()]
+    made = []
+    for _ in range(4):
+        for batch in data:
+            scores = model(**batch)
+            before = previous(**batch)
+            assert before.shape == scores.shape
+            optimizer.zero_grad()
+            scores.sum().backward()
+            optimizer.step()
+        made.append(counters["stats"]["unique_graphs"])
+    assert made[0] == 2 or name == "GIN"  # with and without gradient; of GIN again, for all sizes
+    assert made[0] == made[-1]
+
+
+def test_compiled_gin_gives_the_same_scores():
+    model = GIN(layers=2, width=4, dropout=0.0).eval()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for batch in graphs():
+        torch.testing.assert_close(compiled(**batch), model(**batch))

@@ -1,0 +1,298 @@
+"""Steps that are replayed equal ordinary ones; on the CPU graphs are played, by `graphs_on_cpu.py`."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from graphs_on_cpu import MADE, Generator, play
+from torch import nn
+
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss, cuda_graphs
+from moreauc.criteria import AUCSquaredHingeLoss, GroupedLoss
+from moreauc.cuda_graphs import GraphedStep
+from moreauc.data import BagInputs
+from moreauc.train import train_step
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+LABELS = (torch.arange(60) % 3 == 0).long()
+
+
+@pytest.fixture
+def generator(monkeypatch):
+    return play(monkeypatch, cuda_graphs) if DEVICE == "cpu" else torch.cuda.default_generators[0]
+
+
+class Net(nn.Module):
+    """With batch normalisation, whose statistics both forwards would change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.layers(x).squeeze(1)
+
+
+def batches(kind, number, rows=12, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    result = []
+    for _ in range(number):
+        index = torch.randperm(60, generator=random)[:rows].to(DEVICE)
+        labels = LABELS.to(DEVICE)[index]
+        inputs = torch.randn(rows * (2 if kind == "bags" else 1), 4, generator=random, dtype=torch.float64).to(DEVICE)
+        if kind == "bags":
+            inputs = BagInputs(inputs, (torch.arange(2 * rows) // 2).to(DEVICE))
+        result.append((inputs, labels, index))
+    return result
+
+
+LOSSES = {
+    "gamma 0": ("rows", lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)),
+    "gamma 0.1": ("rows", lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, gamma=0.1)),
+    "quantile": ("rows", lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, gamma=0.1, threshold_lr="quantile")),
+    "bags": ("bags", lambda: MultiInstanceTPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, pooling="mean", gamma=0.1)),
+    "groups": ("rows", lambda: GroupedLoss(GroupDROLoss(3, top_k=1, gamma=0.1), torch.arange(60) % 3)),
+}
+
+
+def parts(name, **options):
+    torch.manual_seed(0)
+    model = Net().double().to(DEVICE)
+    criterion = LOSSES[name][1]().double().to(DEVICE)
+    criterion.checks = "late"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    previous = PreviousIterate(model, optimizer) if criterion.needs_previous else None
+    return model, criterion, optimizer, previous
+
+
+def graphed(model, criterion, optimizer, previous, **options):
+    return GraphedStep(model, criterion, optimizer, previous=previous, **options)
+
+
+def assert_same(one, other):
+    for part, twin in zip(one[:2], other[:2], strict=True):
+        state = part.state_dict()
+        for name, value in twin.state_dict().items():
+            torch.testing.assert_close(value, state[name], rtol=1e-10, atol=1e-10)
+    if one[3] is not None:
+        old = one[3].state_dict()["weights"]
+        for name, value in other[3].state_dict()["weights"].items():
+            torch.testing.assert_close(value, old[name], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_replayed_steps_equal_ordinary_ones(name, overlap, generator):
+    plain, ours = parts(name), parts(name)
+    step = graphed(*ours, overlap=overlap)
+    for number, batch in enumerate(batches(LOSSES[name][0], 12)):
+        loss = train_step(*plain[:3], batch, plain[3])
+        torch.testing.assert_close(step(batch), loss, rtol=1e-10, atol=1e-10)
+        assert step.recorded == (number >= 3)
+    assert_same(plain, ours)
+    if DEVICE == "cpu":
+        assert [graph.replays for graph in MADE] == [9]
+
+
+def test_other_shapes_are_ordinary_steps_in_between(generator):
+    plain, ours = parts("gamma 0.1"), parts("gamma 0.1")
+    step = graphed(*ours, warm_up=2)
+    whole, small = batches("rows", 12), batches("rows", 12, rows=7, seed=1)
+    recorded = []
+    for number in range(12):
+        for batch in [whole[number], *([small[number]] if number % 4 == 3 else [])]:
+            torch.testing.assert_close(step(batch), train_step(*plain[:3], batch, plain[3]), rtol=1e-10, atol=1e-10)
+            recorded.append(step.recorded)
+    assert_same(plain, ours)
+    assert recorded == [False] * 2 + [True] * 2 + [False] + ([True] * 4 + [False]) * 2
+
+
+@pytest.mark.parametrize("what", ["learning rate", "gamma", "snapshot", "mode"])
+def test_a_number_that_changed_is_recorded_anew(what, generator):
+    plain, ours = parts("gamma 0.1"), parts("gamma 0.1")
+    step = graphed(*ours)
+    recorded = []
+    for number, batch in enumerate(batches("rows", 12)):
+        if number == 5:
+            for model, criterion, optimizer, previous in (plain, ours):
+                if what == "learning rate":
+                    optimizer.param_groups[0]["lr"] = 0.01
+                elif what == "gamma":
+                    criterion.gamma = 0.5
+                elif what == "mode":
+                    model.eval()
+                else:
+                    previous.load_state_dict(previous.state_dict())
+        torch.testing.assert_close(step(batch), train_step(*plain[:3], batch, plain[3]), rtol=1e-10, atol=1e-10)
+        recorded.append(step.recorded)
+    assert_same(plain, ours)
+    assert recorded == [False] * 3 + [True] * 2 + [False] * 3 + [True] * 4
+
+
+def test_a_learning_rate_that_is_a_tensor_may_change(generator):
+    model, criterion, _, _ = parts("gamma 0")
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=torch.tensor(0.1, device=DEVICE, dtype=torch.float64), fused=True
+    )
+    plain = copy.deepcopy(model), copy.deepcopy(criterion)
+    other = torch.optim.SGD(plain[0].parameters(), lr=0.1)
+    step = graphed(model, criterion, optimizer, None)
+    for number, batch in enumerate(batches("rows", 8)):
+        rate = 0.1 / (number + 1)
+        optimizer.param_groups[0]["lr"].fill_(rate)
+        other.param_groups[0]["lr"] = rate
+        torch.testing.assert_close(step(batch), train_step(*plain, other, batch), rtol=1e-10, atol=1e-10)
+    assert step.recorded
+
+
+def test_reset_forgets_the_recording(generator):
+    step = graphed(*parts("gamma 0"))
+    data = batches("rows", 10)
+    for batch in data[:5]:
+        step(batch)
+    assert step.recorded
+    step.reset()
+    for batch in data[5:8]:
+        step(batch)
+        assert not step.recorded
+    step(data[8])
+    assert step.recorded
+
+
+def test_errors_arrive_after_replays(generator):
+    ours = parts("gamma 0")
+    step = graphed(*ours)
+    data = batches("rows", 8)
+    for batch in data[:5]:
+        step(batch)
+    before = copy.deepcopy(ours[1].state_dict())
+    inputs, labels, index = data[5]
+    with pytest.raises(ValueError, match=r"TPAUCLoss: index must not repeat a row .* \(in call 6, found later"):
+        step((inputs, labels, index[:1].expand(len(index)).clone()))
+        ours[1].check()
+    assert all(torch.equal(value, before[name]) for name, value in ours[1].state_dict().items())
+    step(data[6])
+    ours[1].check()
+
+
+def test_wrong_arguments(generator):
+    model, criterion, optimizer, previous = parts("gamma 0.1")
+    with pytest.raises(ValueError, match="GraphedStep: warm_up must be an integer of at least 2, got 1"):
+        GraphedStep(model, criterion, optimizer, previous=previous, warm_up=1)
+    with pytest.raises(ValueError, match="optimizer must be made with capturable=True, got Adam without"):
+        GraphedStep(model, criterion, torch.optim.Adam(model.parameters()), previous=previous)
+    with pytest.raises(ValueError, match="previous must be given where the criterion needs previous scores, got None"):
+        GraphedStep(model, criterion, optimizer)(batches("rows", 1)[0])
+
+
+def test_on_the_cpu_all_steps_are_ordinary():
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(4, 1), {"input": torch.randn(12, 4)}
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = GraphedStep(model, criterion, optimizer)
+    for _ in range(5):
+        assert torch.isfinite(step((inputs, LABELS[:12], torch.arange(12)))) and not step.recorded
+
+
+def test_inputs_of_any_form_are_copied():
+    source = {"a": (torch.ones(2), [torch.full((3,), 2.0)]), "b": 5}
+    target = cuda_graphs._mapped(source, torch.zeros_like)
+    cuda_graphs._copy(target, source)
+    assert target["a"][0].tolist() == [1.0, 1.0] and target["a"][1][0].tolist() == [2.0, 2.0, 2.0]
+    assert target["b"] == 5 and cuda_graphs._form(source)["a"][0][0] == (2,)
+    assert cuda_graphs._number(torch.device("cuda", 3)) == 3
+
+
+def test_the_second_random_state_follows_the_first(monkeypatch):
+    if DEVICE == "cpu":
+        play(monkeypatch, cuda_graphs)
+    generator = torch.cuda.default_generators[0]
+    graph = torch.cuda.CUDAGraph()
+    twin = cuda_graphs._Twin(graph, torch.device("cuda"))
+    with twin.instead():
+        generator.set_offset(generator.get_offset() + 8)
+    inside = twin._other.get_offset()
+    generator.manual_seed(7)
+    generator.set_offset(16)
+    assert inside != 16
+    twin.align()
+    assert (twin._other.initial_seed(), twin._other.get_offset()) == (7, 16)
+    generator.manual_seed(7)
+    twin.align()
+    assert twin._other.get_offset() == 0
+
+
+class Masked(nn.Module):
+    """Returns its inputs, some dropped."""
+
+    def __init__(self, generator) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.played = generator if isinstance(generator, Generator) else None
+
+    def forward(self, x):
+        if self.played is not None:
+            self.played.set_offset(self.played.get_offset() + 4)
+        return nn.functional.dropout(self.weight * x, 0.5)
+
+
+class Keeping(nn.Module):
+    """A loss that keeps what it is given."""
+
+    needs_previous = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("now", torch.zeros(64))
+        self.register_buffer("before", torch.zeros(64))
+
+    def forward(self, scores, labels, index, previous_scores):
+        with torch.no_grad():
+            self.now.copy_(scores)
+            self.before.copy_(previous_scores)
+        return scores.sum()
+
+
+def test_dropout_masks_are_the_same_in_both_forwards(generator):
+    torch.manual_seed(0)
+    model, criterion = Masked(generator).to(DEVICE), Keeping().to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    step = GraphedStep(model, criterion, optimizer, previous=PreviousIterate(model, optimizer))
+    batch = (torch.ones(64, device=DEVICE), torch.zeros(64, device=DEVICE), torch.zeros(64, device=DEVICE))
+    masks = []
+    for _ in range(8):
+        step(batch)
+        masks.append(criterion.now.clone())
+        if model.played is None or not step.recorded:  # played graphs draw from the CPU's generator
+            assert torch.equal(criterion.now, criterion.before)
+    assert step.recorded and 0 < int((masks[-1] == 0).sum()) < 64
+    assert not torch.equal(masks[-1], masks[-2])
+    if model.played is not None:
+        assert len(MADE[0].generators) == 1  # the second state is the graph's, too
+        assert MADE[0].generators[0].get_offset() == generator.get_offset() > 0
+
+
+def test_replayed_steps_under_autocast(generator):
+    plain, ours = parts("gamma 0.1"), parts("gamma 0.1")
+    step = graphed(*ours)
+    for inputs, labels, index in batches("rows", 8):
+        batch = inputs.float(), labels, index
+        for model, *_ in (plain, ours):
+            model.float()
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            loss = train_step(*plain[:3], batch, plain[3])
+            torch.testing.assert_close(step(batch), loss, rtol=1e-3, atol=1e-3)
+    assert step.recorded and torch.is_autocast_cache_enabled()
+
+
+def test_a_loss_that_waits_cannot_be_recorded(generator):
+    model, _, optimizer, _ = parts("gamma 0")
+    step = GraphedStep(model, AUCSquaredHingeLoss(LABELS).to(DEVICE), optimizer, warm_up=2)
+    data = batches("rows", 4)
+    step(data[0])
+    step(data[1])
+    with pytest.raises(RuntimeError, match="GraphedStep: the step cannot be recorded, something waits for the GPU"):
+        step(data[2])

@@ -1,0 +1,466 @@
+"""Losses that do not wait for a device: the same numbers, the same errors a call later, and nothing that waits."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conformance import CASES, LABELS, Case
+
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, TPAUCLoss, _masked_pairs
+from moreauc.criteria import AUCSquaredHingeLoss, GroupedLoss, GroupERMLoss, _late
+from moreauc.criteria._base import Criterion
+from moreauc.pairs import cvar_over_negatives
+from moreauc.surrogates import get_surrogate
+from moreauc.train import fit
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+KINDS = ("TPAUCLoss", "MultiInstanceTPAUCLoss", "GroupDROLoss", "FCCOLoss", "TCCOLoss", "CrossEntropyLoss")
+LATE_CASES = [case for case in CASES if case.name.split("-")[0] in KINDS]
+
+
+def _grouped_batch(step: int) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(step)
+    index = torch.randperm(15, generator=random)[:6]
+    scores, before = torch.randn(6, generator=random), torch.randn(6, generator=random)
+    return {"scores": scores, "labels": LABELS[index], "index": index, "previous_scores": before}
+
+
+LATE_CASES.append(
+    Case(
+        name="GroupedLoss-msvr",
+        build=lambda: GroupedLoss(GroupDROLoss(3, top_k=1, gamma=0.2), torch.arange(15) % 3),
+        batch=_grouped_batch,
+        values=("scores", "previous_scores"),
+        reorder=lambda batch: batch,
+        tables=lambda batch: {},
+        state=(),
+    )
+)
+EVERY = pytest.mark.parametrize("case", LATE_CASES, ids=lambda case: case.name)
+
+
+def arguments(case, number, dtype=torch.float64, *, training=True, device="cpu"):
+    batch = {
+        name: (value.to(dtype) if name in case.values else value).to(device)
+        for name, value in case.batch(number).items()
+        if training or not name.startswith("previous")
+    }
+    batch[case.values[0]].requires_grad_()
+    return batch
+
+
+def step(criterion, case, number, **options):
+    batch = arguments(case, number, training=criterion.training, **options)
+    loss = criterion(**batch)
+    loss.backward()
+    return loss.detach(), batch[case.values[0]].grad
+
+
+def build(case, rule, checks):
+    criterion = case.build().double()
+    inner = getattr(criterion, "criterion", criterion)
+    if rule == "quantile":
+        inner.threshold_lr = "quantile"
+    criterion.checks = checks
+    return criterion
+
+
+@EVERY
+@pytest.mark.parametrize("rule", ["step", "quantile"])
+def test_numbers_are_those_of_calls_that_look_at_once(case, rule):
+    now, late = build(case, rule, "now"), build(case, rule, "late")
+    for number in range(20):
+        if number % 5 == 4:
+            now.eval(), late.eval()
+        for one, other in zip(step(now, case, number), step(late, case, number), strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-10)
+        now.train(), late.train()
+    for name, value in now.state_dict().items():
+        torch.testing.assert_close(late.state_dict()[name], value, rtol=1e-10, atol=1e-10)
+
+
+def test_memberships_give_the_same_numbers():
+    for rule in (0.1, "quantile"):
+        now, late = (GroupDROLoss(7, top_k=2, gamma="theory", tau=0.5, threshold_lr=rule).double() for _ in range(2))
+        late.checks = "late"
+        for number in range(20):
+            random = torch.Generator().manual_seed(number)
+            groups = torch.rand(9, 7, generator=random) < 0.2
+            losses, before = torch.randn(2, 9, dtype=torch.float64, generator=random)
+            results = []
+            for criterion in (now, late):
+                criterion.train(number % 5 < 4)
+                leaf = losses.clone().requires_grad_()
+                value = criterion(leaf, groups, before)
+                value.backward()
+                results.append((value.detach(), leaf.grad))
+            torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(late.u, now.u, rtol=1e-10, atol=1e-10)
+
+
+@EVERY
+@pytest.mark.parametrize("rule", ["step", "quantile"])
+@pytest.mark.parametrize("training", [True, False])
+def test_no_operation_looks_at_a_number(case, rule, training, monkeypatch):
+    """Tensors on `meta` have no numbers and mix with none on the CPU: what looks at one, or copies one, fails."""
+    monkeypatch.setattr(_late, "_capturing", lambda values: True)  # as in a CUDA graph: the host stays away
+    criterion = build(case, rule, "late").train(training).to("meta")
+    batch = {
+        name: value.detach().to("meta").requires_grad_(value.requires_grad)
+        for name, value in arguments(case, 0, training=training).items()
+    }
+    loss = criterion(**batch)
+    loss.backward()
+    assert loss.device.type == "meta" and batch[case.values[0]].grad.device.type == "meta"
+    criterion.checks = "now"  # so that we know it would have failed
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        criterion(**batch)
+
+
+def with_nan(values):
+    return torch.where(torch.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1)) == 0, torch.nan, values)
+
+
+WRONG = {
+    "nan": (lambda case: case.values[0], with_nan, "must be finite, got nan"),
+    "previous": (lambda case: case.values[1], with_nan, "must be finite, got nan"),
+    "negative": (lambda case: "index", lambda x: x - 20, r"must lie in \[0, \d+\), got -"),
+    "too large": (lambda case: "index", lambda x: x + 20, r"must lie in \[0, \d+\), got \d\d"),
+    "repeated": (lambda case: "index", lambda x: x[:1].expand(len(x)), "must not repeat a row inside one batch"),
+    "outer": (lambda case: "outer_index", lambda x: x + 20, r"outer_index must lie in \[0, 6\), got 2\d"),
+    "outer twice": (lambda case: "outer_index", lambda x: x[:1].expand(len(x)), "outer_index must not repeat a row"),
+    "inner": (lambda case: "inner_index", lambda x: x - 20, r"inner_index must lie in \[0, 5\), got -"),
+    "inner twice": (lambda case: "inner_index", lambda x: x[:1].expand(len(x)), "inner_index must not repeat a row"),
+    "pairs twice": (lambda case: "inner_index", lambda x: x[:1].expand(3, len(x)), "must not repeat a row"),
+    "label": (lambda case: "labels", lambda x: x + 1, "labels must be 0 or 1, got 2"),
+    "other class": (lambda case: "labels", lambda x: 1 - x, "index must point to rows labelled as in labels"),
+    "bag": (lambda case: "bag", lambda x: x - 1, r"bag must lie in \[0, 6\), got -1"),
+    "no instance": (lambda case: "bag", lambda x: x.clamp_max(4), "must name at least one instance of every bag"),
+    "group": (lambda case: "groups", lambda x: x + 3, r"groups must lie in \[0, 7\), got"),
+}
+
+
+def can_be_wrong(case, wrong):
+    if wrong == "other class" and case.name.startswith("GroupedLoss"):
+        return False  # any label will do there
+    if wrong == "previous":
+        return case.build().needs_previous
+    return WRONG[wrong][0](case) in case.batch(0)
+
+
+@pytest.mark.parametrize(
+    ("case", "wrong"),
+    [pytest.param(c, w, id=f"{c.name}-{w}") for c in LATE_CASES for w in WRONG if can_be_wrong(c, w)],
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_errors_come_with_a_later_call_and_change_nothing(case, wrong, device):
+    which, change, message = WRONG[wrong]
+    criterion = build(case, "step", "late").to(device)
+    step(criterion, case, 0, device=device)
+    batch = arguments(case, 1, device=device)
+    name = which(case)
+    before = {key: value.clone() for key, value in criterion.state_dict().items()}
+    batch[name] = change(batch[name].detach())
+    leaf = batch[case.values[0]] = batch[case.values[0]].detach().requires_grad_()
+    loss = criterion(**batch)
+    loss.backward()
+    assert torch.isnan(loss) and not leaf.grad.any()
+    torch.cuda.synchronize() if device == "cuda" else None
+    with pytest.raises(ValueError, match=message) as caught:
+        step(criterion, case, 2, device=device)
+    assert str(caught.value).startswith(f"{type(criterion).__name__}: ")
+    assert str(caught.value).endswith("(in call 2, found later; the call changed nothing)")
+    for key, value in criterion.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    step(criterion, case, 2, device=device)  # as if nothing had been
+    criterion.check()
+    moved = any(not torch.equal(value, before[key]) for key, value in criterion.state_dict().items())
+    assert moved == (not case.name.startswith("CrossEntropy"))
+
+
+def one_class(criterion):
+    rows = torch.tensor([0, 2, 3])
+    return criterion(torch.zeros(3), torch.zeros(3, dtype=torch.long), rows)
+
+
+def test_a_missing_class_is_found():
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    criterion.checks = "late"
+    one_class(criterion)
+    with pytest.raises(ValueError, match="labels must hold both 0 and 1, got only 0 "):
+        criterion.check()
+    one_class(criterion.eval())
+    with pytest.raises(ValueError, match="labels must hold both 0 and 1, got only 0 "):
+        criterion.check()
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (torch.full((2, 3), 2), "memberships, 0 or 1, got 2"),
+        (torch.zeros(2, 3), "at least one sample a group, got none"),
+    ],
+)
+def test_wrong_memberships_are_found(groups, message):
+    criterion = GroupDROLoss(3, top_k=1)
+    criterion.checks = "late"
+    criterion(torch.zeros(2), groups)
+    with pytest.raises(ValueError, match=message):
+        criterion.check()
+
+
+def test_numbers_that_overflow_are_found():
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, link="identity")
+    criterion.checks = "late"
+    batch = {"labels": LABELS[:6], "index": torch.arange(6)}
+    criterion(scores=torch.tensor([3e38, -3e38, 0.0, 1.0, 2.0, 3.0]), **batch)
+    with pytest.raises(ValueError, match="the loss and the updated rows and thresholds must be finite"):
+        criterion.check()
+
+
+@pytest.mark.parametrize("look", [lambda c: c.state_dict(), lambda c: c.check()], ids=["state_dict", "check"])
+def test_looking_on_purpose_raises_once(look):
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    criterion.checks = "late"
+    one_class(criterion)
+    with pytest.raises(ValueError, match="got only 0"):
+        look(criterion)
+    look(criterion)
+
+
+def test_a_call_that_is_no_longer_remembered_is_named_all_the_same():
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    criterion.checks = "late"
+    one_class(criterion)
+    criterion._messenger.forget()
+    with pytest.raises(ValueError, match=r"labels must hold both 0 and 1, got only one of them \(in call 1, "):
+        criterion.check()
+
+
+def test_the_outer_loss_says_what_is_wrong():
+    criterion = GroupedLoss(GroupDROLoss(3, top_k=1), torch.arange(15) % 3, loss="cross_entropy")
+    criterion.checks = "late"
+    assert criterion.criterion.checks == "late"
+    criterion(torch.zeros(2, 4), torch.tensor([0, 4]), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"GroupedLoss: labels must lie in \[0, 4\), got 4"):
+        criterion.check()
+    criterion.criterion.check()
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute", torch.nn.functional.mse_loss])
+def test_other_losses_of_a_row(loss):
+    if callable(loss):
+        loss = lambda scores, labels: (scores - labels).square()  # noqa: E731
+    now, late = (GroupedLoss(GroupDROLoss(3, top_k=1), torch.arange(15) % 3, loss=loss) for _ in range(2))
+    late.checks = "late"
+    call = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 1.5, 1.0]), torch.tensor([0, 4, 8])
+    assert now(*call) == late(*call)
+    if not callable(loss):
+        late(call[0], call[1] * torch.nan, call[2])
+        with pytest.raises(ValueError, match="labels must be finite, got nan"):
+            late.check()
+        with pytest.raises(ValueError, match="must hold real numbers"):
+            late(call[0], call[1].to(torch.complex64), call[2])
+
+
+def test_types_and_shapes_are_refused_at_once():
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, gamma=0.1)
+    bags = MultiInstanceTPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, pooling="mean")
+    groups = GroupDROLoss(3, top_k=1)
+    rows = GroupedLoss(GroupDROLoss(3, top_k=1), torch.arange(15) % 3, loss="cross_entropy")
+    for loss in (criterion, bags, groups, rows):
+        loss.checks = "late"
+    scores, labels, index = torch.zeros(3), LABELS[:3], torch.arange(3)
+    for message, call in {
+        "scores must be a floating point tensor": lambda: criterion([0.0, 1.0], labels, index),
+        "index must hold integers": lambda: criterion(scores, labels, index.float()),
+        "labels must have shape": lambda: criterion(scores, labels[:2], index),
+        "previous_scores must be given": lambda: criterion(scores, labels, index),
+        "bag must hold integers": lambda: bags(scores, index.float(), labels, index),
+        "bag must have shape": lambda: bags(scores, index[:2], labels, index),
+        "groups must hold integers": lambda: groups(scores, index.float()),
+        "groups must have shape": lambda: groups(scores, index[:2]),
+        "labels must hold integers": lambda: rows(torch.zeros(3, 2), scores, index),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_when_to_look_is_checked():
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    assert criterion.checks == "auto"
+    with pytest.raises(ValueError, match="TPAUCLoss: checks must be 'auto', 'now' or 'late', got 'never'"):
+        criterion.checks = "never"
+
+
+def test_which_calls_are_late(monkeypatch):
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    here, there = torch.zeros(2), SimpleNamespace(is_cuda=True)
+    assert not criterion._is_late(here)
+    monkeypatch.setattr(_late, "Tensor", SimpleNamespace)
+    assert criterion._is_late(there)
+    monkeypatch.setattr(_late, "several_processes", lambda: True)  # they exchange numbers, and look at them
+    assert not criterion._is_late(there)
+    criterion.checks = "late"
+    assert criterion._is_late(here)
+
+
+def test_losses_without_this_look_at_once():
+    criterion = AUCSquaredHingeLoss(LABELS)
+    criterion.checks = "late"
+    with pytest.raises(ValueError, match="scores must be finite"):
+        criterion(torch.full((2,), torch.nan), LABELS[:2], torch.arange(2))
+    grouped = GroupedLoss(GroupERMLoss(3), torch.arange(15) % 3)
+    grouped.checks = "late"
+    with pytest.raises(ValueError, match="GroupedLoss: scores must be finite"):
+        grouped(torch.full((2,), torch.nan), LABELS[:2], torch.arange(2))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))], ids=["copy", "pickle"])
+def test_copies_count_calls_on(duplicate):
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    criterion.checks = "late"
+    batch = torch.zeros(6), LABELS[:6], torch.arange(6)
+    criterion(*batch)
+    twin = duplicate(criterion)
+    assert twin.checks == "late"
+    one_class(twin)
+    with pytest.raises(ValueError, match="in call 2"):
+        twin.check()
+    criterion.check()
+
+
+class Event:
+    done = False
+
+    def record(self, stream):
+        self.recorded = True
+
+    def query(self):
+        return self.done
+
+
+def test_word_of_a_call_travels_without_waiting(monkeypatch):
+    """The messenger with a device that is still busy, then done; it is never waited for."""
+    numbers = torch.tensor([7, 3])
+    device = SimpleNamespace(is_cuda=True, shape=numbers.shape, dtype=numbers.dtype, device="cuda")
+    letter = SimpleNamespace(copied=0)
+    letter.copy_ = lambda values, non_blocking: setattr(letter, "copied", letter.copied + non_blocking)
+    event = Event()
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch, "empty", lambda *shape, **options: letter)
+    messenger = _late._Messenger()
+    assert messenger.arrived(device) is None
+    messenger.send(device)
+    messenger.send(device)  # one is under way
+    assert letter.copied == 1 and event.recorded
+    assert messenger.arrived(device) is None
+    event.done = True
+    assert messenger.arrived(device) is letter
+    assert messenger.arrived(device) is None
+    messenger.send(device)
+    assert letter.copied == 2
+
+
+def test_in_a_graph_the_host_stays_away(monkeypatch):
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    criterion.checks = "late"
+    monkeypatch.setattr(_late, "_capturing", lambda values: True)
+    one_class(criterion)
+    one_class(criterion)  # raises nothing
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="in call 1"):
+        criterion._replayed()
+    criterion._replayed()
+
+
+@pytest.mark.parametrize("surrogate", ["squared_hinge", "hinge", "logistic", "squared"])
+@pytest.mark.parametrize("kind", ["matrix", "large", "large and deterministic"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_pairs_by_a_mask_equal_pairs_of_two_lists(surrogate, kind, device, monkeypatch):
+    if kind != "matrix":
+        monkeypatch.setitem(_masked_pairs._SORT_FROM, "cuda", 4)
+        monkeypatch.setitem(_masked_pairs._TILE, device, 100)
+    random = torch.Generator().manual_seed(0)
+    scores = torch.randn(40, dtype=torch.float64, generator=random).to(device)
+    positive = (torch.rand(40, generator=random) < 0.4).to(device)
+    threshold = torch.randn(40, dtype=torch.float64, generator=random).to(device)
+    loss = get_surrogate(surrogate, 0.7)
+    upper, lower = scores[positive].requires_grad_(), scores[~positive].requires_grad_()
+    psi, slope = cvar_over_negatives(upper, lower, threshold[positive], surrogate=loss, max_fpr=0.4)
+    weight = torch.rand(40, dtype=torch.float64, generator=random).to(device)
+    (psi * weight[positive]).sum().backward()
+    place = torch.where(positive, torch.arange(40, device=device), positive.int().argmax())
+    total = 0.4 * (~positive).sum().double()
+    torch.use_deterministic_algorithms(kind.endswith("deterministic"))
+    try:
+        found, slopes, pull = _masked_pairs.masked_cvar_and_pull(
+            scores[place], scores, positive, threshold[place], surrogate=loss, total=total
+        )
+        of_upper, of_all = pull(weight * positive)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    close = {"rtol": 1e-11, "atol": 1e-11}
+    torch.testing.assert_close(found[positive], psi.detach(), **close)
+    torch.testing.assert_close(slopes[positive], slope, **close)
+    torch.testing.assert_close(of_upper[positive], upper.grad, **close)
+    torch.testing.assert_close(of_all[~positive], lower.grad, **close)
+    assert not of_upper[~positive].any() and not of_all[positive].any()
+
+
+@EVERY
+@pytest.mark.parametrize("device", DEVICES)
+def test_deterministic_mode_is_honoured(case, device):
+    torch.use_deterministic_algorithms(True)
+    try:
+        runs = []
+        for _ in range(2):
+            criterion = build(case, "step", "late").to(device)
+            runs.append([part for number in range(3) for part in step(criterion, case, number, device=device)])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
+
+
+if torch.cuda.is_available():
+
+    @EVERY
+    def test_a_step_on_a_gpu_does_not_wait(case):
+        criterion = case.build().cuda()
+        batches = [arguments(case, number, torch.float32, device="cuda") for number in range(4)]
+        criterion(**batches[0]).backward()
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for batch in batches[1:]:
+                criterion(**batch).backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        criterion.check()
+
+
+def test_an_epoch_does_not_end_before_its_errors_are_told():
+    model, labels = torch.nn.Linear(2, 1), LABELS[:6]
+    criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    criterion.checks = "late"
+    batch = torch.randn(6, 2), labels, torch.arange(6)
+    fit(model, criterion, [batch], epochs=1)
+    with pytest.raises(ValueError, match="index must not repeat a row"):
+        fit(model, criterion, [batch, (*batch[:2], torch.zeros(6, dtype=torch.long))], epochs=1)
+
+
+def test_a_wrapper_made_without_the_constructor_is_passed_over():
+    wrapper = Criterion.__new__(Criterion)
+    torch.nn.Module.__init__(wrapper)
+    wrapper.loss = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
+    wrapper.checks = "late"
+    assert wrapper.loss.checks == "late" and Criterion.checks.fget(wrapper) == "auto"
+    one_class(wrapper.loss)
+    with pytest.raises(ValueError, match="TPAUCLoss: labels must hold both"):
+        wrapper.check()
+    assert wrapper.state_dict().keys() == {f"loss.{name}" for name in wrapper.loss.state_dict()}
