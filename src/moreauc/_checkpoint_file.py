@@ -16,7 +16,7 @@ import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -164,7 +164,7 @@ def _write(file: BinaryIO, state: dict[str, Any]) -> None:
     file.write(bytes(_HEADER))
     body = _Hashed(file)
     try:
-        torch.save(state, body)
+        torch.save(state, cast("IO[bytes]", body))  # which it only writes to
     except RuntimeError:
         if body.error is not None:
             raise body.error from None

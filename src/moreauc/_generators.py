@@ -25,12 +25,18 @@ def random_states(loader: Any = None) -> State:
     """Return the states of all generators: the global ones, and those within reach of a loader."""
     state: State = {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else [],
+        "cuda": _gpu_states(),
         "python": random.getstate(),
         "numpy": _as_lists(np.random.get_state()),
     }
     state["loader"] = {name: _state_of(generator) for name, generator in loader_generators(loader).items()}
     return state
+
+
+def _gpu_states() -> list[torch.Tensor]:
+    """Return the states of the GPUs' generators; of a process that has not used a GPU there is nothing to know."""
+    used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if used else []
 
 
 def set_random_states(state: State, loader: Any = None) -> None:
