@@ -2,10 +2,12 @@
 
 Each run of `torture_runs.RUNS` is started as a process, killed with its workers at a random moment, and started again
 until it is through; the state at its end, of weights, loss, optimizer, generators and history, must be that of the
-uninterrupted run to the last bit. Half of the kills come at any moment, from outside. The other half hit a stage of a
-save: while the file is being written, before it is flushed, before it is renamed, before the folder is flushed, before
-an old file is removed; there the process sends the signal to itself and its workers. Saves are slowed down a little, so
-that kills from outside hit them, too. All that is done in these processes only: `watch_saves` replaces functions there.
+uninterrupted run to the last bit, and no kill may lose a step that had been saved.
+
+Half of the kills come at any moment, from outside. The other half hit a stage of a save: while the file is being
+written, before it is flushed, before it is renamed, before the folder is flushed, before an old file is removed; there
+the process sends the signal to itself and its workers. Saves are slowed down a little, so that kills from outside hit
+them, too. All that is done in these processes only: `watch_saves` replaces functions there.
 
 A SIGKILL takes the process and leaves the system, so this shows nothing about power cuts; that files are flushed before
 they are renamed is tested in tests/test_checkpoint_file.py.
@@ -189,7 +191,7 @@ def wait_for(process: Any, stage: Stage, draws: random.Random) -> None:
 def one_run(name: str, folder: Path, kills: int, draws: random.Random, tally: Tally) -> None:
     """Kill a run some times and let it end."""
     (folder / "stage").unlink(missing_ok=True)
-    stage = Stage(folder / "stage")
+    stage, steps = Stage(folder / "stage"), 0
     tally.runs += 1
     while True:
         stage.number = NOT_STARTED
@@ -207,12 +209,23 @@ def one_run(name: str, folder: Path, kills: int, draws: random.Random, tally: Ta
                 tally.kills += 1
                 tally.by_stage[stage.number] += 1
                 kills -= 1
+                before, steps = steps, steps_saved(folder)
+                if steps < before:
+                    tally.differences.append(f"{before - steps} steps that had been saved were lost")
                 continue
         process.join(WAIT)
         if process.exitcode != 0:
             kill(process)
             raise RuntimeError(f"{name}: a run ended with the exit code {process.exitcode}")
         return
+
+
+def steps_saved(folder: Path) -> int:
+    """Return how many steps of a run are on the disk; a damaged file there is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CheckpointWarning)
+        state = Checkpoints(folder / "checkpoints").load()
+    return 0 if state is None else int(state["others"]["fit"]["state"]["steps"])
 
 
 def differences(found: Any, wanted: Any, name: str = "") -> tuple[int, list[str]]:

@@ -382,7 +382,9 @@ def test_wrong_arguments_are_named(tmp_path):
     with pytest.raises(ValueError, match="fit: every must be None without checkpoint, got 1"):
         small_run(None)
     Checkpoints(tmp_path).save({"epoch": 3})
-    with pytest.raises(CheckpointError, match="fit: checkpoint must be that of a run of fit, got one without 'others'"):
+    with pytest.raises(
+        CheckpointError, match="fit: checkpoint must be that of a run of fit, got another: KeyError: 'others'; the"
+    ):
         small_run(tmp_path)
 
 

@@ -164,7 +164,7 @@ def _write(file: BinaryIO, state: dict[str, Any]) -> None:
     file.write(bytes(_HEADER))
     body = _Hashed(file)
     try:
-        torch.save(state, cast(IO[bytes], body))
+        torch.save(state, cast("IO[bytes]", body))  # which it only writes to
     except RuntimeError:
         if body.error is not None:
             raise body.error from None

@@ -72,12 +72,15 @@ class Kept(Unkept):
         self._judge, self._watch = judge, SignalWatch()
         self._phase, self._state = "", TrainState(model, criterion, optimizer, "", 0)
         self._epochs_before, self._steps = 0, 0
-        self._inside: Mapping[str, Any] | None = None  # what is known of an epoch that was interrupted
+        self._inside: dict[str, Any] | None = None  # what is known of an epoch that was interrupted
         self._saved = self._read(resume)
         try:
             self._check(self._saved)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
+        except Exception as error:  # what is no run's may hold anything
+            what = f"got another: {type(error).__name__}: {error}; the checkpoint is in {folder}"
+            raise CheckpointError(f"fit: checkpoint must be that of a run of fit, {what}") from error
         # What can be known to fail when the first epoch ends, maybe hours from now, fails here.
         check_plain(self._run.state_dict())
         self._prepare()
@@ -177,7 +180,11 @@ class Kept(Unkept):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take where a run stood."""
-        self._steps, self._state.stop, self._inside = state["steps"], state["stop"], state["inside"]
+        self._steps, self._state.stop, inside = state["steps"], state["stop"], state["inside"]
+        self._inside = None
+        if inside is not None:
+            self._inside = {name: inside[name].clone() for name in ("total", "loss")}
+            self._inside |= {name: float(inside[name]) for name in ("lr", "seconds")}
 
     def _read(self, resume: bool) -> dict[str, Any] | None:
         """Return what was saved; where the run must not resume, nothing may be there."""
@@ -224,10 +231,7 @@ class Kept(Unkept):
 
     @staticmethod
     def _of_fit(saved: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            return saved["others"]["fit"]["state"]  # type: ignore[no-any-return]
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"fit: checkpoint must be that of a run of fit, got one without {error}") from error
+        return saved["others"]["fit"]["state"]  # type: ignore[no-any-return]
 
     def _check(self, saved: Mapping[str, Any] | None) -> None:
         """Check all parts against what the run begins with; those that a phase adds are checked against the weights."""

@@ -39,8 +39,8 @@ class KeptTogether(Kept):
 
     def _read(self, resume: bool) -> dict[str, Any] | None:
         saved = self._first(lambda: super(KeptTogether, self)._read(resume))
-        if saved is None:
-            return None
+        if saved is None or not isinstance(saved.get("place"), dict):  # which is then refused
+            return saved
         place = {**saved["place"], **self._own_generators(saved)}
         return {**saved, "place": place}
 

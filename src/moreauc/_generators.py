@@ -27,7 +27,7 @@ def random_states(loader: Any = None) -> State:
     """Return the states of all generators: the global ones, and those within reach of a loader."""
     state: State = {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if _cuda_is_in_use() else [],
+        "cuda": _gpu_states(),
         "python": random.getstate(),
         "numpy": _as_lists(np.random.get_state()),
     }
@@ -35,8 +35,10 @@ def random_states(loader: Any = None) -> State:
     return state
 
 
-def _cuda_is_in_use() -> bool:
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+def _gpu_states() -> list[torch.Tensor]:
+    """Return the states of the GPUs' generators; of a process that has not used a GPU there is nothing to know."""
+    used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if used else []
 
 
 def set_random_states(state: State, loader: Any = None) -> None:

@@ -95,6 +95,8 @@ class LoaderPlace:
         """Take the place and set all generators."""
         self.epoch, self.step, self._begun = state["epoch"], state["step"], state["random_at_epoch"]
         self._resumed = True
+        if self._begun is not None:  # if these cannot be set, that is known now, and not when the epoch begins
+            set_random_states(self._begun, self.loader)
         set_random_states(state["random"], self.loader)
 
     def _from_the_beginning(self, resumed: bool) -> Iterator[Any]:

@@ -123,8 +123,7 @@ def set_loss_settings(criterion: nn.Module, settings: Mapping[str, Any]) -> None
     for place, part, name, value in list(_attributes(bare(criterion))):
         saved = settings.get(f"{place}{name}", _NOTHING)
         if saved is not _NOTHING and saved != _as_plain(value):
-            whole = dataclasses.is_dataclass(value) and not isinstance(value, type)
-            vars(part)[name] = dataclasses.replace(value, **saved) if whole else saved
+            vars(part)[name] = dataclasses.replace(value, **saved) if _is_plain_data_class(value) else saved
 
 
 def _attributes(criterion: nn.Module) -> Iterator[tuple[str, nn.Module, str, Any]]:

@@ -153,7 +153,9 @@ class RunState:
         """
         try:
             self._check(state)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except CheckpointError:
+            raise
+        except Exception as error:  # a state that is no run's may hold anything
             raise CheckpointError(
                 f"checkpoint: state must be that of a RunState, got another: {type(error).__name__}: {error}"
             ) from error
