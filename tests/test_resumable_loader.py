@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from moreauc import PreviousIterate
 from moreauc.adapters import ResumableLoader
 from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
 from moreauc.optim import ProximalPoint
-from moreauc.samplers import GroupSampler, PlainSampler, PosNegSampler
+from moreauc.samplers import DealtSampler, GroupSampler, PlainSampler, PosNegSampler
 from moreauc.train import fit
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -138,6 +140,63 @@ def test_the_global_random_state_does_not_move(options):
     assert torch.equal(torch.get_rng_state(), before)
     list(by_loader(**options))
     assert not torch.equal(torch.get_rng_state(), before)  # which is why
+
+
+class Noise(Dataset):
+    """Rows with a number of each kind that a worker process draws."""
+
+    def __len__(self):
+        return len(Y)
+
+    def __getitem__(self, row):
+        return torch.tensor([torch.rand(()), random.random(), np.random.rand()]), Y[row], row
+
+
+def noise(*, world_size=1, rank=0, seed=0, **options):
+    sampler = PosNegSampler(Y, num_positives=2, num_negatives=4, seed=seed)
+    dealt = DealtSampler(sampler, rank=rank, world_size=world_size) if world_size > 1 else sampler
+    return ResumableLoader(DataLoader(Noise(), batch_sampler=dealt, num_workers=1), **options)
+
+
+def drawn(loader):
+    return torch.cat([inputs for inputs, _, _ in loader])
+
+
+def test_workers_draw_other_numbers_in_each_epoch_and_the_same_ones_again():
+    loader, before = noise(), torch.get_rng_state()
+    epochs = [drawn(loader) for _ in range(3)]
+    for kind in range(3):
+        assert len({value for epoch in epochs for value in epoch[:, kind].tolist()}) == 3 * 24  # none comes twice
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(5)  # whatever the rest of the program draws
+    again = noise()
+    again.set_epoch(1)
+    assert torch.equal(drawn(again), epochs[1])
+    again.set_position(1, 2)
+    rest = drawn(again)  # of the middle of an epoch: new numbers, the same ones each time
+    assert not set(rest[:, 0].tolist()) & set(epochs[1][:, 0].tolist())
+    again.set_position(1, 2)
+    assert torch.equal(drawn(again), rest)
+
+
+def test_workers_draw_by_the_seed_of_the_sampler_or_another_and_by_process():
+    loaders = [noise(), noise(seed=1), noise(seed=1, world_size=2), noise(seed=1, world_size=2, rank=1)]
+    first = [drawn(loader)[0, 0].item() for loader in loaders]
+    assert first[1] == first[2] and len(set(first)) == 3
+    chosen = ResumableLoader(noise(seed=5).loader, seed=1)
+    assert drawn(chosen)[0, 0].item() == first[1]
+    with pytest.raises(ValueError, match="ResumableLoader: seed must be an integer of at least 0, got -1"):
+        ResumableLoader(tensors(), seed=-1)
+
+
+def test_epochs_done():
+    loader = ResumableLoader(tensors())
+    done = [loader.epochs_done]
+    for _ in range(2):
+        done += [loader.epochs_done for _ in loader]
+    assert done == [0, 0, 0, 0, 1, 1, 1, 1, 2] and loader.epochs_done == 2
+    loader.set_position(3, 4)
+    assert loader.epochs_done == 4
 
 
 class Bare:
