@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,7 +59,8 @@ class CriterionModule(LightningModule):
         criterion: as given; its tables are in `state_dict()`.
 
     Raises:
-        ValueError: for an argument out of range and, where validation begins, no region and no `score`.
+        ValueError: for an argument out of range; where validation begins, no region and no `score`; where it ends,
+            data without both classes or with too few rows for the region, and a `score` that is not finite.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -192,8 +195,19 @@ class CriterionModule(LightningModule):
         if self.trainer.sanity_checking:  # a few batches, which need not hold both classes
             return
         scores, labels = (torch.cat(column) for column in zip(*parts, strict=True))
-        if self._score is not None:
-            value = float(self._score(scores, labels))
-        else:
-            value = tpauc_score(labels.numpy(), scores.numpy(), **self._region)
+        value = self._two_way_score(scores, labels) if self._score is None else float(self._score(scores, labels))
+        if not math.isfinite(value):  # as in fit: a NaN is neither better nor worse than another score
+            raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
         self.log(name, value, batch_size=1)
+
+    def _two_way_score(self, scores: Tensor, labels: Tensor) -> float:
+        if labels.min() == labels.max():
+            raise ValueError(f"{_OWNER}: validation data must hold both classes, got only labels {int(labels[0])}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the region is empty is an error here
+            value = tpauc_score(labels.numpy(), scores.numpy(), **self._region)
+        if math.isnan(value):
+            counts = f"{int(labels.sum())} positives and {int((labels == 0).sum())} negatives"
+            text = "validation data must have enough rows for the region to hold a pair"
+            raise ValueError(f"{_OWNER}: {text}, got {counts}")
+        return float(value)

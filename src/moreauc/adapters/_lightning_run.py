@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from moreauc._extras import import_extra
-from moreauc.adapters._random_states import random_states, set_random_states
+from moreauc._generators import random_states, set_random_states
 from moreauc.adapters.loader import ResumableLoader
 from moreauc.optim import PreviousIterate, ProximalPoint
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
 OWNER = "StatefulCriterion"
+_log = logging.getLogger(__name__)
 
 
 class Run:
@@ -44,7 +46,10 @@ class Run:
 
     def follow(self) -> PreviousIterate | None:
         """Keep previous weights from now on, if the loss needs them."""
-        if self.previous is None and getattr(self.criterion, "needs_previous", False):
+        return self._follow() if getattr(self.criterion, "needs_previous", False) else self.previous
+
+    def _follow(self) -> PreviousIterate:
+        if self.previous is None:
             self.previous = PreviousIterate(self.model, self.trainer.optimizers)
         return self.previous
 
@@ -69,6 +74,8 @@ class Run:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
+        if state["previous"] is not None:
+            self._follow()  # a new loss may come to need them later only: its gamma is set when the first batch begins
         for name, part in {"previous": self.previous, "proximal": self.point}.items():
             if part is not None and state[name] is not None:
                 part.load_state_dict(state[name])
@@ -126,7 +133,7 @@ def check_strategy(trainer: Trainer) -> None:
 
 
 def check_loader(loaders: Any) -> None:
-    """Refuse loaders whose epoch and place would be lost without a word."""
+    """Refuse loaders of ours whose epoch and place would be lost without a word; of others, say that they are."""
     several = list(loaders.values()) if isinstance(loaders, dict) else loaders
     for loader in several if isinstance(several, list | tuple) else [several]:
         for name in ("batch_sampler", "sampler"):
@@ -136,3 +143,6 @@ def check_loader(loaders: Any) -> None:
                     f"{OWNER}: train_dataloaders must be ResumableLoader(loader), got {type(loader).__name__} with "
                     f"{type(sampler).__name__}, which Lightning tells neither the epoch nor where to go on"
                 )
+        if not isinstance(loader, ResumableLoader):
+            text = "%s: train_dataloaders has a %s, no ResumableLoader: a resumed run will draw other random numbers"
+            _log.warning(text, OWNER, type(loader).__name__)
