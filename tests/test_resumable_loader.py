@@ -1,11 +1,8 @@
-"""A loader with a place, and the example of Accelerate that stands on it."""
+"""A loader with a place."""
 
 from __future__ import annotations
 
-import importlib
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +10,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from moreauc import PreviousIterate
 from moreauc.adapters import ResumableLoader
 from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
-from moreauc.optim import ProximalPoint
 from moreauc.samplers import DealtSampler, GroupSampler, PlainSampler, PosNegSampler
 from moreauc.train import fit
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 Y = (torch.arange(24) % 3 == 0).long()
 X = torch.arange(24.0).unsqueeze(1)
 BAGS = ListBags([X[i : i + 3] for i in range(21)], labels=Y[:21])
@@ -263,57 +257,3 @@ def test_errors():
     with pytest.raises(ValueError, match="ResumableLoader: epoch must be an integer"):
         loader.set_epoch(-1)
     assert repr(loader).endswith("epoch 0, step 0")
-
-
-@pytest.fixture
-def example(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module("accelerate_tpauc")
-
-
-def assert_same(found, expected):
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected:
-            assert_same(found[key], expected[key])
-    elif isinstance(expected, torch.Tensor):
-        assert torch.equal(found, expected)
-    else:
-        assert found == expected
-
-
-@pytest.mark.parametrize("stop_after", [1, 12, 17])  # in an epoch of 12 batches, at its end, in the next
-def test_a_run_of_accelerate_resumed_equals_the_uninterrupted_one(example, stop_after, tmp_path):
-    expected = example.train(tmp_path / "whole", epochs=2)
-    place = example.train(tmp_path / "cut", epochs=2, stop_after=stop_after)["stopped at"]
-    assert 12 * place["epoch"] + place["step"] == stop_after + stop_after % 2  # two batches make a step
-    torch.manual_seed(99)
-    found = example.train(tmp_path / "cut", epochs=2, resume=True)
-    assert_same(found, expected)
-    assert expected["previous"]["weights"] and expected["loader"]["epoch"] == 2 and expected["score"] > 0.5
-
-
-def test_the_example_on_the_command_line(example, tmp_path, monkeypatch, capsys):
-    def line(*options):
-        monkeypatch.setattr(sys, "argv", ["accelerate_tpauc.py", "--folder", str(tmp_path), "--epochs", "1", *options])
-        example.main()
-        return capsys.readouterr().out
-
-    assert line("--stop-after", "3").startswith("stopped: {'epoch': 0, 'step': 4")
-    assert line("--resume").startswith("two-way partial AUC of new data 0.")
-
-
-def test_previous_weights_and_reference_point_follow_a_wrapped_optimizer():
-    from accelerate import Accelerator
-
-    torch.manual_seed(0)
-    model = nn.Linear(2, 1)
-    raw = torch.optim.SGD(model.parameters(), lr=0.5)
-    wrapped = Accelerator(cpu=True).prepare_optimizer(raw)
-    previous, point = PreviousIterate(model, wrapped), ProximalPoint(wrapped, 1.0)
-    x, start = torch.ones(1, 2), model.weight.detach().clone()
-    before = model(x).detach()
-    model(x).sum().backward()
-    wrapped.step()
-    assert torch.equal(previous(x), before) and not torch.equal(model(x), before)
-    assert torch.equal(point.state_dict()["reference"][0], start) and point.optimizer is raw
