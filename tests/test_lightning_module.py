@@ -221,7 +221,7 @@ def test_a_loader_without_a_place_is_said_to_be_one(plain_loader, caplog):
     ("strategy", "processes", "message"),
     [
         (FSDPStrategy, 1, "strategy must leave the weights of the model whole and in place, .* got FSDPStrategy"),
-        (DDPStrategy, 2, "devices must be 1, got 2 processes"),
+        (DDPStrategy, 2, "criterion must be a .*DistributedCriterion of all 2 processes, got TPAUCLoss of 1"),
     ],
 )
 def test_strategies_that_scatter_the_state_are_refused(strategy, processes, message):

@@ -41,6 +41,10 @@ class StatefulCriterion(Callback):
     :class:`~moreauc.adapters.ResumableLoader` are saved by Lightning itself. Gradient accumulation and clipping,
     automatic and manual optimization and mixed precision need nothing.
 
+    On several processes, with Lightning's strategy "ddp", the loss is a
+    :class:`~moreauc.distributed.DistributedCriterion` and the batches are dealt by a
+    :class:`~moreauc.samplers.DealtSampler`. Random states and gradients of all processes are then in the checkpoint.
+
     Args:
         model: name of the submodule that `training_step` calls, as in `get_submodule`.
         criterion: name of the submodule that is the loss.
@@ -49,9 +53,9 @@ class StatefulCriterion(Callback):
 
     Raises:
         ValueError: for an argument out of range and, when `fit` begins, submodules that are not there, a strategy that
-            shards or wraps the model, more than one process, and a training loader with one of the library's samplers
-            that is not a :class:`~moreauc.adapters.ResumableLoader`; at the first step, a `model` that
-            `training_step` does not call.
+            shards the model, several processes without a :class:`~moreauc.distributed.DistributedCriterion` or dealt
+            batches, and a training loader with one of the library's samplers that is not a
+            :class:`~moreauc.adapters.ResumableLoader`; at the first step, a `model` that `training_step` does not call.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -81,13 +85,12 @@ class StatefulCriterion(Callback):
         if stage == "fit":
             self._release()
             self._last, self._loaded = {}, {}
-            check_strategy(trainer)
             submodule(pl_module, "model", self.model)
-            submodule(pl_module, "criterion", self.criterion)
+            check_strategy(trainer, submodule(pl_module, "criterion", self.criterion))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach to the optimizers, and go on from the checkpoint if there is one."""
-        check_loader(trainer.train_dataloader)
+        check_loader(trainer)
         self._current = Run(trainer, pl_module, self.model, self.criterion, self.proximal, self.restarts)
         loaded, self._loaded = self._loaded, {}
         if loaded:
@@ -136,7 +139,9 @@ class StatefulCriterion(Callback):
         return self._current
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_current": None, "_last": self.state_dict()}  # hooks stay with the run they belong to
+        # Hooks stay with the run they belong to; a copy may be made in one process only.
+        last = self._last if self._current is None else self._current.state_dict(of_all=False)
+        return {**self.__dict__, "_current": None, "_last": last}
 
     def _release(self) -> None:
         if self._current is not None:

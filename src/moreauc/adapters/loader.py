@@ -41,6 +41,8 @@ class ResumableLoader:
         loader: as given.
         epoch: the present epoch.
         step: batches of it that have been given.
+        rank: number of the process whose part of the batches it gives, by the sampler.
+        world_size: processes that the batches are dealt to.
 
     Raises:
         ValueError: for a loader without such a sampler, and a seed out of range.
@@ -71,7 +73,7 @@ class ResumableLoader:
         self._sampler = samplers[-1]
         seed = getattr(self._sampler, "seed", None) if seed is None else seed
         self.seed = 0 if seed is None else check_count(_OWNER, "seed", seed, minimum=0)
-        self._rank = max(int(getattr(sampler, "rank", 0)) for sampler in samplers)
+        self.rank, self.world_size = max((_place(sampler) for sampler in samplers), key=lambda place: place[1])
         self.epoch, self.step = int(getattr(self._sampler, "epoch", 0)), int(getattr(self._sampler, "start", 0))
         self._loaded: int | None = None  # the epoch of a state that nobody has gone on from yet
 
@@ -99,7 +101,7 @@ class ResumableLoader:
 
     def _seed_of_pass(self) -> int:
         """Return a seed that no other pass has, of this process or another."""
-        entropy = (self.seed, self.epoch, self.step, self._rank)
+        entropy = (self.seed, self.epoch, self.step, self.rank)
         return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 
     @property
@@ -139,6 +141,11 @@ class ResumableLoader:
 
     def __repr__(self) -> str:
         return f"{_OWNER}({self.loader!r}): epoch {self.epoch}, step {self.step}"
+
+
+def _place(sampler: Any) -> tuple[int, int]:
+    """Return the number of the process that a sampler is for, and of how many."""
+    return int(getattr(sampler, "rank", 0)), int(getattr(sampler, "world_size", 1))
 
 
 def _positioned(loader: Any) -> list[Any]:
