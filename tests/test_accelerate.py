@@ -31,9 +31,7 @@ def assert_same(found, expected, close=False):
         assert found == expected
 
 
-@pytest.mark.parametrize(
-    "stop_after", [1, 12, 17, 24]
-)  # in an epoch of 12, at its end, in the next, at the end
+@pytest.mark.parametrize("stop_after", [1, 12, 17, 24])  # in an epoch of 12, at its end, in the next, at the end
 def test_a_run_resumed_equals_the_uninterrupted_one(example, stop_after, tmp_path):
     expected = example.train(tmp_path / "whole", epochs=2)
     place = example.train(tmp_path / "cut", epochs=2, stop_after=stop_after)["stopped at"]

@@ -44,6 +44,7 @@ from moreauc.adapters.lightning import (
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches, WholeBags
 from moreauc.metrics import tpauc_score
+from moreauc.samplers import DealtSampler
 from moreauc.train import predict_scores
 
 
@@ -204,6 +205,13 @@ def test_loaders_that_lightning_cannot_place_are_refused(several, problem):
     sampler = type(getattr(loader, "batch_sampler", None) or loader.sampler).__name__
     message = rf"train_dataloaders must be ResumableLoader\(loader\), got {type(loader).__name__} with {sampler}"
     fit_error(message, CriterionModule(network(), criterion), several(loader), validation=validation)
+
+
+def test_batches_dealt_to_processes_that_are_not_there_are_refused():
+    parts = make(rows)
+    dealt = DealtSampler(parts.loader.loader.sampler, rank=1, world_size=2)
+    message = "must deal its batches to the processes, by a DealtSampler with rank 0 and world_size 1, got 1 and 2"
+    fit_error(message, parts.module, ResumableLoader(TensorBatches(X, Y, dealt)), validation=parts.validation)
 
 
 @pytest.mark.parametrize("plain_loader", [True, False])

@@ -149,7 +149,7 @@ class CriterionModule(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss of a batch `(inputs, labels, index)`."""
         loss = criterion_loss(self, batch)
-        self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, sync_dist=self._several)
+        self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
         return loss
 
     def on_validation_epoch_start(self) -> None:
@@ -211,7 +211,7 @@ class CriterionModule(LightningModule):
         value = self._two_way_score(scores, labels) if self._score is None else float(self._score(scores, labels))
         if not math.isfinite(value):  # as in fit: a NaN is neither better nor worse than another score
             raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
-        self.log(name, value, batch_size=1, sync_dist=self._several)
+        self.log(name, value, batch_size=1, sync_dist=True)
 
     def _two_way_score(self, scores: Tensor, labels: Tensor) -> float:
         if labels.min() == labels.max():

@@ -28,7 +28,8 @@ class ResumableLoader:
 
     Batches that workers have fetched ahead do not count. Worker processes draw other random numbers in each epoch, and
     the same ones where an epoch is begun again; where a pass begins in the middle of an epoch they draw new ones, not
-    those of the uninterrupted pass. What :class:`~moreauc.data.SampledBags` draw depends on epoch and step only.
+    those of the uninterrupted pass; so do `persistent_workers`, which are seeded once, after each start. What
+    :class:`~moreauc.data.SampledBags` draw depends on epoch and step only.
 
     Args:
         loader: one of the library's, as :class:`~moreauc.data.TensorBatches` and :class:`~moreauc.data.BagBatches`, or
