@@ -3,7 +3,7 @@
     python examples/accelerate_tpauc.py --folder run
     python examples/accelerate_tpauc.py --folder run --stop-after 13   # as if the machine had gone down
     python examples/accelerate_tpauc.py --folder run --resume          # ends with the same weights as the first line
-    accelerate launch --cpu --num_processes 2 examples/accelerate_tpauc.py --folder run      # does the same steps
+    torchrun --nproc_per_node 2 examples/accelerate_tpauc.py --folder run    # the same batches, on two processes
 
 `prepare` takes the model and the optimizer. What else has a state is registered for checkpointing: the loss with its
 tables, the previous weights and the loader with its place. The loader is not prepared: a prepared one counts epochs
