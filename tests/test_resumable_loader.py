@@ -1,24 +1,20 @@
-"""A loader with a place, and the example of Accelerate that stands on it."""
+"""A loader with a place."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from moreauc import PreviousIterate
 from moreauc.adapters import ResumableLoader
 from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
-from moreauc.optim import ProximalPoint
-from moreauc.samplers import GroupSampler, PlainSampler, PosNegSampler
+from moreauc.samplers import DealtSampler, GroupSampler, PlainSampler, PosNegSampler
 from moreauc.train import fit
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 Y = (torch.arange(24) % 3 == 0).long()
 X = torch.arange(24.0).unsqueeze(1)
 BAGS = ListBags([X[i : i + 3] for i in range(21)], labels=Y[:21])
@@ -140,6 +136,63 @@ def test_the_global_random_state_does_not_move(options):
     assert not torch.equal(torch.get_rng_state(), before)  # which is why
 
 
+class Noise(Dataset):
+    """Rows with a number of each kind that a worker process draws."""
+
+    def __len__(self):
+        return len(Y)
+
+    def __getitem__(self, row):
+        return torch.tensor([torch.rand(()), random.random(), np.random.rand()]), Y[row], row
+
+
+def noise(*, world_size=1, rank=0, seed=0, **options):
+    sampler = PosNegSampler(Y, num_positives=2, num_negatives=4, seed=seed)
+    dealt = DealtSampler(sampler, rank=rank, world_size=world_size) if world_size > 1 else sampler
+    return ResumableLoader(DataLoader(Noise(), batch_sampler=dealt, num_workers=1), **options)
+
+
+def drawn(loader):
+    return torch.cat([inputs for inputs, _, _ in loader])
+
+
+def test_workers_draw_other_numbers_in_each_epoch_and_the_same_ones_again():
+    loader, before = noise(), torch.get_rng_state()
+    epochs = [drawn(loader) for _ in range(3)]
+    for kind in range(3):
+        assert len({value for epoch in epochs for value in epoch[:, kind].tolist()}) == 3 * 24  # none comes twice
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(5)  # whatever the rest of the program draws
+    again = noise()
+    again.set_epoch(1)
+    assert torch.equal(drawn(again), epochs[1])
+    again.set_position(1, 2)
+    rest = drawn(again)  # of the middle of an epoch: new numbers, the same ones each time
+    assert not set(rest[:, 0].tolist()) & set(epochs[1][:, 0].tolist())
+    again.set_position(1, 2)
+    assert torch.equal(drawn(again), rest)
+
+
+def test_workers_draw_by_the_seed_of_the_sampler_or_another_and_by_process():
+    loaders = [noise(), noise(seed=1), noise(seed=1, world_size=2), noise(seed=1, world_size=2, rank=1)]
+    first = [drawn(loader)[0, 0].item() for loader in loaders]
+    assert first[1] == first[2] and len(set(first)) == 3
+    chosen = ResumableLoader(noise(seed=5).loader, seed=1)
+    assert drawn(chosen)[0, 0].item() == first[1]
+    with pytest.raises(ValueError, match="ResumableLoader: seed must be an integer of at least 0, got -1"):
+        ResumableLoader(tensors(), seed=-1)
+
+
+def test_epochs_done():
+    loader = ResumableLoader(tensors())
+    done = [loader.epochs_done]
+    for _ in range(2):
+        done += [loader.epochs_done for _ in loader]
+    assert done == [0, 0, 0, 0, 1, 1, 1, 1, 2] and loader.epochs_done == 2
+    loader.set_position(3, 4)
+    assert loader.epochs_done == 4
+
+
 class Bare:
     """A sampler of somebody else's, with a place and no state."""
 
@@ -204,57 +257,3 @@ def test_errors():
     with pytest.raises(ValueError, match="ResumableLoader: epoch must be an integer"):
         loader.set_epoch(-1)
     assert repr(loader).endswith("epoch 0, step 0")
-
-
-@pytest.fixture
-def example(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module("accelerate_tpauc")
-
-
-def assert_same(found, expected):
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected:
-            assert_same(found[key], expected[key])
-    elif isinstance(expected, torch.Tensor):
-        assert torch.equal(found, expected)
-    else:
-        assert found == expected
-
-
-@pytest.mark.parametrize("stop_after", [1, 12, 17])  # in an epoch of 12 batches, at its end, in the next
-def test_a_run_of_accelerate_resumed_equals_the_uninterrupted_one(example, stop_after, tmp_path):
-    expected = example.train(tmp_path / "whole", epochs=2)
-    place = example.train(tmp_path / "cut", epochs=2, stop_after=stop_after)["stopped at"]
-    assert 12 * place["epoch"] + place["step"] == stop_after + stop_after % 2  # two batches make a step
-    torch.manual_seed(99)
-    found = example.train(tmp_path / "cut", epochs=2, resume=True)
-    assert_same(found, expected)
-    assert expected["previous"]["weights"] and expected["loader"]["epoch"] == 2 and expected["score"] > 0.5
-
-
-def test_the_example_on_the_command_line(example, tmp_path, monkeypatch, capsys):
-    def line(*options):
-        monkeypatch.setattr(sys, "argv", ["accelerate_tpauc.py", "--folder", str(tmp_path), "--epochs", "1", *options])
-        example.main()
-        return capsys.readouterr().out
-
-    assert line("--stop-after", "3").startswith("stopped: {'epoch': 0, 'step': 4")
-    assert line("--resume").startswith("two-way partial AUC of new data 0.")
-
-
-def test_previous_weights_and_reference_point_follow_a_wrapped_optimizer():
-    from accelerate import Accelerator
-
-    torch.manual_seed(0)
-    model = nn.Linear(2, 1)
-    raw = torch.optim.SGD(model.parameters(), lr=0.5)
-    wrapped = Accelerator(cpu=True).prepare_optimizer(raw)
-    previous, point = PreviousIterate(model, wrapped), ProximalPoint(wrapped, 1.0)
-    x, start = torch.ones(1, 2), model.weight.detach().clone()
-    before = model(x).detach()
-    model(x).sum().backward()
-    wrapped.step()
-    assert torch.equal(previous(x), before) and not torch.equal(model(x), before)
-    assert torch.equal(point.state_dict()["reference"][0], start) and point.optimizer is raw

@@ -41,6 +41,10 @@ class StatefulCriterion(Callback):
     :class:`~moreauc.adapters.ResumableLoader` are saved by Lightning itself. Gradient accumulation and clipping,
     automatic and manual optimization and mixed precision need nothing.
 
+    On several processes, with Lightning's strategy "ddp", the loss is a
+    :class:`~moreauc.distributed.DistributedCriterion` and the batches are dealt by a
+    :class:`~moreauc.samplers.DealtSampler`. Random states and gradients of all processes are then in the checkpoint.
+
     Args:
         model: name of the submodule that `training_step` calls, as in `get_submodule`.
         criterion: name of the submodule that is the loss.
@@ -49,9 +53,9 @@ class StatefulCriterion(Callback):
 
     Raises:
         ValueError: for an argument out of range and, when `fit` begins, submodules that are not there, a strategy that
-            shards or wraps the model, more than one process, and a training loader with one of the library's samplers
-            that is not a :class:`~moreauc.adapters.ResumableLoader`; at the first step, a `model` that
-            `training_step` does not call.
+            shards the model, several processes without a :class:`~moreauc.distributed.DistributedCriterion` or dealt
+            batches, and a training loader with one of the library's samplers that is not a
+            :class:`~moreauc.adapters.ResumableLoader`; at the first step, a `model` that `training_step` does not call.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -72,7 +76,7 @@ class StatefulCriterion(Callback):
         self.model, self.criterion = model, criterion
         self.proximal = check_real(OWNER, "proximal", proximal, low=0.0)
         self.restarts = [check_count(OWNER, "restarts", epoch) for epoch in restarts]
-        self._run: Run | None = None
+        self._current: Run | None = None
         self._last: dict[str, Any] = {}  # the state at the end of the last run
         self._loaded: dict[str, Any] = {}  # a state that nobody has gone on from yet
 
@@ -81,36 +85,32 @@ class StatefulCriterion(Callback):
         if stage == "fit":
             self._release()
             self._last, self._loaded = {}, {}
-            check_strategy(trainer)
             submodule(pl_module, "model", self.model)
-            submodule(pl_module, "criterion", self.criterion)
+            check_strategy(trainer, submodule(pl_module, "criterion", self.criterion))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach to the optimizers, and go on from the checkpoint if there is one."""
-        check_loader(trainer.train_dataloader)
-        self._run = Run(trainer, pl_module, self.model, self.criterion, self.proximal, self.restarts)
+        check_loader(trainer)
+        self._current = Run(trainer, pl_module, self.model, self.criterion, self.proximal, self.restarts)
         loaded, self._loaded = self._loaded, {}
         if loaded:
-            self._run.load_state_dict(loaded)
+            self._current.load_state_dict(loaded)
         elif trainer.ckpt_path is not None:
             text = "%s: the checkpoint has no state of it: previous weights and random states begin anew"
             _log.warning(text, OWNER)
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep previous weights from now on if the loss has come to need them."""
-        self.run(pl_module).follow()
-
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Renew the reference point before the first batch of some epochs."""
-        self.run(pl_module).renew(trainer.current_epoch)
+        """Keep previous weights if the loss has come to need them; renew the reference point before some epochs."""
+        self.run_of(pl_module).follow()
+        self.run_of(pl_module).renew(trainer.current_epoch)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Check that the model followed is the one that was called."""
-        previous = self.run(pl_module).previous
+        previous = self.run_of(pl_module).previous
         if previous is not None and previous.unpaired:
             raise ValueError(
                 f"{OWNER}: model must name the submodule that training_step calls, got {self.model!r}, which was not "
-                "called: its previous scores would have other dropout masks"
+                "called, or only before previous_iterate was first: its previous scores would have other dropout masks"
             )
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -126,25 +126,27 @@ class StatefulCriterion(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what Lightning does not keep itself; tensors and plain numbers only."""
-        return self._last if self._run is None else self._run.state_dict()
+        return self._last if self._current is None else self._current.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the state of a checkpoint, for when training starts."""
         self._last = self._loaded = state_dict
 
-    def run(self, module: nn.Module) -> Run:
+    def run_of(self, module: nn.Module) -> Run:
         """Return what belongs to the present run of `trainer.fit`."""
-        if self._run is None or self._run.module is not module:
+        if self._current is None or self._current.module is not module:
             raise ValueError(f"{OWNER}: trainer.fit must be under way, for the previous weights to be known")
-        return self._run
+        return self._current
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None, "_last": self.state_dict()}  # hooks stay with the run they belong to
+        # Hooks stay with the run they belong to; a copy may be made in one process only.
+        last = self._last if self._current is None else self._current.state_dict(of_all=False)
+        return {**self.__dict__, "_current": None, "_last": last}
 
     def _release(self) -> None:
-        if self._run is not None:
-            self._run.remove()
-        self._run = None
+        if self._current is not None:
+            self._current.remove()
+        self._current = None
 
 
 def criterion_loss(module: LightningModule, batch: Any) -> Tensor:
@@ -166,7 +168,8 @@ def criterion_loss(module: LightningModule, batch: Any) -> Tensor:
         ...     def training_step(self, batch, batch_idx):
         ...         return criterion_loss(self, batch)
     """
-    run = _callback_of(module).run(module)
+    run = _callback_of(module).run_of(module)
+    previous = run.follow()  # before the model is called, so that the call is known
     inputs, labels, index = batch
     bags: list[Tensor] = []
     name = "previous_scores"
@@ -174,8 +177,8 @@ def criterion_loss(module: LightningModule, batch: Any) -> Tensor:
         (inputs, *bags), name = inputs, "previous_instances"
         inputs = instances_for(run.model, inputs)
     scores = scores_of(run.model, inputs)
-    previous = run.follow() if getattr(run.criterion, "needs_previous", False) else None
-    before = {} if previous is None else {name: scores_of(previous, inputs)}
+    needed = previous is not None and getattr(run.criterion, "needs_previous", False)
+    before = {name: scores_of(previous, inputs)} if needed else {}
     loss: Tensor = run.criterion(scores, *bags, labels, index, **before)
     return loss
 
@@ -189,7 +192,7 @@ def previous_iterate(module: LightningModule) -> PreviousIterate:
     Raises:
         ValueError: where the trainer has no :class:`StatefulCriterion`, and where the loss needs no previous scores.
     """
-    run = _callback_of(module).run(module)
+    run = _callback_of(module).run_of(module)
     previous = run.follow()
     if previous is None:
         kind = type(run.criterion).__name__

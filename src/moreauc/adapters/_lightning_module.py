@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +18,7 @@ from moreauc._judge import Score
 from moreauc._scoring import instances_for, scores_of
 from moreauc.adapters._lightning_callback import StatefulCriterion, criterion_loss
 from moreauc.data.bag_batches import BagInputs
+from moreauc.distributed import gather_scores
 from moreauc.metrics import tpauc_score
 from moreauc.metrics._inputs import check_region
 
@@ -57,7 +60,8 @@ class CriterionModule(LightningModule):
         criterion: as given; its tables are in `state_dict()`.
 
     Raises:
-        ValueError: for an argument out of range and, where validation begins, no region and no `score`.
+        ValueError: for an argument out of range; where validation begins, no region and no `score`; where it ends,
+            data without both classes or with too few rows for the region, and a `score` that is not finite.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -112,7 +116,7 @@ class CriterionModule(LightningModule):
         }
         if None not in self._region.values():
             check_region(_OWNER, **self._region)
-        self._parts: list[tuple[Tensor, Tensor]] = []  # scores and labels of the validation data so far
+        self._parts: list[tuple[Tensor, ...]] = []  # scores, labels and numbers of the validation data so far
         self.model, self.criterion = model, criterion
 
     def configure_callbacks(self) -> list[Any]:
@@ -145,7 +149,7 @@ class CriterionModule(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss of a batch `(inputs, labels, index)`."""
         loss = criterion_loss(self, batch)
-        self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1)
+        self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
         return loss
 
     def on_validation_epoch_start(self) -> None:
@@ -184,16 +188,39 @@ class CriterionModule(LightningModule):
                 kind = type(self.criterion).__name__
                 raise ValueError(f"{_OWNER}: {name} or score must be given with validation data, {kind} has no region")
 
+    @property
+    def _several(self) -> bool:
+        return bool(self.trainer.world_size > 1)
+
     def _look(self, batch: Any) -> None:
-        self._parts.append((self(batch[0]).detach().double().cpu(), torch.as_tensor(batch[1]).reshape(-1).cpu()))
+        columns = batch[1:3] if self._several else batch[1:2]
+        if len(columns) < 1 + self._several:
+            number = len(batch)
+            raise ValueError(f"{_OWNER}: batches must be (inputs, labels, index) on several processes, got {number}")
+        numbers = (torch.as_tensor(column, device=self.device).reshape(-1) for column in columns)
+        self._parts.append((self(batch[0]).detach().double(), *numbers))
 
     def _finish(self, name: str) -> None:
         parts, self._parts = self._parts, []
         if self.trainer.sanity_checking:  # a few batches, which need not hold both classes
             return
-        scores, labels = (torch.cat(column) for column in zip(*parts, strict=True))
-        if self._score is not None:
-            value = float(self._score(scores, labels))
-        else:
+        scores, labels, *index = (torch.cat(column) for column in zip(*parts, strict=True))
+        if self._several:  # each row counts once, however rows were dealt
+            scores, labels, _ = gather_scores(scores, labels, *index)
+        scores, labels = scores.cpu(), labels.cpu()
+        value = self._two_way_score(scores, labels) if self._score is None else float(self._score(scores, labels))
+        if not math.isfinite(value):  # as in fit: a NaN is neither better nor worse than another score
+            raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
+        self.log(name, value, batch_size=1, sync_dist=True)
+
+    def _two_way_score(self, scores: Tensor, labels: Tensor) -> float:
+        if labels.min() == labels.max():
+            raise ValueError(f"{_OWNER}: validation data must hold both classes, got only labels {int(labels[0])}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the region is empty is an error here
             value = tpauc_score(labels.numpy(), scores.numpy(), **self._region)
-        self.log(name, value, batch_size=1)
+        if math.isnan(value):
+            counts = f"{int(labels.sum())} positives and {int((labels == 0).sum())} negatives"
+            text = "validation data must have enough rows for the region to hold a pair"
+            raise ValueError(f"{_OWNER}: {text}, got {counts}")
+        return float(value)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from moreauc._extras import import_extra
-from moreauc.adapters._random_states import random_states, set_random_states
+from moreauc._generators import random_states, set_random_states
 from moreauc.adapters.loader import ResumableLoader
+from moreauc.distributed import DistributedCriterion
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
 OWNER = "StatefulCriterion"
+_log = logging.getLogger(__name__)
 
 
 class Run:
@@ -31,6 +34,7 @@ class Run:
     ) -> None:
         self.trainer, self.module = trainer, module
         self.model, self.criterion = module.get_submodule(model), module.get_submodule(criterion)
+        self._exchange = self.criterion.exchange if isinstance(self.criterion, DistributedCriterion) else None
         self.restarts = restarts
         self.renewed = 0  # the epoch before which the reference point was last renewed
         self.previous: PreviousIterate | None = None
@@ -44,7 +48,10 @@ class Run:
 
     def follow(self) -> PreviousIterate | None:
         """Keep previous weights from now on, if the loss needs them."""
-        if self.previous is None and getattr(self.criterion, "needs_previous", False):
+        return self._follow() if getattr(self.criterion, "needs_previous", False) else self.previous
+
+    def _follow(self) -> PreviousIterate:
+        if self.previous is None:
             self.previous = PreviousIterate(self.model, self.trainer.optimizers)
         return self.previous
 
@@ -57,26 +64,43 @@ class Run:
             self.point.restart()
             self.renewed = epoch
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what Lightning does not keep itself."""
+    def state_dict(self, *, of_all: bool = True) -> dict[str, Any]:
+        """Return what Lightning does not keep itself.
+
+        Weights are the same in all processes; drawn numbers, and gradients that have not been put together yet, are
+        not. Lightning writes what the first process has, so that it gets them from the others.
+
+        Args:
+            of_all: whether to ask the other processes, which must then ask, too.
+        """
+        own = {"gradients": self._pending_gradients(), "random": random_states()}
         return {
             "previous": None if self.previous is None else self.previous.state_dict(),
             "proximal": None if self.point is None else self.point.state_dict(),
             "renewed": self.renewed,
-            "gradients": self._pending_gradients(),
-            "random": random_states(),
+            "processes": self._exchange.gather_objects(own) if of_all and self._exchange is not None else [own],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
+        if state["previous"] is not None:
+            self._follow()  # a new loss may come to need them later only: its gamma is set when the first batch begins
         for name, part in {"previous": self.previous, "proximal": self.point}.items():
             if part is not None and state[name] is not None:
                 part.load_state_dict(state[name])
         self.renewed = state["renewed"]
-        for name, gradient in state["gradients"].items():
+        every, rank, size = state["processes"], 0, 1
+        if self._exchange is not None:
+            rank, size = self._exchange.rank, self._exchange.size
+        gradients = every[rank]["gradients"] if len(every) == size else _mean([own["gradients"] for own in every])
+        for name, gradient in gradients.items():
             parameter = self.module.get_parameter(name)
             parameter.grad = gradient.to(parameter.device, parameter.dtype)
-        set_random_states(state["random"])
+        if len(every) == size:
+            set_random_states(every[rank]["random"])
+        else:
+            text = "%s: the checkpoint is of %d processes, there are %d: what is drawn at random will be different"
+            _log.warning(text, OWNER, len(every), size)
 
     def remove(self) -> None:
         """Take all hooks off."""
@@ -95,6 +119,11 @@ class Run:
         return {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
 
 
+def _mean(every: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of the gradients of several processes, which is what their step would have used."""
+    return {name: sum((other[name] for other in every[1:]), first) / len(every) for name, first in every[0].items()}
+
+
 def batches(trainer: Trainer) -> Any:
     """Return how many batches of the epoch are ready and processed, and whether it was the last one."""
     return trainer.fit_loop.epoch_loop.batch_progress
@@ -109,7 +138,7 @@ def submodule(module: nn.Module, argument: str, name: str) -> nn.Module:
         raise ValueError(f"{OWNER}: {argument} must name a submodule of {kind}, got {name!r}") from error
 
 
-def check_strategy(trainer: Trainer) -> None:
+def check_strategy(trainer: Trainer, criterion: nn.Module) -> None:
     """Refuse what would lose or scatter the state of the run."""
     strategies = import_extra("lightning.pytorch.strategies", "lightning")
     kind = type(trainer.strategy).__name__
@@ -118,17 +147,25 @@ def check_strategy(trainer: Trainer) -> None:
             f"{OWNER}: strategy must leave the weights of the model whole and in place, as on one device, for "
             f"PreviousIterate to follow them, got {kind}"
         )
-    if trainer.world_size > 1:
+    size = criterion.exchange.size if isinstance(criterion, DistributedCriterion) else 1
+    if size != trainer.world_size:
         raise ValueError(
-            f"{OWNER}: devices must be 1, got {trainer.world_size} processes: Lightning's checkpoints keep tables, "
-            "previous weights and random states of the first process only"
+            f"{OWNER}: criterion must be a moreauc.distributed.DistributedCriterion of all {trainer.world_size} "
+            f"processes, got {type(criterion).__name__} of {size}: each process would have tables of its own, and "
+            "checkpoints those of the first. Start the processes by torchrun, and call init_process_group before"
         )
 
 
-def check_loader(loaders: Any) -> None:
-    """Refuse loaders whose epoch and place would be lost without a word."""
+def check_loader(trainer: Trainer) -> None:
+    """Refuse loaders of ours whose epoch and place would be lost without a word; of others, say that they are."""
+    loaders, place = trainer.train_dataloader, (trainer.global_rank, trainer.world_size)
     several = list(loaders.values()) if isinstance(loaders, dict) else loaders
     for loader in several if isinstance(several, list | tuple) else [several]:
+        if isinstance(loader, ResumableLoader) and (loader.rank, loader.world_size) != place:
+            raise ValueError(
+                f"{OWNER}: train_dataloaders must deal its batches to the processes, by a DealtSampler with rank "
+                f"{place[0]} and world_size {place[1]}, got {loader.rank} and {loader.world_size}"
+            )
         for name in ("batch_sampler", "sampler"):
             sampler = getattr(loader, name, None)
             if hasattr(sampler, "set_position") and not isinstance(loader, ResumableLoader):
@@ -136,3 +173,6 @@ def check_loader(loaders: Any) -> None:
                     f"{OWNER}: train_dataloaders must be ResumableLoader(loader), got {type(loader).__name__} with "
                     f"{type(sampler).__name__}, which Lightning tells neither the epoch nor where to go on"
                 )
+        if not isinstance(loader, ResumableLoader):
+            text = "%s: train_dataloaders has a %s, no ResumableLoader: a resumed run will draw other random numbers"
+            _log.warning(text, OWNER, type(loader).__name__)

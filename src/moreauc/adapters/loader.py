@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from moreauc._checks import check_count
@@ -25,21 +26,27 @@ class ResumableLoader:
     their iterator before they tell the epoch. Making an iterator leaves the global random state as it was, which a
     `DataLoader` does not: resumed runs make one more.
 
-    Batches that workers have fetched ahead do not count. Random numbers drawn by worker processes are not resumed in
-    the middle of an epoch; those of :class:`~moreauc.data.SampledBags` depend on epoch and step only and are.
+    Batches that workers have fetched ahead do not count. Worker processes draw other random numbers in each epoch, and
+    the same ones where an epoch is begun again; where a pass begins in the middle of an epoch they draw new ones, not
+    those of the uninterrupted pass; so do `persistent_workers`, which are seeded once, after each start. What
+    :class:`~moreauc.data.SampledBags` draw depends on epoch and step only.
 
     Args:
         loader: one of the library's, as :class:`~moreauc.data.TensorBatches` and :class:`~moreauc.data.BagBatches`, or
             a `DataLoader` of torch or PyG, with a sampler that has `set_position(epoch, step)`: any of
             :mod:`moreauc.samplers`, as `batch_sampler=` of a `DataLoader`.
+        seed: what the random numbers of worker processes depend on, besides epoch, step and process; None for the seed
+            of the sampler. A loader with a `generator` of its own does not use it.
 
     Attributes:
         loader: as given.
         epoch: the present epoch.
         step: batches of it that have been given.
+        rank: number of the process whose part of the batches it gives, by the sampler.
+        world_size: processes that the batches are dealt to.
 
     Raises:
-        ValueError: for a loader without such a sampler.
+        ValueError: for a loader without such a sampler, and a seed out of range.
 
     Example:
         >>> from moreauc.data import TensorBatches
@@ -61,9 +68,13 @@ class ResumableLoader:
 
     batch_sampler = None  # Lightning expects it of whatever has a sampler
 
-    def __init__(self, loader: Iterable[Any]) -> None:
+    def __init__(self, loader: Iterable[Any], *, seed: int | None = None) -> None:
         self.loader = loader
-        self._sampler = _positioned(loader)
+        samplers = _positioned(loader)
+        self._sampler = samplers[-1]
+        seed = getattr(self._sampler, "seed", None) if seed is None else seed
+        self.seed = 0 if seed is None else check_count(_OWNER, "seed", seed, minimum=0)
+        self.rank, self.world_size = max((_place(sampler) for sampler in samplers), key=lambda place: place[1])
         self.epoch, self.step = int(getattr(self._sampler, "epoch", 0)), int(getattr(self._sampler, "start", 0))
         self._loaded: int | None = None  # the epoch of a state that nobody has gone on from yet
 
@@ -81,11 +92,23 @@ class ResumableLoader:
         self._loaded = None
         self._sampler.set_position(self.epoch, self.step)
         with torch.random.fork_rng(devices=[]):
+            # a DataLoader draws the seed of its workers here; only the CPU's generator is forked, so only that is set
+            torch.default_generator.manual_seed(self._seed_of_pass())
             batches = iter(self.loader)
         for batch in batches:
             self.step += 1
             yield batch
         self.epoch, self.step = self.epoch + 1, 0
+
+    def _seed_of_pass(self) -> int:
+        """Return a seed that no other pass has, of this process or another."""
+        entropy = (self.seed, self.epoch, self.step, self.rank)
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs whose batches have all been given, for loops to compare with the epochs they want."""
+        return self.epoch + int(self.step >= len(self))
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, or stay where a state of it was loaded."""
@@ -121,17 +144,24 @@ class ResumableLoader:
         return f"{_OWNER}({self.loader!r}): epoch {self.epoch}, step {self.step}"
 
 
-def _positioned(loader: Any) -> Any:
-    """Return the sampler that holds the position of a loader."""
+def _place(sampler: Any) -> tuple[int, int]:
+    """Return the number of the process that a sampler is for, and of how many."""
+    return int(getattr(sampler, "rank", 0)), int(getattr(sampler, "world_size", 1))
+
+
+def _positioned(loader: Any) -> list[Any]:
+    """Return the samplers of a loader that have a position, from the outermost to the one that holds it."""
     if not hasattr(loader, "__iter__"):
         raise ValueError(f"{_OWNER}: loader must be an iterable over batches, got {type(loader).__name__}")
     for name in ("batch_sampler", "sampler"):
+        found: list[Any] = []
         part = getattr(loader, name, None)
         while hasattr(part, "set_position"):
+            found.append(part)
             inner = getattr(part, "sampler", None)
             if inner is None or inner is part:
-                return part
-            part = inner  # BagSampler has its position from the sampler it was given
+                return found
+            part = inner  # BagSampler and DealtSampler have their position from the sampler they were given
     kind = type(loader).__name__
     raise ValueError(
         f"{_OWNER}: loader must have a sampler with set_position, as those of moreauc.samplers, got {kind}"
