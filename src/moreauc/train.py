@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
@@ -20,11 +21,13 @@ from moreauc._fit_checkpoint import Kept, Unkept
 from moreauc._fit_together import KeptTogether
 from moreauc._judge import Judge, Score
 from moreauc._loader_place import length_of
+from moreauc._parallel import is_shard
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
-from moreauc.distributed import DistributedCriterion
-from moreauc.distributed._criterion import exchange_of
+from moreauc.distributed import DistributedCriterion, Exchange
+from moreauc.distributed._agreement import check_agreement
+from moreauc.distributed._criterion import check_seen, exchange_of
 from moreauc.history import History
 from moreauc.optim import PreviousIterate, ProximalPoint
 from moreauc.pooling import Pooling
@@ -72,7 +75,8 @@ def fit(
     On several processes the model is a `DistributedDataParallel` one and the criterion a
     :class:`~moreauc.distributed.DistributedCriterion`; every process calls this function. Each scores the validation
     data; the score of the first process decides for all. A callback that stops the run in one process stops it in all.
-    Dropout masks differ from process to process. The progress bar is that of the first process.
+    Dropout masks differ from process to process. The progress bar is that of the first process. Buffers, running
+    statistics of batch normalisation say, become those of the first process at the end of each epoch.
 
     Args:
         model: maps inputs to raw scores of shape `(B,)` or `(B, 1)`. Inputs given as a tuple are passed by position,
@@ -155,6 +159,8 @@ def fit(
         check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
     exchange = exchange_of(_OWNER, model, criterion)
+    if isinstance(criterion, DistributedCriterion):  # which may have changed since it was made
+        check_agreement(criterion.exchange, criterion.criterion)
     if every is not None and checkpoint is None:
         raise ValueError(f"{_OWNER}: every must be None without checkpoint, got {every}")
     judge = None
@@ -252,6 +258,7 @@ def train_step(
         >>> train_step(model, TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5), optimizer, batch).shape
         torch.Size([])
     """
+    check_seen("train_step", model, criterion)
     inputs, labels, index = batch
     bags: list[Tensor] = []
     name = "previous_scores"
@@ -330,6 +337,9 @@ def _run(
     """Run one phase."""
     model, criterion = state.model, state.criterion
     state.steps = length_of(train)
+    exchange = criterion.exchange if isinstance(criterion, DistributedCriterion) else None
+    if exchange is not None:
+        _check_lengths(exchange, state)
     for hook in hooks:
         hook.on_begin(state)
     with ExitStack() as stack:
@@ -351,6 +361,8 @@ def _run(
             if keeper.previous is None and getattr(criterion, "needs_previous", False):
                 keeper.previous = follow()
             row = {"phase": state.phase, "epoch": state.epoch, **_epoch(state, hooks, keeper)}
+            if exchange is not None:  # batch normalisation has seen other rows in each process
+                exchange.give_from_first([buffer for buffer in model.buffers() if not is_shard(buffer)])
             if judge is not None:
                 row["score"] = judge.look(state, state.epoch)
             state.history.add(**row, seconds=time.perf_counter() - keeper.started)
@@ -358,11 +370,18 @@ def _run(
                 schedule.after_epoch(state.epoch)
             for hook in hooks:
                 hook.on_epoch(state)
-            if isinstance(criterion, DistributedCriterion):
-                state.stop = criterion.exchange.anyone(state.stop)
+            if exchange is not None:
+                state.stop = exchange.anyone(state.stop, "the end of an epoch")
             keeper.after_epoch()
             if state.stop:
                 break
+
+
+def _check_lengths(exchange: Exchange, state: TrainState) -> None:
+    """Refuse parts of different lengths, in all processes alike, where they are known."""
+    every = exchange.gather_objects(state.steps, f"the beginning of the phase {state.phase!r}")
+    if len({*every} - {None}) > 1:
+        raise ValueError(f"{_OWNER}: train must have as many batches in all processes, got {every}")
 
 
 def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict[str, float]:
@@ -395,5 +414,6 @@ def _random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator
     check_count(_OWNER, "seed", seed, minimum=0)
     places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(places)):
-        torch.manual_seed(seed + (rank << 32))
+        # the generator of the CPU looks at 32 bits only: the number of the process must be mixed in
+        torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]) if rank else seed)
         yield

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from moreauc.optim._sharded import check_shards, is_shard, like_parameter, own_part, previous_shards
+from moreauc._parallel import bare, buffers_left_alone, is_shard
+from moreauc.optim._sharded import check_shards, check_state, like_parameter, own_part, previous_shards, whole
 from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer
 
 _REMEMBERED = 16  # forwards since the last step whose random state is kept
@@ -97,6 +98,7 @@ class PreviousIterate:
                 torch.no_grad(),
                 _random_state(self.model, state),
                 self._buffers.isolated(self.model),
+                buffers_left_alone(self.model),
                 self._previous_weights(),
             ):
                 return self.model(*args, **kwargs)
@@ -115,13 +117,17 @@ class PreviousIterate:
             handle.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the previous weights by name, for a checkpoint; parameters that did not move are left out."""
-        names = ((name, self._snapshot.get(parameter)) for name, parameter in _bare(self.model).named_parameters())
-        return {"weights": {name: old.clone() for name, old in names if old is not None}}
+        """Return the previous weights by name, for a checkpoint; parameters that did not move are left out.
+
+        Those of a model of `fully_shard` are gathered, so that all processes must make the call; any number of
+        processes can load the result.
+        """
+        names = ((name, self._snapshot.get(parameter)) for name, parameter in bare(self.model).named_parameters())
+        return {"weights": {name: whole(old) for name, old in names if old is not None}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the previous weights from a checkpoint of a model with the same parameter names and shapes."""
-        known = dict(_bare(self.model).named_parameters())
+        known = dict(bare(self.model).named_parameters())
         weights: Mapping[str, Tensor] = state["weights"]
         for name, old in weights.items():
             if name not in known:
@@ -129,6 +135,7 @@ class PreviousIterate:
             if old.shape != known[name].shape:
                 shapes = f"{tuple(known[name].shape)}, got {tuple(old.shape)}"
                 raise ValueError(f"PreviousIterate: state[{name!r}] must have shape {shapes}")
+            check_state("PreviousIterate", f"state[{name!r}]", old, known[name])
         self._snapshot = {known[name]: like_parameter(old, known[name]) for name, old in weights.items()}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -215,9 +222,9 @@ class _ForwardHook:
     """A hook that stays behind when its module is copied or pickled."""
 
     def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+        # Not as a decorator: torch would load its compiler, for seconds, with this module. Optimizers load it anyway.
+        self._function: Callable[..., None] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any) -> None:
         self._function(*args)
 
@@ -227,12 +234,6 @@ class _ForwardHook:
 
 def _do_nothing(*args: Any) -> None:
     """Take the place of a hook in a copied model."""
-
-
-def _bare(model: nn.Module) -> nn.Module:
-    """Return the module that the user wrote, without the wrapper of `torch.compile`."""
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model
 
 
 def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
