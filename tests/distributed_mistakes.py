@@ -20,8 +20,8 @@ from moreauc import PreviousIterate, TPAUCLoss
 from moreauc.callbacks import Callback
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion, gather_scores, predict_scores
-from moreauc.distributed._criterion import exchange_of
 from moreauc.distributed._exchange import Exchange
+from moreauc.distributed._match import exchange_of
 from moreauc.optim import ProximalPoint
 from moreauc.samplers import DealtSampler, PosNegSampler
 from moreauc.train import fit, train_step

@@ -3,21 +3,19 @@ r"""The one training loop: any model, any of the losses, any loader of `(inputs,
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
 from moreauc._fit_checkpoint import Kept, Unkept
+from moreauc._fit_parts import Schedule, check_lengths, random_state, warm_start
 from moreauc._fit_together import KeptTogether
 from moreauc._judge import Judge, Score
 from moreauc._loader_place import length_of
@@ -25,12 +23,11 @@ from moreauc._parallel import is_shard
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
-from moreauc.distributed import DistributedCriterion, Exchange
+from moreauc.distributed import DistributedCriterion
 from moreauc.distributed._agreement import check_agreement
-from moreauc.distributed._criterion import check_seen, exchange_of
+from moreauc.distributed._match import check_seen, exchange_of
 from moreauc.history import History
-from moreauc.optim import PreviousIterate, ProximalPoint
-from moreauc.pooling import Pooling
+from moreauc.optim import PreviousIterate
 
 __all__ = ["fit", "predict_scores", "train_step"]
 
@@ -205,12 +202,12 @@ def fit(
             hooks=hooks,
             settings=settings,
         )
-    with keeper, _random_state(model, seed, rank):
+    with keeper, random_state(model, seed, rank):
         try:
             if keeper.done():
                 return history
             if warm_start_epochs and not keeper.resumes("train"):
-                warm = _warm_start(criterion)
+                warm = warm_start(criterion)
                 state = TrainState(model, warm, new_optimizer(), "warm start", warm_start_epochs, history=history)
                 _run(state, train, hooks, keeper)
                 if state.stop:
@@ -219,7 +216,7 @@ def fit(
             state = TrainState(model, criterion, new_optimizer(), "train", epochs, history=history)
             if judge is not None and not keeper.resumes("train"):
                 judge.look(state, epoch=-1)
-            schedule = _Schedule(state.optimizer, milestones, lr_factor, proximal)
+            schedule = Schedule(state.optimizer, milestones, lr_factor, proximal)
             try:
                 _run(state, train, hooks, keeper, judge, schedule, epochs_before=warm_start_epochs)
             finally:
@@ -278,59 +275,13 @@ def train_step(
     return loss.detach()
 
 
-class _CrossEntropy(nn.Module):
-    """Binary cross entropy, called as the criteria are; scores of bags are pooled from the instances of the batch."""
-
-    def __init__(self, pooling: Pooling | None) -> None:
-        super().__init__()
-        self.pooling = pooling
-
-    def forward(self, scores: Tensor, *others: Tensor) -> Tensor:
-        *bags, labels, _ = others
-        if bags:
-            if self.pooling is None:
-                raise ValueError(f"{_OWNER}: warm_start_epochs must be 0 for bags and a criterion without pooling")
-            scores = self.pooling(scores, bags[0], len(labels))
-        return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
-
-
-def _warm_start(criterion: nn.Module) -> nn.Module:
-    """Return cross entropy for the batches of a criterion, over the same processes."""
-    pooling = getattr(criterion, "pooling", None)
-    warm = _CrossEntropy(pooling)
-    if not isinstance(criterion, DistributedCriterion):
-        return warm
-    return criterion.around(warm, *(("scores",) if pooling is None else ("instances", "bag")), "labels", "index")
-
-
-class _Schedule:
-    """Learning-rate steps, and with each a new reference point where there is one."""
-
-    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], factor: float, proximal: float) -> None:
-        self.scheduler = MultiStepLR(optimizer, list(milestones), gamma=factor)
-        self._milestones = set(milestones)
-        self.pull = ProximalPoint(optimizer, proximal) if proximal > 0.0 else None
-
-    def after_epoch(self, epoch: int) -> None:
-        with warnings.catch_warnings():
-            # An epoch may have been interrupted after its last step; torch does not know of steps before that.
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-            self.scheduler.step()
-        if self.pull is not None and epoch + 1 in self._milestones:
-            self.pull.restart()
-
-    def close(self) -> None:
-        if self.pull is not None:
-            self.pull.remove()
-
-
 def _run(
     state: TrainState,
     train: Iterable[Any],
     hooks: Sequence[Callback],
     keeper: Unkept,
     judge: Judge | None = None,
-    schedule: _Schedule | None = None,
+    schedule: Schedule | None = None,
     *,
     epochs_before: int = 0,
 ) -> None:
@@ -339,7 +290,7 @@ def _run(
     state.steps = length_of(train)
     exchange = criterion.exchange if isinstance(criterion, DistributedCriterion) else None
     if exchange is not None:
-        _check_lengths(exchange, state)
+        check_lengths(exchange, state)
     for hook in hooks:
         hook.on_begin(state)
     with ExitStack() as stack:
@@ -377,13 +328,6 @@ def _run(
                 break
 
 
-def _check_lengths(exchange: Exchange, state: TrainState) -> None:
-    """Refuse parts of different lengths, in all processes alike, where they are known."""
-    every = exchange.gather_objects(state.steps, f"the beginning of the phase {state.phase!r}")
-    if len({*every} - {None}) > 1:
-        raise ValueError(f"{_OWNER}: train must have as many batches in all processes, got {every}")
-
-
 def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict[str, float]:
     """Go through the loader once; return the mean loss and the learning rate."""
     place, lr = device_of(state.model), keeper.lr
@@ -403,17 +347,3 @@ def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
     return {"loss": float(keeper.total) / (state.step + 1), "lr": lr}
-
-
-@contextmanager
-def _random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator[None]:
-    """Seed the global generators for a while, in each process otherwise; None to leave them alone."""
-    if seed is None:
-        yield
-        return
-    check_count(_OWNER, "seed", seed, minimum=0)
-    places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(places)):
-        # the generator of the CPU looks at 32 bits only: the number of the process must be mixed in
-        torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]) if rank else seed)
-        yield
