@@ -222,6 +222,9 @@ def wrong_lengths(place: tuple[int, int]) -> dict[str, str]:
     return {
         "known": message_of(fit, model, loss(), shorter if last else batches),
         "warm start": message_of(fit, model, loss(), shorter if last else batches, warm_start_epochs=1),
+        "validation": message_of(
+            fit, sharded(), loss(), batches, validation=TensorBatches(X, LABELS, [[0, 1]] * (2 if last else 3))
+        ),
         "unknown": message_of(fit, model, loss(), Short(batches, 3) if last else batches),
         "validated": message_of(fit, model, loss(), Short(batches, 3) if last else batches, validation=VALIDATION),
     }
@@ -275,6 +278,15 @@ def wrong_parts(place: tuple[int, int]) -> dict[str, Any]:
     }
 
 
+def tensors_of_first(rank: int) -> list[Tensor]:
+    """Return tensors of all kinds, which are zero in other processes than the first until they are given."""
+    whole = [torch.arange(6).reshape(2, 3).T, torch.tensor(2.5), torch.tensor([True, False]), torch.zeros(0)]
+    whole += [torch.arange(3).to(kind) for kind in (torch.int16, torch.bfloat16, torch.complex64)]
+    found = [value if rank == 0 else torch.zeros_like(value) for value in whole]
+    Exchange("test").give_from_first(found)
+    return found
+
+
 def side_groups() -> int:
     """Return how many groups are made for many exchanges, where the group is for GPUs only."""
     made, new_group, config = [], dist.new_group, dist.get_backend_config
@@ -316,6 +328,7 @@ def work(rank: int, world: int, folder: str) -> None:
         "wrong lengths": wrong_lengths(place),
         "wrong later": wrong_later(place),
         "wrong parts": wrong_parts(place),
+        "tensors of first": tensors_of_first(rank),
         "side groups": side_groups(),
         "copies": copies(place),
     }

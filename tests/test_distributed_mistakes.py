@@ -121,6 +121,7 @@ def test_models_that_do_not_go_with_the_loss_are_refused(results, name, message)
     [
         ("known", r"fit: train must have as many batches in all processes, got \[6, 1\]"),
         ("warm start", r"fit: train must have as many batches in all processes, got \[6, 1\]"),
+        ("validation", r"fit: validation must have as many batches in all processes, got \[3, 2\]"),
         ("unknown", "all processes must do the same, .* got a call of .* in process 0 and the end of an epoch in pro"),
         ("validated", "all processes must do the same, .* got a call of .* in process 0 and the validation score in"),
     ],
@@ -172,6 +173,12 @@ def test_a_process_without_batches_gets_the_scores_of_the_others(results):
         assert torch.equal(found["rows of one"][1], runs.LABELS.float())
         assert found["columns of one"][0].shape == (runs.ROWS, 3)
         assert torch.equal(found["fine"], runs.X[:, 0])
+
+
+def test_tensors_of_all_types_can_be_given(results):
+    first, second = (found["tensors of first"] for found in results)
+    assert len(first) == 7 and all(value.count_nonzero() or not len(value) for value in first if value.ndim)
+    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
 def test_many_exchanges_share_one_group_for_numbers(results):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count
-from moreauc.callbacks import TrainState
+from moreauc._loader_place import length_of
 from moreauc.distributed import DistributedCriterion, Exchange
 from moreauc.optim import ProximalPoint
 from moreauc.pooling import Pooling
@@ -67,11 +68,11 @@ class Schedule:
             self.pull.remove()
 
 
-def check_lengths(exchange: Exchange, state: TrainState) -> None:
-    """Refuse parts of different lengths, in all processes alike, where they are known."""
-    every = exchange.gather_objects(state.steps, f"the beginning of the phase {state.phase!r}")
+def check_lengths(exchange: Exchange, name: str, batches: Any) -> None:
+    """Refuse loaders of different lengths, in all processes alike, where they are known."""
+    every = exchange.gather_objects(length_of(batches), f"a comparison of {name}")
     if len({*every} - {None}) > 1:
-        raise ValueError(f"{_OWNER}: train must have as many batches in all processes, got {every}")
+        raise ValueError(f"{_OWNER}: {name} must have as many batches in all processes, got {every}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from moreauc._fit_parts import Schedule, check_lengths, random_state, warm_start
 from moreauc._fit_together import KeptTogether
 from moreauc._judge import Judge, Score
 from moreauc._loader_place import length_of
-from moreauc._parallel import is_shard
+from moreauc._parallel import is_shard, is_sharded
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.data.bag_batches import BagInputs
@@ -164,6 +164,8 @@ def fit(
     if validation is not None:
         options: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}
         judge = Judge(criterion, validation, min_tpr, max_fpr, **options)
+        if exchange is not None and is_sharded(model):  # which all processes call together
+            check_lengths(exchange, "validation", validation)
     if device is not None:
         model.to(device)
         criterion.to(device)
@@ -290,7 +292,7 @@ def _run(
     state.steps = length_of(train)
     exchange = criterion.exchange if isinstance(criterion, DistributedCriterion) else None
     if exchange is not None:
-        check_lengths(exchange, state)
+        check_lengths(exchange, "train", train)
     for hook in hooks:
         hook.on_begin(state)
     with ExitStack() as stack:

@@ -156,7 +156,8 @@ class Exchange:
         for tensor in tensors:
             values = tensor.detach().contiguous()
             group = self._numbers if tensor.device.type == "cpu" else self.group
-            dist.broadcast(values, src=self.ranks[0], group=group)
+            if values.numel():  # as bytes: gloo does not know all types
+                dist.broadcast(values.reshape(-1).view(torch.uint8), src=self.ranks[0], group=group)
             tensor.copy_(values)
 
     def _tell(self, place: str, numbers: Sequence[int]) -> list[list[int]]:
