@@ -20,6 +20,7 @@ from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAM
 from moreauc.data import BagBatches, ListBags, TensorBatches, WholeBags
 from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
 from moreauc.metrics import StreamingTPAUC
+from moreauc.optim._sharded import like_parameter
 from moreauc.samplers import DealtSampler, GroupSampler, PosNegSampler
 from moreauc.train import fit, train_step
 
@@ -448,8 +449,10 @@ def sharded(rank: int, world: int, kind: str) -> dict:
     run.optimizer, run.previous = optimizer, PreviousIterate(model, optimizer)
     run.go(8)
     state = run.previous.state_dict()
-    full = {name: value.full_tensor() for name, value in state["weights"].items()}
-    run.previous.load_state_dict({"weights": full if kind == "resharding" else state["weights"]})
+    known = dict(model.named_parameters())
+    shards = {name: like_parameter(value, known[name]) for name, value in state["weights"].items()}
+    run.previous.load_state_dict({"weights": {}})
+    run.previous.load_state_dict(state if kind == "resharding" else {"weights": shards})
     run.go()
     return {f"weight {name}": value.full_tensor().detach() for name, value in model.named_parameters()}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from moreauc.data import BagBatches, ListBags, TensorBatches
+from moreauc.data import BagBatches, BagSampler, ListBags, TensorBatches
 from moreauc.samplers import DealtSampler, GroupSampler, PlainSampler, PosNegSampler
 
 LABELS = [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0]
@@ -117,3 +117,20 @@ def test_wrong_arguments(change, message):
 def test_rows_without_an_owner(row):
     with pytest.raises(ValueError, match=f"owners must name one for each row, 2 of them, got row {row}"):
         list(DealtSampler([[row]], rank=0, world_size=2, owners=[0, 1]))
+
+
+def test_bags_keep_epoch_and_step_when_they_go_to_owners():
+    owners = torch.arange(13) % 2
+    sampler = BagSampler(whole())
+    sampler.set_epoch(2)
+    batches = list(sampler)
+    for rank in range(2):
+        part = list(DealtSampler(sampler, rank=rank, world_size=2, owners=owners))
+        assert part == [[key for key in batch if key.bag % 2 == rank] for batch in batches]
+        assert {key.epoch for batch in part for key in batch} == {2}
+        assert list(DealtSampler([torch.arange(4)], rank=rank, world_size=2, owners=owners)) == [[rank, rank + 2]]
+
+
+def test_what_is_no_row_number_has_no_owner():
+    with pytest.raises(ValueError, match=r"sampler must give row numbers where owners are given, got \(0, 1\)"):
+        list(DealtSampler([[(0, 1)]], rank=0, world_size=2, owners=[0, 1]))

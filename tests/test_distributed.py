@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
@@ -110,8 +109,9 @@ def test_a_run_of_several_processes_is_algorithm_2(results, world):
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_checkpoints_go_on_with_any_number_of_processes(results, alone_at_the_end, world):
-    for source, every in results[world][0]["resumed"].items():
-        assert source in (1, 2, world)
+    resumed = [item for process in results[world] for item in process["resumed"].items()]
+    assert {source for source, _ in resumed} == {1, 2, world} and len(resumed) == world * len({1, 2, world})
+    for _, every in resumed:
         for found, expected in zip(every, alone_at_the_end, strict=True):
             assert_same(found, expected)
     for found, expected in zip(runs.resume_half(results["folder"], world, runs.ALONE), alone_at_the_end, strict=True):
@@ -383,43 +383,58 @@ def test_scores_without_numbers_are_refused():
 # under torchrun
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ddp_tpauc.py"
-DYING = f"""
+# The example in float64, where its rounding cannot hide anything, with rows that remember long; it may be killed.
+WATCHED = f"""
 import os, signal, sys
+from functools import partial
+import torch
 sys.path.insert(0, {str(EXAMPLE.parent)!r})
 import ddp_tpauc
+torch.set_default_dtype(torch.float64)
+ddp_tpauc.TPAUCLoss = partial(ddp_tpauc.TPAUCLoss, tau=0.1)
+killed_at, path = int(sys.argv.pop(1)), sys.argv[2]
 steps, real = [], ddp_tpauc.train_step
-def train_step(*args):
-    steps.append(1)
-    if len(steps) == 50 and os.environ["RANK"] == "1":
+def train_step(model, criterion, *args):
+    steps.append((model, criterion))
+    if len(steps) == killed_at and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(*args)
+    return real(model, criterion, *args)
 ddp_tpauc.train_step = train_step
 ddp_tpauc.main()
+model, criterion = steps[-1]
+end = {{**getattr(model, "module", model).state_dict(), **criterion.state_dict()}}
+torch.save(end, os.path.join(path, f"end-{{os.environ.get('RANK', 'alone')}}.pt"))
 """
 
 
 def torchrun(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run two processes; one that waited for a dead one would wait for half an hour, not for the time given here."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    return run([*command, *arguments])
+
+
+def run(command: list) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
-        [*command, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 
-def test_a_killed_process_ends_the_job_which_then_goes_on(tmp_path, monkeypatch):
-    dying = tmp_path / "dying.py"
-    dying.write_text(DYING, encoding="utf-8")
-    killed = torchrun(dying, "--out", tmp_path / "killed", "--epochs", 3)
+def test_a_killed_process_ends_the_job_which_then_goes_on(tmp_path):
+    script = tmp_path / "watched.py"
+    script.write_text(WATCHED, encoding="utf-8")
+    killed = torchrun(script, 50, "--out", tmp_path / "killed", "--epochs", 3)
     assert killed.returncode != 0 and "SIGKILL" in killed.stderr
     assert re.fullmatch(r"epoch 0: loss \d\.\d{4}\n", killed.stdout)
-    again = torchrun(EXAMPLE, "--out", tmp_path / "killed", "--epochs", 3)
+    again = torchrun(script, 0, "--out", tmp_path / "killed", "--epochs", 3)
     assert again.returncode == 0, again.stderr
     assert re.fullmatch(r"(epoch [12]: loss \d\.\d{4}\n){2}TPAUC of the training rows: 0\.\d{4}\n", again.stdout)
-    monkeypatch.syspath_prepend(EXAMPLE.parent)
-    example = importlib.import_module("ddp_tpauc")
-    score = example.train(0, 1, torch.device("cpu"), tmp_path, 3)
-    assert f"TPAUC of the training rows: {score:.4f}" in again.stdout
-    one, two = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (tmp_path, tmp_path / "killed"))
-    assert one.keys() == two.keys() == {"epoch", "model", "optimizer", "previous", "criterion"}
-    torch.testing.assert_close(two["model"], one["model"], rtol=1e-3, atol=1e-3)  # float32, kinks included
+    alone = run([sys.executable, str(script), 0, "--out", tmp_path / "alone", "--epochs", 3])
+    assert alone.returncode == 0, alone.stderr
+    assert again.stdout.splitlines()[-1] == alone.stdout.splitlines()[-1]
+    one = torch.load(tmp_path / "alone" / "end-alone.pt")
+    for rank in range(2):
+        torch.testing.assert_close(torch.load(tmp_path / "killed" / f"end-{rank}.pt"), one, **EXACT)
+    saved = [torch.load(tmp_path / name / "checkpoint.pt") for name in ("alone", "killed")]
+    assert saved[0].keys() == saved[1].keys() == {"epoch", "model", "optimizer", "previous", "criterion"}
+    torch.testing.assert_close(saved[1]["previous"], saved[0]["previous"], **EXACT)

@@ -58,11 +58,11 @@ class KeptTogether(Kept):
 
     def _write(self, state: dict[str, Any]) -> None:
         own = {name: state["place"][name] for name in _RANDOM}
-        state[_PROCESSES] = self._exchange.gather_objects(own)
+        state[_PROCESSES] = self._exchange.gather_objects(own, "a save")
         self._first(lambda: super(KeptTogether, self)._write(state))
 
     def _signal(self) -> int | None:
-        caught = self._exchange.gather_objects(super()._signal())
+        caught = self._exchange.gather_objects(super()._signal(), "the end of a step")
         return next((number for number in caught if number is not None), None)
 
     def _first(self, action: Callable[[], Result]) -> Result:
@@ -73,7 +73,8 @@ class KeptTogether(Kept):
                 result = action()
             except (ValueError, OSError) as error:
                 problem = error
-        result, text = self._exchange.gather_objects((result, None if problem is None else str(problem)))[0]
+        told = (result, None if problem is None else str(problem))
+        result, text = self._exchange.object_of_first(told, "what the first process does for all")
         if problem is not None:
             raise problem
         if text is not None:

@@ -51,7 +51,7 @@ class Judge:
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
         score, merit = self._score(scores, labels)
         if self._exchange is not None:  # a rounding error must not let processes choose differently
-            score, merit = self._exchange.from_first(score, merit)
+            score, merit = self._exchange.from_first(score, merit, place="the validation score")
         history = state.history
         if merit > self._merit:
             self._improved = epoch

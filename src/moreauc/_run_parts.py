@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from moreauc import _parallel
 from moreauc._checkpoint_file import CheckpointError
 from moreauc.distributed import DistributedCriterion
 
@@ -28,14 +28,8 @@ _NOTHING = object()
 
 def bare(model: nn.Module) -> nn.Module:
     """Return the module that the user wrote, without the wrappers of `torch.compile` and of distributed training."""
-    while True:
-        if isinstance(model, DistributedCriterion):
-            inner: Any = model.criterion
-        else:
-            inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
-        if inner is model or not isinstance(inner, nn.Module):
-            return model
-        model = inner
+    inner = _parallel.bare(model)
+    return bare(inner.criterion) if isinstance(inner, DistributedCriterion) else inner
 
 
 def refuse(what: str, allowed: Any, found: Any) -> CheckpointError:

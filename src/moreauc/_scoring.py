@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
+from moreauc._parallel import without_communication, without_gradient
 from moreauc.optim.previous import PreviousIterate
 
 
@@ -42,15 +42,14 @@ def predict_scores(
         >>> scores.shape, labels.tolist()
         (torch.Size([5]), [0, 1, 0, 0, 1])
     """
-    if isinstance(model, DistributedDataParallel):
-        model = model.module  # whose calls wait for no other process
+    model = without_communication(model)
     place = device_of(model) if device is None else torch.device(device)
     if isinstance(batches, Evaluation):  # bags, which know how to go through their instances
         return batches.predict(model, place)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.inference_mode():
+        with without_gradient(model):
             parts = [(scores_of(model, _rows(batch[0], place)).double().cpu(), _flat(batch[1])) for batch in batches]
     finally:
         for module, mode in modes:

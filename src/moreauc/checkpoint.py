@@ -21,6 +21,7 @@ from moreauc._checkpoint_file import CheckpointError, DamagedCheckpointError, lo
 from moreauc._checkpoint_folder import Checkpoints, CheckpointWarning
 from moreauc._interrupt import Interrupted
 from moreauc._loader_place import LoaderPlace
+from moreauc._parallel import is_sharded
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 __all__ = [
@@ -55,6 +56,9 @@ class RunState:
         scaler: gradient scaler.
         others: anything else that has `state_dict()` and `load_state_dict(state)`, by name.
         settings: plain data that must be the same in the resumed run.
+
+    Raises:
+        ValueError: for a model of `fully_shard`.
 
     Example:
         >>> import tempfile
@@ -104,6 +108,11 @@ class RunState:
         others: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        if is_sharded(model):
+            raise ValueError(
+                "checkpoint: model must not be one of fully_shard, whose weights no process has whole; save it by "
+                f"torch.distributed.checkpoint, got {type(model).__name__}"
+            )
         self.model, self.criterion, self.optimizer = model, criterion, optimizer
         self.previous, self.proximal = previous, proximal
         self.scheduler, self.scaler = scheduler, scaler

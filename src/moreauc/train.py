@@ -3,9 +3,8 @@ r"""The one training loop: any model, any of the losses, any loader of `(inputs,
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,23 +12,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_real
 from moreauc._fit_checkpoint import Kept
+from moreauc._fit_parts import Schedule, check_lengths, random_state, warm_start
 from moreauc._fit_together import KeptTogether
 from moreauc._judge import Judge, Score
 from moreauc._loader_place import length_of
+from moreauc._parallel import is_shard, is_sharded
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
 from moreauc._unkept import Unkept
 from moreauc.callbacks import Callback, ProgressBar, TrainState
 from moreauc.criteria._late import check_all
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion
-from moreauc.distributed._criterion import exchange_of
+from moreauc.distributed._agreement import check_agreement
+from moreauc.distributed._match import check_seen, exchange_of
 from moreauc.history import History
-from moreauc.optim import PreviousIterate, ProximalPoint
-from moreauc.pooling import Pooling
+from moreauc.optim import PreviousIterate
 
 __all__ = ["fit", "predict_scores", "train_step"]
 
@@ -74,7 +74,8 @@ def fit(
     On several processes the model is a `DistributedDataParallel` one and the criterion a
     :class:`~moreauc.distributed.DistributedCriterion`; every process calls this function. Each scores the validation
     data; the score of the first process decides for all. A callback that stops the run in one process stops it in all.
-    Dropout masks differ from process to process. The progress bar is that of the first process.
+    Dropout masks differ from process to process. The progress bar is that of the first process. Buffers, running
+    statistics of batch normalisation say, become those of the first process at the end of each epoch.
 
     Args:
         model: maps inputs to raw scores of shape `(B,)` or `(B, 1)`. Inputs given as a tuple are passed by position,
@@ -157,12 +158,16 @@ def fit(
         check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
     exchange = exchange_of(_OWNER, model, criterion)
+    if isinstance(criterion, DistributedCriterion):  # which may have changed since it was made
+        check_agreement(criterion.exchange, criterion.criterion)
     if every is not None and checkpoint is None:
         raise ValueError(f"{_OWNER}: every must be None without checkpoint, got {every}")
     judge = None
     if validation is not None:
         options: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}
         judge = Judge(criterion, validation, min_tpr, max_fpr, **options)
+        if exchange is not None and is_sharded(model):  # which all processes call together
+            check_lengths(exchange, "validation", validation)
     if device is not None:
         model.to(device)
         criterion.to(device)
@@ -201,12 +206,12 @@ def fit(
             hooks=hooks,
             settings=settings,
         )
-    with keeper, _random_state(model, seed, rank):
+    with keeper, random_state(model, seed, rank):
         try:
             if keeper.done():
                 return history
             if warm_start_epochs and not keeper.resumes("train"):
-                warm = _warm_start(criterion)
+                warm = warm_start(criterion)
                 state = TrainState(model, warm, new_optimizer(), "warm start", warm_start_epochs, history=history)
                 _run(state, train, hooks, keeper)
                 if state.stop:
@@ -215,7 +220,7 @@ def fit(
             state = TrainState(model, criterion, new_optimizer(), "train", epochs, history=history)
             if judge is not None and not keeper.resumes("train"):
                 judge.look(state, epoch=-1)
-            schedule = _Schedule(state.optimizer, milestones, lr_factor, proximal)
+            schedule = Schedule(state.optimizer, milestones, lr_factor, proximal)
             try:
                 _run(state, train, hooks, keeper, judge, schedule, epochs_before=warm_start_epochs)
             finally:
@@ -254,6 +259,7 @@ def train_step(
         >>> train_step(model, TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5), optimizer, batch).shape
         torch.Size([])
     """
+    check_seen("train_step", model, criterion)
     inputs, labels, index = batch
     bags: list[Tensor] = []
     name = "previous_scores"
@@ -273,65 +279,22 @@ def train_step(
     return loss.detach()
 
 
-class _CrossEntropy(nn.Module):
-    """Binary cross entropy, called as the criteria are; scores of bags are pooled from the instances of the batch."""
-
-    def __init__(self, pooling: Pooling | None) -> None:
-        super().__init__()
-        self.pooling = pooling
-
-    def forward(self, scores: Tensor, *others: Tensor) -> Tensor:
-        *bags, labels, _ = others
-        if bags:
-            if self.pooling is None:
-                raise ValueError(f"{_OWNER}: warm_start_epochs must be 0 for bags and a criterion without pooling")
-            scores = self.pooling(scores, bags[0], len(labels))
-        return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
-
-
-def _warm_start(criterion: nn.Module) -> nn.Module:
-    """Return cross entropy for the batches of a criterion, over the same processes."""
-    pooling = getattr(criterion, "pooling", None)
-    warm = _CrossEntropy(pooling)
-    if not isinstance(criterion, DistributedCriterion):
-        return warm
-    return criterion.around(warm, *(("scores",) if pooling is None else ("instances", "bag")), "labels", "index")
-
-
-class _Schedule:
-    """Learning-rate steps, and with each a new reference point where there is one."""
-
-    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], factor: float, proximal: float) -> None:
-        self.scheduler = MultiStepLR(optimizer, list(milestones), gamma=factor)
-        self._milestones = set(milestones)
-        self.pull = ProximalPoint(optimizer, proximal) if proximal > 0.0 else None
-
-    def after_epoch(self, epoch: int) -> None:
-        with warnings.catch_warnings():
-            # An epoch may have been interrupted after its last step; torch does not know of steps before that.
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-            self.scheduler.step()
-        if self.pull is not None and epoch + 1 in self._milestones:
-            self.pull.restart()
-
-    def close(self) -> None:
-        if self.pull is not None:
-            self.pull.remove()
-
-
 def _run(
     state: TrainState,
     train: Iterable[Any],
     hooks: Sequence[Callback],
     keeper: Unkept,
     judge: Judge | None = None,
-    schedule: _Schedule | None = None,
+    schedule: Schedule | None = None,
     *,
     epochs_before: int = 0,
 ) -> None:
     """Run one phase."""
     model, criterion = state.model, state.criterion
     state.steps = length_of(train)
+    exchange = criterion.exchange if isinstance(criterion, DistributedCriterion) else None
+    if exchange is not None:
+        check_lengths(exchange, "train", train)
     for hook in hooks:
         hook.on_begin(state)
     with ExitStack() as stack:
@@ -353,6 +316,8 @@ def _run(
             if keeper.previous is None and getattr(criterion, "needs_previous", False):
                 keeper.previous = follow()
             row = {"phase": state.phase, "epoch": state.epoch, **_epoch(state, hooks, keeper)}
+            if exchange is not None:  # batch normalisation has seen other rows in each process
+                exchange.give_from_first([buffer for buffer in model.buffers() if not is_shard(buffer)])
             if judge is not None:
                 row["score"] = judge.look(state, state.epoch)
             state.history.add(**row, seconds=time.perf_counter() - keeper.started)
@@ -360,8 +325,8 @@ def _run(
                 schedule.after_epoch(state.epoch)
             for hook in hooks:
                 hook.on_epoch(state)
-            if isinstance(criterion, DistributedCriterion):
-                state.stop = criterion.exchange.anyone(state.stop)
+            if exchange is not None:
+                state.stop = exchange.anyone(state.stop, "the end of an epoch")
             keeper.after_epoch()
             if state.stop:
                 break
@@ -387,16 +352,3 @@ def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
     return {"loss": float(keeper.total) / (state.step + 1), "lr": lr}
-
-
-@contextmanager
-def _random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator[None]:
-    """Seed the global generators for a while, in each process otherwise; None to leave them alone."""
-    if seed is None:
-        yield
-        return
-    check_count(_OWNER, "seed", seed, minimum=0)
-    places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(places)):
-        torch.manual_seed(seed + (rank << 32))
-        yield

@@ -49,7 +49,6 @@ class LateChecks(nn.Module):
         for part in self._parts():
             part._when = value
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def check(self) -> None:
         """Wait for the device and raise what earlier calls have found wrong, if anything; then it is forgotten.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_count
+from moreauc._parallel import without_gradient
 from moreauc._scoring import device_of, instances_for, joined
 from moreauc.data.bags import Bags, check_bags
 from moreauc.pooling import Pooling, PoolingName, get_pooling
@@ -179,7 +180,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.inference_mode():
+        with without_gradient(model):
             yield
     finally:
         for module, mode in modes:

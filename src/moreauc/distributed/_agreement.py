@@ -20,7 +20,7 @@ def check_agreement(exchange: Exchange, criterion: nn.Module) -> None:
     """Raise, in all processes alike, where settings or state of the losses differ."""
     if exchange.size == 1:
         return
-    every = exchange.gather_objects(fingerprint(criterion))
+    every = exchange.gather_objects(fingerprint(criterion), "a comparison of losses")
     for rank, found in enumerate(every):
         for name in {**every[0], **found}:
             first, other = every[0].get(name, "nothing"), found.get(name, "nothing")
@@ -33,6 +33,20 @@ def check_agreement(exchange: Exchange, criterion: nn.Module) -> None:
 
 def fingerprint(criterion: nn.Module) -> dict[str, str]:
     """Return what tells one loss from another: kinds, settings, and checksums of tensors, by name."""
+    found = settings_of(criterion)
+    for name, tensor in criterion.state_dict().items():
+        found[name] = _checksum(tensor)
+    return found
+
+
+def checksum(criterion: nn.Module, *, state: bool) -> int:
+    """Return a number that tells settings, training or not among them, from others; with its state or without."""
+    found = fingerprint(criterion) if state else settings_of(criterion)
+    return zlib.crc32(repr(found).encode())
+
+
+def settings_of(criterion: nn.Module) -> dict[str, str]:
+    """Return kinds and settings, by name."""
     found = {}
     for prefix, module in criterion.named_modules():
         begin = f"{prefix}." if prefix else ""
@@ -40,8 +54,6 @@ def fingerprint(criterion: nn.Module) -> dict[str, str]:
         for name, value in vars(module).items():
             if _is_setting(value):
                 found[begin + name.removeprefix("_")] = str(value)
-    for name, tensor in criterion.state_dict().items():
-        found[name] = _checksum(tensor)
     return found
 
 

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.nn.parallel import DistributedDataParallel
 
 from moreauc.criteria import TCCOLoss
 from moreauc.criteria._base import Criterion
-from moreauc.distributed._agreement import check_agreement
-from moreauc.distributed._exchange import Exchange, Whole, check_part
+from moreauc.distributed._agreement import check_agreement, checksum
+from moreauc.distributed._exchange import DifferentNotes, Exchange, Whole
+from moreauc.distributed._messages import check_part
 
 _INSTANCES = ("instances", "bag", "previous_instances")  # one row for each instance; the others: for each bag or row
 _PREFIX = "criterion."
+
+
+def _left_out(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function that compiled steps leave out; torch loads its compiler, for seconds, not before a call."""
+    made: list[Callable[..., Tensor]] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        if not made:
+            made.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+        return made[0](*args, **kwargs)
+
+    return call
 
 
 class DistributedCriterion(Criterion):
@@ -84,9 +97,10 @@ class DistributedCriterion(Criterion):
         check_agreement(self.exchange, criterion)
 
     def _set_up(self, criterion: nn.Module, names: Sequence[str], exchange: Exchange) -> None:
-        self._names, self.exchange = tuple(names), exchange
+        self._names, self.exchange, self._loaded = tuple(names), exchange, False
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
         self.criterion = criterion
 
     def around(self, other: nn.Module, *names: str) -> DistributedCriterion:
@@ -98,27 +112,37 @@ class DistributedCriterion(Criterion):
 
     def synchronize(self) -> None:
         """Give all processes the state of the first, where only that one has loaded a checkpoint, say."""
-        state = self.exchange.gather_objects(self.state_dict() if self.exchange.rank == 0 else None)[0]
+        state = self.exchange.object_of_first(self.state_dict() if self.exchange.rank == 0 else None, "synchronize()")
         self.load_state_dict(state)
+        self._loaded = False
 
     @property
     def needs_previous(self) -> bool:
         """Whether a call in training mode needs what the model gave at its previous weights."""
         return bool(getattr(self.criterion, "needs_previous", False))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_left_out
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of the whole batch; arguments are this process's part of what the loss takes."""
         if self.exchange.size == 1:
             alone: Tensor = self.criterion(*args, **kwargs)
             return alone
         parts, problem = self._own_parts(args, kwargs)
-        whole = self.exchange.gather(parts, problem)
+        whole = self._gather(parts, problem)
         self._check_lengths(whole)
         values = {name: self._joined(name, parts, whole) for name in parts if whole[name] is not None}
         with _repeatable(next(iter(values.values())).device):
             value: Tensor = self.criterion(*values.values()) if _takes_any(self.criterion) else self.criterion(**values)
         return value
+
+    def _gather(self, parts: Mapping[str, Tensor | None], problem: Exception | None) -> dict[str, Whole | None]:
+        """Return the parts of all processes, whose losses must be the same; a loaded state is compared once."""
+        loaded, self._loaded = self._loaded, False
+        try:
+            return self.exchange.gather(parts, problem, checksum(self.criterion, state=loaded))
+        except DifferentNotes:
+            check_agreement(self.exchange, self.criterion)
+        return self.exchange.gather(parts, problem, checksum(self.criterion, state=False))
 
     def _own_parts(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -187,23 +211,6 @@ class DistributedCriterion(Criterion):
         return f"process {self.exchange.rank} of {self.exchange.size}"
 
 
-def exchange_of(owner: str, model: nn.Module, criterion: nn.Module) -> Exchange | None:
-    """Return how the processes of a training run talk; None where the loss is of one process.
-
-    Raises:
-        ValueError: where the model is one of several processes and the loss, of this library, is not.
-    """
-    if isinstance(criterion, DistributedCriterion):
-        return criterion.exchange
-    several = isinstance(model, DistributedDataParallel) and dist.get_world_size(model.process_group) > 1
-    if several and isinstance(criterion, Criterion):
-        raise ValueError(
-            f"{owner}: criterion must be a moreauc.distributed.DistributedCriterion where model is a "
-            f"DistributedDataParallel one, got {type(criterion).__name__}, which would see the rows of one process only"
-        )
-    return None
-
-
 class _Joined(torch.autograd.Function):
     """The parts of all processes, of which one has a gradient."""
 
@@ -252,6 +259,9 @@ def _repeatable(device: torch.device) -> Iterator[None]:
         yield
         return
     mode, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if mode and not warn:  # whoever wants errors gets them
+        yield
+        return
     try:
         with warnings.catch_warnings():  # where an operation has no such form, as prefix sums, the bits may differ
             warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
@@ -265,6 +275,11 @@ def _without_prefix(module: nn.Module, state: dict[str, Any], prefix: str, metad
     """Name entries as the loss inside does, so that one process can load them without this class."""
     for key in [key for key in state if key.startswith(prefix + _PREFIX)]:
         state[prefix + key[len(prefix + _PREFIX) :]] = state.pop(key)
+
+
+def _note_loaded(module: DistributedCriterion, incompatible: Any) -> None:
+    """Have the states compared before the next call: it may have been loaded in this process only."""
+    module._loaded = True
 
 
 def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *args: Any) -> None:

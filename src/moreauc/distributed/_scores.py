@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -11,7 +12,12 @@ from torch.distributed import ProcessGroup
 
 from moreauc import _scoring
 from moreauc._checks import check_shape
-from moreauc.distributed._exchange import Exchange, check_part
+from moreauc._parallel import is_sharded
+from moreauc.distributed._exchange import Exchange
+from moreauc.distributed._messages import check_part
+
+_NAMES = ("scores", "labels", "index")
+_PREDICT = "predict_scores"
 
 
 class _Meter(Protocol):
@@ -46,14 +52,20 @@ def gather_scores(
         >>> gather_scores(torch.tensor([0.3, 0.1, 0.3]), torch.tensor([1, 0, 1]), torch.tensor([7, 2, 7]))
         (tensor([0.1000, 0.3000]), tensor([0, 1]), tensor([2, 7]))
     """
-    owner = "gather_scores"
-    exchange, problem = Exchange(owner, group), None
-    parts: dict[str, Tensor | None] = {"scores": scores, "labels": labels, "index": index}
+    given = {"scores": scores, "labels": labels, "index": index}
+    values, targets, rows = _gather_rows(Exchange("gather_scores", group), given)
+    return values, targets, rows
+
+
+def _gather_rows(exchange: Exchange, given: dict[str, Any], problem: ValueError | None = None) -> tuple[Tensor, ...]:
+    """Return the rows of all processes, each once, in the order of their numbers."""
+    parts = given
     try:
-        parts = {name: check_part(owner, name, part) for name, part in parts.items()}
-        rows = len(torch.as_tensor(scores))
-        for name in ("labels", "index"):
-            check_shape(owner, name, torch.as_tensor(parts[name]), [(rows,)])
+        if problem is None:
+            parts = {name: check_part(exchange.owner, name, part) for name, part in given.items()}
+            shape = (len(torch.as_tensor(parts["scores"])),)
+            for name in ("labels", "index"):
+                check_shape(exchange.owner, name, torch.as_tensor(parts[name]), [shape])
     except ValueError as error:
         problem = error
     whole = exchange.gather(parts, problem)
@@ -80,7 +92,8 @@ def predict_scores(
 
     Args:
         model: maps inputs to raw scores; of a `DistributedDataParallel` one the model inside is called.
-        batches: loader of `(inputs, labels, index)` batches of this process.
+        batches: loader of `(inputs, labels, index)` batches of this process; there may be none. Of a `fully_shard`
+            model there must be as many in all processes, which gather its weights together.
         device: where the model is; None to look it up.
         group: the processes; None for all.
 
@@ -88,7 +101,8 @@ def predict_scores(
         Scores of shape `(n,)`, float64, and labels of shape `(n,)`, in the order of `index`.
 
     Raises:
-        ValueError: for batches without row numbers, and as :func:`moreauc.train.predict_scores`.
+        ValueError: in all processes, for batches without row numbers, none in any process, or numbers of them that
+            must not differ; and as :func:`moreauc.train.predict_scores`.
 
     Example:
         >>> from moreauc.data import TensorBatches
@@ -97,19 +111,58 @@ def predict_scores(
         >>> scores.shape, labels.tolist()
         (torch.Size([5]), [0, 1, 0, 0, 1])
     """
-    numbers = []
+    exchange, own, problem = Exchange(_PREDICT, group), None, None
+    try:
+        own = _own_rows(exchange, model, batches, device)
+    except ValueError as error:
+        problem = error
+    kinds = None if own is None else {name: (part.dtype, part.shape[1:]) for name, part in own.items()}
+    every = exchange.gather_objects(kinds, "the end of predict_scores")
+    if own is None:  # rows like those of the others
+        found: dict[str, Any] = next((kinds for kinds in every if kinds is not None), {})
+        own = {name: torch.zeros(0, *shape, dtype=kind) for name, (kind, shape) in found.items()}
+    if not own and problem is None:
+        problem = ValueError(f"{_PREDICT}: batches must not be empty, got no batch")
+    scores, labels, _ = _gather_rows(exchange, own or dict.fromkeys(_NAMES), problem)
+    return scores, labels
 
-    def noted() -> Iterable[Any]:
-        for batch in batches:
+
+def _own_rows(
+    exchange: Exchange, model: nn.Module, batches: Iterable[Any], device: torch.device | str | None
+) -> dict[str, Tensor] | None:
+    """Return scores, labels and numbers of the rows of this process; None where it has no batch."""
+    numbers: list[Tensor] = []
+
+    def noted() -> Iterator[Any]:
+        for batch in _in_step(exchange, batches) if exchange.size > 1 and is_sharded(model) else batches:
             if not isinstance(batch, tuple | list) or len(batch) != 3:
                 size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
-                raise ValueError(f"predict_scores: batches must be (inputs, labels, index), got {size}")
+                raise ValueError(f"{_PREDICT}: batches must be (inputs, labels, index), got {size}")
             numbers.append(torch.as_tensor(batch[2]).reshape(-1).cpu())
             yield batch
 
-    scores, labels = _scoring.predict_scores(model, noted(), device=device)
-    found = gather_scores(scores, labels, torch.cat(numbers), group=group)
-    return found[0], found[1]
+    rest = noted()
+    first = list(islice(rest, 1))
+    if not first:
+        return None
+    scores, labels = _scoring.predict_scores(model, chain(first, rest), device=device)
+    return dict(zip(_NAMES, (scores, labels, torch.cat(numbers)), strict=True))
+
+
+def _in_step(exchange: Exchange, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches while all processes have one; raise in all of them where some have more."""
+    rest = iter(batches)
+    while True:
+        batch = list(islice(rest, 1))
+        every = exchange.gather_objects(bool(batch), "a batch of predict_scores")
+        if not any(every):
+            return
+        if not all(every):
+            raise ValueError(
+                f"{_PREDICT}: batches must be as many in all processes, which call a model of fully_shard together, "
+                f"got fewer in process {every.index(False)}"
+            )
+        yield batch[0]
 
 
 def gather_meter(meter: Meter, group: ProcessGroup | None = None) -> Meter:
@@ -130,7 +183,7 @@ def gather_meter(meter: Meter, group: ProcessGroup | None = None) -> Meter:
         >>> gather_meter(meter).compute()
         0.0
     """
-    first, *others = Exchange("gather_meter", group).gather_objects(meter)
+    first, *others = Exchange("gather_meter", group).gather_objects(meter, "gather_meter")
     if others:  # pickled copies; alone it is the meter itself
         for other in others:
             first.merge(other)

@@ -14,10 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
-def is_shard(parameter: Tensor) -> bool:
-    """Return whether a parameter is a shard of one that all processes hold together."""
-    return hasattr(parameter, "to_local")
+from moreauc._parallel import is_shard, is_sharded
 
 
 def own_part(parameter: Any) -> Tensor:
@@ -28,7 +25,7 @@ def own_part(parameter: Any) -> Tensor:
 
 def check_shards(owner: str, model: nn.Module) -> None:
     """Refuse models whose shards cannot be given old values."""
-    shards = any(is_shard(parameter) for parameter in model.parameters())
+    shards = is_sharded(model)
     if not shards and "torch.distributed.fsdp" not in sys.modules:  # whose import takes a while
         return
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
@@ -46,9 +43,27 @@ def check_shards(owner: str, model: nn.Module) -> None:
         )
 
 
+def whole(value: Any) -> Tensor:
+    """Return a copy of all of a tensor; of a shard, all processes must ask for it."""
+    gathered: Tensor = value.full_tensor() if is_shard(value) else value
+    return gathered.clone()
+
+
+def check_state(owner: str, name: str, value: Tensor, parameter: Tensor) -> None:
+    """Refuse the part of one process for a parameter that is not spread."""
+    if is_shard(value) and not is_shard(parameter):
+        raise ValueError(
+            f"{owner}: {name} must be a whole tensor, as the parameter is, got a shard; save full_tensor()"
+        )
+
+
 def like_parameter(value: Tensor, parameter: Tensor) -> Tensor:
     """Return a copy of `value` in the type, and spread over the processes, of `parameter`."""
-    value = value.detach().to(device=parameter.device, dtype=parameter.dtype, copy=True)
+    return spread_as(value.detach().to(device=parameter.device, dtype=parameter.dtype, copy=True), parameter)
+
+
+def spread_as(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return a whole tensor spread over the processes as `parameter` is; a shard, or of a plain one, as it is."""
     if not is_shard(parameter) or is_shard(value):
         return value
     from torch.distributed.tensor import distribute_tensor

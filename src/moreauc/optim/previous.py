@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from moreauc.optim._sharded import check_shards, is_shard, like_parameter, own_part, previous_shards
+from moreauc._parallel import bare, buffers_left_alone, is_shard
+from moreauc.optim._no_trace import Buffers, RandomState, copy_all, current_state, random_state
+from moreauc.optim._sharded import check_shards, check_state, like_parameter, previous_shards, whole
 from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer
 
 _REMEMBERED = 16  # forwards since the last step whose random state is kept
-
-RandomState = dict[torch.device, Tensor]
 
 
 class PreviousIterate:
@@ -79,7 +79,7 @@ class PreviousIterate:
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
         check_shards("PreviousIterate", self.model)
         self._snapshot: dict[Tensor, Tensor] = {}
-        self._buffers = _Buffers()
+        self._buffers = Buffers()
         self._forwards: deque[_Forward] = deque(maxlen=_REMEMBERED)
         self._ahead = 0  # calls made before the forward they belong to
         self._inside = False
@@ -97,8 +97,9 @@ class PreviousIterate:
         try:
             with (
                 torch.no_grad(),
-                _random_state(self.model, state) if captured is None else captured.random_state(),
+                random_state(self.model, state) if captured is None else captured.random_state(),
                 self._buffers.isolated(self.model),
+                buffers_left_alone(self.model),
                 self._previous_weights(),
             ):
                 if captured is not None:
@@ -119,13 +120,17 @@ class PreviousIterate:
             handle.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the previous weights by name, for a checkpoint; parameters that did not move are left out."""
-        names = ((name, self._snapshot.get(parameter)) for name, parameter in _bare(self.model).named_parameters())
-        return {"weights": {name: old.clone() for name, old in names if old is not None}}
+        """Return the previous weights by name, for a checkpoint; parameters that did not move are left out.
+
+        Those of a model of `fully_shard` are gathered, so that all processes must make the call; any number of
+        processes can load the result.
+        """
+        names = ((name, self._snapshot.get(parameter)) for name, parameter in bare(self.model).named_parameters())
+        return {"weights": {name: whole(old) for name, old in names if old is not None}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the previous weights from a checkpoint of a model with the same parameter names and shapes."""
-        known = dict(_bare(self.model).named_parameters())
+        known = dict(bare(self.model).named_parameters())
         weights: Mapping[str, Tensor] = state["weights"]
         for name, old in weights.items():
             if name not in known:
@@ -133,6 +138,7 @@ class PreviousIterate:
             if old.shape != known[name].shape:
                 shapes = f"{tuple(known[name].shape)}, got {tuple(old.shape)}"
                 raise ValueError(f"PreviousIterate: state[{name!r}] must have shape {shapes}")
+            check_state("PreviousIterate", f"state[{name!r}]", old, known[name])
         self._snapshot = {known[name]: like_parameter(old, known[name]) for name, old in weights.items()}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -160,7 +166,7 @@ class PreviousIterate:
             else:
                 old.append(kept)
                 new.append(parameter)
-        _copy_all(old, new)
+        copy_all(old, new)
         self._forwards.clear()
         self._ahead = 0
 
@@ -170,7 +176,7 @@ class PreviousIterate:
         if self._ahead:
             self._ahead -= 1
             return
-        self._forwards.append(_Forward(_identity(args, kwargs), _current_state(self.model)))
+        self._forwards.append(_Forward(_identity(args, kwargs), current_state(self.model)))
 
     def _paired_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RandomState | None:
         """Random state to start from; None to start from the present one, for a forward that is still to come."""
@@ -231,9 +237,9 @@ class _ForwardHook:
     """A hook that stays behind when its module is copied or pickled."""
 
     def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+        # Not as a decorator: torch would load its compiler, for seconds, with this module. Optimizers load it anyway.
+        self._function: Callable[..., None] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any) -> None:
         self._function(*args)
 
@@ -245,81 +251,5 @@ def _do_nothing(*args: Any) -> None:
     """Take the place of a hook in a copied model."""
 
 
-def _bare(model: nn.Module) -> nn.Module:
-    """Return the module that the user wrote, without the wrapper of `torch.compile`."""
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model
-
-
-def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy many tensors at once: one operation for all that share type and place, which is how it is fast."""
-    groups: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
-    for target, source in zip(map(own_part, targets), map(own_part, sources), strict=True):
-        into, out_of = groups.setdefault((target.dtype, target.device), ([], []))
-        into.append(target)
-        out_of.append(source)
-    for into, out_of in groups.values():
-        torch._foreach_copy_(into, out_of)
-
-
 def _identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
     return tuple(id(value) for value in chain(args, kwargs.values()))
-
-
-def _current_state(model: nn.Module) -> RandomState:
-    """Return the states of the generators that a forward of `model` may draw from."""
-    state = {torch.device("cpu"): torch.get_rng_state()}
-    if torch.accelerator.is_available():
-        for device in {p.device for p in model.parameters()} - {torch.device("cpu")}:
-            state[device] = torch.get_device_module(device).get_rng_state(device)
-    return state
-
-
-def _restore_state(state: RandomState) -> None:
-    for device, value in state.items():
-        if device.type == "cpu":
-            torch.set_rng_state(value)
-        else:
-            torch.get_device_module(device).set_rng_state(value, device)
-
-
-@contextmanager
-def _random_state(model: nn.Module, state: RandomState | None) -> Iterator[None]:
-    """Start from `state` (None: from where we are) and return to where we were."""
-    present = _current_state(model)
-    if state is not None:
-        _restore_state(state)
-    try:
-        yield
-    finally:
-        _restore_state(present)
-
-
-class _Buffers:
-    """Lets the buffers of a model hold copies for a while, so that nothing written to them lasts.
-
-    The copies are kept and filled by one operation for all of them: a model may have hundreds of small buffers.
-    """
-
-    def __init__(self) -> None:
-        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: a buffer and its copy
-
-    @contextmanager
-    def isolated(self, model: nn.Module) -> Iterator[None]:
-        """Isolate the buffers of `model`; also undo assignments of new tensors to their names."""
-        owners = [(module._buffers, dict(module._buffers)) for module in model.modules() if module._buffers]
-        buffers = {id(buffer): buffer for _, names in owners for buffer in names.values() if buffer is not None}
-        if buffers.keys() != self._pairs.keys():  # moving or casting a model makes new buffers
-            self._pairs = {key: (buffer, torch.empty_like(buffer)) for key, buffer in buffers.items()}
-        present = [buffer.data for buffer in buffers.values()]
-        _copy_all([self._pairs[key][1] for key in buffers], present)
-        try:
-            for key, buffer in buffers.items():
-                buffer.data = self._pairs[key][1]
-            yield
-        finally:
-            for buffer, data in zip(buffers.values(), present, strict=True):
-                buffer.data = data
-            for names, before in owners:
-                names.clear()
-                names.update(before)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from moreauc._checks import check_real
+from moreauc.optim._sharded import check_state, spread_as, whole
 from moreauc.optim._steps import Arguments, Closure, check_optimizer, wrap_closure
 
 
@@ -90,11 +91,14 @@ class ProximalPoint:
             handle.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return reference, average and its length for a checkpoint, tensors in the optimizer's order."""
+        """Return reference, average and its length for a checkpoint, tensors in the optimizer's order.
+
+        Shards of `fully_shard` are gathered, so that all processes must make the call.
+        """
         self._adopt()
         return {
-            "reference": [self._reference[parameter].clone() for parameter in self._parameters()],
-            "average": [self._average[parameter].clone() for parameter in self._parameters()],
+            "reference": [whole(self._reference[parameter]) for parameter in self._parameters()],
+            "average": [whole(self._average[parameter]) for parameter in self._parameters()],
             "steps": torch.tensor(self._steps),
         }
 
@@ -110,9 +114,11 @@ class ProximalPoint:
                 if value.shape != parameter.shape:
                     shapes = f"{tuple(parameter.shape)}, got {tuple(value.shape)}"
                     raise ValueError(f"ProximalPoint: state[{name!r}][{number}] must have shape {shapes}")
+                check_state("ProximalPoint", f"state[{name!r}][{number}]", value, parameter)
         for parameter, reference, average in zip(parameters, state["reference"], state["average"], strict=True):
-            self._reference[parameter] = reference.detach().to(parameter.device, _wide(parameter), copy=True)
-            self._average[parameter] = average.detach().to(parameter.device, _wide(parameter), copy=True)
+            for kept, value in ((self._reference, reference), (self._average, average)):
+                copied = value.detach().to(parameter.device, _wide(parameter), copy=True)
+                kept[parameter] = spread_as(copied, parameter)
         self._steps = int(state["steps"])
 
     def __reduce_ex__(self, protocol: Any) -> Any:

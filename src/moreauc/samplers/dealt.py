@@ -122,15 +122,18 @@ class DealtSampler(Sampler[list[int]]):
         """Go to the position of a state, taken with any number of processes or from the sampler inside."""
         self.sampler.load_state_dict(state)
 
-    def _part(self, batch: Sequence[int]) -> list[int]:
+    def _part(self, batch: Any) -> list[int]:
         if self._owners is None:
             return list(batch[self.rank :: self.world_size])
-        rows = np.asarray(batch, dtype=np.int64)
+        batch = batch.tolist() if isinstance(batch, Tensor) else batch
+        rows = np.asarray([getattr(row, "bag", row) for row in batch])  # bags may come with epoch and step
+        if len(rows) and (rows.ndim != 1 or rows.dtype.kind not in "iu"):
+            raise ValueError(f"{_OWNER}: sampler must give row numbers where owners are given, got {batch[0]!r}")
+        rows = rows.astype(np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._owners):
             bad = rows.min() if rows.min() < 0 else rows.max()
             raise ValueError(f"{_OWNER}: owners must name one for each row, {len(self._owners)} of them, got row {bad}")
-        part: list[int] = rows[self._owners[rows] == self.rank].tolist()
-        return part
+        return [row for row, owner in zip(batch, self._owners[rows], strict=True) if owner == self.rank]
 
     def __repr__(self) -> str:
         dealt = "in turn" if self._owners is None else "by owners"

@@ -1,0 +1,89 @@
+"""Parts of the training loop: what comes before it, what it changes after an epoch, and its random numbers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import MultiStepLR
+
+from moreauc._checks import check_count
+from moreauc._loader_place import length_of
+from moreauc.distributed import DistributedCriterion, Exchange
+from moreauc.optim import ProximalPoint
+from moreauc.pooling import Pooling
+
+_OWNER = "fit"
+
+
+class _CrossEntropy(nn.Module):
+    """Binary cross entropy, called as the criteria are; scores of bags are pooled from the instances of the batch."""
+
+    def __init__(self, pooling: Pooling | None) -> None:
+        super().__init__()
+        self.pooling = pooling
+
+    def forward(self, scores: Tensor, *others: Tensor) -> Tensor:
+        *bags, labels, _ = others
+        if bags:
+            if self.pooling is None:
+                raise ValueError(f"{_OWNER}: warm_start_epochs must be 0 for bags and a criterion without pooling")
+            scores = self.pooling(scores, bags[0], len(labels))
+        return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
+
+
+def warm_start(criterion: nn.Module) -> nn.Module:
+    """Return cross entropy for the batches of a criterion, over the same processes."""
+    pooling = getattr(criterion, "pooling", None)
+    warm = _CrossEntropy(pooling)
+    if not isinstance(criterion, DistributedCriterion):
+        return warm
+    return criterion.around(warm, *(("scores",) if pooling is None else ("instances", "bag")), "labels", "index")
+
+
+class Schedule:
+    """Learning-rate steps, and with each a new reference point where there is one."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], factor: float, proximal: float) -> None:
+        self.scheduler = MultiStepLR(optimizer, list(milestones), gamma=factor)
+        self._milestones = set(milestones)
+        self.pull = ProximalPoint(optimizer, proximal) if proximal > 0.0 else None
+
+    def after_epoch(self, epoch: int) -> None:
+        with warnings.catch_warnings():
+            # An epoch may have been interrupted after its last step; torch does not know of steps before that.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self.scheduler.step()
+        if self.pull is not None and epoch + 1 in self._milestones:
+            self.pull.restart()
+
+    def close(self) -> None:
+        if self.pull is not None:
+            self.pull.remove()
+
+
+def check_lengths(exchange: Exchange, name: str, batches: Any) -> None:
+    """Refuse loaders of different lengths, in all processes alike, where they are known."""
+    every = exchange.gather_objects(length_of(batches), f"a comparison of {name}")
+    if len({*every} - {None}) > 1:
+        raise ValueError(f"{_OWNER}: {name} must have as many batches in all processes, got {every}")
+
+
+@contextmanager
+def random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator[None]:
+    """Seed the global generators for a while, in each process otherwise; None to leave them alone."""
+    if seed is None:
+        yield
+        return
+    check_count(_OWNER, "seed", seed, minimum=0)
+    places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(places)):
+        # the generator of the CPU looks at 32 bits only: the number of the process must be mixed in
+        torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]) if rank else seed)
+        yield
