@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,8 @@ def test_the_step_is_finished_and_the_run_saved(number, when, where, tmp_path):
 def test_it_is_a_keyboard_interrupt_with_an_exit_code():
     assert issubclass(Interrupted, KeyboardInterrupt)
     assert [Interrupted(number, "here").exit_code for number in SIGNALS] == [143, 130]
+    copied = pickle.loads(pickle.dumps(Interrupted(signal.SIGTERM, "here")))
+    assert (str(copied), copied.number, copied.exit_code) == ("stopped by SIGTERM here", signal.SIGTERM, 143)
 
 
 def test_a_signal_at_the_very_end_comes_after_the_run_is_complete(tmp_path, monkeypatch):
@@ -226,6 +230,28 @@ def test_forked_processes_leave_the_signal_to_the_one_that_trains():
         assert os.waitpid(process, 0)[1] == 0 and watch.caught is None
         os.kill(os.getpid(), signal.SIGTERM)
         assert watch.caught == signal.SIGTERM
+
+
+def test_forked_processes_end_by_a_sigterm(tmp_path):
+    """As `Process.terminate()` and the end of a pool ask for."""
+    ended = []
+
+    class Helper(Callback):
+        def on_epoch(self, state):
+            ready, tell = os.pipe()
+            process = os.fork()
+            if process == 0:
+                os.write(tell, b"x")
+                time.sleep(10)
+                os._exit(0)
+            os.read(ready, 1)  # Python forgets signals that come while it forks
+            os.close(ready)
+            os.close(tell)
+            os.kill(process, signal.SIGTERM)
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+
+    run(tmp_path, Helper(), epochs=1)
+    assert ended == [-signal.SIGTERM] * 2
 
 
 TRAIN = """
