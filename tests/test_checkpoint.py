@@ -208,6 +208,40 @@ def test_callbacks_with_a_state_get_it_back_and_others_need_none(tmp_path):
     assert [count.steps for count in counts] == [20, 20]
 
 
+def test_a_callback_that_makes_what_it_keeps_when_the_run_begins(tmp_path):
+    class Average(Callback):
+        def on_begin(self, state):
+            self.average = torch.optim.swa_utils.AveragedModel(state.model)
+
+        def on_step(self, state):
+            self.average.update_parameters(state.model)
+
+        def state_dict(self):
+            return self.average.state_dict()
+
+        def load_state_dict(self, state):
+            self.average.load_state_dict(state)
+
+    averages = [Average(), Average()]
+    whole = small_run(tmp_path / "whole", callbacks=averages[:1], warm_start_epochs=0)
+    with pytest.raises(Killed):
+        small_run(tmp_path / "a", callbacks=[Average(), Kill(8)], warm_start_epochs=0)
+    for _ in range(2):  # the second time the run is complete
+        found = small_run(tmp_path / "a", callbacks=averages[1:], warm_start_epochs=0)
+        assert same([part.state_dict() for part in found], [part.state_dict() for part in whole]) == []
+    assert same(averages[1].state_dict(), averages[0].state_dict()) == []
+    small_run(tmp_path / "a", callbacks=[Average()], warm_start_epochs=0)  # in another process
+
+
+def test_a_callback_whose_state_cannot_be_saved_is_named_before_the_run(tmp_path):
+    class Array(Callback):
+        def state_dict(self):
+            return {"h": np.zeros(3)}
+
+    with pytest.raises(CheckpointError, match=r"state\['callbacks'\]\['Array 0'\]\['h'\] must be a plain tensor, .* got numpy"):
+        small_run(tmp_path, callbacks=[Array(), Kill(1)])
+
+
 def test_an_optimizer_of_the_users_own_goes_on(tmp_path):
     results = []
 

@@ -67,7 +67,8 @@ class Kept(Unkept):
         super().__init__(train)
         self._every = None if every is None else check_count("fit", "every", every)
         self._checkpoints = Checkpoints(folder)
-        others = {"fit": _Standing(self), "history": history, "callbacks": CallbackStates(hooks)}
+        self._callbacks = CallbackStates(hooks)
+        others = {"fit": _Standing(self), "history": history, "callbacks": self._callbacks}
         self._run = RunState(model, criterion, optimizer, train, others=others, settings=settings)
         self._judge, self._watch = judge, SignalWatch()
         self._phase, self._state = "", TrainState(model, criterion, optimizer, "", 0)
@@ -82,7 +83,8 @@ class Kept(Unkept):
             what = f"got another: {type(error).__name__}: {error}; the checkpoint is in {folder}"
             raise CheckpointError(f"fit: checkpoint must be that of a run of fit, {what}") from error
         # What can be known to fail when the first epoch ends, maybe hours from now, fails here.
-        check_plain(self._run.state_dict())
+        check_plain(self._state_without_callbacks())
+        self._callbacks.check_plain()
         self._prepare()
 
     def __enter__(self) -> Kept:
@@ -100,7 +102,10 @@ class Kept(Unkept):
     def done(self) -> bool:
         if self._saved is None or not self.resumes(_DONE):
             return False
-        self._run.load_state_dict(self._saved)
+        # Callbacks are not called, so that what they keep may not have been made.
+        del self._run.others["callbacks"]
+        others = {name: state for name, state in self._saved["others"].items() if name != "callbacks"}
+        self._run.load_state_dict({**self._saved, "others": others})
         return True
 
     def resumes(self, phase: str) -> bool:
@@ -224,6 +229,13 @@ class Kept(Unkept):
         folder = self._checkpoints.folder
         raise Interrupted(number, f"{where}; saved in {folder}, from where the same call goes on")
 
+    def _state_without_callbacks(self) -> dict[str, Any]:
+        callbacks = self._run.others.pop("callbacks")
+        try:
+            return self._run.state_dict()
+        finally:
+            self._run.others["callbacks"] = callbacks
+
     def _take_judge(self, judge: Judge | None) -> None:
         self._run.others.pop("judge", None)
         if judge is not None:
@@ -273,6 +285,15 @@ class CallbackStates:
         """Return the states that are not empty."""
         states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
         return {name: state for name, state in states.items() if state}
+
+    def check_plain(self) -> None:
+        """Check what can be seen of the states before the run begins, by which some of them are made."""
+        for name, callback in self._callbacks.items():
+            try:
+                state = callback.state_dict()
+            except Exception:  # if it fails when the run is saved, that is an error
+                continue
+            check_plain({"callbacks": {name: state}})
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that nobody whose state was saved is missing."""

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from moreauc._checkpoint_file import CheckpointError
 from moreauc._generators import State, loader_parts, random_states, set_random_states, undealt
+from moreauc._held_labels import held_labels
 from moreauc.data._sampled import SampledRows
 from moreauc.data.bag_batches import BagBatches, BagSampler
 from moreauc.samplers import DealtSampler
@@ -31,6 +32,7 @@ _DECIDING = (
     "num_replicas",
     "rank",
     "instances_per_bag",
+    "checksum_of_labels",
 )
 _POSITION = ("epoch", "step")
 
@@ -51,6 +53,7 @@ class LoaderPlace:
         self.epoch, self.step = 0, 0
         self._begun: State | None = None  # generators at the beginning of the present epoch
         self._resumed = False
+        self._labels = held_labels(loader)  # once: they do not change, and there may be many
 
     def batches(self, epoch: int) -> Iterator[Any]:
         """Yield the batches of an epoch; after a checkpoint was loaded, those that are left of its epoch."""
@@ -73,6 +76,7 @@ class LoaderPlace:
             "epoch": self.epoch,
             "step": self.step,
             "settings": loader_settings(self.loader),
+            "labels": self._labels,
             "random": self._begun if waiting else random_states(self.loader),
             "random_at_epoch": self._begun if self.step else None,
         }
@@ -85,6 +89,11 @@ class LoaderPlace:
         """
         if state["step"] and state["random_at_epoch"] is None:
             raise CheckpointError("checkpoint: random_at_epoch must be there in the middle of an epoch, got None")
+        if state["labels"] != self._labels:
+            raise CheckpointError(
+                "checkpoint: labels of the training set must be those of this run, got others (the checksum of what "
+                "the loader holds differs)"
+            )
         saved, settings = state["settings"], loader_settings(self.loader)
         for name in sorted({*saved, *settings}):
             if saved.get(name) != settings.get(name):
@@ -165,7 +174,8 @@ def loader_settings(loader: Any) -> dict[str, Any]:
     for name, part in loader_parts(loader):
         values = {key: getattr(part, key, None) for key in _DECIDING if not isinstance(part, list | tuple)}
         if isinstance(part, PlannedSampler):
-            values = {key: value for key, value in part.state_dict().items() if key not in _POSITION}
+            values |= {key: value for key, value in part.state_dict().items() if key not in _POSITION}
+            values.pop("rank")  # processes share their checkpoints
         if not isinstance(part, PlannedSampler):
             values["length"] = length_of(part)
         settings |= {f"{name}.{key}": value for key, value in values.items() if isinstance(value, int | str)}

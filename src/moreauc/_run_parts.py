@@ -164,6 +164,13 @@ def check_settings(what: str, start: Mapping[str, Any], now: Mapping[str, Any], 
             raise refuse(f"{name} of the {what}", repr(present[name]), repr(value))
 
 
+def check_same_names(what: str, start: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    """Check that both runs have the same settings, whatever their values."""
+    for name in start.keys() ^ present.keys():
+        here, there = (repr(values[name]) if name in values else "absent" for values in (present, start))
+        raise refuse(f"{name} of the {what}", here, there)
+
+
 # Optimizers
 
 

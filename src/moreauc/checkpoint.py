@@ -201,6 +201,7 @@ class RunState:
             )
         for name in ("run", "criterion"):
             parts.check_settings(name, state["start"][name], state["now"][name], present[name])
+        parts.check_same_names("run", state["start"]["run"], present["run"])
         parts.check_module("criterion", self.criterion, state["criterion"], widened=True)
         if len(state["optimizers"]) != len(optimizers):
             raise parts.refuse("the number of optimizers", len(optimizers), len(state["optimizers"]))
