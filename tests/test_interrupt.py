@@ -283,9 +283,30 @@ def test_a_process_with_workers_saves_itself_and_leaves_nobody_behind(number, tm
 def test_killed_processes_go_on_to_the_last_bit(name, torture):
     """The torture of `make torture`, for seconds: processes with workers, killed outside of saves and inside."""
     torture.load_once()
-    tally = torture.torture(name, 4, random.Random(name))
+    tally = torture.torture(name, 4, random.Random(name), kills_of_a_run=2)
     assert tally.kills == 4 and tally.starts == tally.kills + tally.runs and sum(tally.by_stage) == 4
     assert tally.tensors > 20 and tally.differences == []
+
+
+@pytest.mark.parametrize(("draw", "message"), [(0.3, "did nothing for"), (0.6, "came to no save in")])
+def test_a_process_that_hangs_is_no_kill(draw, message, torture, tmp_path, monkeypatch):
+    class Hanging:
+        exitcode, pid = None, 1 << 30  # nobody's
+
+        def join(self, seconds=None):
+            if seconds is None:  # after the signal
+                self.exitcode = -signal.SIGKILL
+
+    class Fixed(random.Random):
+        def random(self):
+            return draw
+
+    monkeypatch.setattr(torture, "WAIT", 0.1)
+    monkeypatch.setattr(torture, "start", lambda *_: Hanging())
+    tally = torture.Tally()
+    with pytest.raises(RuntimeError, match=message):
+        torture.one_run("rows: ce", tmp_path, 3, Fixed(0), tally)
+    assert tally.kills == 0
 
 
 def test_the_torture_sees_differences(torture):

@@ -161,7 +161,8 @@ class Kept(Unkept):
     def after_step(self) -> None:
         self._steps += 1
         self._stop_if_asked()
-        last = self._run.step == self._state.steps  # which is followed by the end of the epoch
+        # The last step is followed by the end of the epoch, unless there is a validation between, which may take long.
+        last = self._run.step == self._state.steps and "judge" not in self._run.others
         if self._every is not None and self._steps % self._every == 0 and not last:
             self._save()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,17 @@ def random_states(loader: Any = None) -> State:
     }
     state["loader"] = {name: _state_of(generator) for name, generator in loader_generators(loader).items()}
     return state
+
+
+@contextmanager
+def global_states_kept() -> Iterator[None]:
+    """Set the generators of Python and NumPy back at the end; torch has its own way for this."""
+    python, numbers = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
 
 
 def _gpu_states() -> list[torch.Tensor]:

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from moreauc._checks import check_count, check_real
 from moreauc._fit_checkpoint import Kept
 from moreauc._fit_together import KeptTogether
+from moreauc._generators import global_states_kept
 from moreauc._judge import Judge, Score
 from moreauc._loader_place import length_of
 from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
@@ -386,7 +387,7 @@ def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict
     check_all(state.criterion)  # the epoch's mean is waited for anyway
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
-    return {"loss": float(keeper.total) / (state.step + 1), "lr": lr}
+    return {"loss": float(keeper.total) / (state.step + 1), "lr": float(lr)}
 
 
 @contextmanager
@@ -397,6 +398,6 @@ def _random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator
         return
     check_count(_OWNER, "seed", seed, minimum=0)
     places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(places)):
+    with torch.random.fork_rng(devices=sorted(places)), global_states_kept():
         torch.manual_seed(seed + (rank << 32))
         yield
