@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,16 +15,20 @@ from torch import nn
 from torch.optim import Optimizer
 
 from moreauc import _run_parts as parts
+from moreauc._callback_states import CallbackStates
 from moreauc._checkpoint_file import check_plain, make_folder
 from moreauc._checks import check_count
+from moreauc._folder_lock import FolderLock
 from moreauc._interrupt import Interrupted, SignalWatch
 from moreauc._judge import Judge
+from moreauc._module_extras import unset_buffers
 from moreauc._unkept import Schedule, Unkept
 from moreauc.callbacks import Callback, TrainState
 from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
 from moreauc.history import History
 
 _DONE = "done"
+_PHASES = ("warm start", "train", _DONE)
 
 
 class Kept(Unkept):
@@ -70,7 +73,7 @@ class Kept(Unkept):
         self._callbacks = CallbackStates(hooks)
         others = {"fit": _Standing(self), "history": history, "callbacks": self._callbacks}
         self._run = RunState(model, criterion, optimizer, train, others=others, settings=settings)
-        self._judge, self._watch = judge, SignalWatch()
+        self._judge, self._watch, self._lock = judge, SignalWatch(), FolderLock()
         self._phase, self._state = "", TrainState(model, criterion, optimizer, "", 0)
         self._epochs_before, self._steps = 0, 0
         self._inside: dict[str, Any] | None = None  # what is known of an epoch that was interrupted
@@ -95,6 +98,7 @@ class Kept(Unkept):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop watching signals; one that came too late to stop anything is not lost."""
+        self._lock.release()
         self._watch.__exit__(kind, error, trace)
         if error is None and self._watch.caught is not None:
             self._interrupt(self._watch.caught, "after the run was complete")
@@ -200,11 +204,12 @@ class Kept(Unkept):
         return self._checkpoints.load()
 
     def _prepare(self) -> None:
-        """Make the folder, and see that it can be written to."""
+        """Make the folder, see that it can be written to, and keep others out."""
         folder = self._checkpoints.folder
         make_folder(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "fit: checkpoint must be a folder that can be written to", str(folder))
+        self._lock.take(folder)
 
     def _write(self, state: dict[str, Any]) -> None:
         self._checkpoints.save(state)
@@ -251,15 +256,20 @@ class Kept(Unkept):
         if saved is None:
             return
         run, phase = self._run, self._of_fit(saved)["phase"]
+        if phase not in _PHASES:
+            raise parts.refuse("the phase", f"one of {', '.join(_PHASES)}", repr(phase))
         self._take_judge(self._judge if phase == "train" else None)
         run.check({**saved, "previous": None, "proximal": None, "scheduler": None})
+        epochs = run.settings["warm_start_epochs"] + run.settings["epochs"]
+        if saved["place"]["epoch"] > epochs:
+            raise parts.refuse("the epoch", f"at most {epochs}", saved["place"]["epoch"])
         if saved["previous"] is not None:
             parts.check_previous(run.model, saved["previous"]["state"])
         if saved["proximal"] is not None:
             parts.check_proximal(parts.as_sequence(run.optimizer)[0], saved["proximal"]["state"])
         if "judge" in saved["others"] and saved["others"]["judge"]["state"]["best"]:
-            best = saved["others"]["judge"]["state"]["best"]
-            parts.check_tensors("best weights", parts.bare(run.model).state_dict(), best)
+            model, best = parts.bare(run.model), saved["others"]["judge"]["state"]["best"]
+            parts.check_tensors("best weights", model.state_dict(), best, unset=unset_buffers(model))
 
 
 class _Standing:
@@ -267,42 +277,3 @@ class _Standing:
 
     def __init__(self, kept: Kept) -> None:
         self.state_dict, self.load_state_dict = kept.state_dict, kept.load_state_dict
-
-
-class CallbackStates:
-    """The states of the callbacks that have one, by class and number."""
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks: dict[str, Callback] = {}
-        seen: Counter[str] = Counter()
-        for callback in callbacks:
-            if not hasattr(callback, "state_dict"):  # a class of the user's that is no Callback
-                continue
-            name = type(callback).__name__
-            self._callbacks[f"{name} {seen[name]}"] = callback
-            seen[name] += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states that are not empty."""
-        states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
-        return {name: state for name, state in states.items() if state}
-
-    def check_plain(self) -> None:
-        """Check what can be seen of the states before the run begins, by which some of them are made."""
-        for name, callback in self._callbacks.items():
-            try:
-                state = callback.state_dict()
-            except Exception:  # if it fails when the run is saved, that is an error
-                continue
-            check_plain({"callbacks": {name: state}})
-
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Check that nobody whose state was saved is missing."""
-        for name in state:
-            if name not in self._callbacks:
-                raise parts.refuse("callbacks with a state", sorted(self._callbacks), name)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give the states back."""
-        for name, value in state.items():
-            self._callbacks[name].load_state_dict(value)

@@ -87,18 +87,24 @@ class LoaderPlace:
         Raises:
             CheckpointError: if a setting differs, or it lacks what the middle of an epoch needs.
         """
+        for name in ("epoch", "step"):
+            if type(state[name]) is not int or state[name] < 0:
+                raise CheckpointError(f"checkpoint: {name} must be a number of at least 0, got {state[name]!r}")
+        sampler = sampler_with_position(self.loader)  # any other loader has to be read to know
+        if sampler is not None and state["step"] > len(sampler):
+            raise CheckpointError(f"checkpoint: step must be at most {len(sampler)}, got {state['step']}")
         if state["step"] and state["random_at_epoch"] is None:
             raise CheckpointError("checkpoint: random_at_epoch must be there in the middle of an epoch, got None")
-        if state["labels"] != self._labels:
-            raise CheckpointError(
-                "checkpoint: labels of the training set must be those of this run, got others (the checksum of what "
-                "the loader holds differs)"
-            )
         saved, settings = state["settings"], loader_settings(self.loader)
         for name in sorted({*saved, *settings}):
             if saved.get(name) != settings.get(name):
                 found = f"{settings.get(name)!r}, got {saved.get(name)!r}"
                 raise CheckpointError(f"checkpoint: {name} must be as in this run, {found}: the batches would differ")
+        if state["labels"] != self._labels:
+            raise CheckpointError(
+                "checkpoint: labels of the training set must be those of this run, got others (the checksum of what "
+                "the loader holds differs)"
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the place and set all generators."""

@@ -232,7 +232,7 @@ class RunState:
         parts.load_module(self.criterion, state["criterion"])
         parts.set_loss_settings(self.criterion, state["now"]["criterion"])
         for optimizer, saved in zip(parts.as_sequence(self.optimizer), state["optimizers"], strict=True):
-            optimizer.load_state_dict(copy.deepcopy(saved["state"]))  # torch would go on with these very tensors
+            parts.load_optimizer(optimizer, saved)
         for name, part in self._optional().items():
             if part is not None:
                 part.load_state_dict(copy.deepcopy(state[name]["state"]))
