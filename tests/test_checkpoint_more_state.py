@@ -134,7 +134,10 @@ def test_a_rate_that_is_a_tensor_is_a_number_in_the_history(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: s["others"]["fit"]["state"].update(phase="x"), "the phase must be one of warm start, train, done as"),
+        (
+            lambda s: s["others"]["fit"]["state"].update(phase="x"),
+            "the phase must be one of warm start, train, done as",
+        ),
         (lambda s: s["place"].update(epoch=9), "the epoch must be at most 4 as in this run, got 9"),
         (lambda s: s["place"].update(epoch=-1), "epoch must be a number of at least 0, got -1"),
         (lambda s: s["place"].update(step=-1), "step must be a number of at least 0, got -1"),
@@ -187,7 +190,9 @@ def test_a_folder_belongs_to_one_process_while_a_run_goes_on(tmp_path):
     small_run(tmp_path, callbacks=[Look()])
     with pytest.raises(Killed):
         small_run(tmp_path / "a", callbacks=[Kill(3)])
-    wanted = f"fit: checkpoint must be a folder of one run at a time, got {str(tmp_path)!r}, in which another process is"
+    wanted = (
+        f"fit: checkpoint must be a folder of one run at a time, got {str(tmp_path)!r}, in which another process is"
+    )
     assert texts[0].startswith(wanted) and other(tmp_path) == other(tmp_path / "a") == ""
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import ModuleType
 from typing import IO
 
+from moreauc._checkpoint_file import CheckpointError
+
+fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-from moreauc._checkpoint_file import CheckpointError
+    fcntl = None
 
 _NAME = "lock"
 
