@@ -318,8 +318,8 @@ def main() -> None:
         "runs": sum(row["runs"] for row in rows),
         "tensors_compared": sum(row["tensors_compared"] for row in rows),
         "seconds": round(time.perf_counter() - begin, 1),
-        "settings": "dropout 0.3; loaders with 2 workers that draw noise; a checkpoint at every step, in every other run "
-        "at every third",
+        "settings": "dropout 0.3; loaders with 2 workers that draw noise; a checkpoint at every step, in every other "
+        "run at every third",
         "losses": rows,
     }
     write(report, options.out)

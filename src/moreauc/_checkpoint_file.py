@@ -35,7 +35,11 @@ _OWNER = "load_checkpoint"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: damaged, of a newer version, or of another run. Nothing has been changed."""
+    """A checkpoint that cannot be used: damaged, of a newer version, or of another run.
+
+    Nothing has been changed, unless it is the loader that does not give the batches it gave: reading it is part of
+    going on.
+    """
 
 
 class DamagedCheckpointError(CheckpointError):

@@ -123,7 +123,8 @@ def fit(
     Raises:
         ValueError: for an argument out of range, validation data without both classes or without a region. An error of
             the criterion (NaN scores, say) gets a note that tells where it came up.
-        CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run; nothing has changed.
+        CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run, and for a folder in which
+            another process saves; nothing has changed, unless the loader gives fewer batches than it gave.
         Interrupted: a `KeyboardInterrupt`, after a signal, with a checkpoint.
 
     Example:

@@ -77,7 +77,8 @@ def fit_bags(request: BagRequest) -> None:
     check_rows(split.test.labels, "test bags", min_tpr=region[0], max_fpr=region[1], unit="bags")
     say(f"Positive class: {split.target.name} = {split.target.positive} ({split.target.reason})")
     facts: dict[str, Any] = {"target": request.target, "positive": str(split.target.positive), "bags": request.bags}
-    facts |= {"method": method, "min_tpr": region[0], "max_fpr": region[1], "instances_per_bag": request.instances_per_bag}
+    facts |= {"method": method, "min_tpr": region[0], "max_fpr": region[1]}
+    facts |= {"instances_per_bag": request.instances_per_bag}
     request.saving.begin(request.data, split.kinds, **facts)
     with run_folder(request.out, force=request.force, with_model=True) as folder:
         counts = len(split.train.names), len(split.test.names)
