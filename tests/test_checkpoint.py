@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import TPAUCLoss
 from moreauc.callbacks import Callback
-from moreauc.checkpoint import CheckpointError, Checkpoints, CheckpointWarning
+from moreauc.checkpoint import CheckpointError, Checkpoints, CheckpointWarning, load_checkpoint
 from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupDROLoss, GroupedLoss
 from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.samplers import PosNegSampler
@@ -153,16 +153,17 @@ def test_stopped_in_the_warm_start_is_complete(tmp_path):
 
 
 def test_an_interruption_in_the_validation_repeats_it_only(tmp_path):
-    """The last save is that after the epoch's last step but one, or, with every=5, of the epoch before."""
+    """The last save is that after the epoch's last step."""
     for every in (1, 5):
         folder = tmp_path / str(every)
         folder.mkdir()
-        valid, fail = TensorBatches(*data(seed=1)), [0]
+        valid, fail, steps = TensorBatches(*data(seed=1)), [0], []
 
         class Failing:
-            def predict(self, model, device=None, valid=valid, fail=fail):
+            def predict(self, model, device=None, valid=valid, fail=fail, folder=folder, steps=steps):
                 fail[0] -= 1
                 if fail[0] == 0:
+                    steps.append([load_checkpoint(path) for path in Checkpoints(folder / "a").files()][-1:])
                     raise Killed
                 from moreauc.train import predict_scores
 
@@ -174,6 +175,7 @@ def test_an_interruption_in_the_validation_repeats_it_only(tmp_path):
             fail[0] = number
             with pytest.raises(Killed):
                 small_run(folder / "a", **options)
+        assert [[state["place"]["step"] for state in states] for states in steps][1:] == [[5], [5]]
         found = small_run(folder / "a", **options)
         assert same([part.state_dict() for part in found], [part.state_dict() for part in whole]) == []
 
@@ -206,6 +208,31 @@ def test_callbacks_with_a_state_get_it_back_and_others_need_none(tmp_path):
     counts = [Count(), Count()]
     small_run(tmp_path, callbacks=[*counts, Callback()])
     assert [count.steps for count in counts] == [20, 20]
+
+
+def test_a_callback_that_makes_what_it_keeps_when_the_run_begins(tmp_path):
+    class Average(Callback):
+        def on_begin(self, state):
+            self.average = torch.optim.swa_utils.AveragedModel(state.model)
+
+        def on_step(self, state):
+            self.average.update_parameters(state.model)
+
+        def state_dict(self):
+            return self.average.state_dict()
+
+        def load_state_dict(self, state):
+            self.average.load_state_dict(state)
+
+    averages = [Average(), Average()]
+    whole = small_run(tmp_path / "whole", callbacks=averages[:1], warm_start_epochs=0)
+    with pytest.raises(Killed):
+        small_run(tmp_path / "a", callbacks=[Average(), Kill(8)], warm_start_epochs=0)
+    for _ in range(2):  # the second time the run is complete
+        found = small_run(tmp_path / "a", callbacks=averages[1:], warm_start_epochs=0)
+        assert same([part.state_dict() for part in found], [part.state_dict() for part in whole]) == []
+    assert same(averages[1].state_dict(), averages[0].state_dict()) == []
+    small_run(tmp_path / "a", callbacks=[Average()], warm_start_epochs=0)  # in another process
 
 
 def test_an_optimizer_of_the_users_own_goes_on(tmp_path):
@@ -265,10 +292,14 @@ def test_a_damaged_newest_checkpoint_costs_only_its_steps(tmp_path):
 def test_global_generators_are_left_alone_where_a_seed_is_given(tmp_path):
     with pytest.raises(Killed):
         small_run(tmp_path, callbacks=[Kill(9)])
+    random.seed(17)
+    np.random.seed(17)
     torch.manual_seed(17)
     model, before = network(), torch.get_rng_state()
+    others = random.getstate(), np.random.get_state()[1].tolist()
     small_run(tmp_path, model=model)
     assert torch.equal(torch.get_rng_state(), before)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == others
 
 
 # What is refused

@@ -143,11 +143,43 @@ def test_wrong_options_are_named(table, tmp_path):
     text = error("--checkpoint", folder, "--resume", "--seed", 4)
     assert "error: checkpoint: labels and groups of the training set must be those of this run, got others" in text
     assert text.strip().endswith(f"the checkpoint is in {folder / 'sonx'}")
-    (folder / "data.json").write_text("{")  # cut short by a kill
-    result = RUNNER.invoke(
-        app, arguments(table, "table", tmp_path / "out", "--checkpoint", folder, "--resume", "--epochs", 2)
+    assert f"{folder}: holds a training with other features: [['a', 'number'], " in error(
+        "--checkpoint", folder, "--resume", "--drop", "a"
     )
+    assert "saved: holds a training with other min tpr: 0.5, now 0.4" in error(
+        "--checkpoint", folder, "--resume", "--min-tpr", 0.4
+    )
+    assert "saved: holds a training with other " in error("--checkpoint", folder, "--resume", kind="groups")
+    for damage in ("{", "3"):
+        (folder / "data.json").write_text(damage)
+        text = error("--checkpoint", folder, "--resume")
+        assert f"{folder / 'data.json'}: cannot be read, so that nobody knows what the checkpoints there" in text
+    for path in folder.glob("*/*.checkpoint"):
+        path.unlink()
+    again = ["--checkpoint", folder, "--resume", "--epochs", 2]  # with no checkpoints there, anything may begin
+    result = RUNNER.invoke(app, arguments(table, "table", tmp_path / "out", *again))
     assert result.exit_code == 0 and "sha256" in (folder / "data.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "name"),
+    [
+        ("table", ["--positive", "0"], "positive"),
+        ("table", ["--model", "linear"], "model"),
+        ("bags", ["--instances-per-bag", "2"], "instances per bag"),
+        ("bags", ["--drop", "c", "--drop", "town"], "features"),
+        ("groups", ["--task", "regression"], "task"),
+        ("groups", ["--top-k", "1"], "top k"),
+    ],
+)
+def test_a_training_on_something_else_of_the_table_is_refused(kind, other, name, table, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_saves(patch, 1)
+        with pytest.raises(Killed):
+            RUNNER.invoke(app, arguments(table, kind, tmp_path / "out", "--checkpoint", tmp_path / "saved"))
+    words = arguments(table, kind, tmp_path / "out", "--checkpoint", tmp_path / "saved", "--resume", *other)
+    result = RUNNER.invoke(app, words)
+    assert result.exit_code == 2 and f"holds a training with other {name}: " in result.output, result.output
 
 
 class Killed(BaseException):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,8 @@ def test_the_step_is_finished_and_the_run_saved(number, when, where, tmp_path):
 def test_it_is_a_keyboard_interrupt_with_an_exit_code():
     assert issubclass(Interrupted, KeyboardInterrupt)
     assert [Interrupted(number, "here").exit_code for number in SIGNALS] == [143, 130]
+    copied = pickle.loads(pickle.dumps(Interrupted(signal.SIGTERM, "here")))
+    assert (str(copied), copied.number, copied.exit_code) == ("stopped by SIGTERM here", signal.SIGTERM, 143)
 
 
 def test_a_signal_at_the_very_end_comes_after_the_run_is_complete(tmp_path, monkeypatch):
@@ -228,6 +232,28 @@ def test_forked_processes_leave_the_signal_to_the_one_that_trains():
         assert watch.caught == signal.SIGTERM
 
 
+def test_forked_processes_end_by_a_sigterm(tmp_path):
+    """As `Process.terminate()` and the end of a pool ask for."""
+    ended = []
+
+    class Helper(Callback):
+        def on_epoch(self, state):
+            ready, tell = os.pipe()
+            process = os.fork()
+            if process == 0:
+                os.write(tell, b"x")
+                time.sleep(10)
+                os._exit(0)
+            os.read(ready, 1)  # Python forgets signals that come while it forks
+            os.close(ready)
+            os.close(tell)
+            os.kill(process, signal.SIGTERM)
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+
+    run(tmp_path, Helper(), epochs=1)
+    assert ended == [-signal.SIGTERM] * 2
+
+
 TRAIN = """
 import sys
 import torch
@@ -257,9 +283,30 @@ def test_a_process_with_workers_saves_itself_and_leaves_nobody_behind(number, tm
 def test_killed_processes_go_on_to_the_last_bit(name, torture):
     """The torture of `make torture`, for seconds: processes with workers, killed outside of saves and inside."""
     torture.load_once()
-    tally = torture.torture(name, 4, random.Random(name))
+    tally = torture.torture(name, 4, random.Random(name), kills_of_a_run=2)
     assert tally.kills == 4 and tally.starts == tally.kills + tally.runs and sum(tally.by_stage) == 4
     assert tally.tensors > 20 and tally.differences == []
+
+
+@pytest.mark.parametrize(("draw", "message"), [(0.3, "did nothing for"), (0.6, "came to no save in")])
+def test_a_process_that_hangs_is_no_kill(draw, message, torture, tmp_path, monkeypatch):
+    class Hanging:
+        exitcode, pid = None, 1 << 30  # nobody's
+
+        def join(self, seconds=None):
+            if seconds is None:  # after the signal
+                self.exitcode = -signal.SIGKILL
+
+    class Fixed(random.Random):
+        def random(self):
+            return draw
+
+    monkeypatch.setattr(torture, "WAIT", 0.1)
+    monkeypatch.setattr(torture, "start", lambda *_: Hanging())
+    tally = torture.Tally()
+    with pytest.raises(RuntimeError, match=message):
+        torture.one_run("rows: ce", tmp_path, 3, Fixed(0), tally)
+    assert tally.kills == 0
 
 
 def test_the_torture_sees_differences(torture):

@@ -97,7 +97,7 @@ def test_every_loss_goes_on_in_a_loop_of_ones_own(case, tmp_path):
         torch.manual_seed(1)
         run = case_run(case)
         run.load_state_dict(checkpoints.load())
-        assert (run.epoch, run.step) == divmod(stop, 6) if stop != 6 else (0, 6)
+        assert (run.epoch, run.step) == (divmod(stop, 6) if stop != 6 else (0, 6))
         assert same(case_train(case, run), whole) == []
 
 

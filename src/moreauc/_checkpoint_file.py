@@ -8,6 +8,7 @@ whoever alters a file on purpose can make a new one, and is kept from running co
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -34,7 +35,11 @@ _OWNER = "load_checkpoint"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: damaged, of a newer version, or of another run. Nothing has been changed."""
+    """A checkpoint that cannot be used: damaged, of a newer version, or of another run.
+
+    Nothing has been changed, unless it is the loader that does not give the batches it gave: reading it is part of
+    going on.
+    """
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -133,6 +138,9 @@ def sync_folder(folder: Path) -> None:
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot do that with folders
+            raise
     finally:
         os.close(number)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,16 +15,20 @@ from torch import nn
 from torch.optim import Optimizer
 
 from moreauc import _run_parts as parts
+from moreauc._callback_states import CallbackStates
 from moreauc._checkpoint_file import check_plain, make_folder
 from moreauc._checks import check_count
+from moreauc._folder_lock import FolderLock
 from moreauc._interrupt import Interrupted, SignalWatch
 from moreauc._judge import Judge
+from moreauc._module_extras import unset_buffers
 from moreauc._unkept import Schedule, Unkept
 from moreauc.callbacks import Callback, TrainState
 from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
 from moreauc.history import History
 
 _DONE = "done"
+_PHASES = ("warm start", "train", _DONE)
 
 
 class Kept(Unkept):
@@ -67,9 +70,10 @@ class Kept(Unkept):
         super().__init__(train)
         self._every = None if every is None else check_count("fit", "every", every)
         self._checkpoints = Checkpoints(folder)
-        others = {"fit": _Standing(self), "history": history, "callbacks": CallbackStates(hooks)}
+        self._callbacks = CallbackStates(hooks)
+        others = {"fit": _Standing(self), "history": history, "callbacks": self._callbacks}
         self._run = RunState(model, criterion, optimizer, train, others=others, settings=settings)
-        self._judge, self._watch = judge, SignalWatch()
+        self._judge, self._watch, self._lock = judge, SignalWatch(), FolderLock()
         self._phase, self._state = "", TrainState(model, criterion, optimizer, "", 0)
         self._epochs_before, self._steps = 0, 0
         self._inside: dict[str, Any] | None = None  # what is known of an epoch that was interrupted
@@ -82,7 +86,8 @@ class Kept(Unkept):
             what = f"got another: {type(error).__name__}: {error}; the checkpoint is in {folder}"
             raise CheckpointError(f"fit: checkpoint must be that of a run of fit, {what}") from error
         # What can be known to fail when the first epoch ends, maybe hours from now, fails here.
-        check_plain(self._run.state_dict())
+        check_plain(self._state_without_callbacks())
+        self._callbacks.check_plain()
         self._prepare()
 
     def __enter__(self) -> Kept:
@@ -93,6 +98,7 @@ class Kept(Unkept):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop watching signals; one that came too late to stop anything is not lost."""
+        self._lock.release()
         self._watch.__exit__(kind, error, trace)
         if error is None and self._watch.caught is not None:
             self._interrupt(self._watch.caught, "after the run was complete")
@@ -100,7 +106,10 @@ class Kept(Unkept):
     def done(self) -> bool:
         if self._saved is None or not self.resumes(_DONE):
             return False
-        self._run.load_state_dict(self._saved)
+        # Callbacks are not called, so that what they keep may not have been made.
+        del self._run.others["callbacks"]
+        others = {name: state for name, state in self._saved["others"].items() if name != "callbacks"}
+        self._run.load_state_dict({**self._saved, "others": others})
         return True
 
     def resumes(self, phase: str) -> bool:
@@ -156,7 +165,8 @@ class Kept(Unkept):
     def after_step(self) -> None:
         self._steps += 1
         self._stop_if_asked()
-        last = self._run.step == self._state.steps  # which is followed by the end of the epoch
+        # The last step is followed by the end of the epoch, unless there is a validation between, which may take long.
+        last = self._run.step == self._state.steps and "judge" not in self._run.others
         if self._every is not None and self._steps % self._every == 0 and not last:
             self._save()
 
@@ -194,11 +204,12 @@ class Kept(Unkept):
         return self._checkpoints.load()
 
     def _prepare(self) -> None:
-        """Make the folder, and see that it can be written to."""
+        """Make the folder, see that it can be written to, and keep others out."""
         folder = self._checkpoints.folder
         make_folder(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "fit: checkpoint must be a folder that can be written to", str(folder))
+        self._lock.take(folder)
 
     def _write(self, state: dict[str, Any]) -> None:
         self._checkpoints.save(state)
@@ -224,6 +235,13 @@ class Kept(Unkept):
         folder = self._checkpoints.folder
         raise Interrupted(number, f"{where}; saved in {folder}, from where the same call goes on")
 
+    def _state_without_callbacks(self) -> dict[str, Any]:
+        callbacks = self._run.others.pop("callbacks")
+        try:
+            return self._run.state_dict()
+        finally:
+            self._run.others["callbacks"] = callbacks
+
     def _take_judge(self, judge: Judge | None) -> None:
         self._run.others.pop("judge", None)
         if judge is not None:
@@ -238,15 +256,20 @@ class Kept(Unkept):
         if saved is None:
             return
         run, phase = self._run, self._of_fit(saved)["phase"]
+        if phase not in _PHASES:
+            raise parts.refuse("the phase", f"one of {', '.join(_PHASES)}", repr(phase))
         self._take_judge(self._judge if phase == "train" else None)
         run.check({**saved, "previous": None, "proximal": None, "scheduler": None})
+        epochs = run.settings["warm_start_epochs"] + run.settings["epochs"]
+        if saved["place"]["epoch"] > epochs:
+            raise parts.refuse("the epoch", f"at most {epochs}", saved["place"]["epoch"])
         if saved["previous"] is not None:
             parts.check_previous(run.model, saved["previous"]["state"])
         if saved["proximal"] is not None:
             parts.check_proximal(parts.as_sequence(run.optimizer)[0], saved["proximal"]["state"])
         if "judge" in saved["others"] and saved["others"]["judge"]["state"]["best"]:
-            best = saved["others"]["judge"]["state"]["best"]
-            parts.check_tensors("best weights", parts.bare(run.model).state_dict(), best)
+            model, best = parts.bare(run.model), saved["others"]["judge"]["state"]["best"]
+            parts.check_tensors("best weights", model.state_dict(), best, unset=unset_buffers(model))
 
 
 class _Standing:
@@ -254,33 +277,3 @@ class _Standing:
 
     def __init__(self, kept: Kept) -> None:
         self.state_dict, self.load_state_dict = kept.state_dict, kept.load_state_dict
-
-
-class CallbackStates:
-    """The states of the callbacks that have one, by class and number."""
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks: dict[str, Callback] = {}
-        seen: Counter[str] = Counter()
-        for callback in callbacks:
-            if not hasattr(callback, "state_dict"):  # a class of the user's that is no Callback
-                continue
-            name = type(callback).__name__
-            self._callbacks[f"{name} {seen[name]}"] = callback
-            seen[name] += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states that are not empty."""
-        states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
-        return {name: state for name, state in states.items() if state}
-
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Check that nobody whose state was saved is missing."""
-        for name in state:
-            if name not in self._callbacks:
-                raise parts.refuse("callbacks with a state", sorted(self._callbacks), name)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give the states back."""
-        for name, value in state.items():
-            self._callbacks[name].load_state_dict(value)

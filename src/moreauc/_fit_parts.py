@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count
+from moreauc._generators import global_states_kept
 from moreauc._loader_place import length_of
 from moreauc.distributed import DistributedCriterion, Exchange
 from moreauc.optim import ProximalPoint
@@ -83,7 +84,7 @@ def random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator[
         return
     check_count(_OWNER, "seed", seed, minimum=0)
     places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(places)):
+    with torch.random.fork_rng(devices=sorted(places)), global_states_kept():
         # the generator of the CPU looks at 32 bits only: the number of the process must be mixed in
         torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]) if rank else seed)
         yield

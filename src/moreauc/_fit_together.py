@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 from moreauc._checkpoint_file import CheckpointError
 from moreauc._fit_checkpoint import Kept
 from moreauc._generators import random_states
+from moreauc._held_labels import held_labels
 from moreauc.distributed import Exchange
 
 _RANDOM = ("random", "random_at_epoch")
+_OWN = (*_RANDOM, "labels")  # a process may hold a shard of the data
 _PROCESSES = "processes"
 Result = TypeVar("Result")
 
@@ -46,18 +48,33 @@ class KeptTogether(Kept):
 
     def _own_generators(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the states of this process's generators, or of new ones where there are others than there were."""
-        every = saved.get(_PROCESSES, [{name: saved["place"][name] for name in _RANDOM}])
+        every = saved.get(_PROCESSES, [{name: saved["place"][name] for name in _OWN}])
         if len(every) == self._exchange.size:
             own: dict[str, Any] = every[self._exchange.rank]
             return own
         now = random_states(self._train)
-        return {name: None if saved["place"][name] is None else now for name in _RANDOM}
+        random = {name: None if saved["place"][name] is None else now for name in _RANDOM}
+        return {**random, "labels": held_labels(self._train)}
+
+    def _check(self, saved: Mapping[str, Any] | None) -> None:
+        """Check in all processes; what one of them refuses, all refuse, or the others would wait for it."""
+        problem = None
+        try:
+            super()._check(saved)
+        except Exception as error:  # of which the base makes one that can be read
+            problem = error
+        texts = self._exchange.gather_objects(None if problem is None else str(problem), "the check of a checkpoint")
+        if problem is not None:
+            raise problem
+        for text in texts:
+            if text is not None:
+                raise CheckpointError(f"checkpoint: all processes must be able to go on, got from one of them: {text}")
 
     def _prepare(self) -> None:
         self._first(super()._prepare)
 
     def _write(self, state: dict[str, Any]) -> None:
-        own = {name: state["place"][name] for name in _RANDOM}
+        own = {name: state["place"][name] for name in _OWN}
         state[_PROCESSES] = self._exchange.gather_objects(own, "a save")
         self._first(lambda: super(KeptTogether, self)._write(state))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from moreauc.samplers import DealtSampler
 
 State = dict[str, Any]
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 _LOGGER = logging.getLogger(__name__)
 _INSIDE = ("batch_sampler", "sampler", "dataset")  # attributes of a loader that may have generators of their own
@@ -31,8 +33,19 @@ def random_states(loader: Any = None) -> State:
         "python": random.getstate(),
         "numpy": _as_lists(np.random.get_state()),
     }
-    state["loader"] = {name: _state_of(generator) for name, generator in loader_generators(loader).items()}
+    state["loader"] = {name: state_of(generator) for name, generator in loader_generators(loader).items()}
     return state
+
+
+@contextmanager
+def global_states_kept() -> Iterator[None]:
+    """Set the generators of Python and NumPy back at the end; torch has its own way for this."""
+    python, numbers = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
 
 
 def _gpu_states() -> list[torch.Tensor]:
@@ -55,7 +68,7 @@ def set_random_states(state: State, loader: Any = None) -> None:
     generators = loader_generators(loader)
     for name, value in state["loader"].items():
         if name in generators:
-            _set_state(generators[name], value)
+            set_state(generators[name], value)
 
 
 def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
@@ -82,12 +95,13 @@ def loader_generators(loader: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, part in loader_parts(loader):
         for key, value in getattr(part, "__dict__", {}).items():
-            if isinstance(value, torch.Generator | np.random.Generator | np.random.RandomState | random.Random):
+            if isinstance(value, GENERATORS):
                 found[f"{name}.{key}"] = value
     return found
 
 
-def _state_of(generator: Any) -> Any:
+def state_of(generator: Any) -> Any:
+    """Return the state of a generator as plain data."""
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, random.Random):
@@ -96,7 +110,8 @@ def _state_of(generator: Any) -> Any:
     return _as_lists(bits)
 
 
-def _set_state(generator: Any, state: Any) -> None:
+def set_state(generator: Any, state: Any) -> None:
+    """Set a generator to what :func:`state_of` returned."""
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, random.Random):

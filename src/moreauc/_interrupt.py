@@ -26,7 +26,12 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int, where: str) -> None:
         self.number = signal.Signals(number)
         self.exit_code = 128 + int(number)
+        self._where = where
         super().__init__(f"stopped by {self.number.name} {where}")
+
+    def __reduce__(self) -> tuple[type[Interrupted], tuple[int, str]]:
+        """Let the error come through a pipe, from a process to the one that waits for it."""
+        return type(self), (int(self.number), self._where)
 
 
 class SignalWatch:
@@ -34,7 +39,7 @@ class SignalWatch:
 
     Only in the main thread of a process, since Python gives signals to that one, and not for signals that are ignored.
     Processes that are forked meanwhile, workers of a `DataLoader`, leave a SIGINT to this one: on a terminal they get
-    it, too.
+    it, too. To a SIGTERM they do what they would have done.
 
     Attributes:
         caught: the signal that came; None for none.
@@ -65,6 +70,9 @@ class SignalWatch:
         if os.getpid() == self._process:
             self.caught = number
             self._set_back()
+        elif number != signal.SIGINT:  # whoever sends another one means this process
+            self._set_back()
+            os.kill(os.getpid(), number)
 
     def _set_back(self) -> None:
         while self._before:

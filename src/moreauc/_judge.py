@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from moreauc._checks import check_real
+from moreauc._held_labels import held_labels
+from moreauc._loader_place import length_of
 from moreauc._run_parts import bare
 from moreauc._scoring import Evaluation, predict_scores
 from moreauc.callbacks import TrainState
@@ -73,7 +75,10 @@ class Judge:
     @property
     def settings(self) -> dict[str, Any]:
         """What the choice depends on."""
-        return {"validation": True, "keep_best": self._keep_best, **self._score.settings}
+        labels = held_labels(self._validation)
+        length = None if labels else length_of(getattr(self._validation, "dataset", self._validation))
+        data = {"validation": True, "validation_labels": labels, "validation_length": length}
+        return {**data, "keep_best": self._keep_best, "score": None, **self._score.settings}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best weights and what the choice and the patience go by, for a checkpoint."""

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from moreauc._checkpoint_file import CheckpointError
 from moreauc._generators import State, loader_parts, random_states, set_random_states, undealt
+from moreauc._held_labels import held_labels
 from moreauc.data._sampled import SampledRows
 from moreauc.data.bag_batches import BagBatches, BagSampler
 from moreauc.samplers import DealtSampler
@@ -31,6 +32,7 @@ _DECIDING = (
     "num_replicas",
     "rank",
     "instances_per_bag",
+    "checksum_of_labels",
 )
 _POSITION = ("epoch", "step")
 
@@ -51,6 +53,7 @@ class LoaderPlace:
         self.epoch, self.step = 0, 0
         self._begun: State | None = None  # generators at the beginning of the present epoch
         self._resumed = False
+        self._labels = held_labels(loader)  # once: they do not change, and there may be many
 
     def batches(self, epoch: int) -> Iterator[Any]:
         """Yield the batches of an epoch; after a checkpoint was loaded, those that are left of its epoch."""
@@ -73,6 +76,7 @@ class LoaderPlace:
             "epoch": self.epoch,
             "step": self.step,
             "settings": loader_settings(self.loader),
+            "labels": self._labels,
             "random": self._begun if waiting else random_states(self.loader),
             "random_at_epoch": self._begun if self.step else None,
         }
@@ -83,6 +87,12 @@ class LoaderPlace:
         Raises:
             CheckpointError: if a setting differs, or it lacks what the middle of an epoch needs.
         """
+        for name in ("epoch", "step"):
+            if type(state[name]) is not int or state[name] < 0:
+                raise CheckpointError(f"checkpoint: {name} must be a number of at least 0, got {state[name]!r}")
+        sampler = sampler_with_position(self.loader)  # any other loader has to be read to know
+        if sampler is not None and state["step"] > len(sampler):
+            raise CheckpointError(f"checkpoint: step must be at most {len(sampler)}, got {state['step']}")
         if state["step"] and state["random_at_epoch"] is None:
             raise CheckpointError("checkpoint: random_at_epoch must be there in the middle of an epoch, got None")
         saved, settings = state["settings"], loader_settings(self.loader)
@@ -90,6 +100,11 @@ class LoaderPlace:
             if saved.get(name) != settings.get(name):
                 found = f"{settings.get(name)!r}, got {saved.get(name)!r}"
                 raise CheckpointError(f"checkpoint: {name} must be as in this run, {found}: the batches would differ")
+        if state["labels"] != self._labels:
+            raise CheckpointError(
+                "checkpoint: labels of the training set must be those of this run, got others (the checksum of what "
+                "the loader holds differs)"
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the place and set all generators."""
@@ -165,7 +180,8 @@ def loader_settings(loader: Any) -> dict[str, Any]:
     for name, part in loader_parts(loader):
         values = {key: getattr(part, key, None) for key in _DECIDING if not isinstance(part, list | tuple)}
         if isinstance(part, PlannedSampler):
-            values = {key: value for key, value in part.state_dict().items() if key not in _POSITION}
+            values |= {key: value for key, value in part.state_dict().items() if key not in _POSITION}
+            values.pop("rank")  # processes share their checkpoints
         if not isinstance(part, PlannedSampler):
             values["length"] = length_of(part)
         settings |= {f"{name}.{key}": value for key, value in values.items() if isinstance(value, int | str)}

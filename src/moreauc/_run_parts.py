@@ -6,9 +6,11 @@ state that has been checked.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from torch.optim import Optimizer
 
 from moreauc import _parallel
 from moreauc._checkpoint_file import CheckpointError
+from moreauc._generators import set_state, state_of
+from moreauc._module_extras import module_generators, set_buffers, unset_buffers
 from moreauc.distributed import DistributedCriterion
 
 LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold what the data set is labelled by
@@ -48,23 +52,37 @@ def check_class(what: str, part: Any, state: Mapping[str, Any]) -> None:
 
 
 def module_state(module: nn.Module) -> dict[str, Any]:
-    """Return weights and buffers, also those that the module would not save itself."""
+    """Return weights and buffers, also those that the module would not save itself, and what else may change."""
     inner = bare(module)
     state = dict(inner.state_dict())
     others = {name: value for name, value in inner.named_buffers() if name not in state}
-    return {"class": type(inner).__name__, "state": state, "other_buffers": others}
+    return {
+        "class": type(inner).__name__,
+        "state": state,
+        "other_buffers": others,
+        "frozen": [name for name, value in inner.named_parameters() if not value.requires_grad],
+        "generators": {name: state_of(generator) for name, generator in module_generators(inner).items()},
+    }
 
 
 def check_module(what: str, module: nn.Module, state: Mapping[str, Any], *, widened: bool = False) -> None:
     """Check names, shapes and types; `widened`: tables may have become wider since they were made."""
     inner = bare(module)
-    check_tensors(what, dict(inner.state_dict()), state["state"], widened=widened)
+    check_tensors(what, dict(inner.state_dict()), state["state"], widened=widened, unset=unset_buffers(inner))
     check_class(f"the class of the {what}", inner, state)
 
 
-def check_tensors(what: str, present: Mapping[str, Any], saved: Mapping[str, Any], *, widened: bool = False) -> None:
-    """Check that saved tensors have the names, shapes and types of the present ones."""
-    for names, text in ((present.keys() - saved.keys(), "is missing"), (saved.keys() - present.keys(), "is too much")):
+def check_tensors(
+    what: str,
+    present: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    *,
+    widened: bool = False,
+    unset: AbstractSet[str] = frozenset(),
+) -> None:
+    """Check that saved tensors have the names, shapes and types of the present ones; `unset`: names yet without."""
+    extra = saved.keys() - present.keys() - unset
+    for names, text in ((present.keys() - saved.keys(), "is missing"), (extra, "is too much")):
         if names:
             raise refuse(f"names of the {what}", "the same", f"a checkpoint in which {min(names)!r} {text}")
     for name, value in present.items():
@@ -81,15 +99,25 @@ def check_tensors(what: str, present: Mapping[str, Any], saved: Mapping[str, Any
 def load_module(module: nn.Module, state: Mapping[str, Any]) -> None:
     """Load a checked state."""
     inner = bare(module)
+    set_buffers(inner, {name: state["state"][name] for name in unset_buffers(inner) & state["state"].keys()})
+    # After an error what was before is loaded, in which such a buffer was none.
+    set_buffers(inner, dict.fromkeys(inner.state_dict().keys() - state["state"].keys()))
     inner.load_state_dict(state["state"])
     present = dict(inner.named_buffers())
+    other = {}
     for name, value in state["other_buffers"].items():
         buffer = present.get(name)
         if buffer is not None and buffer.shape == value.shape and buffer.dtype == value.dtype:
             buffer.copy_(value)
-        elif buffer is not None:
-            owner, _, key = name.rpartition(".")
-            inner.get_submodule(owner)._buffers[key] = value.to(buffer.device)
+        elif buffer is not None or name in unset_buffers(inner):
+            other[name] = value
+    set_buffers(inner, other)
+    for name, parameter in inner.named_parameters():
+        if parameter.requires_grad != (name not in state["frozen"]):
+            parameter.requires_grad_(name not in state["frozen"])
+    generators = module_generators(inner)
+    for name in generators.keys() & state["generators"].keys():
+        set_state(generators[name], state["generators"][name])
 
 
 # Losses: what they were made with
@@ -158,6 +186,13 @@ def check_settings(what: str, start: Mapping[str, Any], now: Mapping[str, Any], 
             raise refuse(f"{name} of the {what}", repr(present[name]), repr(value))
 
 
+def check_same_names(what: str, start: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    """Check that both runs have the same settings, whatever their values."""
+    for name in start.keys() ^ present.keys():
+        here, there = (repr(values[name]) if name in values else "absent" for values in (present, start))
+        raise refuse(f"{name} of the {what}", here, there)
+
+
 # Optimizers
 
 
@@ -171,6 +206,18 @@ def check_optimizer(what: str, optimizer: Optimizer, state: Mapping[str, Any]) -
     check_class(f"the class of the {what}", optimizer, state)
     if state["shapes"] != _shapes(optimizer):
         raise refuse(f"the shapes of the parameters of the {what}", _shapes(optimizer), state["shapes"])
+
+
+def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Load a checked state; torch would go on with these very tensors, and in the types of the weights."""
+    saved = state["state"]
+    optimizer.load_state_dict(copy.deepcopy(saved))
+    for group, before in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], before["params"], strict=True):
+            now = optimizer.state.get(parameter, {})
+            for name, value in saved["state"].get(number, {}).items():
+                if isinstance(value, Tensor) and now[name].dtype != value.dtype:
+                    now[name] = value.to(now[name].device, copy=True)
 
 
 def optimizer_settings(optimizer: Optimizer) -> dict[str, Any]:

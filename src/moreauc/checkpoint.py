@@ -210,6 +210,7 @@ class RunState:
             )
         for name in ("run", "criterion"):
             parts.check_settings(name, state["start"][name], state["now"][name], present[name])
+        parts.check_same_names("run", state["start"]["run"], present["run"])
         parts.check_module("criterion", self.criterion, state["criterion"], widened=True)
         if len(state["optimizers"]) != len(optimizers):
             raise parts.refuse("the number of optimizers", len(optimizers), len(state["optimizers"]))
@@ -240,7 +241,7 @@ class RunState:
         parts.load_module(self.criterion, state["criterion"])
         parts.set_loss_settings(self.criterion, state["now"]["criterion"])
         for optimizer, saved in zip(parts.as_sequence(self.optimizer), state["optimizers"], strict=True):
-            optimizer.load_state_dict(copy.deepcopy(saved["state"]))  # torch would go on with these very tensors
+            parts.load_optimizer(optimizer, saved)
         for name, part in self._optional().items():
             if part is not None:
                 part.load_state_dict(copy.deepcopy(state[name]["state"]))

@@ -123,7 +123,8 @@ def fit(
     Raises:
         ValueError: for an argument out of range, validation data without both classes or without a region. An error of
             the criterion (NaN scores, say) gets a note that tells where it came up.
-        CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run; nothing has changed.
+        CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run, and for a folder in which
+            another process saves; nothing has changed, unless the loader gives fewer batches than it gave.
         Interrupted: a `KeyboardInterrupt`, after a signal, with a checkpoint.
 
     Example:
@@ -351,4 +352,4 @@ def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict
     check_all(state.criterion)  # the epoch's mean is waited for anyway
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
-    return {"loss": float(keeper.total) / (state.step + 1), "lr": lr}
+    return {"loss": float(keeper.total) / (state.step + 1), "lr": float(lr)}

@@ -76,7 +76,10 @@ def fit_bags(request: BagRequest) -> None:
     split = read_bag_split(request)
     check_rows(split.test.labels, "test bags", min_tpr=region[0], max_fpr=region[1], unit="bags")
     say(f"Positive class: {split.target.name} = {split.target.positive} ({split.target.reason})")
-    request.saving.begin(request.data)
+    facts: dict[str, Any] = {"target": request.target, "positive": str(split.target.positive), "bags": request.bags}
+    facts |= {"method": method, "min_tpr": region[0], "max_fpr": region[1]}
+    facts |= {"instances_per_bag": request.instances_per_bag}
+    request.saving.begin(request.data, split.kinds, **facts)
     with run_folder(request.out, force=request.force, with_model=True) as folder:
         counts = len(split.train.names), len(split.test.names)
         _LOGGER.info("%s: %d bags to train on, %d to test on", request.data, *counts)

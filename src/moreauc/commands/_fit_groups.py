@@ -122,7 +122,9 @@ def fit_groups(request: GroupRequest) -> None:
     split = read_group_split(request)
     target = split.target
     say(f"Task: {target.task} of {target.name} ({target.reason})")
-    request.saving.begin(request.data)
+    facts = {"target": target.name, "task": target.task, "groups": list(split.columns), "method": method}
+    options = ("top_k", "model", "groups_per_batch", "samples_per_group")
+    request.saving.begin(request.data, split.kinds, **facts, **{name: getattr(request, name) for name in options})
     with run_folder(request.out, force=request.force, with_model=True) as folder:
         counts = len(split.train.values), len(split.test.values), len(set(split.train.groups))
         _LOGGER.info("%s: %d rows to train on, %d to test on, %d groups", request.data, *counts)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moreauc._checkpoint_file import make_folder
+from moreauc._checkpoint_file import PART, make_folder, sync_folder
 from moreauc.commands._run_folder import OutputError
 
 _NOTE = "data.json"
@@ -28,10 +30,15 @@ class Saving:
     resume: bool = False
     every: int | None = None
 
-    def begin(self, data: Path) -> None:
-        """Check that the options fit each other, the folder and the table, which is noted in the folder.
+    def begin(self, data: Path, kinds: Mapping[str, str], **facts: Any) -> None:
+        """Check that the options fit each other, the folder and what is trained on, which is noted in the folder.
 
         Rows and labels are checked again by the training; that the columns are the same, only here.
+
+        Args:
+            data: the table.
+            kinds: the features, with their kinds.
+            facts: what else must be the same in a training that goes on, as plain data.
 
         Raises:
             OutputError: if the folder holds another training, or one and there is no --resume.
@@ -46,16 +53,15 @@ class Saving:
             raise OutputError(f"{self.folder}: is a file, --checkpoint needs a folder")
         with open(data, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        note = self.folder / _NOTE
+        now = {"sha256": digest, "features": [list(pair) for pair in kinds.items()], **facts}
         if self.folder.is_dir() and any(self.folder.iterdir()):
             if not self.resume:
                 raise OutputError(
                     f"{self.folder}: the folder is not empty; go on with what is there by --resume, or choose another"
                 )
-            if _read(note) not in (None, digest):
-                raise OutputError(f"{self.folder}: holds a training on another table than {data}")
+            _compare(self.folder, data, now)
         make_folder(self.folder)
-        note.write_text(json.dumps({"sha256": digest}), encoding="utf-8")
+        _write(self.folder / _NOTE, now)
 
     def options(self, method: str) -> dict[str, Any]:
         """Return the arguments of an estimator's `fit` for one of the methods that are trained."""
@@ -64,9 +70,38 @@ class Saving:
         return {"checkpoint": self.folder / method, "every": self.every}
 
 
-def _read(note: Path) -> str | None:
+def _compare(folder: Path, data: Path, now: Mapping[str, Any]) -> None:
+    """Check what the folder holds against what is trained on now."""
+    note = folder / _NOTE
+    before = _read(note)
+    if before is None:
+        if any(folder.glob("*/*.checkpoint")):
+            raise OutputError(f"{note}: cannot be read, so that nobody knows what the checkpoints there belong to")
+        return
+    if before.get("sha256") != now["sha256"]:
+        raise OutputError(f"{folder}: holds a training on another table than {data}")
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            raise OutputError(
+                f"{folder}: holds a training with other {name.replace('_', ' ')}: {before.get(name)!r}, "
+                f"now {now.get(name)!r}"
+            )
+
+
+def _read(note: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(note.read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or cut short by a kill
+        found = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or damaged
         return None
-    return str(found)
+    return found if isinstance(found, dict) else None
+
+
+def _write(note: Path, facts: Mapping[str, Any]) -> None:
+    """Write the note so that a kill leaves all of it or nothing."""
+    part = note.with_name(f".{note.name}{PART}")
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, note)
+    sync_folder(note.parent)

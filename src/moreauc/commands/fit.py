@@ -206,7 +206,8 @@ def fit(
     split = read_split(data, target, positive=positive, test_size=test_size, test=test, seed=seed, drop=drop or [])
     check_rows(split.test_labels, "test rows", min_tpr=min_tpr, max_fpr=max_fpr)
     say(f"Positive class: {split.target.name} = {split.target.positive} ({split.target.reason})")
-    saving.begin(data)
+    facts: dict[str, Any] = {"target": target, "positive": str(split.target.positive), "loss": loss, "model": model}
+    saving.begin(data, split.kinds, **facts, min_tpr=min_tpr, max_fpr=max_fpr)
     with run_folder(out, force=force, with_model=True) as folder:
         _LOGGER.info("%s: %d rows to train on, %d to test on", data, len(split.train), len(split.test))
         # What was not given is left to the classifier: a second set of defaults here would drift from its own.

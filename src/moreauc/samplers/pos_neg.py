@@ -8,6 +8,7 @@ that are already there change places with later ones. All of it is a function of
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,6 +101,7 @@ class PosNegSampler(PlannedSampler):
                     f"{_OWNER}: world_size must be at most the number of {name}, {len(rows)}, for every process to "
                     f"have some, got {self.world_size}"
                 )
+        self.checksum_of_labels = zlib.crc32(whole.astype("<i8").tobytes())
         self._counts = {name: len(rows) for name, rows in classes.items()}
         self._rows = {name: rows[self.rank :: self.world_size] for name, rows in classes.items()}
         sizes = {name: min(asked[name], count // self.world_size) for name, count in self._counts.items()}
