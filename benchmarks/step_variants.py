@@ -150,9 +150,6 @@ class InBags(nn.Module):
         value: Tensor = self.loss(scores, self.bag, labels, index, previous_scores)
         return value
 
-    def _replayed(self) -> None:
-        self.loss._replayed()
-
 
 class OneMore:
     """One more forward without gradient, where the loop expects the model at its previous weights."""

@@ -185,6 +185,15 @@ def check_all(module: nn.Module) -> None:
             part.check()
 
 
+def outermost(module: nn.Module) -> Iterator[LateChecks]:
+    """Return the losses in a module that are in no other loss: each tells of those inside it."""
+    inside: set[LateChecks] = set()
+    for part in module.modules():  # the outer ones come first
+        if isinstance(part, LateChecks) and "_faults" in part._buffers and part not in inside:
+            inside.update(part._parts())
+            yield part
+
+
 def nonfinite(*values: Tensor) -> Tensor:
     """Return whether any entry is NaN or infinite, for each of several tensors of one shape; shape `(k,)`, bool."""
     whole = torch.stack([value.detach() for value in values])
