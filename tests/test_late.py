@@ -173,7 +173,8 @@ def test_errors_come_with_a_later_call_and_change_nothing(case, wrong, device):
     with pytest.raises(ValueError, match=message) as caught:
         step(criterion, case, 2, device=device)
     assert str(caught.value).startswith(f"{type(criterion).__name__}: ")
-    assert str(caught.value).endswith("(in call 2, found later; the call changed nothing)")
+    assert "(in call 2, found later, after call 2; the call changed nothing" in str(caught.value)
+    assert ("checks='now' prevents" in str(caught.value)) == (wrong in ("nan", "previous"))
     for key, value in criterion.state_dict().items():
         assert torch.equal(value, before[key]), key
     step(criterion, case, 2, device=device)  # as if nothing had been

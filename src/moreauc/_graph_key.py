@@ -104,7 +104,7 @@ def _attributes(module: nn.Module) -> tuple[Any, ...]:
     kinds: tuple[type, ...] = (float, bool, str, UpdateRule, Surrogate)
     if isinstance(module, LateChecks | EstimatorTable):
         kinds = (*kinds, int)
-    found = []
+    found: list[Any] = []
     for name, value in vars(module).items():
         if isinstance(value, Pooling):
             found.append((name, type(value), tuple(vars(value).items())))
