@@ -385,7 +385,7 @@ def test_in_a_graph_the_host_stays_away(monkeypatch):
 @pytest.mark.parametrize("device", DEVICES)
 def test_pairs_by_a_mask_equal_pairs_of_two_lists(surrogate, kind, device, monkeypatch):
     if kind != "matrix":
-        monkeypatch.setitem(_masked_pairs._SORT_FROM, "cuda", 4)
+        monkeypatch.setitem(_masked_pairs._SORT_FROM, device, 4)
         monkeypatch.setitem(_masked_pairs._TILE, device, 100)
     random = torch.Generator().manual_seed(0)
     scores = torch.randn(40, dtype=torch.float64, generator=random).to(device)

@@ -158,8 +158,8 @@ def dense_update(
 
 def dense_gamma(gamma: float | str, tau: float, num_rows: int, visited: Tensor) -> Tensor:
     """Return the correction weight, shape `()`, float64; that of the theory for `visited` rows."""
-    if gamma != "theory":
-        return visited.new_full((), float(gamma))
+    if not isinstance(gamma, str):
+        return torch.zeros_like(visited) + gamma
     return (num_rows - visited) / (visited * (1.0 - tau)) + (1.0 - tau)
 
 
@@ -177,7 +177,7 @@ class _Levels:
         self.visit = Visit(loss.table_s, rows.among, wide)
         self.held = self.visit.row(self.visit.held)
         self.s = self.held.squeeze(1)
-        self.by_quantile = isinstance(loss.threshold_lr, str)
+        self.by_quantile = loss._by_quantile
         self.before = self.tracked = torch.zeros((), device=h.device)
         if self.by_quantile:
             first = torch.zeros(1, dtype=torch.int64, device=h.device)
@@ -207,15 +207,15 @@ class _Levels:
         return self.visit.previous(self.held).squeeze(1)
 
     def moved(self, slope: Tensor, above: Tensor) -> Tensor:
-        if isinstance(self.loss.threshold_lr, str):
+        if self.by_quantile:
             return self.s.unsqueeze(1)
-        eta = self.loss.threshold_lr[0] / self.rows.positives
+        eta = self.loss._rate_s / self.rows.positives
         return self.held - (eta * slope * above).unsqueeze(1).to(self.held.dtype)
 
     def stepped(self, prime: Tensor, above: Tensor) -> Tensor:
-        if isinstance(self.loss.threshold_lr, str):
+        if self.by_quantile:
             return prime
-        return (prime - self.loss.threshold_lr[1] * (1.0 - above)).to(prime.dtype)
+        return (prime - self.loss._rate_prime * (1.0 - above)).to(prime.dtype)
 
     def write(self, bad: Tensor, moved: Tensor, stepped: Tensor) -> None:
         """End the iteration; the rows have been written."""

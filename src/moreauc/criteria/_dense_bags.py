@@ -138,7 +138,7 @@ def _gammas(loss: MultiInstanceTPAUCLoss, rows: DenseRows) -> Tensor | float:
     """Return the correction weights of the batch's bags, shape `(B, 1)`."""
     if not loss.needs_previous:
         return 0.0
-    tau, (first, second, _) = loss.table_v.rule.tau, loss.gamma
+    tau, first, second = loss.table_v.rule.tau, loss._gamma1, loss._gamma2
     upper = dense_gamma(first, tau, loss.num_positives, rows.positives)
     lower = dense_gamma(second, tau, loss.num_negatives, rows.rest)
     return torch.where(rows.positive, upper, lower).unsqueeze(1)
