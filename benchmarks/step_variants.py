@@ -25,7 +25,8 @@ from moreauc.cuda_graphs import GraphedStep
 from moreauc.models import GIN, MLP, ResNet20
 from moreauc.train import train_step
 
-CE, FLOOR = "CE", "CE + forward without gradient"
+CE, FLOOR, BESIDE = "CE", "CE + forward without gradient", "CE + forward without gradient beside it"
+FLOORS = FLOOR, BESIDE  # the second in graphs only, where a correction runs beside the other forward, too
 GAMMA = 0.1
 LOSSES = (
     CE,
@@ -150,9 +151,6 @@ class InBags(nn.Module):
         value: Tensor = self.loss(scores, self.bag, labels, index, previous_scores)
         return value
 
-    def _replayed(self) -> None:
-        self.loss._replayed()
-
 
 class OneMore:
     """One more forward without gradient, where the loop expects the model at its previous weights."""
@@ -180,7 +178,7 @@ def criterion_of(name: str, case: Case) -> nn.Module:
         return InBags(loss, (torch.arange(number) // PER_BAG).clamp_max(bags - 1))
     if name.startswith("group DRO"):
         return GroupedLoss(GroupDROLoss(GROUPS, top_k=3, gamma=gamma), torch.arange(len(case.labels)) % GROUPS)
-    return CrossEntropy(one_more=name == FLOOR)
+    return CrossEntropy(one_more=name in FLOORS)
 
 
 class Trained(NamedTuple):
@@ -196,14 +194,17 @@ class Variants:
     """Steps of a case, made one by one.
 
     Losses share compiled models, since to compile takes long: one has a previous iterate, whose hooks cost a little.
+    Memory that a variant finds there already is in `shared`.
 
     Attributes:
         case: model and batches.
         device: where.
+        shared: MiB of the model and what belongs to it, where the last variant was made with one that was there.
     """
 
     case: Case
     device: torch.device
+    shared: float = 0.0
     _compiled: dict[bool, Trained] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -213,12 +214,13 @@ class Variants:
         """Return a step that has been warmed up: compiled, recorded."""
         criterion = criterion_of(loss, self.case).to(self.device)
         corrects = bool(getattr(criterion, "needs_previous", False))
-        model, optimizer, previous = self._trained(technique.startswith("compiled"), corrects and loss != FLOOR)
-        before: Any = OneMore(model) if loss == FLOOR else previous
+        model, optimizer, previous = self._trained(technique.startswith("compiled"), corrects and loss not in FLOORS)
+        before: Any = OneMore(model) if loss in FLOORS else previous
         if technique.startswith("compiled"):
             criterion = torch.compile(criterion, fullgraph=True, dynamic=False)  # type: ignore[assignment]
         source = cycle(self.case.bags if loss.startswith("MIL") else self.case.rows)
         if technique.endswith("graphed"):
+            # beside it both write the statistics of batch normalisation, which nobody reads
             graphed = GraphedStep(model, criterion, optimizer, previous=before, overlap=loss != FLOOR)
             for _ in range(graphed.warm_up + 2):
                 graphed(next(source))
@@ -230,7 +232,9 @@ class Variants:
         return lambda: _nothing(train_step(model, criterion, optimizer, next(source), before))
 
     def _trained(self, compiled: bool, corrects: bool) -> Trained:
+        self.shared = 0.0
         if compiled and corrects in self._compiled:
+            self.shared = _mebibytes(self._compiled[corrects])
             return self._compiled[corrects]
         torch.manual_seed(0)
         model: Any = self.case.make().to(self.device)
@@ -241,6 +245,15 @@ class Variants:
         if compiled:
             self._compiled[corrects] = trained
         return trained
+
+
+def _mebibytes(trained: Trained) -> float:
+    """Memory of weights, their gradients and copies, buffers and the optimizer's state."""
+    model, optimizer, previous = trained
+    found = [*model.parameters(), *model.buffers(), *(weight.grad for weight in model.parameters())]
+    found += [value for state in optimizer.state.values() for value in state.values()]
+    found += [] if previous is None else previous._snapshot.values()
+    return sum(value.nbytes for value in found if isinstance(value, Tensor)) / 2**20
 
 
 def _nothing(value: object) -> None:

@@ -42,7 +42,7 @@ def waits(step: Step) -> float:
                 step()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return sum("synchronizing" in str(item.message) for item in caught) / COUNTED
+    return sum("called a synchronizing" in str(item.message) for item in caught) / COUNTED
 
 
 def strict(step: Step) -> bool:

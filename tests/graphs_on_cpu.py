@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from moreauc._scoring import on_device
+
 MADE: list[Graph] = []
 
 
@@ -24,6 +26,7 @@ class Graph:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]] = []
         self.replays = 0
+        self.options: dict[str, Any] = {}
         self.generators: list[Any] = []
         MADE.append(self)
 
@@ -71,7 +74,8 @@ class _Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def recording(graph: Graph):
+def recording(graph: Graph, **options: Any):
+    graph.options = options
     recorder = _Recorder(graph)
     try:
         with recorder:
@@ -133,6 +137,7 @@ def play(monkeypatch, module) -> Generator:
     generator = Generator()
     MADE.clear()
     monkeypatch.setattr(module, "device_of", lambda model: torch.device("cuda", 0))
+    monkeypatch.setattr(module, "on_device", lambda batch, device: on_device(batch, torch.device("cpu")))
     for name, value in {
         "Stream": Stream,
         "CUDAGraph": Graph,

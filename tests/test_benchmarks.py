@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -261,5 +261,35 @@ def test_a_variant_that_fails_is_reported_and_its_targets_are_left_out(programs:
 def test_steps_that_compile_come_last_with_a_base_for_their_ratios(programs: None) -> None:
     step = program("step")
     plans = step.planned(4, ["eager", "compiled"])
-    assert [number for number, *_ in plans] == [0, 1, 2, 3, 2, 0, 1, 3]
+    assert [number for number, *_ in plans] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert all(base == [("eager", "CE")] for _, kinds, base in plans if kinds[0][0] == "compiled")
+
+
+def test_a_floor_beside_the_forward_is_there_for_graphs_only(programs: None) -> None:
+    step = program("step")
+    kinds = [kind for _, early, _ in step.planned(1, ["eager", "graphed", "compiled and graphed"]) for kind in early]
+    assert [technique for technique, loss in kinds if loss == step.BESIDE] == ["graphed", "compiled and graphed"]
+    assert [technique for technique, loss in kinds if loss == step.FLOOR] == [
+        "eager",
+        "graphed",
+        "compiled and graphed",
+    ]
+
+
+def test_launches_that_were_not_counted_are_named(programs: None) -> None:
+    step, device = program("step"), torch.device("cpu")
+    kinds = [("graphed", "CE"), ("eager", "CE")]
+    for changing, reasons in ((True, ["the shapes of the inputs change", "no time"]), (False, ["no time", "no time"])):
+        rows = step.launched(SimpleNamespace(name="some", changing=changing), kinds, device, step.Clock(0.0))
+        assert all(reason in row["error"] for row, reason in zip(rows, reasons, strict=True))
+
+
+def test_memory_of_a_model_that_was_there_is_counted(programs: None) -> None:
+    variants = program("step_variants")
+    model = torch.nn.Linear(1024, 256, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trained = variants.Trained(model, optimizer, None)
+    assert variants._mebibytes(trained) == 1.0
+    model(torch.ones(1, 1024)).sum().backward()
+    optimizer.step()
+    assert variants._mebibytes(trained) == 3.0  # with gradient and momentum

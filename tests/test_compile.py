@@ -7,7 +7,7 @@ import torch
 from conformance import CASES, LABELS
 from torch._dynamo.utils import counters
 
-from moreauc import GroupDROLoss, PreviousIterate, TPAUCLoss
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import GroupedLoss
 from moreauc.data.graphs import Graphs
 from moreauc.models import GIN, MLP, InstanceMLP, ResNet20
@@ -152,3 +152,37 @@ def test_compiled_gin_gives_the_same_scores():
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     for batch in graphs():
         torch.testing.assert_close(compiled(**batch), model(**batch))
+
+
+ROWS = {"labels": LABELS[:6], "index": torch.arange(6)}
+SCHEDULES = {
+    "TPAUCLoss threshold_lr": (
+        lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6),
+        {"scores": torch.linspace(-1, 1, 6), **ROWS},
+    ),
+    "GroupDROLoss threshold_lr": (
+        lambda: GroupDROLoss(3, top_k=1),
+        {"losses": torch.linspace(0, 1, 6), "groups": torch.arange(6) % 3},
+    ),
+    "MultiInstanceTPAUCLoss gamma": (
+        lambda: MultiInstanceTPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, pooling="mean", gamma=0.1),
+        {
+            "instances": torch.linspace(-1, 1, 12),
+            "bag": torch.arange(12) // 2,
+            "previous_instances": torch.linspace(-1, 2, 12),
+            **ROWS,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_does_not_compile_for_each_value(name):
+    build, batch = SCHEDULES[name]
+    plain, bare = build(), build()
+    compiled = torch.compile(bare, fullgraph=True, backend="eager")
+    for number in range(10):
+        for criterion in (plain, bare):
+            setattr(criterion, name.split()[1], 0.1 / (number + 1))
+        torch.testing.assert_close(compiled(**batch), plain(**batch))
+    assert counters["stats"]["unique_graphs"] == 2  # for one value, and for all

@@ -133,16 +133,14 @@ def test_a_number_that_changed_is_recorded_anew(what, generator):
 
 def test_a_learning_rate_that_is_a_tensor_may_change(generator):
     model, criterion, _, _ = parts("gamma 0")
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=torch.tensor(0.1, device=DEVICE, dtype=torch.float64), fused=True
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1, device=DEVICE), fused=True)
     plain = copy.deepcopy(model), copy.deepcopy(criterion)
     other = torch.optim.SGD(plain[0].parameters(), lr=0.1)
     step = graphed(model, criterion, optimizer, None)
     for number, batch in enumerate(batches("rows", 8)):
         rate = 0.1 / (number + 1)
         optimizer.param_groups[0]["lr"].fill_(rate)
-        other.param_groups[0]["lr"] = rate
+        other.param_groups[0]["lr"] = torch.tensor(rate).item()  # as float32 has it
         torch.testing.assert_close(step(batch), train_step(*plain, other, batch), rtol=1e-10, atol=1e-10)
     assert step.recorded
 

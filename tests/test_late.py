@@ -173,7 +173,8 @@ def test_errors_come_with_a_later_call_and_change_nothing(case, wrong, device):
     with pytest.raises(ValueError, match=message) as caught:
         step(criterion, case, 2, device=device)
     assert str(caught.value).startswith(f"{type(criterion).__name__}: ")
-    assert str(caught.value).endswith("(in call 2, found later; the call changed nothing)")
+    assert "(in call 2, found later, after call 2; the call changed nothing" in str(caught.value)
+    assert ("checks='now' prevents" in str(caught.value)) == (wrong in ("nan", "previous"))
     for key, value in criterion.state_dict().items():
         assert torch.equal(value, before[key]), key
     step(criterion, case, 2, device=device)  # as if nothing had been
@@ -384,7 +385,7 @@ def test_in_a_graph_the_host_stays_away(monkeypatch):
 @pytest.mark.parametrize("device", DEVICES)
 def test_pairs_by_a_mask_equal_pairs_of_two_lists(surrogate, kind, device, monkeypatch):
     if kind != "matrix":
-        monkeypatch.setitem(_masked_pairs._SORT_FROM, "cuda", 4)
+        monkeypatch.setitem(_masked_pairs._SORT_FROM, device, 4)
         monkeypatch.setitem(_masked_pairs._TILE, device, 100)
     random = torch.Generator().manual_seed(0)
     scores = torch.randn(40, dtype=torch.float64, generator=random).to(device)

@@ -33,7 +33,7 @@ def masked_cvar_and_pull(
         weighted sum of `psi` in `positive` and in `scores`, both of shape `(B,)`.
     """
     size, place = len(positive) * len(scores), "cuda" if positive.is_cuda else "cpu"
-    if size < _SORT_FROM["cuda"]:
+    if size < _SORT_FROM[place]:
         return _matrix(positive, scores, left_out, threshold, surrogate, total)
     # torch refuses to add up in a fixed order what the sums over sorted scores need on a GPU
     fixed = place == "cuda" and torch.are_deterministic_algorithms_enabled()

@@ -12,15 +12,15 @@ class Visit:
     """The rows `index` of a table, which may name a row several times if what is written there is the same.
 
     Args:
-        table: the table; it takes the type `wide` if that is wider than its own.
+        table: the table; when written to it takes the type `wide` if that is wider than its own.
         index: row numbers, shape `(B,)`.
         wide: floating type of what it will be given.
     """
 
     def __init__(self, table: EstimatorTable, index: Tensor, wide: torch.dtype) -> None:
-        table._widen(wide)
         self.table, self.index = table, index
-        self.held = table.values.index_select(0, index)
+        wide = torch.promote_types(table.values.dtype, wide)
+        self.held = table.values.index_select(0, index).to(wide)
         self._seen = None if table._complete else table.visited.index_select(0, index)
 
     def row(self, fill: Tensor) -> Tensor:
@@ -33,11 +33,12 @@ class Visit:
         """Return the rows as they were one iteration ago; `row` are those of now."""
         table = self.table
         changed = table.written.index_select(0, self.index) == table.step - 1
-        return torch.where(changed.unsqueeze(1), table.replaced.index_select(0, self.index), row)
+        return torch.where(changed.unsqueeze(1), table.replaced.index_select(0, self.index).to(row.dtype), row)
 
     def write(self, bad: Tensor, row: Tensor, new: Tensor) -> None:
         """End the iteration unless `bad`, shape `()`, is True: rows that were `row` become `new`."""
         table, index = self.table, self.index
+        table._widen(self.held.dtype)
         if table.keep_previous:
             replaced, written = table.replaced.index_select(0, index), table.written.index_select(0, index)
             table.replaced.index_copy_(0, index, torch.where(bad, replaced, row.to(replaced.dtype)))

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc._checks import check_count
-from moreauc._scoring import device_of, instances_for, scores_of
+from moreauc._graph_key import Held, check_hooks, check_optimizer_steps, contents
+from moreauc._scoring import device_of, instances_for, on_device, scores_of
+from moreauc.criteria._late import outermost
 from moreauc.data.bag_batches import BagInputs
 from moreauc.optim import PreviousIterate
 from moreauc.train import train_step
@@ -24,30 +26,29 @@ from moreauc.train import train_step
 __all__ = ["GraphedStep"]
 
 _OWNER = "GraphedStep"
-_SETTINGS = ("tau", "gamma", "threshold_lr")  # attributes of losses that schedules change
 
 
 class GraphedStep:
     r"""Does what :func:`moreauc.train.train_step` does, by a CUDA graph where that is possible.
 
     The first `warm_up` batches are ordinary steps. Then the step is recorded, and replayed for every batch of the same
-    shapes and types. Other batches (a smaller last one) are ordinary steps, in between. Where a number that the
-    recording holds has changed, such as the learning rate or a loss's `tau` or `gamma`, there are again `warm_up`
-    ordinary steps, and a new recording. So a schedule that changes them at every step must use a tensor as learning
-    rate, which torch's optimizers for graphs (`fused` or `capturable`) read on the device. On the CPU all steps are
-    ordinary ones.
+    shapes and types. Other batches (a smaller last one) are ordinary steps, in between. Where something that the
+    recording holds has changed, there are again `warm_up` ordinary steps, and a new recording: a number, such as the
+    learning rate or a loss's `tau`, `gamma` or `min_tpr`, also inside other modules; a module's mode; whether a
+    parameter is trained; a tensor replaced by another, as by loading a checkpoint. So a schedule that changes the
+    learning rate at every step must use a tensor on the GPU for it, which torch's optimizers for graphs (`fused` or
+    `capturable`) read there. On the CPU all steps are ordinary ones.
 
     The numbers are those of ordinary steps. Dropout masks are other ones than without a graph, but the same in both
     forwards of a step. Errors of a loss arrive late, as always on a GPU (its method `check` waits for them).
-
-    After loading a checkpoint or moving anything to another place, call :meth:`reset`.
 
     Args:
         model: maps inputs to raw scores; may be compiled (`torch.compile`), but not in a mode that makes graphs itself.
         criterion: one that does not wait for the GPU: :class:`~moreauc.TPAUCLoss`,
             :class:`~moreauc.MultiInstanceTPAUCLoss`, :class:`~moreauc.criteria.GroupedLoss` over
             :class:`~moreauc.GroupDROLoss`, or any module that is called the same way.
-        optimizer: moves the weights. Those that count their steps, as Adam, need `capturable=True`.
+        optimizer: moves the weights. Those that count their steps, as Adam, need `capturable=True`. On a GPU its
+            step hooks must be those of :class:`~moreauc.PreviousIterate`: others (`ProximalPoint`) are refused.
         previous: the model at its previous weights; needed where the criterion's `needs_previous` is True.
         warm_up: ordinary steps before a recording, at least 2.
         overlap: whether the forward at the previous weights runs beside the other one. It then sees buffers as they
@@ -58,7 +59,8 @@ class GraphedStep:
         recorded: whether the last step was a replay.
 
     Raises:
-        ValueError: for an argument out of range, and where the criterion needs `previous` and has none.
+        ValueError: for an argument out of range, an optimizer of which a part would not be replayed, and where the
+            criterion needs `previous` and has none.
         RuntimeError: where a step cannot be recorded, on account of something that waits for the GPU.
 
     Example:
@@ -85,13 +87,11 @@ class GraphedStep:
         self.warm_up = check_count(_OWNER, "warm_up", warm_up, minimum=2)
         self.overlap = overlap
         self.recorded = False
-        if any(group.get("capturable") is False for group in optimizer.param_groups):
-            name = type(optimizer).__name__
-            raise ValueError(f"{_OWNER}: optimizer must be made with capturable=True, got {name} without")
+        check_optimizer_steps(_OWNER, optimizer)
         self.reset()
 
     def reset(self) -> None:
-        """Forget the recording: what it refers to (weights, tables, previous weights) has been replaced."""
+        """Forget the recording, and the memory that it holds."""
         self._recording: _Recording | None = None
         self._last: tuple[Any, ...] | None = None
         self._in_a_row = 0
@@ -101,7 +101,7 @@ class GraphedStep:
         """Do one step; return the loss without gradient, shape `()`.
 
         Args:
-            batch: `(inputs, labels, index)`, as for :func:`moreauc.train.train_step`.
+            batch: `(inputs, labels, index)`, as for :func:`moreauc.train.train_step`; brought to the GPU if need be.
         """
         if getattr(self.criterion, "needs_previous", False) and self.previous is None:
             raise ValueError(f"{_OWNER}: previous must be given where the criterion needs previous scores, got None")
@@ -109,14 +109,18 @@ class GraphedStep:
         device = device_of(self.model)
         if device.type != "cuda":
             return self._ordinary(batch)
-        key = (_form(batch), self._settings())
-        if self._recording is None or self._recording.key != key:
+        check_hooks(_OWNER, self.optimizer)
+        batch = on_device(batch, device)
+        numbers, tensors = contents(self.model, self.criterion, self.optimizer, self.previous)
+        key = (_form(batch), numbers)
+        if self._recording is None or self._recording.key != key or not self._recording.held.are(tensors):
             self._in_a_row = self._in_a_row + 1 if key == self._last else 1
             self._last = key
             if self._in_a_row <= self.warm_up:
                 return self._warm(batch, device)
             self._recording = None  # before the next: its memory is wanted
-            self._recording = _Recording(self, batch, key, device)
+            check_optimizer_steps(_OWNER, self.optimizer)  # some begin to count only when they step
+            self._recording = _Recording(self, batch, key, Held(tensors), device)
         self._last = None
         self.recorded = True
         return self._recording.replay(batch)
@@ -136,24 +140,12 @@ class GraphedStep:
         self._random = self._random or generator.get_offset() != drawn
         return loss.clone()
 
-    def _settings(self) -> tuple[Any, ...]:
-        """Everything that a recording holds as a number, and where what it refers to lies."""
-        groups = tuple(
-            tuple(_constant(value) for name, value in group.items() if name != "params")
-            for group in self.optimizer.param_groups
-        )
-        own = tuple(getattr(self.criterion, name, None) for name in _SETTINGS)
-        modes = (self.model.training, self.criterion.training, torch.is_autocast_enabled("cuda"))
-        place = next((parameter.data_ptr() for parameter in self.model.parameters()), 0)
-        snapshot = None if self.previous is None else id(self.previous._snapshot)
-        return groups, own, modes, torch.get_autocast_dtype("cuda"), place, snapshot
-
 
 class _Recording:
     """A step recorded for batches of one form, with tensors of its own for the batch."""
 
-    def __init__(self, owner: GraphedStep, batch: Any, key: tuple[Any, ...], device: torch.device) -> None:
-        self.key = key
+    def __init__(self, owner: GraphedStep, batch: Any, key: tuple[Any, ...], held: Held, device: torch.device) -> None:
+        self.key, self.held = key, held
         self._owner = owner
         self._batch = _mapped(batch, lambda value: torch.empty_like(value).copy_(value))
         self._graph = torch.cuda.CUDAGraph()
@@ -163,7 +155,8 @@ class _Recording:
         torch.set_autocast_cache_enabled(False)  # what it holds would be read, not made, in the recording
         owner.optimizer.zero_grad(set_to_none=True)
         try:
-            with torch.cuda.graph(self._graph), self._in_previous():
+            # thread_local: what other threads do meanwhile, such as a loader's that pins memory, must not disturb it
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"), self._in_previous():
                 self._main = torch.cuda.current_stream(device)
                 self._loss = self._step()
         except RuntimeError as error:
@@ -177,9 +170,8 @@ class _Recording:
         if self._twin is not None:
             self._twin.align()
         self._graph.replay()
-        told = getattr(self._owner.criterion, "_replayed", None)
-        if told is not None:
-            told()
+        for loss in outermost(self._owner.criterion):
+            loss._replayed()
         return self._loss.clone()
 
     def random_state(self) -> Any:
@@ -254,11 +246,6 @@ class _Twin:
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _constant(value: Any) -> Any:
-    """Return a number as it is; a tensor is read by each replay, and only its place is recorded."""
-    return id(value) if isinstance(value, Tensor) else value
 
 
 def _number(device: torch.device) -> int:

@@ -52,6 +52,14 @@ class DenseRows(NamedTuple):
         """Negatives in the batch, at least 1."""
         return (len(self.positive) - self.positives).clamp_min(1.0)
 
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over the positives: summed up first, as elsewhere, or the mean of ones might not be 1."""
+        return (values * self.positive).sum() / self.positives.to(values.dtype)
+
+    def shares(self, values: Tensor) -> Tensor:
+        """Return values over the number of positives, 0 for the others."""
+        return values * self.positive / self.positives
+
 
 def dense_rows(owner: str, position: Tensor, labels: Tensor, index: Tensor, length: int, *, unique: bool) -> DenseRows:
     """Check types and shapes, and leave the rest to the device; `position` as in `LabelledCriterion`."""
@@ -96,24 +104,23 @@ def dense_advance(loss: TwoWayCriterion, rows: DenseRows, h: Tensor, before: Ten
     alpha, h = 1.0 - loss.min_tpr, h.to(wide)
     upper, total = h.index_select(0, rows.place), loss.max_fpr * rows.rest
     level = _Levels(loss, rows, h, upper, wide)
-    psi, slope, pull = _psi(loss, rows, upper, h, level.s, total)
+    psi, slope, pull = _psi(loss, level.left_out(h, level.tracked), upper, h, level.s, total)
     visit = Visit(loss.table_u, rows.among, wide)
     row = visit.row(psi.unsqueeze(1))
     old = None
     if before is not None:
         past = before.to(wide)
         past_upper = past.index_select(0, rows.place)
-        old = _psi(loss, rows, past_upper, past, level.previous(past_upper), total)[0].unsqueeze(1)
+        left_out = level.left_out(past, level.before)
+        old = _psi(loss, left_out, past_upper, past, level.previous(past_upper), total)[0].unsqueeze(1)
     new = dense_update(loss.table_u.rule, row, psi.unsqueeze(1), old, loss.num_positives, rows.positives)
     prime = loss.table_prime.values.view(()).to(wide)
     excess = row.squeeze(1) - prime
-    share = (rows.positive / rows.positives).to(wide)  # one over their number for positives, 0 for the others
     high = torch.relu(excess)
-    value = prime + (high * share).sum() / alpha
+    value = prime + rows.mean(high) / alpha
     above = high.sign() / alpha  # d f / d u; d f / d s' is 1 minus this
-    weight = above * share
-    moved, stepped = level.moved(slope, above), level.stepped(prime, weight.sum())
-    of_upper, of_all = pull(weight)
+    moved, stepped = level.moved(slope, above), level.stepped(prime, rows.mean(above))
+    of_upper, of_all = pull(rows.shares(above))
 
     def write(bad: Tensor) -> None:
         visit.write(bad, row, new)
@@ -129,11 +136,12 @@ def dense_objective(loss: TwoWayCriterion, rows: DenseRows, h: Tensor) -> tuple[
     alpha, h = 1.0 - loss.min_tpr, h.to(wide)
     upper = h.index_select(0, rows.place)
     level = _Levels(loss, rows, h, upper, wide)
-    psi, _, pull = _psi(loss, rows, upper, h, level.s, loss.max_fpr * rows.rest)
-    prime, share = loss.table_prime.values.view(()).to(wide), (rows.positive / rows.positives).to(wide)
+    left_out = level.left_out(h, level.tracked)
+    psi, _, pull = _psi(loss, left_out, upper, h, level.s, loss.max_fpr * rows.rest)
+    prime = loss.table_prime.values.view(()).to(wide)
     high = torch.relu(psi - prime)
-    of_upper, of_all = pull(high.sign() / alpha * share)
-    return (prime + (high * share).sum() / alpha).to(wide), of_upper + of_all
+    of_upper, of_all = pull(rows.shares(high.sign() / alpha))
+    return (prime + rows.mean(high) / alpha).to(wide), of_upper + of_all
 
 
 def dense_update(
@@ -150,15 +158,15 @@ def dense_update(
 
 def dense_gamma(gamma: float | str, tau: float, num_rows: int, visited: Tensor) -> Tensor:
     """Return the correction weight, shape `()`, float64; that of the theory for `visited` rows."""
-    if gamma != "theory":
-        return visited.new_full((), float(gamma))
+    if not isinstance(gamma, str):
+        return torch.zeros_like(visited) + gamma
     return (num_rows - visited) / (visited * (1.0 - tau)) + (1.0 - tau)
 
 
 def _psi(
-    loss: TwoWayCriterion, rows: DenseRows, upper: Tensor, h: Tensor, s: Tensor, total: Tensor
+    loss: TwoWayCriterion, left_out: Tensor, upper: Tensor, h: Tensor, s: Tensor, total: Tensor
 ) -> tuple[Tensor, Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
-    return masked_cvar_and_pull(upper, h, rows.positive, s, surrogate=loss.surrogate, total=total)
+    return masked_cvar_and_pull(upper, h, left_out, s, surrogate=loss.surrogate, total=total)
 
 
 class _Levels:
@@ -169,7 +177,8 @@ class _Levels:
         self.visit = Visit(loss.table_s, rows.among, wide)
         self.held = self.visit.row(self.visit.held)
         self.s = self.held.squeeze(1)
-        self.by_quantile = loss.threshold_lr == "quantile"
+        self.by_quantile = loss._by_quantile
+        self.before = self.tracked = torch.zeros((), device=h.device)
         if self.by_quantile:
             first = torch.zeros(1, dtype=torch.int64, device=h.device)
             self.quantile = Visit(loss.table_quantile, first, wide)
@@ -180,6 +189,17 @@ class _Levels:
                 self.tracked = loss.table_quantile.propose(self.before, seen)
             self.s = loss.surrogate.value(self.tracked.view(()) - upper)
 
+    def left_out(self, h: Tensor, quantile: Tensor) -> Tensor:
+        """Return which scores make no active pair with any positive: those of positives, and those up to a quantile.
+
+        Values of a loss that is no polynomial differ by rounding with their place in memory, so that a score equal to
+        the quantile might be found above it; the scores themselves do not. Other losses need no such help.
+        """
+        surrogate = self.loss.surrogate
+        if not self.by_quantile or not surrogate.non_decreasing or surrogate.piecewise_polynomial is not None:
+            return self.rows.positive
+        return self.rows.positive | (h <= quantile.view(()))
+
     def previous(self, upper: Tensor) -> Tensor:
         """Return the thresholds of the previous iteration; `upper` are the scores at its weights."""
         if self.by_quantile:
@@ -187,15 +207,15 @@ class _Levels:
         return self.visit.previous(self.held).squeeze(1)
 
     def moved(self, slope: Tensor, above: Tensor) -> Tensor:
-        if isinstance(self.loss.threshold_lr, str):
+        if self.by_quantile:
             return self.s.unsqueeze(1)
-        eta = self.loss.threshold_lr[0] / self.rows.positives
+        eta = self.loss._rate_s / self.rows.positives
         return self.held - (eta * slope * above).unsqueeze(1).to(self.held.dtype)
 
     def stepped(self, prime: Tensor, above: Tensor) -> Tensor:
-        if isinstance(self.loss.threshold_lr, str):
+        if self.by_quantile:
             return prime
-        return (prime - self.loss.threshold_lr[1] * (1.0 - above)).to(prime.dtype)
+        return (prime - self.loss._rate_prime * (1.0 - above)).to(prime.dtype)
 
     def write(self, bad: Tensor, moved: Tensor, stepped: Tensor) -> None:
         """End the iteration; the rows have been written."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_device
+from moreauc._checks import check_device, check_shape
 from moreauc._visits import Visit
 from moreauc.criteria._bags import check_outputs, exact_type
 from moreauc.criteria._base import with_gradient
@@ -19,6 +19,7 @@ from moreauc.criteria._dense import (
     dense_objective,
     dense_rows,
 )
+from moreauc.criteria._gates import enter, leave
 from moreauc.criteria._late import nonfinite, refused
 
 if TYPE_CHECKING:
@@ -51,17 +52,18 @@ def forward_late(
     previous_instances: Tensor | None,
 ) -> Tensor:
     """Do what a call of the loss does, and ask on the device what it must not wait for."""
+    check_shape(loss._owner, "labels", labels, [("B",)])
     count = len(labels)
     rows = dense_rows(loss._owner, loss.position, labels, index, count, unique=loss.training)
     found = _instances(loss, instances, bag, count)
     if not loss.training:
-        h = loss._linked(loss.pooling(found.values, found.bag, count))
+        values, word = enter(found.values)
+        h = loss._linked(loss.pooling(values, found.bag, count))
         with torch.no_grad():
             value, gradient = dense_objective(loss, rows, h.detach())
             bad = _judge(loss, rows, found, None, value.reshape(1))
-            value, gradient = refused(bad, value, gradient.to(h.dtype))
         loss._send(instances, bag, labels, index, None)
-        return with_gradient(h, value, gradient)
+        return leave(with_gradient(h, value, gradient.to(h.dtype)), word, bad)
     before = None
     if loss.needs_previous:
         loss._check_previous("previous_instances", previous_instances, "instances", instances, gammas="gamma")
@@ -136,7 +138,7 @@ def _gammas(loss: MultiInstanceTPAUCLoss, rows: DenseRows) -> Tensor | float:
     """Return the correction weights of the batch's bags, shape `(B, 1)`."""
     if not loss.needs_previous:
         return 0.0
-    tau, (first, second, _) = loss.table_v.rule.tau, loss.gamma
+    tau, first, second = loss.table_v.rule.tau, loss._gamma1, loss._gamma2
     upper = dense_gamma(first, tau, loss.num_positives, rows.positives)
     lower = dense_gamma(second, tau, loss.num_negatives, rows.rest)
     return torch.where(rows.positive, upper, lower).unsqueeze(1)

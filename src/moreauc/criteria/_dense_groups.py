@@ -58,6 +58,11 @@ class DenseGroups(NamedTuple):
         sums = torch.zeros(self.total, dtype=losses.dtype, device=losses.device).index_add(0, self.present, losses)
         return sums.index_select(0, self.present) / self.sizes.to(losses.dtype)
 
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over the groups present of one value for each entry: summed up first, each group once."""
+        whole = torch.zeros(self.total, dtype=values.dtype, device=values.device)
+        return whole.index_copy(0, self.present, values).sum() / self.number.to(values.dtype)
+
     def pull(self, slope: Tensor) -> Tensor:
         """Return the gradient in the losses of the mean over the groups of `slope` times mean loss, shape `(B,)`."""
         weight = slope * self.share
@@ -111,7 +116,7 @@ def forward_late(loss: GroupDROLoss, losses: Tensor, groups: Tensor, previous_lo
         with torch.no_grad():
             threshold, factor = loss.s, loss.num_groups / loss.top_k
             excess = batch.means(wide.detach()) - threshold
-            value = threshold + factor * (torch.relu(excess) * batch.share).sum()
+            value = threshold + factor * batch.mean(torch.relu(excess))
             gradient = batch.pull((excess > 0).to(wide.dtype) * factor).to(wide.dtype)
             bad = _judge(loss, batch, wide, None, value.reshape(1))
             value, gradient = refused(bad, value.to(wide.dtype), gradient)
@@ -138,14 +143,14 @@ def _step(loss: GroupDROLoss, batch: DenseGroups, losses: Tensor, before: Tensor
     new = dense_update(table.rule, row, now, old, loss.num_groups, batch.number)
     used, threshold = row, loss.s
     share: Tensor | float = 0.0
-    if loss.threshold_lr == "quantile":
+    if isinstance(loss.threshold_lr, str):
         used, (threshold, share) = new, _best_threshold(loss, batch, new)
     excess = used.squeeze(1) - threshold
-    value = threshold + factor * (torch.relu(excess) * batch.share).sum()
+    value = threshold + factor * batch.mean(torch.relu(excess))
     slope = ((excess > 0).to(wide) + share * (excess == 0).to(wide)) * factor  # d f / d u; d f / d s is 1 minus this
     moved = threshold
     if not isinstance(loss.threshold_lr, str):
-        moved = threshold - loss.threshold_lr * (1.0 - (slope * batch.share).sum())
+        moved = threshold - loss.threshold_lr * (1.0 - batch.mean(slope))
     bad = _judge(loss, batch, losses, before, new.squeeze(1) + moved + value)
     visit.write(bad, row, new)
     level = loss.table_s

@@ -4,7 +4,7 @@ To look at a number on a GPU is to wait until all work before it is done, which 
 on a GPU, or in compiled code, asks its questions on the device. A batch with a wrong answer changes no state, has the
 value NaN and the gradient 0; the number of the call is noted in a small buffer. That buffer is copied to the host
 without waiting, and the error raised by the first later call that finds it arrived, by `state_dict()`, or by `check()`,
-which waits.
+which waits. A gradient of 0 does not save a model that computed NaN: inside it 0 times NaN is NaN.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Checks = Literal["auto", "now", "late"]
 
 _NEVER = torch.iinfo(torch.int64).max  # the call in which something was wrong, where nothing was
 _REMEMBERED = 32  # calls whose arguments are kept to say what exactly was wrong with them
+_LARGEST = 1 << 20  # bytes of an argument beyond which those of a call are not kept
 
 
 class LateChecks(nn.Module):
@@ -27,14 +28,16 @@ class LateChecks(nn.Module):
 
     _FAULTS: ClassVar[tuple[str, ...]] = ()  # what the flags of a call stand for, in the words of an error
     _calls: Tensor
+    _refused: Tensor
     _faults: Tensor
     _when: Checks = "auto"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._messenger = _Messenger()
-        # Neither is part of a checkpoint, which can only be made where there is nothing to tell.
+        # None is part of a checkpoint, which can only be made where there is nothing to tell.
         self.register_buffer("_calls", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("_refused", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_faults", torch.full((max(1, len(self._FAULTS)),), _NEVER), persistent=False)
 
     @property
@@ -74,7 +77,9 @@ class LateChecks(nn.Module):
         wrong = torch.cat([flag.reshape(-1) for flag in flags])
         self._calls.add_(1)
         self._faults.copy_(torch.where(wrong, torch.minimum(self._faults, self._calls), self._faults))
-        return wrong.any()
+        bad = wrong.any()
+        self._refused.add_(bad)
+        return bad
 
     def _look(self) -> None:
         """Raise what an earlier call has found wrong, if word of it has arrived."""
@@ -88,7 +93,7 @@ class LateChecks(nn.Module):
         """Send word of this call, without waiting; `arguments` are those that :meth:`_explain` takes."""
         if torch.compiler.is_compiling() or _capturing(self._faults):
             return
-        self._messenger.remember(arguments)
+        self._messenger.remember(arguments, self.training)
         self._messenger.send(self._faults)
 
     def _replayed(self) -> None:
@@ -109,18 +114,34 @@ class LateChecks(nn.Module):
         call = min(numbers)
         if call == _NEVER:
             return
-        arguments = part._messenger.arguments_of(call)
+        last, refused = int(part._calls), int(part._refused)
+        # compiled calls are not remembered, and the others then not by their numbers
+        known = part._messenger.arguments_of(call) if part._messenger.calls == last else None
         for other in self._parts():
             other._faults.fill_(_NEVER)
+            other._refused.zero_()
             other._messenger.forget()
-        what = f"{type(part).__name__}: {part._FAULTS[numbers.index(call)]}"
-        cause: ValueError | None = None
-        if arguments is not None:
+        fault = part._FAULTS[numbers.index(call)]
+        what, cause = f"{type(part).__name__}: {fault}", None
+        if known is not None:
             try:
-                part._explain(*arguments)
+                part._explain_as(*known)
             except ValueError as error:
                 what, cause = str(error), error
-        raise ValueError(f"{what} (in call {call}, found later; the call changed nothing)") from cause
+        changed = "the call changed nothing" if refused == 1 else f"{refused} calls were refused and changed nothing"
+        if "finite" in fault:
+            changed += (
+                " in the loss, but NaN inside the model reaches its weights by backward, which checks='now' prevents"
+            )
+        raise ValueError(f"{what} (in call {call}, found later, after call {last}; {changed})") from cause
+
+    def _explain_as(self, training: bool, arguments: tuple[Any, ...]) -> None:
+        """Explain a call in the mode that it was made in."""
+        mode, self.training = self.training, training
+        try:
+            self._explain(*arguments)
+        finally:
+            self.training = mode
 
     def _save_to_state_dict(self, *args: Any) -> None:
         self.check()
@@ -132,7 +153,7 @@ class _Messenger:
 
     def __init__(self, calls: int = 0) -> None:
         self.calls = calls
-        self._recent: deque[tuple[int, tuple[Any, ...]]] = deque(maxlen=_REMEMBERED)
+        self._recent: deque[tuple[int, bool, tuple[Any, ...]]] = deque(maxlen=_REMEMBERED)
         self._letter: Tensor | None = None
         self._event: torch.cuda.Event | None = None
         self._under_way = False
@@ -140,15 +161,14 @@ class _Messenger:
     def __reduce__(self) -> Any:
         return _Messenger, (self.calls,)  # copies and pickles start without what is under way
 
-    def remember(self, arguments: tuple[Any, ...]) -> None:
+    def remember(self, arguments: tuple[Any, ...], training: bool) -> None:
         self.calls += 1
-        if not arguments:
-            return
-        kept = tuple(value.detach() if isinstance(value, Tensor) else value for value in arguments)
-        self._recent.append((self.calls, kept))
+        if arguments and all(not isinstance(value, Tensor) or value.nbytes <= _LARGEST for value in arguments):
+            self._recent.append((self.calls, training, tuple(map(_kept, arguments))))
 
-    def arguments_of(self, call: int) -> tuple[Any, ...] | None:
-        return next((arguments for number, arguments in self._recent if number == call), None)
+    def arguments_of(self, call: int) -> tuple[bool, tuple[Any, ...]] | None:
+        """Return the mode and the arguments of a call, if they are remembered."""
+        return next(((training, kept) for number, training, kept in self._recent if number == call), None)
 
     def send(self, numbers: Tensor) -> None:
         """Copy the numbers to the host unless a copy is under way: they tell of all calls so far."""
@@ -177,11 +197,28 @@ class _Messenger:
         self._letter, self._event, self._under_way = None, None, False
 
 
+def _kept(value: Any) -> Any:
+    """Return an argument without its graph; a part of something larger is copied, or it would keep that alive."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach()
+    return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
+
+
 def check_all(module: nn.Module) -> None:
     """Wait for the device and raise what the losses in a module have found wrong, if anything."""
     for part in module.modules():
         if isinstance(part, LateChecks):
             part.check()
+
+
+def outermost(module: nn.Module) -> Iterator[LateChecks]:
+    """Return the losses in a module that are in no other loss: each tells of those inside it."""
+    inside: set[LateChecks] = set()
+    for part in module.modules():  # the outer ones come first
+        if isinstance(part, LateChecks) and "_faults" in part._buffers and part not in inside:
+            inside.update(part._parts())
+            yield part
 
 
 def nonfinite(*values: Tensor) -> Tensor:

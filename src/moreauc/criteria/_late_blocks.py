@@ -12,6 +12,7 @@ from moreauc._checks import as_index
 from moreauc._visits import Visit
 from moreauc.criteria._base import straight_through
 from moreauc.criteria._dense import ROW_FAULTS, dense_rows
+from moreauc.criteria._gates import enter, leave
 from moreauc.criteria._late import nonfinite
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ def blocks_late(loss: FCCOLoss, inner: Tensor, index: Tensor, previous: Tensor |
     owner, table, size = loss._owner, loss.table_u, len(inner)
     found = as_index(owner, "index", index, size).to(inner.device, non_blocking=True)
     safe = found.clamp(0, loss.num_blocks - 1)
-    # What is not finite is replaced, or it would come back out of derivatives times 0.
-    clean = inner.masked_fill((inner.detach() - inner.detach()) != 0, 0.0)
+    # What is not finite is replaced, so that `outer` need not know it.
+    gated, word = enter(inner)
+    clean = gated.masked_fill((inner.detach() - inner.detach()) != 0, 0.0)
     shapes = (size,), (size, 1)
     before = visit = row = new = None
     if not loss.training:
@@ -56,7 +58,7 @@ def blocks_late(loss: FCCOLoss, inner: Tensor, index: Tensor, previous: Tensor |
         if visit is not None and row is not None and new is not None:
             visit.write(bad, row, new)
     loss._send(inner, index, before)
-    return value.mean().masked_fill(bad, torch.nan)
+    return leave(value.mean(), word, bad)
 
 
 def entropy_late(loss: CrossEntropyLoss, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from moreauc._checks import as_index, check_shape
 from moreauc._visits import Visit
 from moreauc.criteria._base import straight_through
+from moreauc.criteria._gates import enter, leave
 from moreauc.criteria._late import nonfinite
 from moreauc.criteria._late_blocks import index_flags
 
@@ -42,8 +43,9 @@ def pairs_late(
 ) -> Tensor:
     """Do what a call of :class:`~moreauc.TCCOLoss` does; type and shape of `h` have been checked."""
     places = _places(loss, h, outer_index, inner_index)
-    # What is not finite is replaced, or it would come back out of derivatives times 0.
-    clean = h.masked_fill((h.detach() - h.detach()) != 0, 0.0)
+    # What is not finite is replaced, so that `middle` and `outer` need not know it.
+    gated, word = enter(h)
+    clean = gated.masked_fill((h.detach() - h.detach()) != 0, 0.0)
     before = None
     if loss.training and loss.table_v.rule.corrects:
         loss._check_previous("previous_h", previous_h, "h", h, gammas="gamma1")
@@ -55,7 +57,7 @@ def pairs_late(
     else:
         value, bad = _step(loss, h, clean, before, places)
     loss._send(h, outer_index, inner_index, before)
-    return value.mean().masked_fill(bad, torch.nan)
+    return leave(value.mean(), word, bad)
 
 
 def _places(loss: TCCOLoss, h: Tensor, outer_index: Tensor, inner_index: Tensor) -> _Places:

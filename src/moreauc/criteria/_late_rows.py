@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import as_index, check_shape
+from moreauc.criteria._gates import enter, leave
 from moreauc.criteria._late import nonfinite
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def forward_late(
     safe = found.clamp(0, len(loss.groups) - 1)
     wide = torch.promote_types(scores.dtype, torch.float32)
     targets, strange = _labels(loss, labels, scores, wide)
-    now = scores.to(wide)
+    now, word = enter(scores.to(wide))
     before = None
     if loss.training and loss.needs_previous:
         loss._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
@@ -41,7 +42,7 @@ def forward_late(
         repeated = (ordered == ordered.roll(1)).any() & (loss.training and len(ordered) > 1)
         flags = torch.stack([(safe != found).any(), repeated, strange])
         bad = loss._judge(nonfinite(now, now if before is None else before), flags)
-    # The scores of a refused batch are replaced, or NaN would come back out of their derivatives times 0.
+    # The scores of a refused batch are replaced, so that a user's loss need not know NaN.
     losses = loss._losses(now.masked_fill(bad, 0.0), targets).masked_fill(bad, torch.nan)
     previous: dict[str, Tensor] = {}
     if before is not None:
@@ -49,7 +50,7 @@ def forward_late(
             previous["previous_losses"] = loss._losses(before, targets)
     value: Tensor = loss.criterion(losses, loss.groups.index_select(0, safe), **previous)
     loss._send(scores, labels, index, before)
-    return value
+    return leave(value, word, value.detach().isnan())  # the inner loss, too, may have refused it
 
 
 def _labels(loss: GroupedLoss, labels: Any, scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

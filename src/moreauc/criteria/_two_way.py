@@ -82,20 +82,21 @@ class TwoWayCriterion(PairCriterion):
     @property
     def threshold_lr(self) -> tuple[float, float] | Literal["quantile"]:
         r"""Step sizes :math:`(\eta_s, \eta_{s'})` of the thresholds, or "quantile"; one number sets both."""
-        return self._threshold_lr
+        return "quantile" if self._by_quantile else (self._rate_s, self._rate_prime)
 
     @threshold_lr.setter
     def threshold_lr(self, value: ThresholdRate) -> None:
         if isinstance(value, str):
             if value != "quantile":
                 raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
-            self._threshold_lr: tuple[float, float] | Literal["quantile"] = "quantile"
+            self._by_quantile, self._rate_s, self._rate_prime = True, 0.0, 0.0
             return
         pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
         if len(pair) != 2:
             raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
         first, second = (check_real(self._owner, "threshold_lr", entry, low=0.0) for entry in pair)
-        self._threshold_lr = (first, second)
+        # apart: compilers take a float for a variable when it changes, a tuple for a constant
+        self._by_quantile, self._rate_s, self._rate_prime = False, first, second
 
     def _objective(self, rows: Tensor, scores: Scores) -> Tensor:
         r"""Return the mean of :math:`f(\psi_i, s')` at the present thresholds; nothing changes."""

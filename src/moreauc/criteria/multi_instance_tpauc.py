@@ -136,14 +136,14 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         )
         self.pooling = get_pooling(owner, pooling, temperature)
         self.rows = check_rule(owner, rows)
-        self._gammas: Gammas = gammas
+        self._gamma1, self._gamma2 = gammas[:2]
         bags = len(self.position)
         self.table_v = EstimatorTable(bags, self.pooling.dim, rule=rules[0], keep_previous=True)
 
     @property
     def needs_previous(self) -> bool:
         r"""Whether a call in training mode needs `previous_instances`: :math:`\gamma_1` or :math:`\gamma_2` above 0."""
-        return self._gammas[0] != 0.0 or self._gammas[1] != 0.0
+        return self._gamma1 != 0.0 or self._gamma2 != 0.0
 
     @property
     def v(self) -> Tensor:
@@ -163,14 +163,14 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     @tau.setter
     def tau(self, value: float | tuple[float, float]) -> None:
         tau1, tau2 = _pair(self._owner, value)
-        replace(self.table_v.rule, tau=tau1, gamma=self._gammas[1], suffix="2")  # for its checks
+        replace(self.table_v.rule, tau=tau1, gamma=self._gamma2, suffix="2")  # for its checks
         rules = replace(self.table_v.rule, tau=tau1), replace(self.table_u.rule, tau=tau2)
         self.table_v.rule, self.table_u.rule = rules
 
     @property
     def gamma(self) -> Gammas:
         r"""Correction weights :math:`(\gamma_1, \gamma_2, \gamma_3)`; one value sets all."""
-        return self._gammas
+        return self._gamma1, self._gamma2, self.table_u.rule.gamma
 
     @gamma.setter
     def gamma(self, value: Gamma | Gammas) -> None:
@@ -178,7 +178,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         replace(self.table_v.rule, gamma=gammas[1], suffix="2")  # for its checks
         rules = replace(self.table_v.rule, gamma=gammas[0]), replace(self.table_u.rule, gamma=gammas[2])
         self.table_v.rule, self.table_u.rule = rules
-        self._gammas = gammas
+        self._gamma1, self._gamma2 = gammas[:2]
 
     def forward(
         self,
@@ -240,7 +240,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             return 0.0
         gamma = held.new_empty(len(held), 1)
         for places, value, number in zip(
-            (rows.upper, rows.lower), self._gammas[:2], (self.num_positives, self.num_negatives), strict=True
+            (rows.upper, rows.lower), self.gamma[:2], (self.num_positives, self.num_negatives), strict=True
         ):
             if value == "theory":
                 value = theory_gamma(number, len(places), self.table_v.rule.tau)

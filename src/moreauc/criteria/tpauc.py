@@ -183,13 +183,16 @@ class TPAUCLoss(TwoWayCriterion):
         wide = self._check_scores(scores)
         rows = dense_rows(self._owner, self.position, labels, index, len(wide), unique=self.training)
         if not self.training:
-            h = self._linked(wide)
             with torch.no_grad():
-                value, gradient = dense_objective(self, rows, h.detach())
+                h = self._linked(wide)
+                value, gradient = dense_objective(self, rows, h)
+                gradient = gradient.to(h.dtype)
+                if self.link == "sigmoid":
+                    gradient = gradient * (h * (1.0 - h))
                 strange = nonfinite(wide, wide, value.to(wide.dtype).expand(len(wide)))
-                value, gradient = refused(self._judge(strange, rows.wrong), value, gradient.to(h.dtype))
+                value, gradient = refused(self._judge(strange, rows.wrong), value, gradient)
             self._send(scores, labels, index, None)
-            return with_gradient(h, value, gradient)
+            return with_gradient(wide, value, gradient)
         before = None
         if self.needs_previous:
             self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
