@@ -161,7 +161,8 @@ def launched(case: Case, kinds: Sequence[Kind], device: torch.device, clock: Clo
     rows = []
     for technique, loss in kinds:
         row: dict[str, Any] = {"case": case.name, "technique": technique, "loss": loss}
-        found, error = None, "left out: no time was left"
+        found: Any = None
+        error: str | None = "left out: no time was left"
         if case.changing and technique.endswith("graphed"):
             error = "left out: the shapes of the inputs change"
         elif clock.left > 0.0:
