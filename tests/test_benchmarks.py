@@ -228,14 +228,11 @@ def test_report_of_whole_steps_has_each_loss_of_each_model(tmp_path: Path, progr
     losses = program("step_variants").LOSSES
     assert {case for case, _ in rows} == {"ResNet20, batch 16", "MLP, batch 16", "GIN, batch 16"}
     assert len(rows) == 3 * len(losses)
-    made = [row for row in rows.values() if "error" not in row]
-    assert made, "nothing was measured"
-    for row in made:
+    for row in rows.values():
+        assert "error" not in row
         check_spread(row["milliseconds"])
         check_spread(row["times CE by the same technique"])
         assert row["operations"] > 50 and row["peak MiB"] > 0
-    for row in rows.values():
-        assert row.get("error", "left out: no time was left") == "left out: no time was left"
 
 
 def test_a_variant_that_fails_is_reported_and_its_targets_are_left_out(programs: None) -> None:

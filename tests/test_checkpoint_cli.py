@@ -49,7 +49,9 @@ def arguments(table, kind, out, *more):
 
 
 def start(*words):
-    command = [sys.executable, "-c", "from moreauc.cli import main; main()", *words]
+    # a shell that runs the tests in the background has them ignore Ctrl-C, and so would their children
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{listen}; from moreauc.cli import main; main()", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
