@@ -51,6 +51,8 @@ def settings_of(criterion: nn.Module) -> dict[str, str]:
     for prefix, module in criterion.named_modules():
         begin = f"{prefix}." if prefix else ""
         found[f"{begin}class"] = type(module).__name__
+        if hasattr(module, "threshold_lr"):  # by the name that users know, before the numbers that it is kept as
+            found[f"{begin}threshold_lr"] = str(module.threshold_lr)
         for name, value in vars(module).items():
             if _is_setting(value):
                 found[begin + name.removeprefix("_")] = str(value)
