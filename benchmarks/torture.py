@@ -39,7 +39,7 @@ from bench_pairs import write
 from torch import Tensor
 from torture_runs import RUNS, train
 
-import moreauc._checkpoint_file as checkpoint_file
+import moreauc.checkpoint._file as checkpoint_file
 from moreauc.checkpoint import Checkpoints, CheckpointWarning, load_checkpoint
 from moreauc.report import versions
 

@@ -3,7 +3,8 @@
     torchrun --standalone --nproc_per_node 2 examples/ddp_tpauc.py --out /tmp/run
 
 Any number of processes does the same steps, `python examples/ddp_tpauc.py` included, and goes on where any other number
-of them has stopped. On machines with GPUs each process takes one.
+of them has stopped; `moreauc.train.fit(..., checkpoint=folder)` is this loop ready-made. On machines with GPUs each
+process takes one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from moreauc import PreviousIterate, TPAUCLoss
+from moreauc.checkpoint import load_checkpoint, save_checkpoint
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion, predict_scores
 from moreauc.metrics import tpauc_score
@@ -37,16 +39,14 @@ def make_data(rows: int = 2000) -> tuple[Tensor, Tensor]:
 
 def save(path: Path, parts: dict[str, Any], epoch: int) -> None:
     """Write the state of all parts; a run that is killed meanwhile leaves the file as it was."""
-    partial = path.with_suffix(".partial")
-    torch.save({"epoch": epoch, **{name: part.state_dict() for name, part in parts.items()}}, partial)
-    os.replace(partial, path)
+    save_checkpoint(path, {"epoch": epoch, **{name: part.state_dict() for name, part in parts.items()}})
 
 
 def load(path: Path, parts: dict[str, Any]) -> int:
     """Give all parts their state back; return the epochs that are done."""
     if not path.exists():
         return 0
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = load_checkpoint(path)
     for name, part in parts.items():
         part.load_state_dict(state[name])
     return int(state["epoch"])

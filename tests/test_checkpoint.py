@@ -98,7 +98,7 @@ def test_killed_between_the_last_epoch_and_the_end(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("phase", ["warm start", "train"])
 def test_killed_after_the_epoch_that_told_to_stop(phase, tmp_path, monkeypatch):
-    from moreauc._fit_checkpoint import Kept
+    from moreauc.checkpoint._kept import Kept
 
     class Stop(Callback):
         def on_epoch(self, state):

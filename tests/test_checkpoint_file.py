@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-import moreauc._checkpoint_file as module
+import moreauc.checkpoint._file as module
 from moreauc.checkpoint import (
     CheckpointError,
     Checkpoints,

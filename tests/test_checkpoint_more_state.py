@@ -14,9 +14,8 @@ import torch
 from interruptions import Kill, Killed, compare_interrupted, data, network, planned, same, small_run
 from torch import nn
 
-from moreauc import _folder_lock
 from moreauc.callbacks import Callback
-from moreauc.checkpoint import CheckpointError, Checkpoints, RunState, save_checkpoint
+from moreauc.checkpoint import CheckpointError, Checkpoints, RunState, _lock, save_checkpoint
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
 
@@ -164,7 +163,7 @@ def test_a_wrong_place_is_refused_before_anything_has_changed(change, message, t
 OTHER = """
 import sys
 from pathlib import Path
-from moreauc._folder_lock import FolderLock
+from moreauc.checkpoint._lock import FolderLock
 from moreauc.checkpoint import CheckpointError
 lock = FolderLock()
 try:
@@ -200,9 +199,9 @@ def test_systems_without_locks(tmp_path, monkeypatch):
     def cannot(file, flags):
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(_folder_lock.fcntl, "lockf", cannot)
+    monkeypatch.setattr(_lock.fcntl, "lockf", cannot)
     small_run(tmp_path / "a")
-    monkeypatch.setattr(_folder_lock, "fcntl", None)
+    monkeypatch.setattr(_lock, "fcntl", None)
     small_run(tmp_path / "b")
     assert not (tmp_path / "b" / "lock").exists()
 

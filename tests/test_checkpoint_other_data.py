@@ -8,8 +8,8 @@ from interruptions import Kill, Killed, data, network, planned, small_run
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc._held_labels import held_labels
 from moreauc.checkpoint import CheckpointError, RunState
+from moreauc.checkpoint._held_labels import held_labels
 from moreauc.criteria import GroupDROLoss, GroupedLoss
 from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches, WholeBags
 from moreauc.group_estimator import GroupDROClassifier

@@ -15,6 +15,7 @@ import torch
 import torch.multiprocessing
 
 from moreauc import TCCOLoss, TPAUCLoss
+from moreauc.checkpoint import load_checkpoint
 from moreauc.distributed import DistributedCriterion, predict_scores
 from moreauc.distributed._criterion import _repeatable
 from moreauc.metrics import tpauc_score
@@ -435,6 +436,6 @@ def test_a_killed_process_ends_the_job_which_then_goes_on(tmp_path):
     one = torch.load(tmp_path / "alone" / "end-alone.pt")
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / "killed" / f"end-{rank}.pt"), one, **EXACT)
-    saved = [torch.load(tmp_path / name / "checkpoint.pt") for name in ("alone", "killed")]
+    saved = [load_checkpoint(tmp_path / name / "checkpoint.pt") for name in ("alone", "killed")]
     assert saved[0].keys() == saved[1].keys() == {"epoch", "model", "optimizer", "previous", "criterion"}
     torch.testing.assert_close(saved[1]["previous"], saved[0]["previous"], **EXACT)

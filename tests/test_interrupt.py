@@ -111,9 +111,9 @@ def test_it_is_a_keyboard_interrupt_with_an_exit_code():
 
 
 def test_a_signal_at_the_very_end_comes_after_the_run_is_complete(tmp_path, monkeypatch):
-    from moreauc import _fit_checkpoint
+    from moreauc.checkpoint import _kept
 
-    finish = _fit_checkpoint.Kept.finish
+    finish = _kept.Kept.finish
 
     def late(self):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -124,7 +124,7 @@ def test_a_signal_at_the_very_end_comes_after_the_run_is_complete(tmp_path, monk
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_fit_checkpoint.Kept, "finish", late)
+        patch.setattr(_kept.Kept, "finish", late)
         with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):
             run(tmp_path)
     with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):

@@ -230,7 +230,7 @@ def test_wrapped_models_leave_no_trace(tmp_path):
 
 
 def test_generators_of_missing_gpus_are_told(caplog, monkeypatch):
-    from moreauc._generators import random_states, set_random_states
+    from moreauc.checkpoint._generators import random_states, set_random_states
 
     state = random_states()
     assert state["cuda"] == [] or torch.cuda.is_initialized()

@@ -14,10 +14,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count
-from moreauc._generators import global_states_kept
-from moreauc._loader_place import length_of
+from moreauc._scoring import instances_for, scores_of
+from moreauc.checkpoint._generators import global_states_kept
+from moreauc.checkpoint._loader_place import length_of
+from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion, Exchange
-from moreauc.optim import ProximalPoint
+from moreauc.optim import PreviousIterate, ProximalPoint
 from moreauc.pooling import Pooling
 
 _OWNER = "fit"
@@ -67,6 +69,24 @@ class Schedule:
     def close(self) -> None:
         if self.pull is not None:
             self.pull.remove()
+
+
+def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, previous: PreviousIterate | None) -> Tensor:
+    """Return the loss of a batch, of rows or of bags, with the scores at the previous weights where it needs them."""
+    inputs, labels, index = batch
+    bags: list[Tensor] = []
+    name = "previous_scores"
+    if isinstance(inputs, BagInputs):
+        (inputs, *bags), name = inputs, "previous_instances"
+        inputs = instances_for(model, inputs)
+    scores = scores_of(model, inputs)
+    before: dict[str, Tensor] = {}
+    if getattr(criterion, "needs_previous", False):
+        if previous is None:
+            raise ValueError(f"{owner}: previous must be given where the criterion needs {name}, got None")
+        before[name] = scores_of(previous, inputs)
+    loss: Tensor = criterion(scores, *bags, labels, index, **before)
+    return loss
 
 
 def check_lengths(exchange: Exchange, name: str, batches: Any) -> None:

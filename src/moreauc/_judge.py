@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from moreauc._checks import check_real
-from moreauc._held_labels import held_labels
-from moreauc._loader_place import length_of
-from moreauc._run_parts import bare
 from moreauc._scoring import Evaluation, predict_scores
 from moreauc.callbacks import TrainState
+from moreauc.checkpoint._held_labels import held_labels
+from moreauc.checkpoint._loader_place import length_of
+from moreauc.checkpoint._run_parts import bare
 from moreauc.distributed import Exchange
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import ranks_with_ties_lost

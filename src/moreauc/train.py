@@ -14,17 +14,16 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from moreauc._checks import check_count, check_real
-from moreauc._fit_checkpoint import Kept
-from moreauc._fit_parts import Schedule, check_lengths, random_state, warm_start
-from moreauc._fit_together import KeptTogether
+from moreauc._fit_parts import Schedule, check_lengths, loss_of, random_state, warm_start
 from moreauc._judge import Judge, Score
-from moreauc._loader_place import length_of
 from moreauc._parallel import is_shard, is_sharded
-from moreauc._scoring import Evaluation, device_of, instances_for, on_device, predict_scores, scores_of
-from moreauc._unkept import Unkept
+from moreauc._scoring import Evaluation, device_of, on_device, predict_scores
 from moreauc.callbacks import Callback, ProgressBar, TrainState
+from moreauc.checkpoint._kept import Kept
+from moreauc.checkpoint._kept_together import KeptTogether
+from moreauc.checkpoint._loader_place import length_of
+from moreauc.checkpoint._unkept import Unkept
 from moreauc.criteria._late import check_all
-from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion
 from moreauc.distributed._agreement import check_agreement
 from moreauc.distributed._match import check_seen, exchange_of
@@ -261,19 +260,7 @@ def train_step(
         torch.Size([])
     """
     check_seen("train_step", model, criterion)
-    inputs, labels, index = batch
-    bags: list[Tensor] = []
-    name = "previous_scores"
-    if isinstance(inputs, BagInputs):
-        (inputs, *bags), name = inputs, "previous_instances"
-        inputs = instances_for(model, inputs)
-    scores = scores_of(model, inputs)
-    before: dict[str, Tensor] = {}
-    if getattr(criterion, "needs_previous", False):
-        if previous is None:
-            raise ValueError(f"train_step: previous must be given where the criterion needs {name}, got None")
-        before[name] = scores_of(previous, inputs)
-    loss: Tensor = criterion(scores, *bags, labels, index, **before)
+    loss = loss_of("train_step", model, criterion, batch, previous)
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()

@@ -11,10 +11,9 @@ from torch.optim import Optimizer
 
 from moreauc._checks import check_count, check_real
 from moreauc._extras import import_extra
-from moreauc._scoring import instances_for, scores_of
+from moreauc._fit_parts import loss_of
 from moreauc.adapters._lightning_run import OWNER, Run, batches, check_loader, check_strategy, submodule
 from moreauc.adapters.loader import ResumableLoader
-from moreauc.data.bag_batches import BagInputs
 from moreauc.optim import PreviousIterate
 
 if TYPE_CHECKING:
@@ -170,17 +169,7 @@ def criterion_loss(module: LightningModule, batch: Any) -> Tensor:
     """
     run = _callback_of(module).run_of(module)
     previous = run.follow()  # before the model is called, so that the call is known
-    inputs, labels, index = batch
-    bags: list[Tensor] = []
-    name = "previous_scores"
-    if isinstance(inputs, BagInputs):
-        (inputs, *bags), name = inputs, "previous_instances"
-        inputs = instances_for(run.model, inputs)
-    scores = scores_of(run.model, inputs)
-    needed = previous is not None and getattr(run.criterion, "needs_previous", False)
-    before = {name: scores_of(previous, inputs)} if needed else {}
-    loss: Tensor = run.criterion(scores, *bags, labels, index, **before)
-    return loss
+    return loss_of("criterion_loss", run.model, run.criterion, batch, previous)
 
 
 def previous_iterate(module: LightningModule) -> PreviousIterate:

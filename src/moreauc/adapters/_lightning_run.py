@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from moreauc._extras import import_extra
-from moreauc._generators import random_states, set_random_states
 from moreauc.adapters.loader import ResumableLoader
+from moreauc.checkpoint._generators import random_states, set_random_states
 from moreauc.distributed import DistributedCriterion
 from moreauc.optim import PreviousIterate, ProximalPoint
 

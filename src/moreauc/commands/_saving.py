@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moreauc._checkpoint_file import PART, make_folder, sync_folder
+from moreauc.checkpoint._file import PART, make_folder, sync_folder
 from moreauc.commands._run_folder import OutputError
 
 _NOTE = "data.json"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from moreauc._generators import loader_parts
+from moreauc.checkpoint._generators import loader_parts
 from moreauc.data.indexed import IndexedDataset
 
 _NAMES = ("labels", "_labels", "targets")  # attributes of loaders and data sets

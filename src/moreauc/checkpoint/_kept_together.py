@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from moreauc._checkpoint_file import CheckpointError
-from moreauc._fit_checkpoint import Kept
-from moreauc._generators import random_states
-from moreauc._held_labels import held_labels
+from moreauc.checkpoint._file import CheckpointError
+from moreauc.checkpoint._generators import random_states
+from moreauc.checkpoint._held_labels import held_labels
+from moreauc.checkpoint._kept import Kept
 from moreauc.distributed import Exchange
 
 _RANDOM = ("random", "random_at_epoch")

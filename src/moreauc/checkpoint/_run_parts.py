@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc import _parallel
-from moreauc._checkpoint_file import CheckpointError
-from moreauc._generators import set_state, state_of
-from moreauc._module_extras import module_generators, set_buffers, unset_buffers
+from moreauc.checkpoint._file import CheckpointError
+from moreauc.checkpoint._generators import set_state, state_of
+from moreauc.checkpoint._module_extras import module_generators, set_buffers, unset_buffers
 from moreauc.distributed import DistributedCriterion
 
 LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold what the data set is labelled by

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from moreauc._generators import GENERATORS
+from moreauc.checkpoint._generators import GENERATORS
 
 
 def unset_buffers(module: nn.Module) -> set[str]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moreauc._checkpoint_file import (
+from moreauc._checks import check_count
+from moreauc.checkpoint._file import (
     PART,
     DamagedCheckpointError,
     load_checkpoint,
@@ -16,7 +17,6 @@ from moreauc._checkpoint_file import (
     save_checkpoint,
     sync_folder,
 )
-from moreauc._checks import check_count
 
 
 class CheckpointWarning(UserWarning):

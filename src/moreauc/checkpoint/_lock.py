@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO
 
-from moreauc._checkpoint_file import CheckpointError
+from moreauc.checkpoint._file import CheckpointError
 
 fcntl: ModuleType | None
 try:

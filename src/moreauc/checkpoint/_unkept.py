@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from moreauc._judge import Judge
-from moreauc._loader_place import set_epoch
 from moreauc.callbacks import TrainState
+from moreauc.checkpoint._loader_place import set_epoch
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 

@@ -14,17 +14,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from moreauc import _run_parts as parts
-from moreauc._callback_states import CallbackStates
-from moreauc._checkpoint_file import check_plain, make_folder
 from moreauc._checks import check_count
-from moreauc._folder_lock import FolderLock
 from moreauc._interrupt import Interrupted, SignalWatch
 from moreauc._judge import Judge
-from moreauc._module_extras import unset_buffers
-from moreauc._unkept import Schedule, Unkept
 from moreauc.callbacks import Callback, TrainState
 from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
+from moreauc.checkpoint import _run_parts as parts
+from moreauc.checkpoint._callback_states import CallbackStates
+from moreauc.checkpoint._file import check_plain, make_folder
+from moreauc.checkpoint._lock import FolderLock
+from moreauc.checkpoint._module_extras import unset_buffers
+from moreauc.checkpoint._unkept import Schedule, Unkept
 from moreauc.history import History
 
 _DONE = "done"

@@ -1,11 +1,4 @@
-"""Checkpoints: everything a training run needs to go on as if it had never been interrupted.
-
-:func:`moreauc.train.fit` saves and resumes by itself where it is given a folder. For a loop of your own:
-
-- :class:`RunState` holds the parts of a run, gives their state as plain data, and puts it back;
-- :class:`Checkpoints` keeps the last of them in a folder;
-- :func:`save_checkpoint`, :func:`load_checkpoint`: one file, for anything else.
-"""
+"""The parts of a training run, as one thing that can be saved and put back."""
 
 from __future__ import annotations
 
@@ -16,24 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from moreauc import _run_parts as parts
-from moreauc._checkpoint_file import CheckpointError, DamagedCheckpointError, load_checkpoint, save_checkpoint
-from moreauc._checkpoint_folder import Checkpoints, CheckpointWarning
-from moreauc._interrupt import Interrupted
-from moreauc._loader_place import LoaderPlace
 from moreauc._parallel import is_sharded
+from moreauc.checkpoint import _run_parts as parts
+from moreauc.checkpoint._file import CheckpointError
+from moreauc.checkpoint._loader_place import LoaderPlace
 from moreauc.optim import PreviousIterate, ProximalPoint
-
-__all__ = [
-    "CheckpointError",
-    "CheckpointWarning",
-    "Checkpoints",
-    "DamagedCheckpointError",
-    "Interrupted",
-    "RunState",
-    "load_checkpoint",
-    "save_checkpoint",
-]
 
 
 class RunState:
@@ -64,6 +44,7 @@ class RunState:
         >>> import tempfile
         >>> import torch
         >>> from moreauc import TPAUCLoss
+        >>> from moreauc.checkpoint import Checkpoints
         >>> from moreauc.data import TensorBatches
         >>> from moreauc.samplers import PosNegSampler
         >>> x, y = torch.randn(40, 3), (torch.arange(40) % 4 == 0).long()
