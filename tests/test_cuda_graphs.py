@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -21,7 +24,10 @@ LABELS = (torch.arange(60) % 3 == 0).long()
 
 @pytest.fixture
 def generator(monkeypatch):
-    return play(monkeypatch, cuda_graphs) if DEVICE == "cpu" else torch.cuda.default_generators[0]
+    if DEVICE == "cpu":
+        return play(monkeypatch, cuda_graphs)
+    torch.cuda.init()
+    return torch.cuda.default_generators[0]
 
 
 class Net(nn.Module):
@@ -173,6 +179,76 @@ def test_errors_arrive_after_replays(generator):
     assert all(torch.equal(value, before[name]) for name, value in ours[1].state_dict().items())
     step(data[6])
     ours[1].check()
+
+
+class Noting(nn.Module):
+    """Notes in each forward whether autocast has a cache, and whether garbage is collected."""
+
+    def __init__(self, notes, error=None) -> None:
+        super().__init__()
+        self.layer, self.notes, self.error = nn.Linear(4, 1).double().to(DEVICE), notes, error
+
+    def forward(self, x):
+        self.notes.append((torch.is_autocast_cache_enabled(), gc.isenabled()))
+        if self.error is not None and not gc.isenabled():
+            raise self.error
+        return self.layer(x).squeeze(1)
+
+
+def noting(error=None):
+    notes = []
+    model, criterion = Noting(notes, error), parts("gamma 0")[1]
+    return notes, graphed(model, criterion, torch.optim.SGD(model.parameters(), lr=0.1), None)
+
+
+def test_settings_of_a_recording_hold_before_it_or_compiled_code_would_be_compiled_in_it(generator):
+    notes, step = noting()
+    for batch in batches("rows", 5):
+        step(batch)
+        assert torch.is_autocast_cache_enabled() and gc.isenabled()
+    assert notes == [(False, True)] * 3 + [(False, False)]
+
+
+def test_garbage_stays_uncollected_where_it_was_before(generator):
+    _, step = noting()
+    gc.disable()
+    try:
+        for batch in batches("rows", 5):
+            step(batch)
+        assert step.recorded and not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_of_several_errors_in_a_recording_the_first_is_told(generator, monkeypatch):
+    @contextmanager
+    def breaking(graph, **options):
+        try:
+            yield
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    _, step = noting(RuntimeError("cannot copy to the host\nlong story"))
+    monkeypatch.setattr(torch.cuda, "graph", breaking)
+    *first, last = batches("rows", 4)
+    for batch in first:
+        step(batch)
+    with pytest.raises(RuntimeError, match=r"GraphedStep: .* something waits for the GPU: cannot copy to the host$"):
+        step(last)
+    assert torch.is_autocast_cache_enabled() and gc.isenabled()
+
+
+def test_a_recording_goes_with_its_step(generator):
+    step = graphed(*parts("gamma 0.1"))
+    for batch in batches("rows", 5):
+        step(batch)
+    recording = weakref.ref(step._recording)
+    gc.disable()
+    try:
+        del step
+        assert recording() is None
+    finally:
+        gc.enable()
 
 
 def test_wrong_arguments(generator):

@@ -122,7 +122,8 @@ def test_no_operation_looks_at_a_number(case, rule, training, monkeypatch):
 
 
 def with_nan(values):
-    return torch.where(torch.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1)) == 0, torch.nan, values)
+    first = torch.arange(len(values), device=values.device).reshape(-1, *[1] * (values.ndim - 1)) == 0
+    return torch.where(first, torch.nan, values)
 
 
 WRONG = {

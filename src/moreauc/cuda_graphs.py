@@ -7,6 +7,7 @@ on parts of the GPU that a small batch leaves idle.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -134,7 +135,7 @@ class GraphedStep:
         generator = torch.cuda.default_generators[_number(device)]
         drawn = generator.get_offset()
         aside.wait_stream(here)
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(aside), _no_autocast_cache():
             loss = self._ordinary(batch)
         here.wait_stream(aside)
         self._random = self._random or generator.get_offset() != drawn
@@ -142,35 +143,44 @@ class GraphedStep:
 
 
 class _Recording:
-    """A step recorded for batches of one form, with tensors of its own for the batch."""
+    """A step recorded for batches of one form, with tensors of its own for the batch.
+
+    It keeps no reference to its owner: a graph that waits for the garbage collector would hold its memory until then.
+    """
 
     def __init__(self, owner: GraphedStep, batch: Any, key: tuple[Any, ...], held: Held, device: torch.device) -> None:
         self.key, self.held = key, held
-        self._owner = owner
+        self._criterion, self._overlap = owner.criterion, owner.overlap
         self._batch = _mapped(batch, lambda value: torch.empty_like(value).copy_(value))
         self._graph = torch.cuda.CUDAGraph()
         self._twin = _Twin(self._graph, device) if owner._random and owner.previous is not None else None
         self._main, self._side = torch.cuda.current_stream(device), _stream(device)
-        cached = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # what it holds would be read, not made, in the recording
         owner.optimizer.zero_grad(set_to_none=True)
+        first: RuntimeError | None = None
         try:
             # thread_local: what other threads do meanwhile, such as a loader's that pins memory, must not disturb it
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"), self._in_previous():
+            with (
+                _no_garbage(),
+                _no_autocast_cache(),
+                torch.cuda.graph(self._graph, capture_error_mode="thread_local"),
+                self._in_previous(owner.previous),
+            ):
                 self._main = torch.cuda.current_stream(device)
-                self._loss = self._step()
+                try:
+                    self._loss = self._step(owner)
+                except RuntimeError as error:  # the end of a recording that it broke is another error, which tells less
+                    first = error
+                    raise
         except RuntimeError as error:
-            why = str(error).split("\n")[0]
+            why = str(first or error).split("\n")[0]
             raise RuntimeError(f"{_OWNER}: the step cannot be recorded, something waits for the GPU: {why}") from error
-        finally:
-            torch.set_autocast_cache_enabled(cached)
 
     def replay(self, batch: Any) -> Tensor:
         _copy(self._batch, batch)
         if self._twin is not None:
             self._twin.align()
         self._graph.replay()
-        for loss in outermost(self._owner.criterion):
+        for loss in outermost(self._criterion):
             loss._replayed()
         return self._loss.clone()
 
@@ -179,12 +189,11 @@ class _Recording:
 
     def copied(self) -> None:
         """Let the other forward begin: it may change the buffers now."""
-        if self._owner.overlap:
+        if self._overlap:
             self._main.wait_event(torch.cuda.current_stream(self._main.device).record_event())
 
-    def _step(self) -> Tensor:
+    def _step(self, owner: GraphedStep) -> Tensor:
         """Do the step, as `train_step`, with the forward at the previous weights aside."""
-        owner = self._owner
         inputs, labels, index = self._batch
         bags: list[Tensor] = []
         name = "previous_scores"
@@ -206,9 +215,8 @@ class _Recording:
         return loss.detach()
 
     @contextmanager
-    def _in_previous(self) -> Iterator[None]:
+    def _in_previous(self, previous: PreviousIterate | None) -> Iterator[None]:
         """Tell the previous iterate that it is being recorded."""
-        previous = self._owner.previous
         if previous is None:
             yield
             return
@@ -242,6 +250,33 @@ class _Twin:
             self._other.manual_seed(self._own.initial_seed())
         if self._other.get_offset() != self._own.get_offset():
             self._other.set_offset(self._own.get_offset())
+
+
+@contextmanager
+def _no_autocast_cache() -> Iterator[None]:
+    """Leave autocast's cache alone: what it holds would be read, not made, in a recording.
+
+    Also in the steps before it: compiled code is compiled again where this setting has changed, and must not be then.
+    """
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Collect garbage now and not for a while: to free another graph in the middle of a recording ends the process."""
+    gc.collect()
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
