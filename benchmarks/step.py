@@ -116,7 +116,7 @@ def timed(
 ) -> tuple[dict[Kind, list[float]], dict[Kind, str]]:
     """Seconds of a step of each variant in each round, at least 3 of them; and the errors of those that failed.
 
-    A turn is as many steps as fill about 20 ms, and all of it at once: between its steps a GPU is not waited for.
+    A turn is as many steps as fill about 20 ms, at least 5, all at once: between its steps a GPU is not waited for.
     """
 
     def turn(step: Step, times: int) -> float:
@@ -140,7 +140,7 @@ def timed(
                 errors[key] = error
                 del times[key]
             elif number < 0:
-                calls[key] = max(1, min(100, int(0.02 / second)))
+                calls[key] = max(5, min(100, int(0.02 / second)))
             else:
                 times[key].append(second)
     return times, errors
