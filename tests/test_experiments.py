@@ -1128,17 +1128,18 @@ def test_a_run_in_which_everything_diverged_is_counted(tmp_path):
     records += [*runs_of(plan, "first", "sont", [0.3, 0.5]), diverged_record(plan, "first", "sont", run=2)]
     table = make_table(plan, records)
     cell = table.cell("first", "sont", 0)
-    assert cell.values == {0: 0.3, 1: 0.5} and cell.failed == 1 and not cell.complete
+    assert cell.values == {0: 0.3, 1: 0.5} and cell.failed == 1 and cell.complete
     assert cell.merit == pytest.approx(1.0 / 3)  # two of 0.5, and one of nothing
     assert table.cell("first", "base", 0).failed == 0
     assert table.test("sont", "base", "first", 0).number == 2
     write_runs(tmp_path, records)
     report = make_report(plan, tmp_path)
     rows, section = rows_of(report, "First, one test split")
-    assert rows[0][1] == "0.300±0.265" and rows[1][1] == "0.400±0.141 (2, 1 no score)"
-    assert (
-        section.text[-1] == "Runs with no score, in which every setting diverged, are counted and left out of the mean."
-    )
+    assert rows[0][1] == "0.300±0.265" and rows[1][1] == "0.400±0.141 (2, 1 no score)" and len(rows) == 2
+    assert section.text[1:] == [
+        "Not run here: SONT A†; SONT B†; Base A†.",
+        "Runs with no score, in which every setting diverged, are counted and left out of the mean.",
+    ]
     rows, section = rows_of(report, "Settings that diverged")
     assert rows == [["First", "SONT", "2 of 6", "scores must be finite, got nan"]]
     assert section.text[0].endswith("since no setting had one, or none that can be tested: 1.")
@@ -1146,6 +1147,16 @@ def test_a_run_in_which_everything_diverged_is_counted(tmp_path):
     cell = next(entry for entry in content["cells"] if entry["method"] == "sont" and entry["protocol"] == "runs")
     assert (cell["number"], cell["failed"]) == (2, 1)
     assert {"settings": [None], "epochs": [None]}.items() <= content["chosen"][-1].items()
+
+
+def test_a_split_with_such_a_run_has_no_value_and_is_not_missing(tmp_path):
+    plan = plan_for_tables()
+    records = runs_of(plan, "first", "sont", [0.3, 0.5]) + runs_of(plan, "first", "sont", [0.4] * 3, split=1)
+    cell = make_table(plan, records, "splits").cell("first", "sont", 0)
+    assert (list(cell.values), cell.failed, cell.complete) == ([1], 0, False)
+    records.append(diverged_record(plan, "first", "sont", run=2))
+    cell = make_table(plan, records, "splits").cell("first", "sont", 0)
+    assert (list(cell.values), cell.failed, cell.complete) == ([1], 1, True)
 
 
 def test_more_seeds_than_planned_are_no_lack(tmp_path):
@@ -1338,8 +1349,9 @@ def test_report_has_the_numbers(reported):
     assert section.columns == ["method", "(0.5, 0.5)", "published", "wins"]
     assert rows[0] == ["Base", "0.300±0.265", "0.400±0.100", "0"]
     assert rows[1] == ["SONT", "0.500±0.200", "0.600±0.200", "3"]
-    assert rows[2] == ["SONT A†", f"{NONE} (0)", NONE, "0"] and rows[3] == ["SONT B†", "0.600±0.000 (2)", NONE, "2"]
-    assert section.text[1] == "Runs are missing: a number in parentheses says how many folds a cell has, of 3."
+    assert rows[2] == ["SONT B†", "0.600±0.000 (2)", NONE, "2"]
+    assert section.text[1].startswith("Not run here: SONT A†")
+    assert section.text[2] == "Runs are missing: a number in parentheses says how many folds a cell has, of 3."
     rows, section = rows_of(report, "First, 2 test splits")
     assert rows[1][:2] == ["SONT", "0.650±0.212"] and "each the mean over its 3 folds" in section.text[0]
     rows, _ = rows_of(report, "First, one test split, 5 epochs judged at a time")

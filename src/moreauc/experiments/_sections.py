@@ -117,7 +117,7 @@ def results(table: Table, dataset: DataSet) -> Section:
     number, across = table.number(dataset.name), range(len(plan.regions))
     lines = [
         (title_of(entry), [table.cell(dataset.name, entry.name, column) for column in across])
-        for entry in table.methods
+        for entry in table.run_on(dataset.name)
     ]
     starts = [table.starts.get((dataset.name, column)) for column in across]
     first = [(START, [cell for cell in starts if cell is not None])] if None not in starts else []
@@ -132,19 +132,24 @@ def results(table: Table, dataset: DataSet) -> Section:
 
 def _about(table: Table, dataset: DataSet) -> list[str]:
     plan, what = table.plan, units(table)
-    number, own = table.number(dataset.name), [cell for key, cell in table.cells.items() if key[0] == dataset.name]
+    number, methods = table.number(dataset.name), table.run_on(dataset.name)
+    names = {entry.name for entry in methods}
+    own = [cell for key, cell in table.cells.items() if key[0] == dataset.name and key[1] in names]
     text = f"Test TPAUC, mean ± standard deviation over {number} {what}"
     if table.protocol == "splits":
         text += f", each the mean over its {plan.runs} folds"
     if table.choice == "chosen_smoothed":
         text += f", where the epoch was chosen by the mean of {SMOOTHED} epochs in validation, for all methods alike"
     text += f". Wins: {what} in which no method of the paper is better, in each region."
-    if any(entry.remedy for entry in table.methods):
+    if any(entry.remedy for entry in methods):
         text += " † departs from the paper's protocol."
     remarks = [dataset.note] if dataset.note else []
+    left_out = [title_of(entry) for entry in table.methods if entry.name not in names]
+    if left_out:
+        remarks.append(f"Not run here: {'; '.join(left_out)}.")
     if any(not cell.complete for cell in own):
         remarks.append(f"Runs are missing: a number in parentheses says how many {what} a cell has, of {number}.")
-    elif any(len(cell.values) != number for cell in own):
+    elif any(cell.there != number for cell in own):
         remarks.append(f"A number in parentheses says how many {what} a cell has, where these are not {number}.")
     if any(cell.failed for cell in own):
         remarks.append("Runs with no score, in which every setting diverged, are counted and left out of the mean.")

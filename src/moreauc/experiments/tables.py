@@ -34,7 +34,7 @@ class Cell:
         published: published mean and standard deviation.
         merit: mean over runs of the best validation score, ties counted as lost; a run without one counts as 0.
         wins: values that no method of the paper exceeds, of those that all of these have.
-        failed: runs that are there but have no score: as a rule every setting diverged.
+        failed: runs that are there but have no score, as a rule since every setting diverged; splits with such a run.
     """
 
     values: Mapping[int, float]
@@ -55,9 +55,14 @@ class Cell:
         return float(np.std(list(self.values.values()), ddof=1)) if len(self.values) > 1 else None
 
     @property
+    def there(self) -> int:
+        """How many values there are, and how many runs without one."""
+        return len(self.values) + self.failed
+
+    @property
     def complete(self) -> bool:
-        """Whether there are as many values as planned, or more."""
-        return len(self.values) >= self.planned
+        """Whether there are as many values as planned, or more; runs without one are there, too."""
+        return self.there >= self.planned
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,11 @@ class Table:
     def methods(self) -> list[Contestant]:
         """The methods as rows: those of the paper, then the remedies."""
         return sorted(self.plan.contestants.values(), key=lambda entry: entry.remedy)
+
+    def run_on(self, dataset: str) -> list[Contestant]:
+        """The methods that make a row for a data set: all of the paper, and the remedies that were run there."""
+        found = {name for (place, name, _), cell in self.cells.items() if place == dataset and cell.there}
+        return [entry for entry in self.methods if not entry.remedy or entry.name in found]
 
     def best(self, methods: Sequence[str], dataset: str, column: int, *, by_merit: bool = False) -> str | None:
         """Return the best of some methods by mean test score, or by mean validation score; None without a run."""
@@ -207,10 +217,20 @@ def _cell(
     return Cell(
         _values(plan, scores, protocol),
         plan.runs if protocol == "runs" else dataset.splits,
-        failed=len(found) - len(scores),
+        failed=_failed(plan, [(split, score is not None) for split, _, score in found], protocol),
         published=None if published is None else published[column],
         merit=float(np.mean(merits)) if merits else math.nan,
     )
+
+
+def _failed(plan: Experiment, found: Sequence[tuple[int, bool]], protocol: Protocol) -> int:
+    """Return how many runs have no score, of pairs of the test split and whether there is one; or how many splits."""
+    if protocol == "runs":
+        return sum(not scored for _, scored in found)
+    splits: dict[int, list[bool]] = {}
+    for split, scored in found:
+        splits.setdefault(split, []).append(scored)
+    return sum(len(runs) == plan.runs and not all(runs) for runs in splits.values())
 
 
 def _start_cell(plan: Experiment, dataset: DataSet, column: int, records: Sequence[Record], protocol: Protocol) -> Cell:
