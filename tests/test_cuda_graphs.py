@@ -251,6 +251,16 @@ def test_a_recording_goes_with_its_step(generator):
         gc.enable()
 
 
+def test_the_forward_aside_has_a_stream_of_its_own(generator):
+    device = torch.device("cuda", 0)
+    taken = torch.cuda.Stream(device)
+    assert all(cuda_graphs._stream_beside(taken, device) != taken for _ in range(64))
+    step = graphed(*parts("gamma 0.1"))
+    for batch in batches("rows", 5):
+        step(batch)
+    assert step._recording._side != step._recording._main
+
+
 def test_wrong_arguments(generator):
     model, criterion, optimizer, previous = parts("gamma 0.1")
     with pytest.raises(ValueError, match="GraphedStep: warm_up must be an integer of at least 2, got 1"):

@@ -516,6 +516,85 @@ def test_the_tables_of_the_bags_are_those_of_the_runs():
     assert ends.pop("gamma of the theory") == 0.61 and set(ends.values()) == {0.65}
 
 
+TECHNIQUES = ("eager", "compiled", "graphed", "compiled and graphed")
+
+
+def step_table(device: str, techniques: tuple[str, ...]) -> str:
+    """Cross entropy in milliseconds, the others in times of it by the same technique."""
+    found = {
+        (row["case"], row["loss"], row["technique"]): row
+        for row in read(f"benchmarks/reports/step_{device}.json")["rows"]
+        if "error" not in row
+    }
+    rows = []
+    for case, loss in dict.fromkeys(key[:2] for key in found):
+        row = [case, loss]
+        for technique in techniques:
+            entry = found.get((case, loss, technique))
+            if entry is None:
+                row.append("")
+            elif loss == "CE":
+                row.append(f"{entry['milliseconds']['median']:.3g} ms")
+            else:
+                row.append(f"{entry['times CE by the same technique']['median']:.2f}")
+        rows.append(row)
+    return markdown(["model", "loss", *techniques], rows)
+
+
+def target_table() -> str:
+    rows = []
+    for row in read("benchmarks/reports/step_cuda.json")["targets"]:
+        case, most = row["target"].rsplit(", at most ", 1)
+        floors = [row["floor of a correction"], row["floor of a correction beside the forward"]]
+        floors = floors if "gamma 0.1" in case else []
+        shown = " / ".join(f"{floor:.3f}" for floor in floors if floor is not None)
+        rows.append([case, most.split()[0], f"{row['measured']:.3f}", shown, "yes" if row["met"] else "no"])
+    return markdown(["ResNet20 on the H200, times CE", "target", "measured", "floor", "met"], rows)
+
+
+def test_the_costs_of_a_step_are_those_of_the_reports():
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert target_table() in page
+    assert step_table("cuda", TECHNIQUES) in page and step_table("cpu", TECHNIQUES[:2]) in page
+    report = read("benchmarks/reports/step_cuda.json")
+    done = [row for row in report["rows"] if "error" not in row]
+    assert all(row["waits of the host"] == 0 and row["passes without a wait"] is True for row in done)
+    assert all("left out: " in row["error"] for row in report["rows"] if "error" in row)
+    large = [row["peak memory times CE"] for row in done if row["case"] == "ResNet20, batch 1024"]
+    assert len(large) > 16 and min(large) > 0.99 and max(large) < 1.02
+    row_of = {(row["case"], row["loss"], row["technique"]): row for row in done}
+
+    def ratio(batch: int, gamma: str, technique: str = "graphed") -> str:
+        row = row_of[f"ResNet20, batch {batch}", f"TPAUC, gamma {gamma}", technique]
+        return f"{row['times CE by the same technique']['median']:.2f}"
+
+    said = (
+        f"a step of ResNet20 by SONX takes {ratio(1024, '0')} times one by cross entropy with gamma 0 and "
+        f"{ratio(1024, '0.1')} times with gamma 0.1 at batch 1024, {ratio(64, '0')} and {ratio(64, '0.1')} times at batch 64"
+    )
+    assert said in " ".join(README.split())
+    times = [
+        row_of[key]["milliseconds"]["median"]
+        for key in (
+            ("ResNet20, batch 64", "TPAUC, gamma 0.1", "graphed"),
+            ("ResNet20, batch 64", "CE", "eager"),
+            ("MLP, batch 128", "CE", "eager"),
+            ("MLP, batch 128", "TPAUC, gamma 0", "eager"),
+        )
+    ]
+    assert [f"{time:.1f}" for time in times] == ["3.4", "8.3", "1.6", "4.4"]
+    compiled = row_of["MLP, batch 128", "TPAUC, gamma 0", "compiled"]["times CE by the same technique"]["median"]
+    assert 1.2 < compiled < 1.3
+    launched = {(row["case"], row["loss"]): row for row in report["launches"] if row["technique"] == "eager"}
+    kernels = [
+        launched["ResNet20, batch 64", loss]["launches"]["kernels and copies on the GPU"]
+        for loss in ("CE", "TPAUC, gamma 0")
+    ]
+    assert 112 < kernels[1] - kernels[0] < 118
+    unmet = [row["target"] for row in report["targets"] if not row["met"]]
+    assert unmet == ["ResNet20, batch 64, TPAUC, gamma 0.1, compiled, at most 1.25 times CE"]
+
+
 def rows_ratio(name: str) -> float:
     return read(f"benchmarks/reports/{name}.json")["FCCOLoss, 64 blocks"]["10^7 rows / 10^3 rows"]["median"]
 

@@ -154,7 +154,6 @@ class _Recording:
         self._batch = _mapped(batch, lambda value: torch.empty_like(value).copy_(value))
         self._graph = torch.cuda.CUDAGraph()
         self._twin = _Twin(self._graph, device) if owner._random and owner.previous is not None else None
-        self._main, self._side = torch.cuda.current_stream(device), _stream(device)
         owner.optimizer.zero_grad(set_to_none=True)
         first: RuntimeError | None = None
         try:
@@ -166,6 +165,7 @@ class _Recording:
                 self._in_previous(owner.previous),
             ):
                 self._main = torch.cuda.current_stream(device)
+                self._side = _stream_beside(self._main, device)
                 try:
                     self._loss = self._step(owner)
                 except RuntimeError as error:  # the end of a recording that it broke is another error, which tells less
@@ -281,6 +281,12 @@ def _no_garbage() -> Iterator[None]:
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _stream_beside(other: torch.cuda.Stream, device: torch.device) -> torch.cuda.Stream:
+    """Return a stream that is not the other one: torch has 32 of them, and hands them out in turn."""
+    stream = _stream(device)
+    return _stream(device) if stream == other else stream
 
 
 def _number(device: torch.device) -> int:
