@@ -570,7 +570,8 @@ def test_the_costs_of_a_step_are_those_of_the_reports():
 
     said = (
         f"a step of ResNet20 by SONX takes {ratio(1024, '0')} times one by cross entropy with gamma 0 and "
-        f"{ratio(1024, '0.1')} times with gamma 0.1 at batch 1024, {ratio(64, '0')} and {ratio(64, '0.1')} times at batch 64"
+        f"{ratio(1024, '0.1')} times with gamma 0.1 at batch 1024, {ratio(64, '0')} and {ratio(64, '0.1')} times at "
+        "batch 64"
     )
     assert said in " ".join(README.split())
     times = [
