@@ -22,6 +22,7 @@ from moreauc.data import TensorBatches
 from moreauc.optim import ProximalPoint
 
 Y = data()[1]
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def test_a_state_that_is_no_run_is_refused(tmp_path):
@@ -53,8 +54,8 @@ class Values(nn.Module):
         return self.drop(self.scale * value + self.shift)
 
 
-def case_run(case):
-    model, criterion = Values(), case.build()
+def case_run(case, device="cpu"):
+    model, criterion = Values().to(device), case.build().to(device)
     learned = [*model.parameters(), *criterion.parameters()]
     optimizer = torch.optim.SGD(learned, lr=0.05, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12)
@@ -70,7 +71,8 @@ def case_train(case, run, *, stop=12):
         for step in run.batches(epoch):
             if done == stop:
                 pytest.fail("went too far")
-            batch = case.batch(6 * epoch + step)
+            device = run.model.scale.device
+            batch = {key: value.to(device) for key, value in case.batch(6 * epoch + step).items()}
             now, *before = case.values
             value = batch.pop(now)
             arguments = {now: run.model(value), **batch}
@@ -86,16 +88,17 @@ def case_train(case, run, *, stop=12):
     return run.state_dict()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_loss_goes_on_in_a_loop_of_ones_own(case, tmp_path):
+def test_every_loss_goes_on_in_a_loop_of_ones_own(case, device, tmp_path):
     torch.manual_seed(0)
-    whole = copy.deepcopy(case_train(case, case_run(case)))
+    whole = copy.deepcopy(case_train(case, case_run(case, device)))
     for stop in (1, 4, 6, 11):
         torch.manual_seed(0)
         checkpoints = Checkpoints(tmp_path / str(stop))
-        checkpoints.save(case_train(case, case_run(case), stop=stop))
+        checkpoints.save(case_train(case, case_run(case, device), stop=stop))
         torch.manual_seed(1)
-        run = case_run(case)
+        run = case_run(case, device)
         run.load_state_dict(checkpoints.load())
         assert (run.epoch, run.step) == (divmod(stop, 6) if stop != 6 else (0, 6))
         assert same(case_train(case, run), whole) == []
