@@ -1138,7 +1138,7 @@ def test_a_run_in_which_everything_diverged_is_counted(tmp_path):
     assert rows[0][1] == "0.300±0.265" and rows[1][1] == "0.400±0.141 (2, 1 no score)" and len(rows) == 2
     assert section.text[1:] == [
         "Not run here: SONT A†; SONT B†; Base A†.",
-        "Runs with no score, in which every setting diverged, are counted and left out of the mean.",
+        "Runs with no score, where every setting diverged before its first, are counted and left out of the mean.",
     ]
     rows, section = rows_of(report, "Settings that diverged")
     assert rows == [["First", "SONT", "2 of 6", "scores must be finite, got nan"]]
@@ -1147,6 +1147,42 @@ def test_a_run_in_which_everything_diverged_is_counted(tmp_path):
     cell = next(entry for entry in content["cells"] if entry["method"] == "sont" and entry["protocol"] == "runs")
     assert (cell["number"], cell["failed"]) == (2, 1)
     assert {"settings": [None], "epochs": [None]}.items() <= content["chosen"][-1].items()
+
+
+def test_a_lost_run_is_a_loss_and_no_reason_to_leave_others_out():
+    plan = plan_for_tables()
+    records = [*runs_of(plan, "first", "base", [0.1, 0.2]), diverged_record(plan, "first", "base", run=2)]
+    records += runs_of(plan, "first", "sont", [0.0, 0.5, 0.4])
+    table = make_table(plan, records)
+    assert [table.cell("first", name, 0).wins for name in ("base", "sont")] == [1, 2]
+    lost = [diverged_record(plan, "first", name, run=0) for name in ("base", "sont")]
+    table = make_table(plan, lost)
+    assert [table.cell("first", name, 0).wins for name in ("base", "sont")] == [0, 0]
+
+
+def test_a_set_in_which_all_runs_were_lost_is_shown(tmp_path):
+    plan = replace(plan_for_tables(), ablation=None)
+    records = [diverged_record(plan, "second", name, run=run) for name in ("base", "sont") for run in range(3)]
+    table = make_table(plan, records)
+    assert table.has_runs("second") and table.cell("second", "base", 0).complete and table.number("second") == 3
+    write_runs(tmp_path, records)
+    rows, _ = rows_of(make_report(plan, tmp_path), "Second")
+    assert [row[1] for row in rows] == [f"{NONE} (0, 3 no score)"] * 2
+    cells = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["cells"]
+    assert [(cell["method"], cell["number"], cell["failed"]) for cell in cells if cell["dataset"] == "second"] == [
+        ("base", 0, 3),
+        ("sont", 0, 3),
+    ]
+
+
+def test_more_seeds_of_which_some_were_lost():
+    plan = plan_for_tables()
+    records = runs_of(plan, "second", "base", [0.2, 0.4, 0.6, 0.8])
+    records += [*runs_of(plan, "second", "sont", [0.2, 0.4, 0.6]), diverged_record(plan, "second", "sont", run=3)]
+    table = make_table(plan, records)
+    assert table.number("second") == 4
+    rows = _sections.results(table, plan.datasets["second"]).rows
+    assert [row[1] for row in rows] == ["0.500±0.258", "0.400±0.200 (3, 1 no score)"]
 
 
 def test_a_split_with_such_a_run_has_no_value_and_is_not_missing(tmp_path):

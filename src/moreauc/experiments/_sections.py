@@ -152,7 +152,9 @@ def _about(table: Table, dataset: DataSet) -> list[str]:
     elif any(cell.there != number for cell in own):
         remarks.append(f"A number in parentheses says how many {what} a cell has, where these are not {number}.")
     if any(cell.failed for cell in own):
-        remarks.append("Runs with no score, in which every setting diverged, are counted and left out of the mean.")
+        remarks.append(
+            "Runs with no score, where every setting diverged before its first, are counted and left out of the mean."
+        )
     return [text, *remarks]
 
 

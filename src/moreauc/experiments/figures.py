@@ -30,7 +30,7 @@ def draw_table(table: Table) -> Figure:
     """Draw a table: a panel for each data set and region, a row for each method.
 
     A dot is a run (or a test split), the filled diamond their mean with one standard deviation either way, the hollow
-    diamond the published mean.
+    diamond the published mean. Runs without a score are counted at the right.
 
     Args:
         table: with a run of at least one data set.
@@ -70,6 +70,11 @@ def _draw_cell(axes: Axes, place: int, entry: Contestant, cell: Cell) -> None:
         axes.plot(scores, heights, "o", color=color, alpha=0.35, markersize=4, markeredgewidth=0)
         spread = 0.0 if cell.std is None else cell.std
         axes.errorbar(scores.mean(), place, xerr=spread, fmt="D", color=color, markersize=5.5, capsize=3, linewidth=1.4)
+    if cell.failed:
+        right = axes.get_yaxis_transform()
+        axes.text(
+            0.99, place, f"{cell.failed} lost", transform=right, ha="right", va="center", fontsize=7.5, color=color
+        )
     if cell.published is not None:
         axes.plot(
             cell.published[0], place, "D", markerfacecolor="none", markeredgecolor=COLORS[1], markersize=9, zorder=4

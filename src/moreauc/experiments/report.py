@@ -95,7 +95,7 @@ def _results(plan: Experiment, records: Records, tables: list[Table], curves: li
             }
             for table in tables
             for (dataset, method, column), cell in table.cells.items()
-            if cell.values or cell.published is not None
+            if cell.there or cell.published is not None
         ],
         "starts": [
             {"protocol": table.protocol, "dataset": dataset, "region": plan.regions[column], **_cell(cell)}

@@ -33,8 +33,8 @@ class Cell:
         planned: how many values are planned.
         published: published mean and standard deviation.
         merit: mean over runs of the best validation score, ties counted as lost; a run without one counts as 0.
-        wins: values that no method of the paper exceeds, of those that all of these have.
-        failed: runs that are there but have no score, as a rule since every setting diverged; splits with such a run.
+        wins: values that no method of the paper exceeds, of the runs that all of these have; one without a value loses.
+        lost: runs that are there but have no value, or splits with such a run.
     """
 
     values: Mapping[int, float]
@@ -42,7 +42,7 @@ class Cell:
     published: Published | None = None
     merit: float = math.nan
     wins: int = 0
-    failed: int = 0
+    lost: frozenset[int] = frozenset()
 
     @property
     def mean(self) -> float | None:
@@ -53,6 +53,11 @@ class Cell:
     def std(self) -> float | None:
         """Standard deviation of the values, with n - 1 below; None for fewer than two."""
         return float(np.std(list(self.values.values()), ddof=1)) if len(self.values) > 1 else None
+
+    @property
+    def failed(self) -> int:
+        """How many have no value: as a rule every setting diverged before it could be scored."""
+        return len(self.lost)
 
     @property
     def there(self) -> int:
@@ -129,11 +134,11 @@ class Table:
     def number(self, dataset: str) -> int:
         """Return how many values a cell of a data set should have: as planned, or more where all that have some do."""
         cells = [cell for key, cell in self.cells.items() if key[0] == dataset]
-        return max(cells[0].planned, min((len(cell.values) for cell in cells if cell.values), default=0))
+        return max(cells[0].planned, min((cell.there for cell in cells if cell.there), default=0))
 
     def has_runs(self, dataset: str) -> bool:
-        """Return whether a data set has a value in any cell."""
-        return any(cell.values for key, cell in self.cells.items() if key[0] == dataset)
+        """Return whether a data set has a run in any cell, with a value or without."""
+        return any(cell.there for key, cell in self.cells.items() if key[0] == dataset)
 
     @property
     def literal(self) -> list[str]:
@@ -217,20 +222,20 @@ def _cell(
     return Cell(
         _values(plan, scores, protocol),
         plan.runs if protocol == "runs" else dataset.splits,
-        failed=_failed(plan, [(split, score is not None) for split, _, score in found], protocol),
+        lost=_lost(plan, [(split, run, score is not None) for split, run, score in found], protocol),
         published=None if published is None else published[column],
         merit=float(np.mean(merits)) if merits else math.nan,
     )
 
 
-def _failed(plan: Experiment, found: Sequence[tuple[int, bool]], protocol: Protocol) -> int:
-    """Return how many runs have no score, of pairs of the test split and whether there is one; or how many splits."""
+def _lost(plan: Experiment, found: Sequence[tuple[int, int, bool]], protocol: Protocol) -> frozenset[int]:
+    """Return which runs have no score, of triples of split, run and whether there is one; or which complete splits."""
     if protocol == "runs":
-        return sum(not scored for _, scored in found)
+        return frozenset(run for _, run, scored in found if not scored)
     splits: dict[int, list[bool]] = {}
-    for split, scored in found:
+    for split, _, scored in found:
         splits.setdefault(split, []).append(scored)
-    return sum(len(runs) == plan.runs and not all(runs) for runs in splits.values())
+    return frozenset(split for split, runs in splits.items() if len(runs) == plan.runs and not all(runs))
 
 
 def _start_cell(plan: Experiment, dataset: DataSet, column: int, records: Sequence[Record], protocol: Protocol) -> Cell:
@@ -267,13 +272,12 @@ def _best_merit(record: Record, column: int) -> float:
 
 def _with_wins(plan: Experiment, row: Mapping[str, Cell]) -> dict[str, Cell]:
     """Count, for a method of the paper among these and for a remedy beside these, how often none is better."""
-    paper = [name for name, entry in plan.contestants.items() if not entry.remedy and row[name].values]
-    common = sorted(set.intersection(*(set(row[name].values) for name in paper))) if paper else []
-    best = {unit: max(row[name].values[unit] for name in paper) for unit in common}
+    paper = [name for name, entry in plan.contestants.items() if not entry.remedy and row[name].there]
+    common = set.intersection(*({*row[name].values, *row[name].lost} for name in paper)) if paper else set()
+    best = {unit: max(row[name].values.get(unit, -math.inf) for name in paper) for unit in common}
     counted = {}
     for name, cell in row.items():
-        units = [unit for unit in common if unit in cell.values]
-        wins = sum(cell.values[unit] >= best[unit] - _EQUAL for unit in units)
+        wins = sum(unit in cell.values and cell.values[unit] >= best[unit] - _EQUAL for unit in common)
         counted[name] = replace(cell, wins=wins)
     return counted
 
