@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -75,21 +75,23 @@ class _Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def recording(graph: Graph, **options: Any):
+def recording(graph: Graph, stream: Stream, **options: Any):
     graph.options = options
     recorder = _Recorder(graph)
     try:
-        with recorder:
+        with current(stream), recorder:
             yield
     finally:
         recorder.undo()
 
 
 class Stream:
-    """Stands for `torch.cuda.Stream`: there are 32, which are handed out in turn."""
+    """Stands for `torch.cuda.Stream`: there are 32, which are handed out in turn. What it waits for is written down."""
 
     device = None
     made = itertools.count()
+    now: Stream
+    waits: ClassVar[list[tuple[int, str, int]]] = []
 
     def __init__(self, device: Any = None) -> None:
         self.number = next(Stream.made) % 32
@@ -100,13 +102,23 @@ class Stream:
     __hash__ = None
 
     def wait_stream(self, other: Stream) -> None:
-        pass
+        Stream.waits.append((self.number, "stream", other.number))
 
-    def wait_event(self, event: Any) -> None:
-        pass
+    def wait_event(self, event: int) -> None:
+        Stream.waits.append((self.number, "event", event))
 
-    def record_event(self) -> None:
-        pass
+    def record_event(self) -> int:
+        return self.number
+
+
+@contextmanager
+def current(stream: Stream):
+    """Stands for `torch.cuda.stream`."""
+    before, Stream.now = Stream.now, stream
+    try:
+        yield
+    finally:
+        Stream.now = before
 
 
 class Generator:
@@ -143,13 +155,16 @@ def play(monkeypatch, module) -> Generator:
     """Let `module` take the CPU for a GPU that has graphs; returns its generator."""
     generator = Generator()
     MADE.clear()
+    Stream.now = Stream()
+    Stream.waits.clear()
     monkeypatch.setattr(module, "device_of", lambda model: torch.device("cuda", 0))
     monkeypatch.setattr(module, "on_device", lambda batch, device: on_device(batch, torch.device("cpu")))
     for name, value in {
         "Stream": Stream,
         "CUDAGraph": Graph,
-        "current_stream": lambda device=None: Stream(),
-        "stream": lambda stream: _nothing(),
+        "current_stream": lambda device=None: Stream.now,
+        "stream": current,
+        "device": lambda device: _nothing(),
         "graph": recording,
         "default_generators": (generator,),
         "current_device": lambda: 0,

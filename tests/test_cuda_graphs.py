@@ -6,10 +6,11 @@ import copy
 import gc
 import weakref
 from contextlib import contextmanager
+from importlib import import_module
 
 import pytest
 import torch
-from graphs_on_cpu import MADE, Generator, play
+from graphs_on_cpu import MADE, Generator, Stream, play
 from torch import nn
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss, cuda_graphs
@@ -187,9 +188,11 @@ class Noting(nn.Module):
     def __init__(self, notes, error=None) -> None:
         super().__init__()
         self.layer, self.notes, self.error = nn.Linear(4, 1).double().to(DEVICE), notes, error
+        self.seen, self.look = [], lambda: None
 
     def forward(self, x):
         self.notes.append((torch.is_autocast_cache_enabled(), gc.isenabled()))
+        self.seen.append(self.look())
         if self.error is not None and not gc.isenabled():
             raise self.error
         return self.layer(x).squeeze(1)
@@ -220,22 +223,101 @@ def test_garbage_stays_uncollected_where_it_was_before(generator):
         gc.enable()
 
 
-def test_of_several_errors_in_a_recording_the_first_is_told(generator, monkeypatch):
+class Cycle:
+    """Garbage that only the collector frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_is_collected_before_a_recording(generator):
+    _, step = noting()
+    *first, last = batches("rows", 4)
+    for batch in first:
+        step(batch)
+    gc.disable()
+    try:
+        garbage = weakref.ref(Cycle())
+        assert garbage() is not None
+        step(last)
+        assert step.recorded and garbage() is None
+    finally:
+        gc.enable()
+
+
+def test_the_memory_of_a_recording_is_free_for_the_next(generator):
+    _, step = noting()
+    data = batches("rows", 10)
+    for batch in data[:5]:
+        step(batch)
+    old = weakref.ref(step._recording)
+    step.model.look = lambda: old() is None
+    step.optimizer.param_groups[0]["lr"] = 0.01
+    for batch in data[5:9]:
+        step(batch)
+    assert step.recorded and step.model.seen[-4:] == [False] * 3 + [True]
+
+
+BROKEN = "operation failed due to a previous error during capture"
+FAILURES = {
+    "waits": (
+        RuntimeError("not permitted when capturing\nlong story"),
+        RuntimeError,
+        "waits for .*: not permitted when",
+    ),
+    "end only": (None, RuntimeError, f"something waits for the GPU: {BROKEN}$"),
+    "shape": (RuntimeError("shapes differ"), RuntimeError, "cannot be recorded, it failed while .*: shapes differ$"),
+    "memory": (torch.OutOfMemoryError("out of memory"), torch.OutOfMemoryError, "^out of memory$"),
+    "value": (ValueError("model: x must be"), ValueError, "^model: x must be$"),
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_of_several_errors_in_a_recording_the_first_is_told(what, generator, monkeypatch):
+    if DEVICE == "cuda":
+        torch.cuda.init()
+
     @contextmanager
     def breaking(graph, **options):
         try:
             yield
         finally:
-            raise RuntimeError("operation failed due to a previous error during capture")
+            raise RuntimeError(BROKEN)
 
-    _, step = noting(RuntimeError("cannot copy to the host\nlong story"))
-    monkeypatch.setattr(torch.cuda, "graph", breaking)
+    error, kind, message = FAILURES[what]
+    _, step = noting(error)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "graph", breaking)
+        *first, last = batches("rows", 4)
+        for batch in first:
+            step(batch)
+        with pytest.raises(kind, match=message) as caught:
+            step(last)
+    assert type(caught.value) is kind and torch.is_autocast_cache_enabled() and gc.isenabled()
+    step.model.error = None
+    recorded = []
+    for batch in batches("rows", 4):  # all begins anew
+        step(batch)
+        recorded.append(step.recorded)
+    assert recorded == [False, False, False, True]
+
+
+def test_a_recording_that_failed_leaves_nothing_behind(generator, monkeypatch):
+    _, step = noting(RuntimeError("shapes differ"))
+    made, graph = [], torch.cuda.CUDAGraph
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: made.append(weakref.ref(found := graph())) or found)
     *first, last = batches("rows", 4)
     for batch in first:
         step(batch)
-    with pytest.raises(RuntimeError, match=r"GraphedStep: .* something waits for the GPU: cannot copy to the host$"):
-        step(last)
-    assert torch.is_autocast_cache_enabled() and gc.isenabled()
+    gc.disable()
+    try:
+        with pytest.raises(RuntimeError):
+            step(last)
+        MADE.clear()
+        step.model.error.__traceback__ = None  # which is kept here, and with it all that it met
+        assert made[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_recording_goes_with_its_step(generator):
@@ -251,14 +333,46 @@ def test_a_recording_goes_with_its_step(generator):
         gc.enable()
 
 
+def test_losses_that_are_kept_stay_what_they_were(generator):
+    plain, ours = parts("gamma 0"), parts("gamma 0")
+    step = graphed(*ours)
+    data = batches("rows", 8)
+    kept = [step(batch) for batch in data]
+    wanted = [train_step(*plain[:3], batch, plain[3]) for batch in data]
+    assert len({float(loss) for loss in wanted}) == 8
+    torch.testing.assert_close(torch.stack(kept), torch.stack(wanted), rtol=1e-10, atol=1e-10)
+
+
 def test_the_forward_aside_has_a_stream_of_its_own(generator):
     device = torch.device("cuda", 0)
     taken = torch.cuda.Stream(device)
     assert all(cuda_graphs._stream_beside(taken, device) != taken for _ in range(64))
     step = graphed(*parts("gamma 0.1"))
-    for batch in batches("rows", 5):
+    data = batches("rows", 20)
+    for number, batch in enumerate(data):
+        if number % 5 == 0:
+            step.reset()
         step(batch)
-    assert step._recording._side != step._recording._main
+    assert step._recording._side != step._recording._main and len(step._streams) == 1
+
+
+if DEVICE == "cpu":
+
+    @pytest.mark.parametrize("overlap", [True, False])
+    def test_streams_wait_for_each_other(overlap, generator):
+        ours, places = parts("gamma 0.1"), []
+        ours[0].layers.register_forward_hook(lambda *_: places.append(Stream.now.number))
+        step, here = graphed(*ours, overlap=overlap), Stream.now.number
+        *first, last = batches("rows", 4)
+        for batch in first:
+            step(batch)
+        ((main, side),) = [(one.number, other.number) for one, other in step._streams.values()]
+        assert Stream.waits == [(main, "stream", here), (here, "stream", main)] * 3 and set(places) == {main}
+        Stream.waits.clear(), places.clear()
+        step(last)
+        assert places == [side if overlap else main, main]  # the previous iterate first
+        begin, end = (side, "stream", main), (main, "stream", side)
+        assert Stream.waits == ([begin, (main, "event", side), end] if overlap else [begin, end])
 
 
 def test_wrong_arguments(generator):
@@ -266,16 +380,53 @@ def test_wrong_arguments(generator):
     with pytest.raises(ValueError, match="GraphedStep: warm_up must be an integer of at least 2, got 1"):
         GraphedStep(model, criterion, optimizer, previous=previous, warm_up=1)
     with pytest.raises(ValueError, match="optimizer must be made with capturable=True, got Adam without"):
-        GraphedStep(model, criterion, torch.optim.Adam(model.parameters()), previous=previous)
+        GraphedStep(model, criterion, torch.optim.Adam(model.parameters()))
     with pytest.raises(ValueError, match="previous must be given where the criterion needs previous scores, got None"):
         GraphedStep(model, criterion, optimizer)(batches("rows", 1)[0])
+    with pytest.raises(ValueError, match=r"GraphedStep: optimizer must be a torch\.optim optimizer, got list"):
+        GraphedStep(model, criterion, [optimizer], previous=previous)
+    with pytest.raises(ValueError, match="GraphedStep: previous must be a PreviousIterate, got bool"):
+        GraphedStep(model, criterion, optimizer, previous=True)
+    for batch, size in ((None, "NoneType"), (batches("rows", 1)[0][:2], "2")):
+        with pytest.raises(ValueError, match=rf"GraphedStep: batch must be \(inputs, labels, index\), got {size}"):
+            GraphedStep(model, criterion, optimizer, previous=previous)(batch)
 
 
-def test_on_the_cpu_all_steps_are_ordinary():
+def test_the_previous_iterate_must_be_that_of_model_and_optimizer(generator):
+    model, criterion, optimizer, previous = parts("gamma 0.1")
+    other = parts("gamma 0.1")
+    with pytest.raises(ValueError, match="GraphedStep: previous must be that of model, got one of another model"):
+        GraphedStep(model, criterion, optimizer, previous=other[3])
+    second = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="GraphedStep: previous must watch the steps of optimizer, got one that does"):
+        GraphedStep(model, criterion, second, previous=previous)
+    GraphedStep(torch.compile(model, backend="eager"), criterion, optimizer, previous=previous)
+
+
+def test_hooks_of_all_optimizers_are_refused(generator):
+    step = graphed(*parts("gamma 0"))
+    batch, *_ = batches("rows", 1)
+    handle = import_module("torch.optim.optimizer").register_optimizer_step_post_hook(print)
+    with pytest.raises(ValueError, match="must have no hooks but those of PreviousIterate, got print"):
+        step(batch)
+    handle.remove()
+    step(batch)
+
+
+def test_one_of_several_processes_does_ordinary_steps(generator, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "several_processes", lambda: True)
+    step = graphed(*parts("gamma 0"))
+    for batch in batches("rows", 6):
+        step(batch)
+        assert not step.recorded
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_on_the_cpu_all_steps_are_ordinary(kind):
     torch.manual_seed(0)
     model, inputs = nn.Linear(4, 1), {"input": torch.randn(12, 4)}
     criterion = TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = kind(model.parameters(), lr=0.1)
     step = GraphedStep(model, criterion, optimizer)
     for _ in range(5):
         assert torch.isfinite(step((inputs, LABELS[:12], torch.arange(12)))) and not step.recorded
@@ -316,9 +467,11 @@ class Masked(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
         self.played = generator if isinstance(generator, Generator) else None
+        self.places = []
 
     def forward(self, x):
         if self.played is not None:
+            self.places.append((self.played.initial_seed(), self.played.get_offset()))
             self.played.set_offset(self.played.get_offset() + 4)
         return nn.functional.dropout(self.weight * x, 0.5)
 
@@ -357,6 +510,11 @@ def test_dropout_masks_are_the_same_in_both_forwards(generator):
     if model.played is not None:
         assert len(MADE[0].generators) == 1  # the second state is the graph's, too
         assert MADE[0].generators[0].get_offset() == generator.get_offset() > 0
+        assert len(model.places) == 8 and model.places[-1] == model.places[-2]  # in the recording, which ran once
+        generator.manual_seed(7)
+        generator.set_offset(16)
+        step(batch)
+        assert (MADE[0].generators[0].initial_seed(), MADE[0].generators[0].get_offset()) == (7, 16)
 
 
 def test_replayed_steps_under_autocast(generator):

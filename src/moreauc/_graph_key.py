@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import chain
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from moreauc._parallel import bare
 from moreauc.criteria._late import LateChecks
 from moreauc.optim import PreviousIterate
+from moreauc.optim._steps import check_optimizer
 from moreauc.pooling import Pooling
 from moreauc.rules import UpdateRule
 from moreauc.surrogates import Surrogate
@@ -30,9 +33,22 @@ def check_optimizer_steps(owner: str, optimizer: Optimizer) -> None:
         raise ValueError(f"{owner}: optimizer must be able to count its steps on the GPU, got {name}, which cannot")
 
 
+def check_parts(owner: str, model: nn.Module, optimizer: Optimizer, previous: Any) -> None:
+    """Refuse an optimizer that is none, and a previous iterate of another model or optimizer."""
+    optimizer = check_optimizer(owner, optimizer)
+    if previous is not None and not callable(previous):
+        raise ValueError(f"{owner}: previous must be a PreviousIterate, got {type(previous).__name__}")
+    if not isinstance(previous, PreviousIterate):
+        return
+    if bare(previous.model) is not bare(model):
+        raise ValueError(f"{owner}: previous must be that of model, got one of another model")
+    if not any(getattr(hook, "__self__", None) is previous for hook in _hooks(optimizer)):
+        raise ValueError(f"{owner}: previous must watch the steps of optimizer, got one that does not")
+
+
 def check_hooks(owner: str, optimizer: Optimizer) -> None:
     """Refuse hooks of the optimizer's steps but those of `PreviousIterate`, which may be recorded."""
-    for hook in _hooks(optimizer):
+    for hook in chain(_hooks(optimizer), _hooks_of_all()):
         if not isinstance(getattr(hook, "__self__", None), PreviousIterate):
             name = getattr(hook, "__qualname__", type(hook).__name__)
             raise ValueError(
@@ -52,6 +68,7 @@ def contents(
     found: list[Any] = [value for part in chain(parts, losses) for value in part._parameters.values()]
     trained = tuple(value.requires_grad for value in found if value is not None)
     found += [value for part in chain(parts, losses) for value in part._buffers.values()]
+    found += [value for part in losses for value in vars(part).values()]  # of which the tensors are kept below
     groups = []
     for group in optimizer.param_groups:
         found += group["params"]
@@ -87,6 +104,13 @@ class Held:
 def _hooks(optimizer: Optimizer) -> Iterator[Any]:
     for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         yield from getattr(optimizer, name, {}).values()
+
+
+def _hooks_of_all() -> Iterator[Any]:
+    """Return hooks that were registered for the steps of all optimizers."""
+    module = import_module("torch.optim.optimizer")
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        yield from getattr(module, name, {}).values()
 
 
 def _constant(value: Any, parameters: list[Tensor]) -> Any:

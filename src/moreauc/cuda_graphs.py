@@ -10,16 +10,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc._checks import check_count
-from moreauc._graph_key import Held, check_hooks, check_optimizer_steps, contents
+from moreauc._graph_key import Held, check_hooks, check_optimizer_steps, check_parts, contents
 from moreauc._scoring import device_of, instances_for, on_device, scores_of
-from moreauc.criteria._late import outermost
+from moreauc.criteria._late import outermost, several_processes
 from moreauc.data.bag_batches import BagInputs
 from moreauc.optim import PreviousIterate
 from moreauc.train import train_step
@@ -38,7 +38,12 @@ class GraphedStep:
     learning rate or a loss's `tau`, `gamma` or `min_tpr`, also inside other modules; a module's mode; whether a
     parameter is trained; a tensor replaced by another, as by loading a checkpoint. So a schedule that changes the
     learning rate at every step must use a tensor on the GPU for it, which torch's optimizers for graphs (`fused` or
-    `capturable`) read there. On the CPU all steps are ordinary ones.
+    `capturable`) read there. On the CPU, and in one of several processes, all steps are ordinary ones.
+
+    What else Python does in a step, it does when the step is recorded and never again: hooks of modules and of
+    gradients, counters, whole numbers, lists and dictionaries that a model or a loss of your own reads. Call
+    :meth:`reset` where such a thing has changed. Gradients in `parameter.grad` are those of the last ordinary step, or
+    of the last replay, whichever made that tensor: do not read them between steps of both kinds.
 
     The numbers are those of ordinary steps. Dropout masks are other ones than without a graph, but the same in both
     forwards of a step. Errors of a loss arrive late, as always on a GPU (its method `check` waits for them).
@@ -61,8 +66,9 @@ class GraphedStep:
 
     Raises:
         ValueError: for an argument out of range, an optimizer of which a part would not be replayed, and where the
-            criterion needs `previous` and has none.
-        RuntimeError: where a step cannot be recorded, on account of something that waits for the GPU.
+            criterion needs `previous` and has none, or one of another model or optimizer.
+        RuntimeError: where a step cannot be recorded, as a rule on account of something that waits for the GPU. Begin
+            a new process then: CUDA may not recover from a broken recording.
 
     Example:
         >>> from moreauc import TPAUCLoss
@@ -88,7 +94,10 @@ class GraphedStep:
         self.warm_up = check_count(_OWNER, "warm_up", warm_up, minimum=2)
         self.overlap = overlap
         self.recorded = False
-        check_optimizer_steps(_OWNER, optimizer)
+        check_parts(_OWNER, model, optimizer, previous)
+        if device_of(model).type == "cuda":
+            check_optimizer_steps(_OWNER, optimizer)
+        self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -106,9 +115,12 @@ class GraphedStep:
         """
         if getattr(self.criterion, "needs_previous", False) and self.previous is None:
             raise ValueError(f"{_OWNER}: previous must be given where the criterion needs previous scores, got None")
+        if not isinstance(batch, tuple | list) or len(batch) != 3:
+            size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
+            raise ValueError(f"{_OWNER}: batch must be (inputs, labels, index), got {size}")
         self.recorded = False
         device = device_of(self.model)
-        if device.type != "cuda":
+        if device.type != "cuda" or several_processes():
             return self._ordinary(batch)
         check_hooks(_OWNER, self.optimizer)
         batch = on_device(batch, device)
@@ -119,7 +131,8 @@ class GraphedStep:
             self._last = key
             if self._in_a_row <= self.warm_up:
                 return self._warm(batch, device)
-            self._recording = None  # before the next: its memory is wanted
+            # before the next recording: the memory of the last is wanted, and where this one fails all begins anew
+            self._recording, self._last, self._in_a_row = None, None, 0
             check_optimizer_steps(_OWNER, self.optimizer)  # some begin to count only when they step
             self._recording = _Recording(self, batch, key, Held(tensors), device)
         self._last = None
@@ -129,9 +142,16 @@ class GraphedStep:
     def _ordinary(self, batch: Any) -> Tensor:
         return train_step(self.model, self.criterion, self.optimizer, batch, self.previous)
 
+    def _streams_on(self, device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+        """Return two streams, always the same ones: libraries keep memory for each stream that they have seen."""
+        if device not in self._streams:
+            main = _stream(device)
+            self._streams[device] = main, _stream_beside(main, device)
+        return self._streams[device]
+
     def _warm(self, batch: Any, device: torch.device) -> Tensor:
-        """Do an ordinary step on a stream of its own, as torch asks for before a recording."""
-        here, aside = torch.cuda.current_stream(device), _stream(device)
+        """Do an ordinary step on the stream of the recording, as torch asks for before one."""
+        here, (aside, _) = torch.cuda.current_stream(device), self._streams_on(device)
         generator = torch.cuda.default_generators[_number(device)]
         drawn = generator.get_offset()
         aside.wait_stream(here)
@@ -154,26 +174,24 @@ class _Recording:
         self._batch = _mapped(batch, lambda value: torch.empty_like(value).copy_(value))
         self._graph = torch.cuda.CUDAGraph()
         self._twin = _Twin(self._graph, device) if owner._random and owner.previous is not None else None
+        self._main, self._side = owner._streams_on(device)
         owner.optimizer.zero_grad(set_to_none=True)
-        first: RuntimeError | None = None
+        told: list[Exception] = []  # what went wrong in the step: the end of a recording that it broke tells less
         try:
-            # thread_local: what other threads do meanwhile, such as a loader's that pins memory, must not disturb it
-            with (
-                _no_garbage(),
-                _no_autocast_cache(),
-                torch.cuda.graph(self._graph, capture_error_mode="thread_local"),
-                self._in_previous(owner.previous),
-            ):
-                self._main = torch.cuda.current_stream(device)
-                self._side = _stream_beside(self._main, device)
-                try:
-                    self._loss = self._step(owner)
-                except RuntimeError as error:  # the end of a recording that it broke is another error, which tells less
-                    first = error
-                    raise
-        except RuntimeError as error:
-            why = str(first or error).split("\n")[0]
-            raise RuntimeError(f"{_OWNER}: the step cannot be recorded, something waits for the GPU: {why}") from error
+            with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)), _no_garbage():
+                self._record(owner, told)
+        except Exception as error:
+            _refuse(told.pop() if told else error)
+
+    def _record(self, owner: GraphedStep, told: list[Exception]) -> None:
+        # thread_local: what other threads do meanwhile, such as a loader's that pins memory, must not disturb it
+        recording = torch.cuda.graph(self._graph, stream=self._main, capture_error_mode="thread_local")
+        with _no_autocast_cache(), recording, self._in_previous(owner.previous):
+            try:
+                self._loss = self._step(owner)
+            except Exception as error:
+                told.append(error)
+                raise
 
     def replay(self, batch: Any) -> Tensor:
         _copy(self._batch, batch)
@@ -277,6 +295,16 @@ def _no_garbage() -> Iterator[None]:
     finally:
         if running:
             gc.enable()
+
+
+def _refuse(error: Exception) -> NoReturn:
+    """Raise what kept a step from being recorded: errors of a kind of their own as they are."""
+    if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
+        raise error
+    why = str(error).split("\n")[0]
+    waits = "captur" in why  # in the words of torch and of CUDA
+    what = "something waits for the GPU" if waits else "it failed while it was recorded"
+    raise RuntimeError(f"{_OWNER}: the step cannot be recorded, {what}: {why}") from error
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
