@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -417,6 +418,40 @@ def test_wrong_arguments_are_named(tmp_path):
         CheckpointError, match="fit: checkpoint must be that of a run of fit, got another: KeyError: 'others'; the"
     ):
         small_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint": ""}, "checkpoint must be a path that is not empty, got ''"),
+        ({"checkpoint": 5}, "checkpoint must be a path that is not empty, got 5"),
+        ({"checkpoint": True}, "checkpoint must be a path that is not empty, got True"),
+        ({"checkpoint": b"x"}, "checkpoint must be a path that is not empty, got b'x'"),
+        ({"checkpoint": "a\0b"}, "checkpoint must be a path that is not empty, got 'a.*b'"),
+        ({"checkpoint": ["x"]}, "checkpoint must be a path that is not empty, got a list"),
+        ({"checkpoint": "file"}, "checkpoint must be a folder, got the file 'file'"),
+        ({"checkpoint": "file/sub"}, "checkpoint must be a folder, got 'file/sub', which goes through a file"),
+        ({"resume": "no"}, "resume must be True or False, got 'no'"),
+        ({"resume": 0}, "resume must be True or False, got 0"),
+        ({"resume": None, "checkpoint": None, "every": None}, "resume must be True or False, got None"),
+        ({"resume": Path("x")}, "resume must be True or False, got a .*Path"),
+        (
+            {"loader": iter([1, 2])},
+            "train must be an iterable that each epoch can go through anew, got a list_iterator",
+        ),
+        ({"every": 2.5}, "every must be an integer of at least 1, got 2.5"),
+    ],
+)
+def test_mistakes_with_checkpoints_change_nothing(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    model = network()
+    with pytest.raises(ValueError, match=f"^fit: {message}") as caught:
+        small_run("folder", model=model, device="meta", **options)
+    assert next(model.parameters()).device.type == "cpu"  # it has not been moved either
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    if "goes through" in message:
+        assert isinstance(caught.value.__cause__, NotADirectoryError)
 
 
 def test_what_cannot_be_saved_is_said_before_the_first_step(tmp_path, monkeypatch):

@@ -130,6 +130,8 @@ def test_wrong_options_are_named(table, tmp_path):
 
     assert "error: moreauc fit: --resume needs --checkpoint, got True" in error("--resume")
     assert "error: moreauc fit: --save-every needs --checkpoint, got 5" in error("--save-every", 5)
+    text = error("--checkpoint", "")  # and not the present folder
+    assert "error: moreauc fit: --checkpoint must be a path that is not empty, got ''" in text
     (tmp_path / "file").write_text("x")
     assert "file: is a file, --checkpoint needs a folder" in error("--checkpoint", tmp_path / "file")
     folder = tmp_path / "saved"

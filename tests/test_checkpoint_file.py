@@ -383,6 +383,36 @@ def test_wrong_arguments_are_named(tmp_path):
         Checkpoints(tmp_path / "file")
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Checkpoints(None), "Checkpoints: folder must be a path that is not empty, got None"),
+        (lambda: Checkpoints(""), "Checkpoints: folder must be a path that is not empty, got ''"),
+        (lambda: Checkpoints("file/sub"), "Checkpoints: folder must be a folder, got 'file/sub', which goes through"),
+        (lambda: Checkpoints("new", name=3), "Checkpoints: name must be letters, digits and '_', got 3"),
+        (lambda: Checkpoints("new").save(None), "save_checkpoint: state must be a dictionary, got None"),
+        (
+            lambda: Checkpoints("new").save(torch.nn.Linear(1, 1)),
+            "save_checkpoint: state must be a dictionary, got a Linear",
+        ),
+        (lambda: Checkpoints("new").save([("a", 1)]), "save_checkpoint: state must be a dictionary, got a list"),
+        (lambda: Checkpoints("new").save({"a": print}), r"save_checkpoint: state\['a'\] must be a plain tensor"),
+        (lambda: save_checkpoint({"a": 1}, "new"), "save_checkpoint: path must be a path .* not empty, got a dict"),
+        (lambda: save_checkpoint("", {}), "save_checkpoint: path must be a path that is not empty, got ''"),
+        (lambda: save_checkpoint("new", "a"), "save_checkpoint: state must be a dictionary, got 'a'"),
+        (lambda: load_checkpoint(None), "load_checkpoint: path must be a path that is not empty, got None"),
+        (lambda: load_checkpoint(987), "load_checkpoint: path must be a path that is not empty, got 987"),
+        (lambda: load_checkpoint(""), "load_checkpoint: path must be a path that is not empty, got ''"),
+    ],
+)
+def test_mistakes_are_named_and_nothing_is_written(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_without_folders_that_can_be_flushed_it_works_all_the_same(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "O_DIRECTORY")
     save_checkpoint(tmp_path / "a", STATE)

@@ -13,6 +13,7 @@ import torch
 import torch.multiprocessing
 
 from moreauc import PreviousIterate
+from moreauc.distributed import DistributedCriterion, gather_scores
 from moreauc.distributed._criterion import _repeatable
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -191,6 +192,15 @@ def test_copies_talk_with_the_same_processes(results):
         assert (
             found["pickle"] == "DistributedCriterion over a group of processes cannot be pickled; save its state_dict()"
         )
+
+
+@pytest.mark.parametrize("group", [2, "gloo", True, [0, 1], torch.distributed])
+def test_groups_that_are_none_are_refused_in_one_process_too(group):
+    message = "group must be a torch.distributed.ProcessGroup or None, got "
+    with pytest.raises(ValueError, match=f"^DistributedCriterion: {message}{re.escape(repr(group))}"):
+        DistributedCriterion(runs.plain_loss(0.0), group)
+    with pytest.raises(ValueError, match=f"^gather_scores: {message}"):
+        gather_scores(torch.zeros(2), torch.tensor([0, 1]), torch.arange(2), group=group)
 
 
 def test_a_strict_deterministic_mode_stays_strict():

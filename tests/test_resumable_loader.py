@@ -224,6 +224,25 @@ def test_samplers_of_others():
     assert [index.tolist() for _, _, index in other] == [[1, 1], [1, 2]]
 
 
+@pytest.mark.parametrize("state", [None, 3, "epoch", [("epoch", 1), ("step", 1)]])
+@pytest.mark.parametrize("make", [*LOADERS, lambda: TensorBatches(X, Y, Bare())])
+def test_states_that_are_none_are_refused(make, state):
+    loader = ResumableLoader(make())
+    loader.set_position(1, 2)
+    with pytest.raises(ValueError, match=r"^ResumableLoader: state must be a dictionary, got "):
+        loader.load_state_dict(state)
+    assert (loader.epoch, loader.step) == (1, 2)
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 1}, {"epoch": 1, "step": "2"}, {"epoch": 1, "step": -1}])
+def test_samplers_of_others_get_whole_positions_only(state):
+    sampler = Bare()
+    loader = ResumableLoader(TensorBatches(X, Y, sampler))
+    with pytest.raises(ValueError, match=r"^ResumableLoader: (epoch|step) must be an integer of at least 0, got "):
+        loader.load_state_dict(state)
+    assert sampler.place == (0, 0) and (loader.epoch, loader.step) == (0, 0)
+
+
 def test_the_training_loop_takes_it():
     from moreauc import TPAUCLoss
 

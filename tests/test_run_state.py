@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from conformance import CASES
@@ -14,6 +15,7 @@ from interruptions import (
     same,
 )
 from torch import nn
+from torch.utils.data import DataLoader
 
 from moreauc import PreviousIterate
 from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
@@ -166,6 +168,93 @@ def test_optimizers_and_other_parts_of_another_kind_are_refused():
     named, _, _ = parts_run(others={"average": Failing()})
     with pytest.raises(CheckpointError, match="the class of the average must be Failing as in this run, got Part"):
         named.check(other.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": None}, "model must be a Module, got None"),
+        ({"model": nn.Linear}, "model must be a Module, got a type"),
+        ({"criterion": torch.mean}, "criterion must be a Module, got a builtin_function_or_method"),
+        ({"optimizer": "sgd"}, "optimizer must be an Optimizer or a sequence of them, got 'sgd'"),
+        ({"optimizer": None}, "optimizer must be an Optimizer or a sequence of them, got None"),
+        ({"optimizer": []}, "optimizer must be an Optimizer or a sequence of them, got a list"),
+        ({"optimizer": ["sgd"]}, "optimizer must be an Optimizer or a sequence of them, got a list"),
+        ({"loader": None}, "loader must be an iterable over batches, got None"),
+        ({"loader": 3}, "loader must be an iterable over batches, got 3"),
+        ({"loader": (n for n in range(3))}, "loader must be an iterable that each epoch can .* anew, got a generator"),
+        ({"loader": iter([1, 2])}, "loader must be an iterable that each epoch can .* anew, got a list_iterator"),
+        ({"previous": True}, "previous must be a PreviousIterate or None, got True"),
+        ({"proximal": True}, "proximal must be a ProximalPoint or None, got True"),
+        ({"scheduler": 3}, r"scheduler must have state_dict\(\) and load_state_dict\(state\), got 3"),
+        ({"scheduler": torch.optim.lr_scheduler.StepLR}, r"scheduler must have state_dict\(\) .*, got a type"),
+        ({"scaler": 3}, r"scaler must have state_dict\(\) and load_state_dict\(state\), got 3"),
+        ({"others": {"a": 3}}, r"others\['a'\] must have state_dict\(\) and load_state_dict\(state\), got 3"),
+        ({"others": {"a": None}}, r"others\['a'\] must have state_dict\(\) and load_state_dict\(state\), got None"),
+        ({"others": {3: nn.Linear(1, 1)}}, "names of others must be texts, got 3"),
+        ({"others": [nn.Linear(1, 1)]}, "others must be a dictionary, got a list"),
+        ({"settings": {"f": lambda: 0}}, r"settings\['f'\] must be a plain tensor, .* got builtins.function"),
+        ({"settings": {"f": [{(1, 2): 3}]}}, r"keys of settings\['f'\]\[0\] must be texts or numbers, got \(1, 2\)"),
+        ({"settings": ["f"]}, "settings must be a dictionary, got a list"),
+    ],
+)
+def test_parts_that_are_none_are_refused_at_once(options, message):
+    model = network()
+    parts = {"model": model, "criterion": CrossEntropyLoss(Y), "loader": range(3)}
+    parts["optimizer"] = torch.optim.SGD(model.parameters(), 0.1)
+    RunState(**parts)
+    with pytest.raises(ValueError, match=f"^RunState: {message}"):
+        RunState(**{**parts, **options})
+
+
+class Rows:
+    """A loader by row numbers, which Python can iterate over, too."""
+
+    def __getitem__(self, row):
+        if row > 2:
+            raise IndexError(row)
+        return row
+
+
+class Restarting:
+    """A loader that has `__next__`, and a new iterator for each pass."""
+
+    def __next__(self):
+        raise NotImplementedError
+
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize("loader", [Rows(), Restarting()])
+def test_loaders_of_any_kind_that_can_be_gone_through_again(loader):
+    model = network()
+    run = RunState(model, CrossEntropyLoss(Y), torch.optim.SGD(model.parameters(), 0.1), loader)
+    assert [list(run.batches(epoch)) for epoch in range(2)] == [[0, 1, 2]] * 2
+
+
+def test_asking_for_a_loader_starts_no_worker_and_draws_nothing():
+    class Counted(DataLoader):
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            return super().__iter__()
+
+    run, _, _ = parts_run()
+    loader, before = Counted(range(3)), torch.get_rng_state()
+    RunState(run.model, run.criterion, run.optimizer, loader)
+    assert loader.passes == 0 and torch.equal(torch.get_rng_state(), before)
+
+
+def test_settings_of_numpy_are_the_numbers_they_are(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(parts_run(settings={"rate": np.float64(0.5)})[0].state_dict())
+    run, _, _ = parts_run(settings={"rate": np.float64(0.5)})
+    run.load_state_dict(checkpoints.load())
+    other, _, _ = parts_run(settings={"rate": np.float64(0.25)})
+    with pytest.raises(CheckpointError, match=r"rate of the run must be 0.25 as in this run, got 0.5"):
+        other.load_state_dict(checkpoints.load())
 
 
 class Part:

@@ -310,6 +310,7 @@ def test_bad_arguments(labels, change, match):
         (lambda s: s.set_position(-1, 0), r"epoch must be an integer of at least 0, got -1"),
         (lambda s: s.set_position(0, -1), r"step must be an integer of at least 0, got -1"),
         (lambda s: s.set_position(0, 9), r"step must lie in \[0, 8\], got 9"),
+        (lambda s: s.load_state_dict(None), "state must be a dictionary, got None"),
         (lambda s: s.load_state_dict({"epoch": 0}), r"state must have the entry 'step', got \['epoch'\]"),
         (lambda s: s.load_state_dict(s.state_dict() | {"seed": 4}), r"state must have seed 0, as this sampler, got 4"),
         (lambda s: s.load_state_dict(s.state_dict() | {"all_negatives": 49}), r"must have all_negatives 50, .* got 49"),

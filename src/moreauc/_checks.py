@@ -7,9 +7,11 @@ came, and raises before its caller has changed any state.
 from __future__ import annotations
 
 import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,41 @@ def check_real(
         right = ")" if high_open or math.isinf(high) else "]"
         raise ValueError(f"{owner}: {name} must be a number in {left}{low:g}, {high:g}{right}, got {value!r}")
     return float(value)
+
+
+def check_flag(owner: str, name: str, value: Any) -> bool:
+    """Return `value`, which must be True or False: a text, "no" say, would count as True."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{owner}: {name} must be True or False, got {shown(value)}")
+    return value
+
+
+def check_mapping(owner: str, name: str, value: Any) -> None:
+    """Check that `value` is a dictionary or the like."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{owner}: {name} must be a dictionary, got {shown(value)}")
+
+
+def check_path(owner: str, name: str, value: Any) -> Path:
+    """Return `value` as a path; an empty one would be the present folder, which nobody means by it."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"{owner}: {name} must be a path that is not empty, got {shown(value)}")
+    return Path(text)
+
+
+def check_folder(owner: str, name: str, value: Any) -> Path:
+    """Return `value` as the path of a folder that is there or can be made."""
+    folder = check_path(owner, name, value)
+    try:
+        os.stat(folder)
+    except FileNotFoundError:
+        return folder
+    except NotADirectoryError as error:
+        raise ValueError(f"{owner}: {name} must be a folder, got {str(folder)!r}, which goes through a file") from error
+    if not folder.is_dir():
+        raise ValueError(f"{owner}: {name} must be a folder, got the file {str(folder)!r}")
+    return folder
 
 
 def check_floating(owner: str, name: str, value: Any) -> Tensor:
@@ -167,6 +204,12 @@ def floor_count(number: int, share: float) -> int:
     The error of 1 - 0.9 is small beside 1, not beside the share; 4 machine epsilons times `number` are forgiven.
     """
     return min(number, math.floor(number * (share + 4.0 * sys.float_info.epsilon)))
+
+
+def shown(value: Any) -> str:
+    """Return what an error shows of a value of the wrong kind; a model or a state would fill pages."""
+    plain = value is None or isinstance(value, bool | int | float | str | bytes)
+    return repr(value) if plain else f"a {type(value).__name__}"
 
 
 def _shape_text(shape: tuple[int | str, ...]) -> str:

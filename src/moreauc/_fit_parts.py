@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
-from moreauc._checks import check_count
+from moreauc._checks import check_count, check_flag, check_folder
 from moreauc._scoring import instances_for, scores_of
 from moreauc.checkpoint._generators import global_states_kept
 from moreauc.checkpoint._loader_place import length_of
+from moreauc.checkpoint._part_checks import check_loader
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion, Exchange
 from moreauc.optim import PreviousIterate, ProximalPoint
@@ -87,6 +88,18 @@ def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, prev
         before[name] = scores_of(previous, inputs)
     loss: Tensor = criterion(scores, *bags, labels, index, **before)
     return loss
+
+
+def check_saving(train: Any, checkpoint: Any, every: Any, resume: Any) -> None:
+    """Check where, how often and whether anew a run is saved, and that its loader can be gone through again."""
+    check_flag(_OWNER, "resume", resume)
+    if checkpoint is not None:
+        check_folder(_OWNER, "checkpoint", checkpoint)
+        check_loader(train, _OWNER, "train")
+    if every is not None and checkpoint is None:
+        raise ValueError(f"{_OWNER}: every must be None without checkpoint, got {every}")
+    if every is not None:
+        check_count(_OWNER, "every", every)
 
 
 def check_lengths(exchange: Exchange, name: str, batches: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from moreauc._checks import check_count, check_real
-from moreauc._fit_parts import Schedule, check_lengths, loss_of, random_state, warm_start
+from moreauc._fit_parts import Schedule, check_lengths, check_saving, loss_of, random_state, warm_start
 from moreauc._judge import Judge, Score
 from moreauc._parallel import is_shard, is_sharded
 from moreauc._scoring import Evaluation, device_of, on_device, predict_scores
@@ -157,11 +157,10 @@ def fit(
         check_real(_OWNER, "lr", lr, low=0.0, low_open=True)
         check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
+    check_saving(train, checkpoint, every, resume)
     exchange = exchange_of(_OWNER, model, criterion)
     if isinstance(criterion, DistributedCriterion):  # which may have changed since it was made
         check_agreement(criterion.exchange, criterion.criterion)
-    if every is not None and checkpoint is None:
-        raise ValueError(f"{_OWNER}: every must be None without checkpoint, got {every}")
     judge = None
     if validation is not None:
         options: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}

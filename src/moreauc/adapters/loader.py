@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from moreauc._checks import check_count
+from moreauc._checks import check_count, check_mapping
 
 _OWNER = "ResumableLoader"
 
@@ -131,12 +131,14 @@ class ResumableLoader:
         """Go to the position of a `state_dict()`.
 
         Raises:
-            ValueError: if the sampler refuses it, since it gives other batches.
+            ValueError: if it is no such state, or the sampler refuses it, since it gives other batches.
         """
+        check_mapping(_OWNER, "state", state)
         if hasattr(self._sampler, "load_state_dict"):
             self._sampler.load_state_dict(state)
         else:
-            self._sampler.set_position(state["epoch"], state["step"])
+            place = [check_count(_OWNER, name, state.get(name), minimum=0) for name in ("epoch", "step")]
+            self._sampler.set_position(*place)
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
         self._loaded = self.epoch
 

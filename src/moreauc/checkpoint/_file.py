@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from moreauc._checks import check_mapping, check_path
+
 VERSION = 1
 PART = ".part"  # ends the name of a file that is still being written
 
@@ -32,6 +34,7 @@ _HEADER = len(_MAGIC) + _VERSION_AND_SIZE.size + hashlib.sha256().digest_size
 _BLOCK = 1 << 20  # bytes read at a time for the checksum
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _OWNER = "load_checkpoint"
+_SAVER = "save_checkpoint"
 
 
 class CheckpointError(ValueError):
@@ -58,6 +61,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
             :class:`RunState`.
 
     Raises:
+        ValueError: for a path or a state that is none.
         CheckpointError: if `state` holds anything else, which could not be loaded again; nothing is written.
         OSError: if it cannot be written.
 
@@ -69,7 +73,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
         {'weights': tensor([0, 1, 2]), 'epoch': 4}
         >>> folder.cleanup()
     """
-    path, plain = Path(path), check_plain(state)
+    path, plain = check_path(_SAVER, "path", path), check_plain(state)
     make_folder(path.parent)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
     try:
@@ -85,13 +89,15 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     sync_folder(path.parent)
 
 
-def check_plain(state: Mapping[str, Any]) -> dict[str, Any]:
+def check_plain(state: Mapping[str, Any], owner: str = _SAVER, name: str = "state") -> dict[str, Any]:
     """Return a state as it is written.
 
     Raises:
+        ValueError: if it is no dictionary.
         CheckpointError: if it holds what could not be loaded again.
     """
-    plain: dict[str, Any] = _plain(dict(state), "state")
+    check_mapping(owner, name, state)
+    plain: dict[str, Any] = _plain(dict(state), name, owner)
     return plain
 
 
@@ -102,11 +108,12 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     somebody prepared to run code is refused.
 
     Raises:
+        ValueError: for a path that is none.
         DamagedCheckpointError: for a file that is cut short, altered, or no checkpoint.
         CheckpointError: for one of a newer version.
         OSError: if the file cannot be read.
     """
-    with open(path, "rb") as file:
+    with open(check_path(_OWNER, "path", path), "rb") as file:
         _check_header(str(path), file)
         try:
             with warnings.catch_warnings():
@@ -214,7 +221,7 @@ def _check_header(name: str, file: BinaryIO) -> None:
     file.seek(_HEADER)
 
 
-def _plain(value: Any, name: str) -> Any:
+def _plain(value: Any, name: str, owner: str) -> Any:
     """Return a copy of the containers with what can be loaded again; tensors are those given."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -227,13 +234,13 @@ def _plain(value: Any, name: str) -> Any:
     if type(value) in (dict, OrderedDict, Counter):
         for key in value:
             if type(key) not in (str, int, float, bool, type(None)):
-                raise CheckpointError(f"save_checkpoint: keys of {name} must be texts or numbers, got {key!r}")
-        return type(value)({key: _plain(entry, f"{name}[{key!r}]") for key, entry in value.items()})
+                raise CheckpointError(f"{owner}: keys of {name} must be texts or numbers, got {key!r}")
+        return type(value)({key: _plain(entry, f"{name}[{key!r}]", owner) for key, entry in value.items()})
     if type(value) in (list, tuple, set):
-        return type(value)(_plain(entry, f"{name}[{number}]") for number, entry in enumerate(value))
+        return type(value)(_plain(entry, f"{name}[{number}]", owner) for number, entry in enumerate(value))
     if type(value) in _SCALARS:
         return value
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise CheckpointError(
-        f"save_checkpoint: {name} must be a plain tensor, a number, a text, None, or a container of these, got {kind}"
+        f"{owner}: {name} must be a plain tensor, a number, a text, None, or a container of these, got {kind}"
     )

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moreauc._checks import check_count
+from moreauc._checks import check_count, check_folder
 from moreauc.checkpoint._file import (
     PART,
     DamagedCheckpointError,
     load_checkpoint,
-    make_folder,
     save_checkpoint,
     sync_folder,
 )
@@ -34,6 +33,9 @@ class Checkpoints:
         keep: how many to keep, at least 1. With 2 there is one to go back to where the newest is damaged.
         name: beginning of the files' names: letters, digits and "_".
 
+    Raises:
+        ValueError: for a folder that is none or whose name is empty, and an argument out of range.
+
     Example:
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
@@ -50,12 +52,10 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | Path, keep: int = 2, *, name: str = "run") -> None:
-        self.folder = Path(folder)
+        self.folder = check_folder("Checkpoints", "folder", folder)
         self.keep = check_count("Checkpoints", "keep", keep)
-        if not re.fullmatch(r"\w+", name, re.ASCII):
+        if not isinstance(name, str) or not re.fullmatch(r"\w+", name, re.ASCII):
             raise ValueError(f"Checkpoints: name must be letters, digits and '_', got {name!r}")
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"Checkpoints: folder must be a folder, got the file {str(self.folder)!r}")
         self.name = name
         self._damaged: set[Path] = set()
 
@@ -70,7 +70,6 @@ class Checkpoints:
             CheckpointError: if the state cannot be saved.
             OSError: if the file cannot be written; those that were there are there still.
         """
-        make_folder(self.folder)
         numbered = self._numbered()
         path = self.folder / f"{self.name}-{max((number for number, _ in numbered), default=-1) + 1:08d}.checkpoint"
         save_checkpoint(path, state)

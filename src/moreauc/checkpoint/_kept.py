@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from moreauc._checks import check_count
 from moreauc._interrupt import Interrupted, SignalWatch
 from moreauc._judge import Judge
 from moreauc.callbacks import Callback, TrainState
@@ -68,7 +67,7 @@ class Kept(Unkept):
         settings: Mapping[str, Any],
     ) -> None:
         super().__init__(train)
-        self._every = None if every is None else check_count("fit", "every", every)
+        self._every = every
         self._checkpoints = Checkpoints(folder)
         self._callbacks = CallbackStates(hooks)
         others = {"fit": _Standing(self), "history": history, "callbacks": self._callbacks}

@@ -11,8 +11,9 @@ from torch.optim import Optimizer
 
 from moreauc._parallel import is_sharded
 from moreauc.checkpoint import _run_parts as parts
-from moreauc.checkpoint._file import CheckpointError
+from moreauc.checkpoint._file import CheckpointError, check_plain
 from moreauc.checkpoint._loader_place import LoaderPlace
+from moreauc.checkpoint._part_checks import check_loader, check_optimizers, check_others, check_part, check_stateful
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 
@@ -38,7 +39,9 @@ class RunState:
         settings: plain data that must be the same in the resumed run.
 
     Raises:
-        ValueError: for a model of `fully_shard`.
+        ValueError: for a model of `fully_shard`, a part of another kind than it should be, and a loader that can be
+            gone through only once.
+        CheckpointError: a `ValueError`, for settings that are not plain data.
 
     Example:
         >>> import tempfile
@@ -89,6 +92,16 @@ class RunState:
         others: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        check_part("model", model, nn.Module)
+        check_part("criterion", criterion, nn.Module)
+        check_optimizers(optimizer)
+        check_loader(loader)
+        check_part("previous", previous, PreviousIterate, optional=True)
+        check_part("proximal", proximal, ProximalPoint, optional=True)
+        for name, part in (("scheduler", scheduler), ("scaler", scaler)):
+            if part is not None:
+                check_stateful(name, part)
+        check_others(others)
         if is_sharded(model):
             raise ValueError(
                 "checkpoint: model must not be one of fully_shard, whose weights no process has whole; save it by "
@@ -98,7 +111,7 @@ class RunState:
         self.previous, self.proximal = previous, proximal
         self.scheduler, self.scaler = scheduler, scaler
         self.others = dict(others or {})
-        self.settings = dict(settings or {})
+        self.settings = {} if settings is None else check_plain(settings, "RunState", "settings")
         self._place = LoaderPlace(loader)
         self._start = self._present_settings()
 

@@ -21,9 +21,13 @@ Drop = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the results; must be new or empty.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the results of an earlier run.")]
-Checkpoint = Annotated[
-    Path | None,
-    typer.Option(help="Folder to save the training in while it goes on; needed for --resume.", show_default=False),
+Checkpoint = Annotated[  # no Path, which would make "." of an empty text
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Folder to save the training in while it goes on; needed for --resume.",
+        show_default=False,
+    ),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the training in --checkpoint; begin where there is none.")

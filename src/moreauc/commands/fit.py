@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import typer
 
+from moreauc._checks import check_path
 from moreauc.commands import _options as options
 from moreauc.commands._console import command_line, console, print_table, say
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
@@ -151,7 +152,8 @@ def fit(
             },
         },
     )
-    saving = Saving(checkpoint, resume, save_every)
+    saved_in = None if checkpoint is None else check_path("moreauc fit", "--checkpoint", checkpoint)
+    saving = Saving(saved_in, resume, save_every)
     if groups is not None:
         return fit_groups(
             GroupRequest(

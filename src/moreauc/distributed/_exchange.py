@@ -61,11 +61,13 @@ class Exchange:
         ranks: their numbers among all processes.
 
     Raises:
-        ValueError: under `torchrun` with several processes before `init_process_group`, or where this process is not
-            in the group.
+        ValueError: for a group that is none; under `torchrun` with several processes before `init_process_group`, or
+            where this process is not in the group.
     """
 
     def __init__(self, owner: str, group: ProcessGroup | None = None) -> None:
+        if not _is_group(group):
+            raise ValueError(f"{owner}: group must be a torch.distributed.ProcessGroup or None, got {group!r}")
         self.owner, self.group = owner, group
         self.rank, self.size = 0, 1
         self.ranks: tuple[int, ...] = (0,)
@@ -231,6 +233,12 @@ class Exchange:
 
 class DifferentNotes(ValueError):
     """Processes sent notes that should be the same and are not."""
+
+
+def _is_group(group: Any) -> bool:
+    """Return whether torch may have given it; what processes outside of a new group get has an error of its own."""
+    outside = dist.is_available() and group is dist.GroupMember.NON_GROUP_MEMBER
+    return group is None or outside or isinstance(group, ProcessGroup)
 
 
 def _side_group(group: ProcessGroup | None) -> ProcessGroup:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from moreauc._checks import check_count
+from moreauc._checks import check_count, check_mapping
 
 Rows = NDArray[np.int64]
 
@@ -75,6 +75,7 @@ class PlannedSampler(Sampler[list[int]]):
         Raises:
             ValueError: if an entry is missing or a setting differs, since the batches would not be the same.
         """
+        check_mapping(self._owner, "state", state)
         for name, value in {"epoch": None, "step": None, **self._settings()}.items():
             if name not in state:
                 raise ValueError(f"{self._owner}: state must have the entry {name!r}, got {sorted(state)}")
