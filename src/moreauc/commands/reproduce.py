@@ -37,7 +37,7 @@ def reproduce(
         typer.Option(min=1, help="Seeds of molecules, folds of bags; 5 of either by default.", show_default=False),
     ] = None,
     splits: Annotated[
-        int | None, typer.Option(min=1, help="Test splits of bags, at most; 10 by default.", show_default=False)
+        int | None, typer.Option(min=1, help="Test splits of bags, at most; 6 by default.", show_default=False)
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, on one GPU or as many cores.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda; auto is cuda where there is one.")] = "auto",
