@@ -552,14 +552,18 @@ def test_the_tables_of_the_bags_are_those_of_the_runs():
 
 def test_larger_steps_for_bags():
     page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
-    assert larger_table(4) in page
-    means = {key: float(np.mean(values)) for key, values in split_means(4).items()}
+    assert larger_table(6) in page
+    means = {key: float(np.mean(values)) for key, values in split_means(6).items()}
     for dataset, column in itertools.product(("musk2", "fox"), range(3)):
         row = {method: mean for (name, method, place), mean in means.items() if (name, place) == (dataset, column)}
-        assert max(row, key=lambda method: row[method]) == "sont_att"
+        assert row["sont_att"] > max(mean for method, mean in row.items() if not method.startswith("sont"))
         if dataset == "fox":
             gains = {method: row[f"{method}_large"] - row[method] for method in LARGER}
-            assert max(gains, key=lambda method: gains[method]) == "auc_m_att" and gains["sont_att"] < 0
+            assert (
+                max(gains, key=lambda method: gains[method]) == "auc_m_att"
+                and gains["sont_att"] < 0
+                and max(gains.values()) < 0.095
+            )
     chosen: dict[str, list[float]] = {}
     equal = []
     runs = {}
