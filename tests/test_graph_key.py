@@ -161,6 +161,31 @@ def test_errors_of_a_loss_inside_another_module_arrive():
         step((inputs, labels, index))
 
 
+class Remembering(Around):
+    """Keeps a tensor of its last call, and reads another that is no buffer."""
+
+    def __init__(self, loss) -> None:
+        super().__init__(loss)
+        self.last, self.factor = None, torch.ones((), dtype=torch.float64, device=DEVICE)
+
+    def forward(self, scores, labels, index):
+        self.last = self.factor * super().forward(scores, labels, index)
+        return self.last
+
+
+def test_tensors_that_are_no_buffers():
+    model, criterion, optimizer, _ = parts(lambda: Remembering(plain()))
+    step = GraphedStep(model, criterion, optimizer)
+    recorded = []
+    for number, batch in enumerate(batches(14)):
+        if number == 7:
+            criterion.factor = 2.0 * criterion.factor
+        loss = step(batch)
+        torch.testing.assert_close(criterion.last.detach(), loss)
+        recorded.append(step.recorded)
+    assert recorded == [False] * 3 + [True] * 4 + [False] * 3 + [True] * 4
+
+
 def test_parts_of_a_loss_are_told_of_a_replay_once():
     model, criterion, optimizer, previous = parts(grouped)
     step = GraphedStep(model, criterion, optimizer, previous=previous)

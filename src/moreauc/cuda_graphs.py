@@ -134,7 +134,10 @@ class GraphedStep:
             # before the next recording: the memory of the last is wanted, and where this one fails all begins anew
             self._recording, self._last, self._in_a_row = None, None, 0
             check_optimizer_steps(_OWNER, self.optimizer)  # some begin to count only when they step
-            self._recording = _Recording(self, batch, key, Held(tensors), device)
+            recording = _Recording(self, batch, key, Held(tensors), device)
+            # what a loss kept of the recorded call is the graph's, and stays
+            recording.held = Held(contents(self.model, self.criterion, self.optimizer, self.previous)[1])
+            self._recording = recording
         self._last = None
         self.recorded = True
         return self._recording.replay(batch)
