@@ -661,6 +661,8 @@ def test_the_costs_of_a_step_are_those_of_the_reports():
     }
     most = max(value / reserved["CE", technique] for (_, technique), value in reserved.items())
     assert 1.16 < most < 1.17
+    on_cpu = {row["target"].split(", ")[-2]: row["met"] for row in read("benchmarks/reports/step_cpu.json")["targets"]}
+    assert on_cpu == {"eager": False, "compiled": True}
     unmet = [row["target"] for row in report["targets"] if not row["met"]]
     assert unmet == ["ResNet20, batch 64, TPAUC, gamma 0.1, compiled, at most 1.25 times CE"]
 
