@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_pairs import write
 from torch import Tensor, nn
 
 from moreauc import FCCOLoss, PreviousIterate, TCCOLoss
-from moreauc.report import to_json, versions
+from moreauc.report import versions
 
 Step = Callable[[], None]
 BLOCKS = 100_000
@@ -198,13 +199,7 @@ def main() -> None:
             steps = 20 if device.type == "cuda" or batch <= 64 else 4
             seconds = measure(training_steps(model, batch, device), device, rounds=options.rounds, steps=steps)
             result[f"training {model}, batch {batch}"] = ratios(seconds, "mean loss")
-    text = to_json(result)
-    if options.out is None:
-        print(text, end="")
-    else:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text, encoding="utf-8")
-        print(f"written: {options.out}")
+    write(result, options.out)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,13 @@ from typing import Any
 
 import torch
 from bench_models import quotients, spread
+from bench_pairs import write
 from bench_step import Step, synchronize
 from peer import _status
 from step_variants import BESIDE, CE, FLOOR, FLOORS, GAMMA, LOSSES, TECHNIQUES, Case, Variants, cases
 from step_watch import attempt, launches, memory_of, operations, release, strict, waits
 
-from moreauc.report import to_json, versions
+from moreauc.report import versions
 
 # The most that a loss may cost, in times cross entropy by the same technique. On the CPU the network is so small that
 # calls count more than what they compute; on a GPU no target was set for it.
@@ -303,7 +304,7 @@ def measure(result: dict[str, Any], device: torch.device, options: argparse.Name
                 row.setdefault("peak MiB", memory[number, row["loss"]])
         ratios_of_memory(rows)
         result |= {"targets": targets(rows, device.type), "seconds": options.seconds - clock.left}
-        save(result, options.out)
+        write(result, options.out)
     if device.type == "cuda":
         result["launches"] = []
         for make in makers:
@@ -312,7 +313,7 @@ def measure(result: dict[str, Any], device: torch.device, options: argparse.Name
                 kinds = [kind for kind in plans[0][1] if kind[1] == CE or kind[1].startswith("TPAUC")]
                 result["launches"] += launched(case, kinds, device, clock)
         result["seconds"] = options.seconds - clock.left
-        save(result, options.out)
+        write(result, options.out)
 
 
 def planned(number: int, techniques: Sequence[str]) -> list[tuple[int, list[Kind], list[Kind]]]:
@@ -334,15 +335,6 @@ def _losses(technique: str) -> list[str]:
         for name in ([FLOOR, BESIDE] if loss == FLOOR else [loss])
         if name != BESIDE or technique.endswith("graphed")
     ]
-
-
-def save(result: dict[str, Any], path: Path | None) -> None:
-    text = to_json(result)
-    if path is None:
-        print(text, end="")
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

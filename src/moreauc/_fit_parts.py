@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -72,21 +72,39 @@ class Schedule:
             self.pull.remove()
 
 
+class Opened(NamedTuple):
+    """A batch as a step takes it.
+
+    Attributes:
+        inputs: for the model.
+        others: what the criterion takes after the scores.
+        before: what it calls the scores at the previous weights.
+    """
+
+    inputs: Any
+    others: list[Tensor]
+    before: str
+
+
+def opened(model: nn.Module, batch: Any) -> Opened:
+    """Return what the model and what the criterion is given of a batch, of rows or of bags."""
+    inputs, labels, index = batch
+    if isinstance(inputs, BagInputs):
+        instances, *bags = inputs
+        return Opened(instances_for(model, instances), [*bags, labels, index], "previous_instances")
+    return Opened(inputs, [labels, index], "previous_scores")
+
+
 def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, previous: PreviousIterate | None) -> Tensor:
     """Return the loss of a batch, of rows or of bags, with the scores at the previous weights where it needs them."""
-    inputs, labels, index = batch
-    bags: list[Tensor] = []
-    name = "previous_scores"
-    if isinstance(inputs, BagInputs):
-        (inputs, *bags), name = inputs, "previous_instances"
-        inputs = instances_for(model, inputs)
-    scores = scores_of(model, inputs)
+    parts = opened(model, batch)
+    scores = scores_of(model, parts.inputs)
     before: dict[str, Tensor] = {}
     if getattr(criterion, "needs_previous", False):
         if previous is None:
-            raise ValueError(f"{owner}: previous must be given where the criterion needs {name}, got None")
-        before[name] = scores_of(previous, inputs)
-    loss: Tensor = criterion(scores, *bags, labels, index, **before)
+            raise ValueError(f"{owner}: previous must be given where the criterion needs {parts.before}, got None")
+        before[parts.before] = scores_of(previous, parts.inputs)
+    loss: Tensor = criterion(scores, *parts.others, **before)
     return loss
 
 

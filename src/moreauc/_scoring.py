@@ -83,11 +83,16 @@ def _has_copies(model: Any, scores: Tensor) -> bool:
     return isinstance(copies, int) and scores.ndim > 1 and len(scores) == copies
 
 
-def on_device(batch: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
-    """Return inputs, labels and index of a batch on the device."""
+def check_batch(demand: str, batch: Any) -> None:
+    """Refuse what is no batch of three parts; `demand` says whose it is and what it must be or give."""
     if not isinstance(batch, tuple | list) or len(batch) != 3:
         size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
-        raise ValueError(f"fit: train must give batches (inputs, labels, index), got {size}")
+        raise ValueError(f"{demand} (inputs, labels, index), got {size}")
+
+
+def on_device(batch: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
+    """Return inputs, labels and index of a batch on the device."""
+    check_batch("fit: train must give batches", batch)
     inputs, labels, index = batch
     return _move(inputs, device), _move(labels, device), _move(index, device)
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc._checks import check_count
+from moreauc._fit_parts import opened
 from moreauc._graph_key import Held, check_hooks, check_optimizer_steps, check_parts, contents
-from moreauc._scoring import device_of, instances_for, on_device, scores_of
+from moreauc._scoring import check_batch, device_of, on_device, scores_of
 from moreauc.criteria._late import outermost, several_processes
-from moreauc.data.bag_batches import BagInputs
 from moreauc.optim import PreviousIterate
 from moreauc.train import train_step
 
@@ -115,9 +115,7 @@ class GraphedStep:
         """
         if getattr(self.criterion, "needs_previous", False) and self.previous is None:
             raise ValueError(f"{_OWNER}: previous must be given where the criterion needs previous scores, got None")
-        if not isinstance(batch, tuple | list) or len(batch) != 3:
-            size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
-            raise ValueError(f"{_OWNER}: batch must be (inputs, labels, index), got {size}")
+        check_batch(f"{_OWNER}: batch must be", batch)
         self.recorded = False
         device = device_of(self.model)
         if device.type != "cuda" or several_processes():
@@ -215,21 +213,16 @@ class _Recording:
 
     def _step(self, owner: GraphedStep) -> Tensor:
         """Do the step, as `train_step`, with the forward at the previous weights aside."""
-        inputs, labels, index = self._batch
-        bags: list[Tensor] = []
-        name = "previous_scores"
-        if isinstance(inputs, BagInputs):
-            (inputs, *bags), name = inputs, "previous_instances"
-            inputs = instances_for(owner.model, inputs)
+        parts = opened(owner.model, self._batch)
         before: dict[str, Tensor] = {}
         if owner.previous is not None and getattr(owner.criterion, "needs_previous", False):
             self._side.wait_stream(self._main)
             with torch.cuda.stream(self._side if owner.overlap else self._main):
-                before[name] = scores_of(owner.previous, inputs)
-        scores = scores_of(owner.model, inputs)
+                before[parts.before] = scores_of(owner.previous, parts.inputs)
+        scores = scores_of(owner.model, parts.inputs)
         if before:
             self._main.wait_stream(self._side)
-        loss: Tensor = owner.criterion(scores, *bags, labels, index, **before)
+        loss: Tensor = owner.criterion(scores, *parts.others, **before)
         owner.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         owner.optimizer.step()

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_device, check_finite, check_floating
+from moreauc._checks import as_index, check_device, check_finite, check_floating
 from moreauc.pooling import Pooling
 
 Rule = Literal["before", "after"]
@@ -31,12 +31,7 @@ def check_instances(
     """Check the instances of `count` bags, at least one in each; that they are finite is checked too."""
     check_outputs(owner, "instances", instances, pooling)
     check_device(owner, "instances", instances, device)
-    places: Tensor = torch.as_tensor(bag)
-    if places.dtype == torch.bool or places.is_floating_point() or places.is_complex():
-        raise ValueError(f"{owner}: bag must hold integers, got {places.dtype}")
-    if places.shape != instances.shape[:1]:
-        raise ValueError(f"{owner}: bag must have shape ({len(instances)},), got {tuple(places.shape)}")
-    places = places.long().to(device)
+    places = as_index(owner, "bag", bag, len(instances)).to(device)
     if len(places):
         low, high = (int(value) for value in torch.aminmax(places))
         if low < 0 or high >= count:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_device, check_shape
+from moreauc._checks import as_index, check_device, check_shape
 from moreauc._visits import Visit
 from moreauc.criteria._bags import check_outputs, exact_type
 from moreauc.criteria._base import with_gradient
@@ -79,12 +79,7 @@ def _instances(loss: MultiInstanceTPAUCLoss, instances: Tensor, bag: Tensor, cou
     owner, place = loss._owner, loss.position.device
     check_outputs(owner, "instances", instances, loss.pooling)
     check_device(owner, "instances", instances, place)
-    numbers: Tensor = torch.as_tensor(bag)
-    if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():
-        raise ValueError(f"{owner}: bag must hold integers, got {numbers.dtype}")
-    if numbers.shape != instances.shape[:1]:
-        raise ValueError(f"{owner}: bag must have shape ({len(instances)},), got {tuple(numbers.shape)}")
-    numbers = numbers.long().to(place, non_blocking=True)
+    numbers = as_index(owner, "bag", bag, len(instances)).to(place, non_blocking=True)
     safe = numbers.clamp(0, count - 1)
     present = torch.zeros(count, dtype=torch.bool, device=place).index_fill(0, safe, True)
     wrong = torch.stack([(safe != numbers).any(), ~present.all()])
