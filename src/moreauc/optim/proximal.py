@@ -3,6 +3,7 @@ r"""A pull of the weights toward a reference point, as a hook on any optimizer."
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -135,8 +136,10 @@ class ProximalPoint:
             if parameter not in self._reference:
                 self._reference[parameter] = parameter.detach().to(_wide(parameter), copy=True)
                 self._average[parameter] = self._reference[parameter].clone()
+            wide = _wide(parameter)
             for kept in (self._reference, self._average):
-                kept[parameter] = kept[parameter].to(parameter.device, _wide(parameter))
+                if kept[parameter].dtype != wide or kept[parameter].device != parameter.device:
+                    kept[parameter] = kept[parameter].to(parameter.device, wide)
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         def wrap(closure: Closure) -> Closure:
@@ -157,12 +160,16 @@ class ProximalPoint:
     def _pull(self) -> None:
         """Let the pull join the gradients."""
         self._adopt()
-        for parameter in self._parameters():
-            gradient = parameter.grad
-            if gradient is not None:
-                self._own_gradients.append((parameter, gradient))
-                pull = self.weight * (parameter - self._reference[parameter])
-                parameter.grad = (pull + gradient).to(gradient.dtype)
+        self._own_gradients = [(p, p.grad) for p in self._parameters() if p.grad is not None]
+        if not self._own_gradients:
+            return
+        parameters, gradients = map(list, zip(*self._own_gradients, strict=True))
+        # one operation for all weights: hundreds of small ones would cost a GPU as much as the model
+        pulls = torch._foreach_sub(parameters, [self._reference[parameter] for parameter in parameters])
+        torch._foreach_mul_(pulls, self.weight)
+        torch._foreach_add_(pulls, gradients)
+        for parameter, gradient, pull in zip(parameters, gradients, pulls, strict=True):
+            parameter.grad = pull.to(gradient.dtype)
 
     def _restore_gradients(self) -> None:
         for parameter, gradient in self._own_gradients:
@@ -173,10 +180,17 @@ class ProximalPoint:
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._restore_gradients()
         self._steps += 1
-        for parameter in self._parameters():
-            self._average[parameter].lerp_(parameter.to(_wide(parameter)), 1.0 / self._steps)
+        parameters = self._parameters()
+        averages = [self._average[parameter] for parameter in parameters]
+        now = [parameter.to(_wide(parameter)) for parameter in parameters]
+        torch._foreach_lerp_(averages, now, 1.0 / self._steps)
 
 
 def _wide(parameter: Tensor) -> torch.dtype:
     """Return the type to average in: half types would swallow small steps."""
-    return torch.promote_types(parameter.dtype, torch.float32)
+    return _wide_type(parameter.dtype)
+
+
+@cache
+def _wide_type(kind: torch.dtype) -> torch.dtype:
+    return torch.promote_types(kind, torch.float32)
