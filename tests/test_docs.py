@@ -337,7 +337,8 @@ def experiment_table(name: str, dataset: str, protocol: str = "runs") -> str:
         row = [contestant.title + ("†" if contestant.remedy else "")]
         for cell in (cell for cell in cells if cell["method"] == method and cell["number"]):
             published = cell["published"]
-            lost = f" ({cell['failed']} lost)" if cell["failed"] else ""
+            there = cell["number"] + cell["failed"]
+            lost = f" ({cell['failed']} lost)" if cell["failed"] else f" ({there} folds)" if there < plan.runs else ""
             row.append(f"{cell['mean']:.3f} ± {cell['std']:.3f}{lost}")
             row += ["" if published is None else f"{published[0]:.3f} ± {published[1]:.3f}"] if beside else []
         rows += [row] if len(row) > 1 else []
@@ -395,26 +396,30 @@ TISSUE = ("colon", "lung", "lung_tiles")
 def test_the_tables_of_the_tissue_are_those_of_the_runs():
     page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
     report, plan = read("docs/reports/experiments/histology/report.json"), load_experiment("histology")
+    assert {tuple(setting["lr"] for setting in entry.settings) for entry in plan.contestants.values()} == {
+        (1.0, 0.1, 0.01, 0.001)
+    }
     cells = [cell for cell in report["cells"] if cell["dataset"] in TISSUE and cell["choice"] == "chosen"]
     assert len(cells) == 3 * 3 * len(plan.contestants)
-    assert {cell["number"] + cell["failed"] for cell in cells} == {5}
+    assert {cell["number"] + cell["failed"] for cell in cells if cell["dataset"] != "lung_tiles"} == {5}
     assert {cell["method"] for cell in cells if cell["failed"]} == {"midam_smx"}
-    for name, column in itertools.product(TISSUE, range(3)):
-        assert experiment_table("histology", name) in page
+    assert all(experiment_table("histology", name) in page for name in TISSUE)
+    for name, column in itertools.product(("colon", "lung"), range(3)):
         means, published = experiment_means("histology", name, column), plan.datasets[name].published
         ours, best = means["sont_att_after"], means["sota_s_att"]
         assert means["sont_att"] < ours and 0.0055 < best - ours < 0.0355
-        if published is not None:
-            assert means["sont_att"] < published["sont_att"][column][0] < ours
-            assert all(means[method] > published[method][column][0] for method in ("auc_m_att", "sota_s_att"))
+        assert means["sont_att"] < published["sont_att"][column][0] < ours
+        assert all(means[method] > published[method][column][0] for method in ("auc_m_att", "sota_s_att"))
+        smoothed, attention = means["midam_smx_after"] - ours, means["midam_att_after"] - ours
+        assert 0.015 < smoothed < 0.055 if name == "colon" else -0.245 < smoothed < -0.085
+        assert attention < 0.0 if name == "colon" else attention > 0.0
+        assert name != "colon" or max(means, key=lambda method: means[method]) == "midam_smx_after"
     behind = {name: [means["auc_m_att"] - means["sont_att_after"] for means in columns(name)] for name in TISSUE}
     assert max(map(abs, behind["colon"])) < 0.006 and all(0.029 < gap < 0.061 for gap in behind["lung"])
-    assert all(0.0085 < -gap < 0.0405 for gap in behind["lung_tiles"])
-    for means in columns("lung_tiles"):
-        assert sorted(means, key=lambda method: -means[method])[:2] == ["sota_s_att", "sont_att_after"]
-    tests = [test for test in report["tests"] if test["ours"] == "sont_att_after"]
+    tests = [test for test in report["tests"] if test["ours"] == "sont_att_after" and test["dataset"] != "lung_tiles"]
     assert min(test["p"] for test in tests) > 0.06
-    assert {t["better"] for t in tests if (t["dataset"], t["baseline"]) == ("lung", "auc_m_att")} == {0}
+    for baseline in ("auc_m_att", "midam_att_after"):
+        assert {t["better"] for t in tests if (t["dataset"], t["baseline"]) == ("lung", baseline)} == {0}
 
 
 def columns(dataset: str) -> list[dict[str, float]]:
@@ -424,12 +429,17 @@ def columns(dataset: str) -> list[dict[str, float]]:
 def test_what_is_said_of_trainings_on_tissue():
     folder = ROOT / "docs" / "reports" / "experiments" / "histology" / "runs"
     runs = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
-    assert len(runs) == 3 * 7 * 5
+    missing = 3 * 8 * 5 - len(runs)
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert missing == (5 if "Five of the 40 runs are still to be made" in page else 0)
     died = {
         method: sum("error" in row for run in runs if run["method"] == method for row in run["settings"])
-        for method in ("sont_att", "sont_att_after", "midam_att", "midam_smx")
+        for method in load_experiment("histology").contestants
     }
-    assert died == {"sont_att": 20, "sont_att_after": 0, "midam_att": 4, "midam_smx": 32}
+    assert {m: n for m, n in died.items() if n} == {"sont_att": 48, "midam_att": 34, "midam_smx": 45}
+    own = [run for run in runs if run["method"] == "sont_att"]
+    assert all("error" in row for run in own for row in run["settings"] if row["lr"] in (0.1, 0.01))
+    assert {chosen["setting"]["lr"] for run in own for chosen in run["chosen"]} == {0.001}
     best = [
         run["chosen"][0]
         for run in runs
