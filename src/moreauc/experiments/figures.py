@@ -45,6 +45,8 @@ def draw_table(table: Table) -> Figure:
             for place, entry in enumerate(methods):
                 _draw_cell(axes, place, entry, table.cell(dataset.name, entry.name, column))
             low, high = regions[column]
+            left, right = axes.get_xlim()
+            axes.set_xlim(max(left, -0.04), min(right, 1.04))  # a spread may go where no score can be
             axes.set_title(f"{dataset.title}, TPR ≥ {low:g}, FPR ≤ {high:g}", fontsize=9.5)
             _plain(axes)
     first = grid[0, 0]
@@ -72,9 +74,9 @@ def _draw_cell(axes: Axes, place: int, entry: Contestant, cell: Cell) -> None:
         axes.errorbar(scores.mean(), place, xerr=spread, fmt="D", color=color, markersize=5.5, capsize=3, linewidth=1.4)
     if cell.failed:
         right = axes.get_yaxis_transform()
-        axes.text(
-            0.99, place, f"{cell.failed} lost", transform=right, ha="right", va="center", fontsize=7.5, color=color
-        )
+        style: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 7.5, "color": color}
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
+        axes.text(0.99, place, f"{cell.failed} lost", transform=right, bbox=behind, **style)
     if cell.published is not None:
         axes.plot(
             cell.published[0], place, "D", markerfacecolor="none", markeredgecolor=COLORS[1], markersize=9, zorder=4
