@@ -20,7 +20,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -141,14 +141,22 @@ def side_by_side(
     return {"loss": f"SONX, gamma {GAMMAS[-1]:g}{ON_CPU}", "rounds": len(alone), "copies": rows}
 
 
+Made = Callable[..., Step]  # a function of a module: processes import it
+
+
+def gin_copies(arrays: dict[str, Any], sizes: Sizes, device: torch.device) -> Step:
+    """A step of the copies that a process trains side by side."""
+    loader = graph_loader(Graphs.from_arrays(arrays).to(device), sizes)
+    return together(loader, sizes, device, COPIES_OF_A_PROCESS)
+
+
 def work(
-    arrays: dict[str, Any], sizes: Sizes, place: str, barriers: Mapping[int, Any], pipe: Connection[Any, Any]
+    make: Made, arguments: tuple[Any, ...], place: str, barriers: Mapping[int, Any], pipe: Connection[Any, Any]
 ) -> None:
     """A process: whenever it is told how many take part and for how long, answer with its steps per second."""
     set_torch(threads=1)
     device = torch.device(place)
-    loader = graph_loader(Graphs.from_arrays(arrays).to(device), sizes)
-    step = together(loader, sizes, device, COPIES_OF_A_PROCESS)
+    step = make(*arguments, device)
     for _ in range(WARM[device.type]):
         step()
     synchronize(device)
@@ -164,8 +172,19 @@ def work(
         pipe.send(done / (time.perf_counter() - begin))
 
 
-def processes(graphs: Graphs, sizes: Sizes, options: argparse.Namespace) -> dict[str, Any]:
-    """Copies side by side in so many processes at once; those that take no part wait, and keep their memory."""
+def processes(
+    make: Made, arguments: tuple[Any, ...], options: argparse.Namespace, *, models: int = 1
+) -> dict[int, list[list[float]]]:
+    """Steps of models per second of each process, for each number of them that work at once, in each window.
+
+    Those that take no part wait, and keep their memory.
+
+    Args:
+        make: makes a step of these arguments and the device.
+        arguments: what can be sent to a process.
+        options: `processes`, `device`, `windows`, `window`.
+        models: models that a step trains.
+    """
     context = get_context("spawn")
     barriers = {number: context.Barrier(number) for number in options.processes}
     pipes, workers = [], []
@@ -173,8 +192,9 @@ def processes(graphs: Graphs, sizes: Sizes, options: argparse.Namespace) -> dict
     try:
         for _ in range(max(options.processes)):
             ours, theirs = context.Pipe()
-            arguments = (graphs.arrays(), sizes, options.device, barriers, theirs)
-            workers.append(context.Process(target=work, args=arguments, daemon=True))
+            workers.append(
+                context.Process(target=work, args=(make, arguments, options.device, barriers, theirs), daemon=True)
+            )
             workers[-1].start()
             theirs.close()  # or the end of the process would not be seen here
             pipes.append(ours)
@@ -184,7 +204,7 @@ def processes(graphs: Graphs, sizes: Sizes, options: argparse.Namespace) -> dict
             for number in options.processes:
                 for pipe in pipes[:number]:
                     pipe.send((number, options.window))
-                rates[number].append([COPIES_OF_A_PROCESS * pipe.recv() for pipe in pipes[:number]])
+                rates[number].append([models * pipe.recv() for pipe in pipes[:number]])
         for pipe in pipes:
             pipe.send(None)
         for worker in workers:
@@ -192,7 +212,7 @@ def processes(graphs: Graphs, sizes: Sizes, options: argparse.Namespace) -> dict
     finally:
         for worker in workers:
             worker.terminate()
-    return process_rows(rates, options)
+    return rates
 
 
 def process_rows(rates: Mapping[int, Sequence[Sequence[float]]], options: argparse.Namespace) -> dict[str, Any]:
@@ -209,7 +229,6 @@ def process_rows(rates: Mapping[int, Sequence[Sequence[float]]], options: argpar
         for number, windows in rates.items()
     ]
     return {
-        "copies of each": COPIES_OF_A_PROCESS,
         "threads of each": 1,
         "windows": options.windows,
         "seconds of a window": options.window,
@@ -287,7 +306,8 @@ def main() -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     if options.processes:
-        result["processes"] = processes(graphs, sizes, options)
+        rates = processes(gin_copies, (graphs.arrays(), sizes), options, models=COPIES_OF_A_PROCESS)
+        result["processes"] = {"copies of each": COPIES_OF_A_PROCESS, **process_rows(rates, options)}
     write(result, options.out)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import CrossEntropyLoss, PooledLoss
+from moreauc.cuda_graphs import GraphedStep
 from moreauc.data import BagBatches, BagInputs, FlatBags
 from moreauc.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs
 from moreauc.models import GIN, ResNet20
@@ -159,14 +160,23 @@ class Alone(nn.Module):
         return scores
 
 
-def training_step(model: nn.Module, criterion: nn.Module, batches: Sequence[Batch], *, one_more: bool = False) -> Step:
-    """A whole step; each call takes the next batch. `one_more`: with one more forward without gradient."""
+def training_step(
+    model: nn.Module, criterion: nn.Module, batches: Sequence[Batch], *, one_more: bool = False, graphed: bool = False
+) -> Step:
+    """A whole step; each call takes the next batch.
+
+    `one_more`: with one more forward without gradient. `graphed`: as one CUDA graph.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=2e-4)
     previous = PreviousIterate(model, optimizer) if getattr(criterion, "needs_previous", False) else None
     source = cycle(batches)
+    recorded = GraphedStep(model, criterion, optimizer, previous=previous) if graphed else None
 
     def step() -> None:
         batch = next(source)
+        if recorded is not None:
+            recorded(batch)
+            return
         if one_more:
             with torch.no_grad():
                 _forward(model, batch[0])
@@ -211,6 +221,17 @@ def resnet_steps(loader: BagBatches, sizes: Sizes, device: torch.device) -> dict
         model = ResNet20(attention=True, width=sizes.resnet_width).to(device)
         variants[name] = training_step(model, loss, batches, one_more=name == FLOOR)
     return variants
+
+
+def resnet_step(sizes: Sizes, gamma: float, graphed: bool, device: torch.device) -> Step:
+    """A step of ResNet20 by SONT, with attention; as one CUDA graph, too."""
+    loader = bag_loader(sizes)
+    torch.manual_seed(0)
+    model = ResNet20(attention=True, width=sizes.resnet_width).to(device)
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch has no type for it
+    loss = MultiInstanceTPAUCLoss(loader.labels, min_tpr=0.5, max_fpr=0.5, pooling="attention", gamma=gamma).to(device)
+    batches = [moved(batch, device) for batch in islice(loader, READY)]
+    return training_step(model, loss, batches, graphed=graphed)
 
 
 def together(loader: GraphBatches, sizes: Sizes, device: torch.device, copies: int) -> Step:

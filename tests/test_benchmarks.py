@@ -142,6 +142,24 @@ def test_models_report_has_epochs_copies_and_processes(tmp_path: Path) -> None:
     assert rows[0]["times 1"] == {"median": 1.0, "quartiles": [1.0, 1.0]}
 
 
+def test_tissue_report_has_processes_with_and_without_a_graph(tmp_path: Path) -> None:
+    report = run("bench_tissue.py", tmp_path / "tissue.json", "--quick", "--processes", "1,2")
+    assert [(row["gamma"], row["graphed"]) for row in report["rows"]] == [(0.1, False), (0.1, True)]
+    for row in report["rows"]:
+        assert [entry["processes"] for entry in row["processes"]] == [1, 2]
+        for entry in row["processes"]:
+            check_spread(entry["steps of models per second, all"])
+            check_spread(entry["times 1"])
+
+
+def test_a_step_of_the_benchmark_can_be_recorded(programs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, recorded = program("model_steps"), []
+    monkeypatch.setattr(steps, "GraphedStep", lambda *parts, previous: recorded.append)
+    for graphed in (False, True):
+        steps.resnet_step(steps.QUICK, 0.1, graphed, torch.device("cpu"))()
+    assert [batch[0].instances.shape[0] for batch in recorded] == [8]
+
+
 def check_spread(found: dict[str, Any]) -> None:
     low, high = found["quartiles"]
     assert 0 < low <= found["median"] <= high
