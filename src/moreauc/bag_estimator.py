@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,10 +24,13 @@ from moreauc._estimator_parts import (
     check_choices,
     check_known,
     check_label,
+    check_module,
     check_options,
+    check_scores,
     check_training,
     class_probabilities,
     make_module,
+    training_arguments,
 )
 from moreauc._hold_out import hold_out
 from moreauc._operating_point import choose_threshold, fit_platt
@@ -251,22 +253,15 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             criterion,
             batches,
             validation=validation,
-            epochs=self.epochs,
-            optimizer=self.optimizer,
-            lr=self.lr,
             momentum=self.momentum,
-            weight_decay=self.weight_decay,
             warm_start_epochs=self.warm_start_epochs,
             proximal=BAG_METHODS[self.method].proximal,
             min_tpr=self.min_tpr,
             max_fpr=self.max_fpr,
-            patience=self.patience if len(held) else None,
-            seed=seeds[2],
-            device=self.device,
-            progress=bool(self.verbose),
             checkpoint=checkpoint,
             every=every,
             resume=resume,
+            **training_arguments(self, held=held, seed=seeds[2]),
         )
         module, rows = module.cpu().eval(), held if len(held) else train
         scores = self._raw_scores(prepared.subset(torch.from_numpy(rows)), module, pooling)
@@ -329,7 +324,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         check_is_fitted(self)
         instances, _ = as_instances(_OWNER, "bag", bag, self.form_)
         outputs = instance_outputs(self.module_, prepare(instances, self.scale_), chunk=self.chunk)
-        self._check_scores(outputs.numpy())
+        _check_scores(outputs.numpy())
         score, weight = instance_weights(outputs, self.pooling_)
         return InstanceScores(score, weight, weight * (score - self.threshold_))
 
@@ -346,10 +341,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
         taken = ("name", "labels", "min_tpr", "max_fpr", "pooling")
         check_options(_OWNER, "criterion_options", self.criterion_options, taken=taken)
-        if self.module is not None and not callable(self.module):
-            raise ValueError(
-                f"{_OWNER}: module must be None, a module or a function that makes one, got {self.module!r}"
-            )
+        check_module(_OWNER, self.module)
         for name in ("num_positives", "num_negatives", "chunk"):
             check_count(_OWNER, name, getattr(self, name))
         if self.instances_per_bag is not None:
@@ -380,15 +372,12 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return make_bag_criterion(self.method, labels, min_tpr=self.min_tpr, max_fpr=self.max_fpr, **options)
 
     def _make_module(self, form: InstanceFormat, pooling: Pooling, seed: int) -> nn.Module:
-        if isinstance(self.module, nn.Module):
-            return copy.deepcopy(self.module)
         if self.module is None and len(form.shape) > 1:
             raise ValueError(
                 f"{_OWNER}: module must be given for instances that are no vectors, got shape {form.shape}"
             )
-        number = math.prod(form.shape)
-        make = self.module or partial(InstanceMLP, attention=pooling.columns == 2)
-        return make_module(_OWNER, lambda: make(number), seed)
+        module = partial(InstanceMLP, attention=pooling.columns == 2) if self.module is None else self.module
+        return make_module(_OWNER, module, math.prod(form.shape), seed=seed)
 
     def _make_sampler(self, labels: Tensor, seed: int) -> PosNegSampler:
         positives = int(labels.sum())
@@ -410,15 +399,11 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return self._raw_scores(PreparedBags(source, source.labels, self.scale_), self.module_, self.pooling_)
 
     def _raw_scores(self, bags: Bags, module: nn.Module, pooling: Pooling) -> NDArray[np.float64]:
-        return self._check_scores(bag_scores(module, bags, pooling, chunk=self.chunk).numpy())
+        return _check_scores(bag_scores(module, bags, pooling, chunk=self.chunk).numpy())
 
-    @staticmethod
-    def _check_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        if not np.isfinite(scores).all():
-            raise ValueError(
-                f"{_OWNER}: the module gave scores that are not finite; bags may lie far outside what it was fitted on"
-            )
-        return scores
+
+def _check_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return check_scores(_OWNER, scores, giver="module", data="bags")
 
 
 def _classes_of(bags: Any, y: ArrayLike | None, count: int) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from moreauc._checks import check_count, check_real
 from moreauc._estimator_parts import (
+    CHUNK,
     check_choices,
     check_known,
     check_label,
@@ -29,6 +29,8 @@ from moreauc._estimator_parts import (
     check_training,
     class_probabilities,
     make_module,
+    table_scores,
+    training_arguments,
 )
 from moreauc._hold_out import hold_out
 from moreauc._operating_point import choose_threshold, fit_platt
@@ -40,14 +42,13 @@ from moreauc.metrics._inputs import check_region
 from moreauc.models import MLP
 from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.samplers import PosNegSampler
-from moreauc.train import fit, predict_scores
+from moreauc.train import fit
 
 __all__ = ["TPAUCClassifier"]
 
 Array = NDArray[Any]
 
 _OWNER = "TPAUCClassifier"
-_CHUNK = 4096  # rows scored at once
 
 
 class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -215,23 +216,16 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model,
             criterion,
             TensorBatches(inputs[train], labels[train], sampler),
-            validation=TensorBatches(inputs[held], labels[held], batch_size=_CHUNK) if len(held) else None,
-            epochs=self.epochs,
-            optimizer=self.optimizer,
-            lr=self.lr,
+            validation=TensorBatches(inputs[held], labels[held], batch_size=CHUNK) if len(held) else None,
             momentum=self.momentum,
-            weight_decay=self.weight_decay,
             warm_start_epochs=self.warm_start_epochs,
             proximal=METHODS[self.loss].proximal,
             min_tpr=self.min_tpr,
             max_fpr=self.max_fpr,
-            patience=self.patience if len(held) else None,
-            seed=seeds[2],
-            device=self.device,
-            progress=bool(self.verbose),
             checkpoint=checkpoint,
             every=every,
             resume=resume,
+            **training_arguments(self, held=held, seed=seeds[2]),
         )
         self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
         self.preprocessor_, self.model_, self.criterion_ = preprocessor, model.cpu().eval(), criterion.cpu()
@@ -312,11 +306,10 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return classes, label, values == label
 
     def _make_module(self, num_inputs: int, seed: int) -> nn.Module:
-        if isinstance(self.module, nn.Module):
-            return copy.deepcopy(self.module)
-        hidden = self.hidden if self.module == "mlp" else ()
-        make = partial(MLP, hidden=hidden, dropout=self.dropout) if isinstance(self.module, str) else self.module
-        return make_module(_OWNER, lambda: make(num_inputs), seed)
+        module = self.module
+        if isinstance(module, str):
+            module = partial(MLP, hidden=self.hidden if module == "mlp" else (), dropout=self.dropout)
+        return make_module(_OWNER, module, num_inputs, seed=seed)
 
     def _make_sampler(self, criterion: nn.Module, labels: Tensor, seed: int) -> Iterable[list[int]]:
         balanced = self.sampler == "balanced" or (
@@ -336,7 +329,7 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _choose_operating_point(self, inputs: Tensor, positive: Array, rows: Array) -> None:
-        scores = self._raw_scores(inputs[rows])
+        scores = table_scores(_OWNER, self.model_, inputs[rows])
         budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
         self.threshold_ = choose_threshold(positive[rows], scores, budget)
         self.platt_ = fit_platt(positive[rows], scores)
@@ -348,13 +341,4 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self)
         X = check_table(_OWNER, self, X, reset=False)
-        return self._raw_scores(torch.from_numpy(self.preprocessor_.transform(X)))
-
-    def _raw_scores(self, inputs: Tensor) -> Array:
-        batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=_CHUNK)
-        scores: Array = predict_scores(self.model_, batches)[0].numpy()
-        if not np.isfinite(scores).all():
-            raise ValueError(
-                f"{_OWNER}: the model gave scores that are not finite; X may lie far outside what it was fitted on"
-            )
-        return scores
+        return table_scores(_OWNER, self.model_, torch.from_numpy(self.preprocessor_.transform(X)))
