@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.validation import check_consistent_length, validate_data
@@ -137,19 +136,3 @@ def check_scores(owner: str, scores: Array, *, giver: str, data: str) -> Array:
             f"{owner}: the {giver} gave scores that are not finite; {data} may lie far outside what it was fitted on"
         )
     return scores
-
-
-def class_probabilities(estimator: Any, scores: Array, direction: int) -> Array:
-    """Return the probabilities of both classes, shape `(n, 2)`, by the fitted threshold or by Platt's estimate.
-
-    Args:
-        estimator: a fitted classifier with `threshold_`, `platt_` and `probabilities`.
-        scores: raw scores, shape `(n,)`.
-        direction: 1 where they rise with the chance of the second class, else -1.
-    """
-    slope, intercept = estimator.platt_
-    odds = slope * scores + intercept
-    if estimator.probabilities == "threshold":
-        odds = slope * (scores - estimator.threshold_)
-    probabilities: Array = expit(np.column_stack([-direction * odds, direction * odds]))
-    return probabilities

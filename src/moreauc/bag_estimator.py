@@ -13,35 +13,26 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import nn
 
 from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
-from moreauc._checks import check_count, check_real
+from moreauc._checks import check_count
 from moreauc._estimator_parts import (
     check_choices,
-    check_known,
     check_label,
     check_module,
     check_options,
     check_scores,
-    check_training,
-    class_probabilities,
     make_module,
-    training_arguments,
 )
-from moreauc._hold_out import hold_out
-from moreauc._operating_point import choose_threshold, fit_platt
+from moreauc._tpauc_base import TPAUCEstimator, balanced_batches
 from moreauc.data import BagBatches, Bags, WholeBags, bag_scores, instance_outputs
 from moreauc.data.mil import instance_moments
-from moreauc.metrics import tpauc_score
-from moreauc.metrics._inputs import check_region
 from moreauc.models import InstanceMLP
 from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
 from moreauc.pooling import Pooling
-from moreauc.samplers import PosNegSampler
 from moreauc.train import fit
 
 __all__ = ["InstanceScores", "MultiInstanceClassifier"]
@@ -70,7 +61,7 @@ class InstanceScores:
     contribution: NDArray[np.float64]
 
 
-class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class MultiInstanceClassifier(TPAUCEstimator):
     r"""Binary classifier of bags of instances, whose labels are on the bags: patients of patches, molecules of shapes.
 
     A network scores instances, a pooling makes of them the score of the bag, and both are trained for the two-way
@@ -151,6 +142,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         tensor(0)
     """
 
+    _owner = _OWNER
+
     def __init__(
         self,
         *,
@@ -226,22 +219,19 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         self._check_arguments()
         source, form = as_bags(_OWNER, bags)
         classes, positive_label, positive = self._check_target(bags, y)
-        random = check_random_state(self.random_state)
-        train, held = hold_out(
-            positive, random, fraction=self.validation_fraction, min_tpr=self.min_tpr, max_fpr=self.max_fpr
-        )
-        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=4)]
+        train, held, seeds = self._divide(positive, num_seeds=4)
 
         labels = torch.from_numpy(positive.astype(np.int64))
         scaled = self.standardize and form.kind == "numbers"
         scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
         prepared = PreparedBags(source, labels, scale)
-        criterion = self._make_criterion(labels[train])
+        options = dict(self.criterion_options or {})
+        criterion: Any = make_bag_criterion(self.method, labels[train], **self._region(), **options)
         pooling: Pooling = criterion.pooling
         module = self._make_module(form, pooling, seeds[0])
         batches = BagBatches(
             prepared.subset(torch.from_numpy(train)),
-            self._make_sampler(labels[train], seeds[1]),
+            balanced_batches(labels[train], self.num_positives, self.num_negatives, seeds[1]),
             instances_per_bag=self.instances_per_bag,
             seed=seeds[3],
         )
@@ -253,19 +243,14 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             criterion,
             batches,
             validation=validation,
-            momentum=self.momentum,
-            warm_start_epochs=self.warm_start_epochs,
             proximal=BAG_METHODS[self.method].proximal,
-            min_tpr=self.min_tpr,
-            max_fpr=self.max_fpr,
             checkpoint=checkpoint,
             every=every,
             resume=resume,
-            **training_arguments(self, held=held, seed=seeds[2]),
+            **self._training_arguments(held=held, seed=seeds[2]),
         )
         module, rows = module.cpu().eval(), held if len(held) else train
         scores = self._raw_scores(prepared.subset(torch.from_numpy(rows)), module, pooling)
-        budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
         self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
         self.module_, self.criterion_, self.pooling_ = module, criterion.cpu(), pooling
         self.form_, self.scale_, self.validation_bags_ = form, scale, held
@@ -274,8 +259,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             self.feature_names_in_ = np.array(form.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_  # of an earlier fit
-        self.threshold_ = choose_threshold(positive[rows], scores, budget)
-        self.platt_ = fit_platt(positive[rows], scores)
+        self._choose_operating_point(positive[rows], scores)
         return self
 
     def decision_function(self, bags: Any) -> NDArray[np.float64]:
@@ -284,18 +268,16 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         They rise with the chance of `classes_[1]`. `predict` compares them to `threshold_`, not to 0. Where
         `positive_label` is the first class their sign is turned, and then it compares them to `-threshold_`.
         """
-        return self._direction() * self._scores(bags)
+        scores = self._scores(bags)
+        return self._direction() * scores
 
     def predict(self, bags: Any) -> Array:
         """Return the class of each bag, shape `(n,)`, at the threshold chosen for the false-positive budget."""
-        second = self._direction() * (self._scores(bags) - self.threshold_) > 0
-        predicted: Array = self.classes_[second.astype(np.int64)]
-        return predicted
+        return self._decide(self._margins(self._scores(bags)))
 
     def predict_proba(self, bags: Any) -> NDArray[np.float64]:
         """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
-        scores = self._scores(bags)
-        return class_probabilities(self, scores, self._direction())
+        return self._probabilities(self._scores(bags))
 
     def score(self, bags: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the two-way partial AUC of the bags in the region; see :func:`moreauc.metrics.tpauc_score`.
@@ -306,11 +288,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             sample_weight: weights of at least 0, shape `(n,)`.
         """
         scores = self._scores(bags)
-        values = _classes_of(bags, y, len(scores))
-        check_known(_OWNER, values, self.classes_)
-        positive = values == self.positive_label_
-        region = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
-        return tpauc_score(positive, scores, sample_weight=sample_weight, **region)
+        return self._partial_auc(_classes_of(bags, y, len(scores)), scores, sample_weight)
 
     def instance_scores(self, bag: Any) -> InstanceScores:
         """Return what each instance of a bag had to say, and how much it counted.
@@ -330,13 +308,10 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
         tags.input_tags.two_d_array = False
         return tags
 
-    def _check_arguments(self) -> None:
-        """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
-        check_region(_OWNER, self.min_tpr, self.max_fpr)
+    def _check_own_arguments(self) -> None:
         choices = {"method": tuple(BAG_METHODS), "optimizer": ("adam", "sgd")}
         check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
         taken = ("name", "labels", "min_tpr", "max_fpr", "pooling")
@@ -346,9 +321,6 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             check_count(_OWNER, name, getattr(self, name))
         if self.instances_per_bag is not None:
             check_count(_OWNER, "instances_per_bag", self.instances_per_bag)
-        if self.fpr_budget is not None:
-            check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
-        check_training(_OWNER, self)
 
     def _check_target(self, bags: Any, y: ArrayLike | None) -> tuple[Array, Any, Array]:
         """Return the classes, the one to find, and where it is."""
@@ -367,10 +339,6 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         label = check_label(_OWNER, classes, self.positive_label)
         return classes, label, values == label
 
-    def _make_criterion(self, labels: Tensor) -> Any:
-        options = dict(self.criterion_options or {})
-        return make_bag_criterion(self.method, labels, min_tpr=self.min_tpr, max_fpr=self.max_fpr, **options)
-
     def _make_module(self, form: InstanceFormat, pooling: Pooling, seed: int) -> nn.Module:
         if self.module is None and len(form.shape) > 1:
             raise ValueError(
@@ -378,20 +346,6 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             )
         module = partial(InstanceMLP, attention=pooling.columns == 2) if self.module is None else self.module
         return make_module(_OWNER, module, math.prod(form.shape), seed=seed)
-
-    def _make_sampler(self, labels: Tensor, seed: int) -> PosNegSampler:
-        positives = int(labels.sum())
-        return PosNegSampler(
-            labels,
-            num_positives=min(self.num_positives, positives),
-            num_negatives=min(self.num_negatives, len(labels) - positives),
-            seed=seed,
-        )
-
-    def _direction(self) -> int:
-        """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
-        check_is_fitted(self)
-        return 1 if self.positive_label_ == self.classes_[1] else -1
 
     def _scores(self, bags: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
