@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
+from moreauc._bag_target import classes_of, two_classes
 from moreauc._checks import check_count
-from moreauc._estimator_parts import (
-    check_choices,
-    check_label,
-    check_module,
-    check_options,
-    check_scores,
-    make_module,
-)
+from moreauc._estimator_parts import check_choices, check_label, check_module, check_options, check_scores, make_module
+from moreauc._instance_scores import InstanceScores
 from moreauc._tpauc_base import TPAUCEstimator, balanced_batches
 from moreauc.data import BagBatches, Bags, WholeBags, bag_scores, instance_outputs
 from moreauc.data.mil import instance_moments
@@ -40,25 +32,6 @@ __all__ = ["InstanceScores", "MultiInstanceClassifier"]
 Array = NDArray[Any]
 
 _OWNER = "MultiInstanceClassifier"
-
-
-@dataclass(frozen=True)
-class InstanceScores:
-    r"""What each instance of a bag had to say, and how much it counted; all of shape `(instances,)`, float64.
-
-    Attributes:
-        score: raw score of the instance; high for the class to find.
-        weight: derivative of the bag's score in the instance's; at least 0, and 1 together. With attention the
-            softmax of the attention logits, with the smoothed maximum that of the scores over its temperature, with
-            the mean the same for all.
-        contribution: :math:`\text{weight} \cdot (\text{score} - \text{threshold})`: above 0 for the class to find,
-            below 0 against it. Their sum is how far the bag's score is from the threshold (for the smoothed maximum
-            more than that, by at most its temperature times the logarithm of the number of instances).
-    """
-
-    score: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    contribution: NDArray[np.float64]
 
 
 class MultiInstanceClassifier(TPAUCEstimator):
@@ -225,7 +198,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
         scaled = self.standardize and form.kind == "numbers"
         scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
         prepared = PreparedBags(source, labels, scale)
-        options = dict(self.criterion_options or {})
+        options = self.criterion_options or {}
         criterion: Any = make_bag_criterion(self.method, labels[train], **self._region(), **options)
         pooling: Pooling = criterion.pooling
         module = self._make_module(form, pooling, seeds[0])
@@ -288,7 +261,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
             sample_weight: weights of at least 0, shape `(n,)`.
         """
         scores = self._scores(bags)
-        return self._partial_auc(_classes_of(bags, y, len(scores)), scores, sample_weight)
+        return self._partial_auc(classes_of(_OWNER, bags, y, len(scores)), scores, sample_weight)
 
     def instance_scores(self, bag: Any) -> InstanceScores:
         """Return what each instance of a bag had to say, and how much it counted.
@@ -324,18 +297,8 @@ class MultiInstanceClassifier(TPAUCEstimator):
 
     def _check_target(self, bags: Any, y: ArrayLike | None) -> tuple[Array, Any, Array]:
         """Return the classes, the one to find, and where it is."""
-        values = _classes_of(bags, y, len(bags))
-        missing = int(pd.isna(values).sum())
-        if missing:
-            raise ValueError(f"{_OWNER}: y must have no missing values, got {missing}")
-        try:
-            classes = np.unique(values)
-        except TypeError as error:
-            kinds = sorted({type(value).__name__ for value in values})
-            raise ValueError(f"{_OWNER}: y must hold classes that can be sorted, got {' and '.join(kinds)}") from error
-        if len(classes) != 2:
-            found = f"one class, {classes.tolist()}" if len(classes) == 1 else f"{len(classes)} classes"
-            raise ValueError(f"{_OWNER}: y must hold two classes, got {found}")
+        values = classes_of(_OWNER, bags, y, len(bags))
+        classes = two_classes(_OWNER, values)
         label = check_label(_OWNER, classes, self.positive_label)
         return classes, label, values == label
 
@@ -358,15 +321,3 @@ class MultiInstanceClassifier(TPAUCEstimator):
 
 def _check_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return check_scores(_OWNER, scores, giver="module", data="bags")
-
-
-def _classes_of(bags: Any, y: ArrayLike | None, count: int) -> Array:
-    """Return the classes of bags, their own labels where none are given."""
-    if y is None:
-        if not isinstance(bags, Bags):
-            raise ValueError(f"{_OWNER}: y must be given, unless bags are Bags with labels, got None")
-        y = bags.labels.numpy()
-    values: Array = column_or_1d(y, warn=True)
-    if len(values) != count:
-        raise ValueError(f"{_OWNER}: y must have a class for each of {count} bags, got {len(values)}")
-    return values

@@ -196,7 +196,7 @@ class TPAUCClassifier(TPAUCEstimator):
         inputs = torch.from_numpy(preprocessor.transform(X)).to(self.device)
         labels = torch.from_numpy(positive.astype(np.int64)).to(self.device)
         model = self._make_module(preprocessor.num_outputs_, seeds[0])
-        options = dict(self.loss_options or {})
+        options = self.loss_options or {}
         criterion = make_criterion(self.loss, labels[train].cpu(), **self._region(), **options)
         sampler = self._make_sampler(criterion, labels[train].cpu(), seeds[1])
         history = fit(
