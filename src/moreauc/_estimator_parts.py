@@ -1,10 +1,11 @@
-"""What the estimators share: checks of arguments, tables and targets, modules that functions make, probabilities.
+"""What the estimators share: checks of arguments, tables and targets, the module, what the loop is told, scores.
 
 The messages name their owner, as everywhere; the estimators keep what is their own.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -12,15 +13,18 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.validation import check_consistent_length, validate_data
-from torch import nn
+from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
+from moreauc.data import TensorBatches
+from moreauc.train import predict_scores
 
 Array = NDArray[Any]
+
+CHUNK = 4096  # rows of a table scored at once
 
 
 def check_choices(owner: str, estimator: Any, choices: Mapping[str, Collection[str]]) -> None:
@@ -38,6 +42,12 @@ def check_options(owner: str, name: str, options: Any, *, taken: Collection[str]
         if not isinstance(key, str) or key in taken:
             raise ValueError(f"{owner}: {name} must not hold {key!r}, which is given elsewhere or no name")
     return dict(options or {})
+
+
+def check_module(owner: str, module: Any) -> None:
+    """Check that a module is one, a function that makes one, or None for the estimator's own."""
+    if module is not None and not callable(module):
+        raise ValueError(f"{owner}: module must be None, a module or a function that makes one, got {module!r}")
 
 
 def check_training(owner: str, estimator: Any) -> None:
@@ -87,27 +97,42 @@ def check_known(owner: str, values: Array, classes: Array) -> None:
         raise ValueError(f"{owner}: y must hold the classes {classes.tolist()}, got {strange[:1].tolist()}")
 
 
-def make_module(owner: str, make: Callable[[], Any], seed: int) -> nn.Module:
-    """Return the module that a function makes, its weights drawn by the seed."""
+def make_module(owner: str, module: nn.Module | Callable[..., Any], *sizes: int, seed: int) -> nn.Module:
+    """Return a copy of a module, or what a function makes of the sizes, its weights drawn by the seed."""
+    if isinstance(module, nn.Module):
+        return copy.deepcopy(module)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = make()
+        made = module(*sizes)
     if not isinstance(made, nn.Module):
         raise ValueError(f"{owner}: module must make a torch module, got {type(made).__name__}")
     return made
 
 
-def class_probabilities(estimator: Any, scores: Array, direction: int) -> Array:
-    """Return the probabilities of both classes, shape `(n, 2)`, by the fitted threshold or by Platt's estimate.
+def training_arguments(estimator: Any, *, held: Array, seed: int) -> dict[str, Any]:
+    """Return what :func:`moreauc.train.fit` is told by every estimator; `held` are the numbers of what is held out."""
+    return {
+        "epochs": estimator.epochs,
+        "optimizer": estimator.optimizer,
+        "lr": estimator.lr,
+        "weight_decay": estimator.weight_decay,
+        "patience": estimator.patience if len(held) else None,
+        "seed": seed,
+        "device": estimator.device,
+        "progress": bool(estimator.verbose),
+    }
 
-    Args:
-        estimator: a fitted classifier with `threshold_`, `platt_` and `probabilities`.
-        scores: raw scores, shape `(n,)`.
-        direction: 1 where they rise with the chance of the second class, else -1.
-    """
-    slope, intercept = estimator.platt_
-    odds = slope * scores + intercept
-    if estimator.probabilities == "threshold":
-        odds = slope * (scores - estimator.threshold_)
-    probabilities: Array = expit(np.column_stack([-direction * odds, direction * odds]))
-    return probabilities
+
+def table_scores(owner: str, model: nn.Module, inputs: Tensor) -> Array:
+    """Return the raw scores of the rows of a table, shape `(n,)` or `(n, outputs)`."""
+    batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=CHUNK)
+    return check_scores(owner, predict_scores(model, batches)[0].numpy(), giver="model", data="X")
+
+
+def check_scores(owner: str, scores: Array, *, giver: str, data: str) -> Array:
+    """Return scores, which must be finite; `giver` and `data` are what the estimator calls its network and input."""
+    if not np.isfinite(scores).all():
+        raise ValueError(
+            f"{owner}: the {giver} gave scores that are not finite; {data} may lie far outside what it was fitted on"
+        )
+    return scores

@@ -7,6 +7,7 @@ import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,17 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from moreauc._checks import check_count
-from moreauc._estimator_parts import check_choices, check_options, check_table, check_training, make_module
+from moreauc._estimator_parts import (
+    CHUNK,
+    check_choices,
+    check_module,
+    check_options,
+    check_table,
+    check_training,
+    make_module,
+    table_scores,
+    training_arguments,
+)
 from moreauc._group_goals import Array, Classes, Floats, Numbers
 from moreauc._group_rows import count_worst, group_batches, hold_out, name_groups, plain_batches
 from moreauc._tabular import TableEncoder
@@ -34,7 +45,6 @@ from moreauc.train import fit, predict_scores
 
 Module = nn.Module | Callable[[int, int], nn.Module]
 
-_CHUNK = 4096  # rows scored at once
 _TAKEN = ("name", "groups", "num_groups", "top_k", "loss", "group_sizes")  # what the estimator gives to a criterion
 _PLAIN = ("erm", "erm_reweighted", "cvar")  # methods that take rows as they come; groups of equal say are another goal
 
@@ -205,7 +215,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         def merit(scores: Tensor, _: Tensor) -> float:
             return -top_k_group_loss(goal.row_losses(scores.numpy(), values[held]), codes[held], top_k=few)
 
-        validation = TensorBatches(inputs[held], targets[held], batch_size=_CHUNK, binary=False) if len(held) else None
+        validation = TensorBatches(inputs[held], targets[held], batch_size=CHUNK, binary=False) if len(held) else None
         history = fit(
             model,
             criterion,
@@ -213,18 +223,11 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
                 inputs[train], targets[train], self._make_sampler(codes[train], model, seeds[1]), binary=False
             ),
             validation=validation,
-            epochs=self.epochs,
-            optimizer=self.optimizer,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
             score=merit,
-            patience=None if validation is None else self.patience,
-            seed=seeds[2],
-            device=self.device,
-            progress=bool(self.verbose),
             checkpoint=checkpoint,
             every=every,
             resume=resume,
+            **training_arguments(self, held=held, seed=seeds[2]),
         )
         self._goal = goal
         if classes is not None:
@@ -288,23 +291,18 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         check_choices(owner, self, choices)
         if self.sampler == "groups" and self.method == "erm_reweighted":
             raise ValueError(f"{owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice")
-        if self.module is not None and not callable(self.module):
-            raise ValueError(
-                f"{owner}: module must be None, a module or a function that makes one, got {self.module!r}"
-            )
+        check_module(owner, self.module)
         check_count(owner, "groups_per_batch", self.groups_per_batch)
         check_count(owner, "samples_per_group", self.samples_per_group)
         check_training(owner, self)
         return check_options(owner, "criterion_options", self.criterion_options, taken=_TAKEN)
 
     def _make_module(self, inputs: Tensor, num_outputs: int, seed: int) -> nn.Module:
-        module, num_inputs = self.module, inputs.shape[1]
-        if module is None:
-            return make_module(self._owner, lambda: MLP(num_inputs, hidden=self.hidden, num_outputs=num_outputs), seed)
-        if isinstance(module, nn.Module):
-            made = copy.deepcopy(module)
-        else:
-            made = make_module(self._owner, lambda: module(num_inputs, num_outputs), seed)
+        num_inputs = inputs.shape[1]
+        if self.module is None:
+            network = partial(MLP, hidden=self.hidden, num_outputs=num_outputs)
+            return make_module(self._owner, network, num_inputs, seed=seed)
+        made = make_module(self._owner, self.module, num_inputs, num_outputs, seed=seed)
         scores = predict_scores(made.to(self.device), [(inputs[:1], torch.zeros(1))])[0]
         wanted = (1,) if num_outputs == 1 else (1, num_outputs)
         if tuple(scores.shape) != wanted:
@@ -330,10 +328,4 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         module = self.module_
         if isinstance(module, MLP):  # in float64 the score of a row does not depend on the rows beside it
             module, inputs = copy.deepcopy(module).double(), inputs.double()
-        batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=_CHUNK)
-        scores: Floats = predict_scores(module, batches)[0].numpy()
-        if not np.isfinite(scores).all():
-            raise ValueError(
-                f"{self._owner}: the model gave scores that are not finite; X may lie far outside what it was fitted on"
-            )
-        return scores
+        return table_scores(self._owner, module, inputs)

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import nn
 
 from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
-from moreauc._checks import check_count, check_real
-from moreauc._estimator_parts import (
-    check_choices,
-    check_known,
-    check_label,
-    check_options,
-    check_training,
-    class_probabilities,
-    make_module,
-)
-from moreauc._hold_out import hold_out
-from moreauc._operating_point import choose_threshold, fit_platt
+from moreauc._bag_target import classes_of, two_classes
+from moreauc._checks import check_count
+from moreauc._estimator_parts import check_choices, check_label, check_module, check_options, check_scores, make_module
+from moreauc._instance_scores import InstanceScores
+from moreauc._tpauc_base import TPAUCEstimator, balanced_batches
 from moreauc.data import BagBatches, Bags, WholeBags, bag_scores, instance_outputs
 from moreauc.data.mil import instance_moments
-from moreauc.metrics import tpauc_score
-from moreauc.metrics._inputs import check_region
 from moreauc.models import InstanceMLP
 from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
 from moreauc.pooling import Pooling
-from moreauc.samplers import PosNegSampler
 from moreauc.train import fit
 
 __all__ = ["InstanceScores", "MultiInstanceClassifier"]
@@ -49,26 +34,7 @@ Array = NDArray[Any]
 _OWNER = "MultiInstanceClassifier"
 
 
-@dataclass(frozen=True)
-class InstanceScores:
-    r"""What each instance of a bag had to say, and how much it counted; all of shape `(instances,)`, float64.
-
-    Attributes:
-        score: raw score of the instance; high for the class to find.
-        weight: derivative of the bag's score in the instance's; at least 0, and 1 together. With attention the
-            softmax of the attention logits, with the smoothed maximum that of the scores over its temperature, with
-            the mean the same for all.
-        contribution: :math:`\text{weight} \cdot (\text{score} - \text{threshold})`: above 0 for the class to find,
-            below 0 against it. Their sum is how far the bag's score is from the threshold (for the smoothed maximum
-            more than that, by at most its temperature times the logarithm of the number of instances).
-    """
-
-    score: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    contribution: NDArray[np.float64]
-
-
-class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class MultiInstanceClassifier(TPAUCEstimator):
     r"""Binary classifier of bags of instances, whose labels are on the bags: patients of patches, molecules of shapes.
 
     A network scores instances, a pooling makes of them the score of the bag, and both are trained for the two-way
@@ -149,6 +115,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         tensor(0)
     """
 
+    _owner = _OWNER
+
     def __init__(
         self,
         *,
@@ -224,22 +192,19 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         self._check_arguments()
         source, form = as_bags(_OWNER, bags)
         classes, positive_label, positive = self._check_target(bags, y)
-        random = check_random_state(self.random_state)
-        train, held = hold_out(
-            positive, random, fraction=self.validation_fraction, min_tpr=self.min_tpr, max_fpr=self.max_fpr
-        )
-        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=4)]
+        train, held, seeds = self._divide(positive, num_seeds=4)
 
         labels = torch.from_numpy(positive.astype(np.int64))
         scaled = self.standardize and form.kind == "numbers"
         scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
         prepared = PreparedBags(source, labels, scale)
-        criterion = self._make_criterion(labels[train])
+        options = self.criterion_options or {}
+        criterion: Any = make_bag_criterion(self.method, labels[train], **self._region(), **options)
         pooling: Pooling = criterion.pooling
         module = self._make_module(form, pooling, seeds[0])
         batches = BagBatches(
             prepared.subset(torch.from_numpy(train)),
-            self._make_sampler(labels[train], seeds[1]),
+            balanced_batches(labels[train], self.num_positives, self.num_negatives, seeds[1]),
             instances_per_bag=self.instances_per_bag,
             seed=seeds[3],
         )
@@ -251,26 +216,14 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             criterion,
             batches,
             validation=validation,
-            epochs=self.epochs,
-            optimizer=self.optimizer,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            warm_start_epochs=self.warm_start_epochs,
             proximal=BAG_METHODS[self.method].proximal,
-            min_tpr=self.min_tpr,
-            max_fpr=self.max_fpr,
-            patience=self.patience if len(held) else None,
-            seed=seeds[2],
-            device=self.device,
-            progress=bool(self.verbose),
             checkpoint=checkpoint,
             every=every,
             resume=resume,
+            **self._training_arguments(held=held, seed=seeds[2]),
         )
         module, rows = module.cpu().eval(), held if len(held) else train
         scores = self._raw_scores(prepared.subset(torch.from_numpy(rows)), module, pooling)
-        budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
         self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
         self.module_, self.criterion_, self.pooling_ = module, criterion.cpu(), pooling
         self.form_, self.scale_, self.validation_bags_ = form, scale, held
@@ -279,8 +232,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             self.feature_names_in_ = np.array(form.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_  # of an earlier fit
-        self.threshold_ = choose_threshold(positive[rows], scores, budget)
-        self.platt_ = fit_platt(positive[rows], scores)
+        self._choose_operating_point(positive[rows], scores)
         return self
 
     def decision_function(self, bags: Any) -> NDArray[np.float64]:
@@ -289,18 +241,16 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         They rise with the chance of `classes_[1]`. `predict` compares them to `threshold_`, not to 0. Where
         `positive_label` is the first class their sign is turned, and then it compares them to `-threshold_`.
         """
-        return self._direction() * self._scores(bags)
+        scores = self._scores(bags)
+        return self._direction() * scores
 
     def predict(self, bags: Any) -> Array:
         """Return the class of each bag, shape `(n,)`, at the threshold chosen for the false-positive budget."""
-        second = self._direction() * (self._scores(bags) - self.threshold_) > 0
-        predicted: Array = self.classes_[second.astype(np.int64)]
-        return predicted
+        return self._decide(self._margins(self._scores(bags)))
 
     def predict_proba(self, bags: Any) -> NDArray[np.float64]:
         """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
-        scores = self._scores(bags)
-        return class_probabilities(self, scores, self._direction())
+        return self._probabilities(self._scores(bags))
 
     def score(self, bags: Any, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> float:
         """Return the two-way partial AUC of the bags in the region; see :func:`moreauc.metrics.tpauc_score`.
@@ -311,11 +261,7 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             sample_weight: weights of at least 0, shape `(n,)`.
         """
         scores = self._scores(bags)
-        values = _classes_of(bags, y, len(scores))
-        check_known(_OWNER, values, self.classes_)
-        positive = values == self.positive_label_
-        region = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
-        return tpauc_score(positive, scores, sample_weight=sample_weight, **region)
+        return self._partial_auc(classes_of(_OWNER, bags, y, len(scores)), scores, sample_weight)
 
     def instance_scores(self, bag: Any) -> InstanceScores:
         """Return what each instance of a bag had to say, and how much it counted.
@@ -329,80 +275,40 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         check_is_fitted(self)
         instances, _ = as_instances(_OWNER, "bag", bag, self.form_)
         outputs = instance_outputs(self.module_, prepare(instances, self.scale_), chunk=self.chunk)
-        self._check_scores(outputs.numpy())
+        _check_scores(outputs.numpy())
         score, weight = instance_weights(outputs, self.pooling_)
         return InstanceScores(score, weight, weight * (score - self.threshold_))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
         tags.input_tags.two_d_array = False
         return tags
 
-    def _check_arguments(self) -> None:
-        """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
-        check_region(_OWNER, self.min_tpr, self.max_fpr)
+    def _check_own_arguments(self) -> None:
         choices = {"method": tuple(BAG_METHODS), "optimizer": ("adam", "sgd")}
         check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
         taken = ("name", "labels", "min_tpr", "max_fpr", "pooling")
         check_options(_OWNER, "criterion_options", self.criterion_options, taken=taken)
-        if self.module is not None and not callable(self.module):
-            raise ValueError(
-                f"{_OWNER}: module must be None, a module or a function that makes one, got {self.module!r}"
-            )
+        check_module(_OWNER, self.module)
         for name in ("num_positives", "num_negatives", "chunk"):
             check_count(_OWNER, name, getattr(self, name))
         if self.instances_per_bag is not None:
             check_count(_OWNER, "instances_per_bag", self.instances_per_bag)
-        if self.fpr_budget is not None:
-            check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
-        check_training(_OWNER, self)
 
     def _check_target(self, bags: Any, y: ArrayLike | None) -> tuple[Array, Any, Array]:
         """Return the classes, the one to find, and where it is."""
-        values = _classes_of(bags, y, len(bags))
-        missing = int(pd.isna(values).sum())
-        if missing:
-            raise ValueError(f"{_OWNER}: y must have no missing values, got {missing}")
-        try:
-            classes = np.unique(values)
-        except TypeError as error:
-            kinds = sorted({type(value).__name__ for value in values})
-            raise ValueError(f"{_OWNER}: y must hold classes that can be sorted, got {' and '.join(kinds)}") from error
-        if len(classes) != 2:
-            found = f"one class, {classes.tolist()}" if len(classes) == 1 else f"{len(classes)} classes"
-            raise ValueError(f"{_OWNER}: y must hold two classes, got {found}")
+        values = classes_of(_OWNER, bags, y, len(bags))
+        classes = two_classes(_OWNER, values)
         label = check_label(_OWNER, classes, self.positive_label)
         return classes, label, values == label
 
-    def _make_criterion(self, labels: Tensor) -> Any:
-        options = dict(self.criterion_options or {})
-        return make_bag_criterion(self.method, labels, min_tpr=self.min_tpr, max_fpr=self.max_fpr, **options)
-
     def _make_module(self, form: InstanceFormat, pooling: Pooling, seed: int) -> nn.Module:
-        if isinstance(self.module, nn.Module):
-            return copy.deepcopy(self.module)
         if self.module is None and len(form.shape) > 1:
             raise ValueError(
                 f"{_OWNER}: module must be given for instances that are no vectors, got shape {form.shape}"
             )
-        number = math.prod(form.shape)
-        make = self.module or partial(InstanceMLP, attention=pooling.columns == 2)
-        return make_module(_OWNER, lambda: make(number), seed)
-
-    def _make_sampler(self, labels: Tensor, seed: int) -> PosNegSampler:
-        positives = int(labels.sum())
-        return PosNegSampler(
-            labels,
-            num_positives=min(self.num_positives, positives),
-            num_negatives=min(self.num_negatives, len(labels) - positives),
-            seed=seed,
-        )
-
-    def _direction(self) -> int:
-        """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
-        check_is_fitted(self)
-        return 1 if self.positive_label_ == self.classes_[1] else -1
+        module = partial(InstanceMLP, attention=pooling.columns == 2) if self.module is None else self.module
+        return make_module(_OWNER, module, math.prod(form.shape), seed=seed)
 
     def _scores(self, bags: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
@@ -410,24 +316,8 @@ class MultiInstanceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return self._raw_scores(PreparedBags(source, source.labels, self.scale_), self.module_, self.pooling_)
 
     def _raw_scores(self, bags: Bags, module: nn.Module, pooling: Pooling) -> NDArray[np.float64]:
-        return self._check_scores(bag_scores(module, bags, pooling, chunk=self.chunk).numpy())
-
-    @staticmethod
-    def _check_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        if not np.isfinite(scores).all():
-            raise ValueError(
-                f"{_OWNER}: the module gave scores that are not finite; bags may lie far outside what it was fitted on"
-            )
-        return scores
+        return _check_scores(bag_scores(module, bags, pooling, chunk=self.chunk).numpy())
 
 
-def _classes_of(bags: Any, y: ArrayLike | None, count: int) -> Array:
-    """Return the classes of bags, their own labels where none are given."""
-    if y is None:
-        if not isinstance(bags, Bags):
-            raise ValueError(f"{_OWNER}: y must be given, unless bags are Bags with labels, got None")
-        y = bags.labels.numpy()
-    values: Array = column_or_1d(y, warn=True)
-    if len(values) != count:
-        raise ValueError(f"{_OWNER}: y must have a class for each of {count} bags, got {len(values)}")
-    return values
+def _check_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return check_scores(_OWNER, scores, giver="module", data="bags")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
@@ -20,37 +18,31 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from moreauc._checks import check_count, check_real
 from moreauc._estimator_parts import (
+    CHUNK,
     check_choices,
-    check_known,
     check_label,
     check_options,
     check_table,
     check_targets,
-    check_training,
-    class_probabilities,
     make_module,
+    table_scores,
 )
-from moreauc._hold_out import hold_out
-from moreauc._operating_point import choose_threshold, fit_platt
 from moreauc._tabular import TableEncoder
+from moreauc._tpauc_base import TPAUCEstimator, balanced_batches
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
-from moreauc.metrics import tpauc_score
-from moreauc.metrics._inputs import check_region
 from moreauc.models import MLP
 from moreauc.optim.presets import METHODS, make_criterion
-from moreauc.samplers import PosNegSampler
-from moreauc.train import fit, predict_scores
+from moreauc.train import fit
 
 __all__ = ["TPAUCClassifier"]
 
 Array = NDArray[Any]
 
 _OWNER = "TPAUCClassifier"
-_CHUNK = 4096  # rows scored at once
 
 
-class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class TPAUCClassifier(TPAUCEstimator):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
     A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.optim.presets`. A
@@ -118,6 +110,8 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> classifier.fit(X[:600], y[:600]).score(X[600:], y[600:]) > 0.8
         True
     """
+
+    _owner = _OWNER
 
     def __init__(
         self,
@@ -196,64 +190,44 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_arguments()
         X = check_table(_OWNER, self, X, reset=True)
         classes, positive_label, positive = self._check_target(X, y)
-        random = check_random_state(self.random_state)
-        train, held = hold_out(
-            positive, random, fraction=self.validation_fraction, min_tpr=self.min_tpr, max_fpr=self.max_fpr
-        )
-        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
+        train, held, seeds = self._divide(positive, num_seeds=3)
 
         preprocessor = TableEncoder(standardize=self.standardize).fit(X, rows=train)
         inputs = torch.from_numpy(preprocessor.transform(X)).to(self.device)
         labels = torch.from_numpy(positive.astype(np.int64)).to(self.device)
         model = self._make_module(preprocessor.num_outputs_, seeds[0])
-        options = dict(self.loss_options or {})
-        criterion = make_criterion(
-            self.loss, labels[train].cpu(), min_tpr=self.min_tpr, max_fpr=self.max_fpr, **options
-        )
+        options = self.loss_options or {}
+        criterion = make_criterion(self.loss, labels[train].cpu(), **self._region(), **options)
         sampler = self._make_sampler(criterion, labels[train].cpu(), seeds[1])
         history = fit(
             model,
             criterion,
             TensorBatches(inputs[train], labels[train], sampler),
-            validation=TensorBatches(inputs[held], labels[held], batch_size=_CHUNK) if len(held) else None,
-            epochs=self.epochs,
-            optimizer=self.optimizer,
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            warm_start_epochs=self.warm_start_epochs,
+            validation=TensorBatches(inputs[held], labels[held], batch_size=CHUNK) if len(held) else None,
             proximal=METHODS[self.loss].proximal,
-            min_tpr=self.min_tpr,
-            max_fpr=self.max_fpr,
-            patience=self.patience if len(held) else None,
-            seed=seeds[2],
-            device=self.device,
-            progress=bool(self.verbose),
             checkpoint=checkpoint,
             every=every,
             resume=resume,
+            **self._training_arguments(held=held, seed=seeds[2]),
         )
         self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
         self.preprocessor_, self.model_, self.criterion_ = preprocessor, model.cpu().eval(), criterion.cpu()
         self.validation_rows_ = held
-        self._choose_operating_point(inputs.cpu(), positive, held if len(held) else train)
+        rows = held if len(held) else train
+        self._choose_operating_point(positive[rows], table_scores(_OWNER, self.model_, inputs[rows].cpu()))
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """Return how far the raw scores are from the threshold, shape `(n,)`; above 0 is `classes_[1]`."""
-        scores = self._scores(X)
-        return (self._direction() * (scores - self.threshold_)).astype(np.float32)
+        return self._margins(self._scores(X)).astype(np.float32)
 
     def predict(self, X: Any) -> Array:
         """Return the class of each row, shape `(n,)`, at the threshold chosen for the false-positive budget."""
-        above = self.decision_function(X) > 0
-        predicted: Array = self.classes_[above.astype(np.int64)]
-        return predicted
+        return self._decide(self.decision_function(X))
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
-        scores = self._scores(X)
-        return class_probabilities(self, scores, self._direction()).astype(np.float32)
+        return self._probabilities(self._scores(X)).astype(np.float32)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the two-way partial AUC of the raw scores in the region; see :func:`moreauc.metrics.tpauc_score`.
@@ -264,25 +238,14 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: weights of at least 0, shape `(n,)`.
         """
         scores = self._scores(X)
-        values = column_or_1d(y)
-        check_known(_OWNER, values, self.classes_)
-        return tpauc_score(
-            values == self.positive_label_,
-            scores,
-            min_tpr=self.min_tpr,
-            max_fpr=self.max_fpr,
-            sample_weight=sample_weight,
-        )
+        return self._partial_auc(column_or_1d(y), scores, sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
         tags.input_tags.allow_nan = True
         return tags
 
-    def _check_arguments(self) -> None:
-        """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
-        check_region(_OWNER, self.min_tpr, self.max_fpr)
+    def _check_own_arguments(self) -> None:
         choices = {"loss": tuple(METHODS), "optimizer": ("adam", "sgd"), "sampler": ("auto", "balanced", "shuffled")}
         check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
         check_options(_OWNER, "loss_options", self.loss_options, taken=("name", "labels", "min_tpr", "max_fpr"))
@@ -294,9 +257,6 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_real(
             _OWNER, "positive_fraction", self.positive_fraction, low=0.0, high=1.0, low_open=True, high_open=True
         )
-        if self.fpr_budget is not None:
-            check_real(_OWNER, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
-        check_training(_OWNER, self)
 
     def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array, Any, Array]:
         """Return the classes, the one to find, and where it is."""
@@ -312,11 +272,10 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return classes, label, values == label
 
     def _make_module(self, num_inputs: int, seed: int) -> nn.Module:
-        if isinstance(self.module, nn.Module):
-            return copy.deepcopy(self.module)
-        hidden = self.hidden if self.module == "mlp" else ()
-        make = partial(MLP, hidden=hidden, dropout=self.dropout) if isinstance(self.module, str) else self.module
-        return make_module(_OWNER, lambda: make(num_inputs), seed)
+        module = self.module
+        if isinstance(module, str):
+            module = partial(MLP, hidden=self.hidden if module == "mlp" else (), dropout=self.dropout)
+        return make_module(_OWNER, module, num_inputs, seed=seed)
 
     def _make_sampler(self, criterion: nn.Module, labels: Tensor, seed: int) -> Iterable[list[int]]:
         balanced = self.sampler == "balanced" or (
@@ -326,35 +285,10 @@ class TPAUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             order = RandomSampler(range(len(labels)), generator=torch.Generator().manual_seed(seed))
             # A batch norm cannot train on one row; which row is left out is another one in each epoch.
             return BatchSampler(order, self.batch_size, drop_last=len(labels) % self.batch_size == 1)
-        positives = int(labels.sum())
-        asked = min(max(round(self.batch_size * self.positive_fraction), 1), self.batch_size - 1)
-        return PosNegSampler(
-            labels,
-            num_positives=min(asked, positives),
-            num_negatives=min(self.batch_size - asked, len(labels) - positives),
-            seed=seed,
-        )
-
-    def _choose_operating_point(self, inputs: Tensor, positive: Array, rows: Array) -> None:
-        scores = self._raw_scores(inputs[rows])
-        budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
-        self.threshold_ = choose_threshold(positive[rows], scores, budget)
-        self.platt_ = fit_platt(positive[rows], scores)
-
-    def _direction(self) -> int:
-        """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
-        return 1 if self.positive_label_ == self.classes_[1] else -1
+        positives = min(max(round(self.batch_size * self.positive_fraction), 1), self.batch_size - 1)
+        return balanced_batches(labels, positives, self.batch_size - positives, seed)
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self)
         X = check_table(_OWNER, self, X, reset=False)
-        return self._raw_scores(torch.from_numpy(self.preprocessor_.transform(X)))
-
-    def _raw_scores(self, inputs: Tensor) -> Array:
-        batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=_CHUNK)
-        scores: Array = predict_scores(self.model_, batches)[0].numpy()
-        if not np.isfinite(scores).all():
-            raise ValueError(
-                f"{_OWNER}: the model gave scores that are not finite; X may lie far outside what it was fitted on"
-            )
-        return scores
+        return table_scores(_OWNER, self.model_, torch.from_numpy(self.preprocessor_.transform(X)))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from moreauc._estimator_parts import check_targets
+from moreauc._estimator_parts import check_known, check_targets
 from moreauc._group_base import GroupDROEstimator, GroupsWarning, Module
 from moreauc._group_goals import Array, Classes, Floats, Numbers, RegressionLoss
 from moreauc._group_rows import name_groups
@@ -73,10 +73,7 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
 
     def _known_target(self, X: Any, y: ArrayLike) -> Array:
         values = check_targets(self._owner, X, y)
-        strange = values[~np.isin(values, self.classes_)]
-        if len(strange):
-            known = self.classes_.tolist()
-            raise ValueError(f"{self._owner}: y must hold the classes {known}, got {strange[:1].tolist()}")
+        check_known(self._owner, values, self.classes_)
         found: Array = np.searchsorted(self.classes_, values)
         return found
 
