@@ -543,6 +543,17 @@ class TestModules:
         with pytest.raises(ValueError, match="scores that are not finite"):
             classifier.predict(np.full((2, 6), 1e9))
 
+    def test_a_fit_whose_last_scores_are_not_finite_leaves_nothing_fitted(self, data):
+        class Moody(nn.Linear):
+            def forward(self, inputs):
+                return super().forward(inputs) / (1.0 if self.training else 0.0)
+
+        classifier = quick(module=Moody(6, 1), validation_fraction=0.0)
+        with pytest.raises(ValueError, match="scores that are not finite"):
+            classifier.fit(*data)
+        with pytest.raises(NotFittedError):
+            classifier.predict(data[0])
+
 
 class TestErrors:
     @pytest.mark.parametrize(

@@ -391,6 +391,18 @@ class TestModules:
         with pytest.raises(ValueError, match="the model gave scores that are not finite"):
             model.predict(data.X)
 
+    def test_a_fit_whose_last_scores_are_not_finite_leaves_nothing_fitted(self):
+        class Moody(nn.Linear):
+            def forward(self, inputs):
+                return super().forward(inputs) / (1.0 if self.training else 0.0)
+
+        data = planted()
+        model = quick(module=lambda inputs, outputs: Moody(inputs, outputs), validation_fraction=0.0)
+        with pytest.raises(ValueError, match="the model gave scores that are not finite"):
+            model.fit(data.X, data.y, data.groups)
+        with pytest.raises(NotFittedError):
+            model.predict(data.X)
+
 
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -229,15 +229,16 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             resume=resume,
             **training_arguments(self, held=held, seed=seeds[2]),
         )
+        model, rows = model.cpu().eval(), held if len(held) else train
+        scores = self._raw_scores(model, inputs[rows].cpu())  # which may fail: until then nothing is fitted
         self._goal = goal
         if classes is not None:
             self.classes_ = classes
-        self.module_, self.criterion_, self.preprocessor_ = model.cpu().eval(), criterion.cpu(), encoder
+        self.module_, self.criterion_, self.preprocessor_ = model, criterion.cpu(), encoder
         self.groups_, self.top_k_, self.history_, self.validation_rows_ = names, top_k, history, held
         threshold = getattr(criterion.criterion, "s", None)
         self.threshold_ = None if threshold is None else goal.unit * float(threshold)
-        rows = held if len(held) else train
-        self.group_table_ = self._table(self._raw_scores(inputs[rows].cpu()), values[rows], codes[rows], names)
+        self.group_table_ = self._table(scores, values[rows], codes[rows], names)
         return self
 
     def group_score(self, X: Any, y: ArrayLike, groups: Any) -> GroupTable:
@@ -320,12 +321,10 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Floats:
         check_is_fitted(self, "module_")
-        return self._raw_scores(
-            torch.from_numpy(self.preprocessor_.transform(check_table(self._owner, self, X, reset=False)))
-        )
+        inputs = self.preprocessor_.transform(check_table(self._owner, self, X, reset=False))
+        return self._raw_scores(self.module_, torch.from_numpy(inputs))
 
-    def _raw_scores(self, inputs: Tensor) -> Floats:
-        module = self.module_
+    def _raw_scores(self, module: nn.Module, inputs: Tensor) -> Floats:
         if isinstance(module, MLP):  # in float64 the score of a row does not depend on the rows beside it
             module, inputs = copy.deepcopy(module).double(), inputs.double()
         return table_scores(self._owner, module, inputs)

@@ -210,11 +210,12 @@ class TPAUCClassifier(TPAUCEstimator):
             resume=resume,
             **self._training_arguments(held=held, seed=seeds[2]),
         )
+        model, rows = model.cpu().eval(), held if len(held) else train
+        scores = table_scores(_OWNER, model, inputs[rows].cpu())  # which may fail: until then nothing is fitted
         self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
-        self.preprocessor_, self.model_, self.criterion_ = preprocessor, model.cpu().eval(), criterion.cpu()
+        self.preprocessor_, self.model_, self.criterion_ = preprocessor, model, criterion.cpu()
         self.validation_rows_ = held
-        rows = held if len(held) else train
-        self._choose_operating_point(positive[rows], table_scores(_OWNER, self.model_, inputs[rows].cpu()))
+        self._choose_operating_point(positive[rows], scores)
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
@@ -289,6 +290,6 @@ class TPAUCClassifier(TPAUCEstimator):
         return balanced_batches(labels, positives, self.batch_size - positives, seed)
 
     def _scores(self, X: Any) -> Array:
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         X = check_table(_OWNER, self, X, reset=False)
         return table_scores(_OWNER, self.model_, torch.from_numpy(self.preprocessor_.transform(X)))
