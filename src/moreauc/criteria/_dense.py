@@ -196,7 +196,7 @@ class _Levels:
         the quantile might be found above it; the scores themselves do not. Other losses need no such help.
         """
         surrogate = self.loss.surrogate
-        if not self.by_quantile or not surrogate.non_decreasing or surrogate.piecewise_polynomial is not None:
+        if not self.by_quantile or surrogate.piecewise_polynomial is not None:
             return self.rows.positive
         return self.rows.positive | (h <= quantile.view(()))
 

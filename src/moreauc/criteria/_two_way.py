@@ -89,6 +89,9 @@ class TwoWayCriterion(PairCriterion):
         if isinstance(value, str):
             if value != "quantile":
                 raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
+            if not self.surrogate.non_decreasing:  # the highest negatives need not be the worst ones then
+                known = f"surrogate must be non-decreasing where threshold_lr is {value!r}"
+                raise ValueError(f"{self._owner}: {known}, got {self.surrogate.name!r}")
             self._by_quantile, self._rate_s, self._rate_prime = True, 0.0, 0.0
             return
         pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
