@@ -278,7 +278,8 @@ def algorithm_2_by_quantiles(
 ):
     """Algorithm 2 with its lines 5 and 6 replaced by quantiles. Yields (w, u, s, s') after each step.
 
-    One quantile q of the negatives' scores is averaged with `weight`; s_i is the loss at q; s' a quantile of the rows.
+    One quantile q of the negatives' scores is averaged with `weight`; s_i is the loss at q, and 0 where all negatives
+    are in the region; s' a quantile of the rows.
     """
     alpha, beta = 1 - min_tpr, max_fpr
     w, w_before = list(w), list(w)
@@ -293,8 +294,8 @@ def algorithm_2_by_quantiles(
         u_next = dict(u)
         gradient = [0.0] * len(w)
         for i in b1:
-            s[i] = loss(q - scores(i, w))
-            s_before = loss(q_before - scores(i, w_before))
+            s[i] = loss(q - scores(i, w)) if beta < 1 else 0.0
+            s_before = loss(q_before - scores(i, w_before)) if beta < 1 else 0.0
             now = s[i] + sum(max(loss(scores(j, w) - scores(i, w)) - s[i], 0.0) for j in b2) / (beta * len(b2))
             before = s_before + sum(
                 max(loss(scores(j, w_before) - scores(i, w_before)) - s_before, 0.0) for j in b2

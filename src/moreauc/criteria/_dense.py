@@ -187,7 +187,7 @@ class _Levels:
             self.tracked = self.before
             if loss.training:
                 self.tracked = loss.table_quantile.propose(self.before, seen)
-            self.s = loss.surrogate.value(self.tracked.view(()) - upper)
+            self.s = loss._best_thresholds(self.tracked.view(()), upper)
 
     def left_out(self, h: Tensor, quantile: Tensor) -> Tensor:
         """Return which scores make no active pair with any positive: those of positives, and those up to a quantile.
@@ -195,15 +195,15 @@ class _Levels:
         Values of a loss that is no polynomial differ by rounding with their place in memory, so that a score equal to
         the quantile might be found above it; the scores themselves do not. Other losses need no such help.
         """
-        surrogate = self.loss.surrogate
-        if not self.by_quantile or not surrogate.non_decreasing or surrogate.piecewise_polynomial is not None:
+        loss = self.loss
+        if not self.by_quantile or loss.surrogate.piecewise_polynomial is not None or loss.max_fpr == 1.0:
             return self.rows.positive
         return self.rows.positive | (h <= quantile.view(()))
 
     def previous(self, upper: Tensor) -> Tensor:
         """Return the thresholds of the previous iteration; `upper` are the scores at its weights."""
         if self.by_quantile:
-            return self.loss.surrogate.value(self.before.view(()) - upper)
+            return self.loss._best_thresholds(self.before.view(()), upper)
         return self.visit.previous(self.held).squeeze(1)
 
     def moved(self, slope: Tensor, above: Tensor) -> Tensor:

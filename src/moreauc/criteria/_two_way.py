@@ -89,6 +89,9 @@ class TwoWayCriterion(PairCriterion):
         if isinstance(value, str):
             if value != "quantile":
                 raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
+            if not self.surrogate.non_decreasing:  # the highest negatives need not be the worst ones then
+                known = f"surrogate must be non-decreasing where threshold_lr is {value!r}"
+                raise ValueError(f"{self._owner}: {known}, got {self.surrogate.name!r}")
             self._by_quantile, self._rate_s, self._rate_prime = True, 0.0, 0.0
             return
         pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
@@ -128,6 +131,14 @@ class TwoWayCriterion(PairCriterion):
         moved, prime = thresholds.moved(slope, above), thresholds.stepped(above)
         gradient = pull(above.to(scores[0].dtype) / len(rows))
         return Step(thresholds, value, gradient, row, new, moved, prime)
+
+    def _best_thresholds(self, quantile: Tensor, positive: Tensor) -> Tensor:
+        """Return the thresholds of positives with these scores, given the quantile of the negatives' scores.
+
+        Where all negatives are in the region, thresholds up to the smallest loss are equally good, and 0 is one. What
+        is tracked there is the mean of the lowest scores of batches, which would leave out the negatives below it.
+        """
+        return torch.zeros_like(positive) if self.max_fpr == 1.0 else self.surrogate.value(quantile - positive)
 
     def _psi(self, scores: Scores, s: Tensor) -> tuple[Tensor, Tensor, Pull]:
         positive, negative = scores
@@ -189,12 +200,12 @@ class _Thresholds:
             seen = negative.topk(max(count, 1)).values[-1].reshape(1, 1)
             self.before = loss.table_quantile.read_all(fill=seen)
             self.quantile = loss.table_quantile.propose(self.before, seen) if loss.training else self.before
-            self.s = loss.surrogate.value(self.quantile.squeeze(1) - positive)
+            self.s = loss._best_thresholds(self.quantile.squeeze(1), positive)
 
     def previous(self, positive: Tensor) -> Tensor:
         """Return the thresholds of the previous iteration; `positive` are the scores at its weights."""
         if self.by_quantile:
-            return self.loss.surrogate.value(self.before.squeeze(1) - positive)
+            return self.loss._best_thresholds(self.before.squeeze(1), positive)
         return self.loss.table_s.previous(self.rows, fill=self.held).squeeze(1)
 
     def moved(self, slope: Tensor, above: Tensor) -> Tensor:

@@ -68,7 +68,8 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             each at least 0 or "theory"; or one of these for all three.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile", as for
             :class:`~moreauc.TPAUCLoss`.
-        bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none.
+        bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none. Averages must lie
+            inside, those of exponentials, too: with scores of 1 and temperature 0.1 it must be above :math:`e^{10}`.
         rows: "before" for the box to the letter, "after" for the rule above. docs/bags.md compares them.
 
     Attributes:

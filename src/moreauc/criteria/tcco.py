@@ -129,8 +129,8 @@ class TCCOLoss(Criterion):
 
     @property
     def needs_previous(self) -> bool:
-        """Whether a call in training mode needs `previous_h`: `gamma1` or `gamma2` is not 0."""
-        return self.table_u.rule.corrects or self.table_v.rule.corrects
+        """Whether a call in training mode needs `previous_h`: `gamma1` is not 0. For `gamma2` the rows are enough."""
+        return self.table_v.rule.corrects
 
     @property
     def u(self) -> Tensor:

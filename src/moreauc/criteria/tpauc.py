@@ -57,7 +57,8 @@ class TPAUCLoss(TwoWayCriterion):
         q_t = 0.9\, q_{t-1} + 0.1\, h_{(\lceil \beta B_2 \rceil)}(w_t; B_2), \quad
         s_{i,t} = \ell(q_t - h_i(w_t)), \quad s'_{t+1} = u_{(\lfloor \alpha n_+ \rfloor + 1), t+1}
 
-    (:math:`(k)` is the k-th largest; rows not visited yet are left out; :math:`q_0` is the first batch's own).
+    (:math:`(k)` is the k-th largest; rows not visited yet are left out; :math:`q_0` is the first batch's own; where
+    `max_fpr` is 1 every pair counts and :math:`s_{i,t} = 0`).
     There is no step size to choose, and no state that ages between two visits of a positive.
 
     Args:
@@ -70,7 +71,8 @@ class TPAUCLoss(TwoWayCriterion):
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,
-            which :class:`~moreauc.estimator.TPAUCClassifier` uses. docs/tpauc.md compares them.
+            which :class:`~moreauc.estimator.TPAUCClassifier` uses; that one needs a non-decreasing surrogate.
+            docs/tpauc.md compares them.
         initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
 
     Attributes:
