@@ -294,6 +294,30 @@ def test_columns_to_learn_from():
             "t: column 'a' must hold numbers or text, got Timestamp in row 1; "
             "make it one kind, or leave it out with --drop a",
         ),
+        *(
+            (
+                {"a": [None, first, first, "7,25", second]},
+                f"t: column 'a' holds numbers with a comma, {first!r} in row 2; "
+                "write them with a decimal point and nothing between thousands, or leave it out with --drop a",
+            )
+            for first in ("0,5", "-1,25e-3", ",5", "1.234,5", "1,234", "+1,234,567.8", " 1,5")
+            for second in ("8,1", "none")
+        ),
+        *(
+            (
+                {"a": [None, first, first, "2024-01-31"]},
+                f"t: column 'a' holds dates, {first!r} in row 2; turn them into numbers, such as days since one of "
+                "them, or leave it out with --drop a",
+            )
+            for first in (
+                "2024-02-01",
+                "2024/2/1",
+                "1.2.2024",
+                "02/01/2024",
+                "2024-02-01T12:30:00Z",
+                "2024-02-01 12:30",
+            )
+        ),
         (
             {"a": ["x", [1]]},
             "t: column 'a' must hold numbers or text, got list in row 2; "
@@ -304,6 +328,12 @@ def test_columns_to_learn_from():
 def test_columns_that_are_refused(columns, message):
     with pytest.raises(TableError, match=exactly(message)):
         check_features(pd.DataFrame(columns), source="t")
+
+
+def test_texts_that_look_like_numbers_or_dates_and_are_none():
+    texts = ["1,2,3", "0,5 mg", "a,5", "1-2-3", "10.1.20", "2024-01", "2024-02-01", "1,", "2024-02-01 or so"]
+    columns, kinds = check_features(pd.DataFrame({"a": texts}))
+    assert kinds == {"a": "text"} and columns["a"].tolist() == texts
 
 
 def test_few_distinct_texts_are_no_names():

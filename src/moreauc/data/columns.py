@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from moreauc.data._texts import no_text
 from moreauc.data.tables import TableError, list_names
 
 __all__ = ["Target", "check_features", "drop_columns", "match_features", "match_target", "split_target"]
@@ -129,7 +130,8 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     """Check the columns to learn from, and bring them to two kinds: numbers (float64) and text.
 
     Refused are columns without any value, with one value only, with infinities, with numbers and text mixed, with other
-    things (dates, lists), and texts that are all distinct, which name a row instead of describing it.
+    things (dates, as texts too, or lists), with numbers that have a comma, and texts that are all distinct, which name
+    a row instead of describing it.
 
     Args:
         frame: the columns without the target.
@@ -154,6 +156,8 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     for name in frame:
         remedy = f"; make it one kind, or leave it out with {_drop_option([name])}"
         columns[name] = _as_number_or_text(source, name, frame[name], remedy)
+        if columns[name].dtype.kind != "f" and (reason := no_text(columns[name].dropna())):
+            raise TableError(f"{source}: column {name!r} {reason}, or leave it out with {_drop_option([name])}")
     constant = [name for name, column in columns.items() if column.nunique(dropna=False) == 1]
     _refuse(source, constant, "hold one value only")
     kinds = {name: "number" if column.dtype.kind == "f" else "text" for name, column in columns.items()}
