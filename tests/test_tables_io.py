@@ -336,6 +336,23 @@ def test_texts_that_look_like_numbers_or_dates_and_are_none():
     assert kinds == {"a": "text"} and columns["a"].tolist() == texts
 
 
+@pytest.mark.parametrize("spelling", [str, str.upper, str.lower])
+def test_truth_values_among_other_words_are_known_without_these(tmp_path, spelling):
+    yes, no = spelling("True"), spelling("False")
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b\n{yes},1\n{no},2\nunknown,3\n,4\n")
+    columns, kinds = check_features(read_table(path))
+    assert kinds == {"a": "text", "b": "number"} and columns["a"].tolist()[:3] == ["True", "False", "unknown"]
+    for rows, expected in (
+        [(yes, no), ["True", "False"]],
+        [(yes, ""), ["True"]],
+        [(no, "unknown"), ["False", "unknown"]],
+    ):
+        path.write_text("a,b\n" + "".join(f"{row},1\n" for row in rows))
+        column = match_features(read_table(path), kinds)["a"]
+        assert column.dropna().tolist() == expected and len(column) == 2
+
+
 def test_few_distinct_texts_are_no_names():
     columns, kinds = check_features(pd.DataFrame({"a": [f"p{k}" for k in range(19)]}))
     assert kinds == {"a": "text"} and len(columns) == 19

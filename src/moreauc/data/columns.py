@@ -22,6 +22,8 @@ from moreauc.data.tables import TableError, list_names
 __all__ = ["Target", "check_features", "drop_columns", "match_features", "match_target", "split_target"]
 
 _ID_ROWS = 20  # below, distinct texts may be chance
+# Beside other words these are texts; where a table has no other, they are read as bools, which are spelt so.
+_TRUTHS = {"TRUE": "True", "true": "True", "FALSE": "False", "false": "False"}
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,8 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     for name, kind in kinds.items():
         column = _as_number_or_text(source, name, frame[name])
         if kind == "text" and column.dtype.kind == "f":
-            column = column.map(label_text, na_action="ignore").astype(object)
+            given = frame[name] if _are_truths(frame[name].dropna()) else column  # 1 and 0 in `column`
+            column = given.map(label_text, na_action="ignore").astype(object)
         elif kind == "number" and column.dtype.kind != "f":
             row = column.first_valid_index()
             raise TableError(
@@ -264,7 +267,7 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype):
         return _check_finite(source, name, column.astype(float))
     present = column.dropna()
-    if present.map(lambda value: isinstance(value, bool | np.bool_)).all():
+    if _are_truths(present):
         return column.astype(float)
     strange = present[~present.map(lambda value: isinstance(value, str | Real))]
     if len(strange):
@@ -281,7 +284,11 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
             f"{source}: column {name!r} mixes numbers and text: {number.iloc[0]} in row {number.index[0] + 1}, "
             f"{text.iloc[0]!r} in row {text.index[0] + 1}{remedy}"
         )
-    return column.astype(object).where(column.notna(), np.nan)
+    return column.astype(object).where(column.notna(), np.nan).replace(_TRUTHS)
+
+
+def _are_truths(values: pd.Series[Any]) -> bool:
+    return bool(values.map(lambda value: isinstance(value, bool | np.bool_)).all())
 
 
 def _check_finite(source: str, name: str, column: pd.Series[Any]) -> pd.Series[Any]:
