@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import norm
@@ -340,7 +341,8 @@ def test_nothing_selected_is_undefined(min_tpr, max_fpr, match):
         ([0, 1, np.nan], [1, 2, 3], None, "y_true must hold 0 and 1 only, got nan"),
         (["a", "b"], [1, 2], None, "y_true must be a vector of real numbers, got dtype <U1"),
         ([0, 1], [1, 1j], None, "y_score must be a vector of real numbers, got dtype complex128"),
-        ([0, 1], [[1], [1, 2]], None, "y_score must be a vector of real numbers, got list"),
+        ([0, 1], [[1], [1, 2]], None, "y_score must be a vector of real numbers, got a list in a list"),
+        (pd.Series(["n", "y"]), [1, 2], None, "y_true must be a vector of real numbers, got 'n' in a Series"),
         ([0, 1], [[0.1], [0.2]], None, r"y_score must have shape \(n,\), got \(2, 1\)"),
         ([[0, 1]], [0.1, 0.2], None, r"y_true must have shape \(n,\), got \(1, 2\)"),
         ([0, 1], 0.5, None, r"y_score must have shape \(n,\), got \(\)"),
