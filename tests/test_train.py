@@ -459,6 +459,15 @@ def test_batches_without_labels_of_their_own_are_not_scored(make, message):
     assert model.training
 
 
+def test_a_step_says_what_a_batch_must_be():
+    x, y = make_data()
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch, got in [((x, y), "2"), (x, "Tensor")]:
+        with pytest.raises(ValueError, match=rf"train_step: batch must be \(inputs, labels, index\), got {got}$"):
+            train_step(model, TPAUCLoss(y, **REGION), optimizer, batch)
+
+
 @pytest.mark.parametrize("name", ["on_begin", "on_step", "on_epoch", "on_end", None])
 def test_callbacks_that_lack_a_hook_are_named(name):
     x, y = make_data()

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_flag, check_folder, shown
-from moreauc._scoring import instances_for, scores_of
+from moreauc._scoring import check_batch, instances_for, scores_of
 from moreauc.checkpoint._generators import global_states_kept
 from moreauc.checkpoint._loader_place import length_of
 from moreauc.checkpoint._part_checks import check_loader
@@ -97,6 +97,7 @@ def opened(model: nn.Module, batch: Any) -> Opened:
 
 def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, previous: PreviousIterate | None) -> Tensor:
     """Return the loss of a batch, of rows or of bags, with the scores at the previous weights where it needs them."""
+    check_batch(f"{owner}: batch must be", batch)
     parts = opened(model, batch)
     scores = scores_of(model, parts.inputs)
     before: dict[str, Tensor] = {}
