@@ -423,7 +423,7 @@ def test_evaluate_and_predict_refuse_with_one_line(scoring, tmp_path, command, w
     [
         ("unlabelled.csv", "no target column 'state'; columns are 'age', 'dose', 'gap', 'ward'"),
         ("well.csv", "there are no positives (state = ill) among its 30 rows"),
-        ("other.csv", "target 'state' must be well or ill, got dead in row 1"),
+        ("other.csv", "target 'state' must be 'well' or 'ill', got 'dead' in row 1"),
     ],
 )
 def test_evaluate_needs_both_classes(scoring, table, message):

@@ -214,7 +214,8 @@ def test_the_target_of_another_table():
     features, labels = match_target(pd.DataFrame({"y": ["well", "ill"], "x": [1, 2]}), target)
     assert labels.tolist() == [0, 1] and list(features) == ["x"]
     for values, message in [
-        (["well", "ill", "Ill"], "t: target 'y' must be well or ill, got Ill in row 3"),
+        (["well", "ill", "Ill"], "t: target 'y' must be 'well' or 'ill', got 'Ill' in row 3"),
+        (["well", "ill", " ill"], "t: target 'y' must be 'well' or 'ill', got ' ill' in row 3"),
         (["well", "well"], "t: there are no positives (y = ill) among its 2 rows"),
         (["ill"], "t: there are no negatives (y = well) among its 1 rows"),
         ([None, "ill"], "t: target 'y' has missing values in 1 rows, the first is row 1"),

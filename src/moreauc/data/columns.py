@@ -104,8 +104,8 @@ def match_target(
     strange = texts[~texts.isin([target.positive, target.negative])]
     if len(strange):
         raise TableError(
-            f"{source}: target {target.name!r} must be {target.negative} or {target.positive}, "
-            f"got {strange.iloc[0]} in row {strange.index[0] + 1}"
+            f"{source}: target {target.name!r} must be {target.negative!r} or {target.positive!r}, "
+            f"got {strange.iloc[0]!r} in row {strange.index[0] + 1}"
         )
     labels = (texts == target.positive).to_numpy().astype(np.int64)
     for name, value, count in (
