@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -161,7 +162,7 @@ def test_ids_in_order_of_first_appearance():
     for ids in (
         ["z", "a", "z", "k", "k", "a"],
         torch.tensor([9, 1, 9, 4, 4, 1]),
-        [(1, 2), None, (1, 2), "k", "k", None],
+        [(1, 2), 3.5, (1, 2), "k", "k", 3.5],
     ):
         bags = FlatBags.from_ids(x, ids, [1, 0, 1, 1, 1, 0])
         assert [bags.instances(bag).squeeze(1).tolist() for bag in range(3)] == expected
@@ -256,7 +257,17 @@ def bad(*rows: float) -> torch.Tensor:
         (lambda: FlatBags.from_ids(bad(1, 2), ["a", "b"], {"a": 1, "b": 3}), r"FlatBags: labels must be 0 or 1, got 3"),
         (lambda: FlatBags.from_ids(bad(1, 2), [1, 2], [0, 3]), r"FlatBags: labels must be 0 or 1, got 3"),
         (lambda: FlatBags.from_ids(bad(1, 2), [1, 2], [0]), r"FlatBags: labels must have shape \(2,\), got \(1,\)"),
-        (lambda: FlatBags.from_ids(bad(1, 2), [1, torch.nan], [0, 1]), r"ids must not be NaN"),
+        (lambda: FlatBags.from_ids(bad(1, 2), [1, torch.nan], [0, 1]), r"ids must not be NaN or missing, got nan for"),
+        (lambda: FlatBags.from_ids(bad(1, 2), ["a", None], [0, 1]), r"or missing, got None for instance 1"),
+        (
+            lambda: FlatBags.from_ids(bad(1, 2), pd.Series(["a", None], dtype="string"), [0, 1]),
+            r"got <NA> for instance 1",
+        ),
+        (
+            lambda: FlatBags.from_ids(bad(1, 2), pd.Series(["a", None], dtype=object), [0, 1]),
+            r"got None for instance 1",
+        ),
+        (lambda: FlatBags.from_ids(bad(1, 2), [1, pd.NaT], [0, 1]), r"ids must not be NaN or missing, got NaT for"),
         (
             lambda: FlatBags.from_ids(bad(1, 2), [[1], [2]], [0, 1]),
             r"ids must be a vector of things that can be compared",

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import moreauc
 from moreauc.cli import app
 from moreauc.commands import compare, fit
 from moreauc.commands._run_folder import run_folder
@@ -423,7 +424,7 @@ def test_evaluate_and_predict_refuse_with_one_line(scoring, tmp_path, command, w
     [
         ("unlabelled.csv", "no target column 'state'; columns are 'age', 'dose', 'gap', 'ward'"),
         ("well.csv", "there are no positives (state = ill) among its 30 rows"),
-        ("other.csv", "target 'state' must be well or ill, got dead in row 1"),
+        ("other.csv", "target 'state' must be 'well' or 'ill', got 'dead' in row 1"),
     ],
 )
 def test_evaluate_needs_both_classes(scoring, table, message):
@@ -569,3 +570,9 @@ def test_every_option_of_the_studies_in_the_docs_exists():
     for line in re.findall(r"^moreauc (study [a-z-]+)(.*)$", section, flags=re.MULTILINE):
         assert set(re.findall(r"--[a-z][a-z-]*", line[1])) <= options_of(line[0])
     assert "--report" in options_of("study keel")
+
+
+@pytest.mark.parametrize("module", ["moreauc", "moreauc.cli"])
+def test_python_runs_it_as_a_module(module):
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, moreauc.__version__)

@@ -294,6 +294,22 @@ def test_rows_of_other_data_are_refused(bad, match):
         list(TensorBatches(INPUTS, LABELS, bad))
 
 
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([[True, False, True]], "sampler must give integers, got torch.bool"),
+        ([torch.as_tensor(LABELS) == 1], "sampler must give integers, got torch.bool"),
+        ([[1.0, 2.5]], "sampler must give integers, got torch.float32"),
+        ([3, 1], "sampler must give batches of rows, got 3"),
+        ([torch.tensor([[1], [2]])], "sampler must give batches of rows, got a Tensor"),
+    ],
+)
+def test_batches_that_are_no_row_numbers_are_refused(batches, message):
+    """A mask would be taken for rows 0 and 1, again and again."""
+    with pytest.raises(ValueError, match=f"TensorBatches: {message}$"):
+        list(TensorBatches(INPUTS, LABELS, batches))
+
+
 def test_a_sampler_that_cannot_resume_says_so():
     with pytest.raises(ValueError, match=r"TensorBatches: sampler must have set_position, got Plain without"):
         TensorBatches(INPUTS, LABELS, Plain()).set_position(0, 2)

@@ -300,6 +300,20 @@ class TestTables:
         for values in (pd.Categorical([1.0, 2.0]), np.array([1, 2]), np.array(["1", "2"]), np.array([1.0, 2.0])):
             np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"c": values, "x": 0.0}))[:, 1:], np.eye(2))
 
+    @pytest.mark.parametrize("missing", [False, True])
+    @pytest.mark.parametrize("of_numbers", [False, True])
+    def test_truth_values_may_come_as_numbers(self, of_numbers, missing):
+        truths = pd.Series([True, False, True, False, False, True] * 4, dtype="boolean")
+        if missing:
+            truths[::6] = pd.NA
+        numbers = truths.astype("Int64")
+        fitted = numbers.astype("category") if of_numbers else truths
+        encoder = TableEncoder().fit(pd.DataFrame({"x": fitted}))
+        expected = encoder.transform(pd.DataFrame({"x": fitted}))
+        assert expected.shape == (24, 2 + missing) and (expected.sum(axis=1) == 1).all()
+        for other in (truths, numbers, numbers.astype(float), numbers.astype("category"), truths.astype("string")):
+            np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"x": other})), expected)
+
     def test_many_levels_are_cut_to_the_most_frequent(self):
         frequent = np.repeat(np.arange(80).astype(str), np.where(np.arange(80) < 49, 5, 4))
         encoder = TableEncoder().fit(pd.DataFrame({"id": frequent}))

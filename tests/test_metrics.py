@@ -10,10 +10,13 @@ from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import norm
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_breast_cancer
+from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -340,7 +343,8 @@ def test_nothing_selected_is_undefined(min_tpr, max_fpr, match):
         ([0, 1, np.nan], [1, 2, 3], None, "y_true must hold 0 and 1 only, got nan"),
         (["a", "b"], [1, 2], None, "y_true must be a vector of real numbers, got dtype <U1"),
         ([0, 1], [1, 1j], None, "y_score must be a vector of real numbers, got dtype complex128"),
-        ([0, 1], [[1], [1, 2]], None, "y_score must be a vector of real numbers, got list"),
+        ([0, 1], [[1], [1, 2]], None, "y_score must be a vector of real numbers, got a list in a list"),
+        (pd.Series(["n", "y"]), [1, 2], None, "y_true must be a vector of real numbers, got 'n' in a Series"),
         ([0, 1], [[0.1], [0.2]], None, r"y_score must have shape \(n,\), got \(2, 1\)"),
         ([[0, 1]], [0.1, 0.2], None, r"y_true must have shape \(n,\), got \(1, 2\)"),
         ([0, 1], 0.5, None, r"y_score must have shape \(n,\), got \(\)"),
@@ -413,8 +417,51 @@ def test_scorer_in_grid_search():
     assert search.fit(X, y).best_score_ == max(search.cv_results_["mean_test_score"])
 
 
-def test_scorer_pickles():
-    scorer = pickle.loads(pickle.dumps(tpauc_scorer(min_tpr=0.5, max_fpr=0.5)))
+class Column(ClassifierMixin, BaseEstimator):
+    """Gives the first column as its score."""
+
+    classes_ = np.array([0, 1])
+
+    def decision_function(self, X):
+        return X[:, 0]
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scorer_with_ties_lost_is_that_of_scores_moved_apart(region, weighted):
+    y_true, y_score = (np.asarray(values) for values in many(levels=5))
+    weight = {"sample_weight": np.arange(1.0, len(y_true) + 1)} if weighted else {}
+    apart = y_score - 1e-3 * y_true  # levels are farther from each other than that
+    assert np.diff(np.unique(y_score)).min() > 1e-3
+    options = dict(zip(("min_tpr", "max_fpr"), region, strict=True))
+    lost = tpauc_scorer(**options, ties="lost")(Column(), y_score[:, None], y_true, **weight)
+    assert lost == pytest.approx(tpauc_score(y_true, apart, **options, **weight), rel=1e-12)
+    half = tpauc_scorer(**options)(Column(), y_score[:, None], y_true, **weight)
+    assert half == tpauc_score(y_true, y_score, **options, **weight) >= lost
+
+
+def test_a_search_by_ties_lost_does_not_choose_a_constant():
+    rng = np.random.default_rng(0)
+    y = (np.arange(400) % 10 == 0).astype(int)
+    X = rng.normal(size=(400, 1)) + 1.2 * y[:, None]
+    candidates = {"half": DummyClassifier(), "lost": GaussianNB()}
+    for ties, best in candidates.items():
+        scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.2, ties=ties)
+        means = {name: cross_val_score(model, X, y, scoring=scorer, cv=4).mean() for name, model in candidates.items()}
+        assert candidates[max(means, key=means.get)] is best
+
+
+def test_ties_lost_does_not_hide_what_is_wrong():
+    scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties="lost")
+    with pytest.raises(ValueError, match=r"tpauc_score: y_score must be finite, got nan \(1 such entries\)"):
+        scorer(Column(), np.array([[1.0], [np.nan]]), [0, 1])
+    with pytest.raises(ValueError, match="tpauc_scorer: ties must be 'half' or 'lost', got 'won'"):
+        tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties="won")
+
+
+@pytest.mark.parametrize("ties", ["half", "lost"])
+def test_scorer_pickles(ties):
+    scorer = pickle.loads(pickle.dumps(tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties=ties)))
     X = np.arange(8.0)[:, None]
     assert scorer(GaussianNB().fit(X, [0] * 4 + [1] * 4), X, [0] * 4 + [1] * 4) == 1.0
 

@@ -214,7 +214,8 @@ def test_the_target_of_another_table():
     features, labels = match_target(pd.DataFrame({"y": ["well", "ill"], "x": [1, 2]}), target)
     assert labels.tolist() == [0, 1] and list(features) == ["x"]
     for values, message in [
-        (["well", "ill", "Ill"], "t: target 'y' must be well or ill, got Ill in row 3"),
+        (["well", "ill", "Ill"], "t: target 'y' must be 'well' or 'ill', got 'Ill' in row 3"),
+        (["well", "ill", " ill"], "t: target 'y' must be 'well' or 'ill', got ' ill' in row 3"),
         (["well", "well"], "t: there are no positives (y = ill) among its 2 rows"),
         (["ill"], "t: there are no negatives (y = well) among its 1 rows"),
         ([None, "ill"], "t: target 'y' has missing values in 1 rows, the first is row 1"),
@@ -294,6 +295,30 @@ def test_columns_to_learn_from():
             "t: column 'a' must hold numbers or text, got Timestamp in row 1; "
             "make it one kind, or leave it out with --drop a",
         ),
+        *(
+            (
+                {"a": [None, first, first, "7,25", second]},
+                f"t: column 'a' holds numbers with a comma, {first!r} in row 2; "
+                "write them with a decimal point and nothing between thousands, or leave it out with --drop a",
+            )
+            for first in ("0,5", "-1,25e-3", ",5", "1.234,5", "1,234", "+1,234,567.8", " 1,5")
+            for second in ("8,1", "none")
+        ),
+        *(
+            (
+                {"a": [None, first, first, "2024-01-31"]},
+                f"t: column 'a' holds dates, {first!r} in row 2; turn them into numbers, such as days since one of "
+                "them, or leave it out with --drop a",
+            )
+            for first in (
+                "2024-02-01",
+                "2024/2/1",
+                "1.2.2024",
+                "02/01/2024",
+                "2024-02-01T12:30:00Z",
+                "2024-02-01 12:30",
+            )
+        ),
         (
             {"a": ["x", [1]]},
             "t: column 'a' must hold numbers or text, got list in row 2; "
@@ -304,6 +329,29 @@ def test_columns_to_learn_from():
 def test_columns_that_are_refused(columns, message):
     with pytest.raises(TableError, match=exactly(message)):
         check_features(pd.DataFrame(columns), source="t")
+
+
+def test_texts_that_look_like_numbers_or_dates_and_are_none():
+    texts = ["1,2,3", "0,5 mg", "a,5", "1-2-3", "10.1.20", "2024-01", "2024-02-01", "1,", "2024-02-01 or so"]
+    columns, kinds = check_features(pd.DataFrame({"a": texts}))
+    assert kinds == {"a": "text"} and columns["a"].tolist() == texts
+
+
+@pytest.mark.parametrize("spelling", [str, str.upper, str.lower])
+def test_truth_values_among_other_words_are_known_without_these(tmp_path, spelling):
+    yes, no = spelling("True"), spelling("False")
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b\n{yes},1\n{no},2\nunknown,3\n,4\n")
+    columns, kinds = check_features(read_table(path))
+    assert kinds == {"a": "text", "b": "number"} and columns["a"].tolist()[:3] == ["True", "False", "unknown"]
+    for rows, expected in (
+        [(yes, no), ["True", "False"]],
+        [(yes, ""), ["True"]],
+        [(no, "unknown"), ["False", "unknown"]],
+    ):
+        path.write_text("a,b\n" + "".join(f"{row},1\n" for row in rows))
+        column = match_features(read_table(path), kinds)["a"]
+        assert column.dropna().tolist() == expected and len(column) == 2
 
 
 def test_few_distinct_texts_are_no_names():

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import oracles
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -269,3 +270,29 @@ def test_labels_may_be_arrays_of_any_make(make_labels):
 def test_labels_that_are_no_numbers(labels):
     with pytest.raises(ValueError, match="TPAUCLoss: labels must"):
         TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "got"),
+    [
+        (["no", "yes"], "'no' in a list"),
+        ([0, 1, "yes"], "'yes' in a list"),
+        (np.array(["0", "1"]), "'0' in a ndarray"),
+        (np.array([0, None, 1], dtype=object), "None in a ndarray"),
+        (pd.Series(["no", "yes"]), "'no' in a Series"),
+        ([[0], [1, 0]], "a list in a list"),
+        ([np.zeros((2, 2)), np.zeros((2, 3))], "a list"),
+        (None, "None"),
+        ({0: 1}, "a dict"),
+    ],
+)
+def test_labels_that_are_no_numbers_are_shown(labels, got):
+    with pytest.raises(ValueError, match=f"TPAUCLoss: labels must be a vector of 0 and 1, got {got}$"):
+        TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
+
+
+@pytest.mark.parametrize("values", [[0, 1, 1, 0], [0.0, True, 1, np.int8(0)]])
+def test_labels_may_be_a_column_of_objects(values):
+    """As `frame.to_numpy()[:, 0]` of a table that has a column of text."""
+    criterion = TPAUCLoss(np.array(values, dtype=object), min_tpr=0.5, max_fpr=0.5)
+    assert criterion.position.tolist() == [-1, 0, 1, -1]

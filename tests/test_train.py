@@ -437,6 +437,50 @@ def test_wrong_data_is_named():
         fit(model, TPAUCLoss(y, **REGION), batches(*make_data()), validation=TensorBatches(x, y), epochs=1)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda x, y: torch.utils.data.DataLoader(x, batch_size=7),
+            r"batches must be \(inputs, labels, ...\), got Tensor",
+        ),
+        (lambda x, y: [(x,)], r"batches must be \(inputs, labels, ...\), got 1 part"),
+        (lambda x, y: (x, y), r"batches must be \(inputs, labels, ...\), got Tensor"),
+        (lambda x, y: [(x, torch.stack([y, 1 - y], 1))], "labels must be as many as scores, 60, got 120"),
+        (lambda x, y: [(x, y[:5])], "labels must be as many as scores, 60, got 5"),
+    ],
+)
+def test_batches_without_labels_of_their_own_are_not_scored(make, message):
+    x, y = make_data()
+    x, y = x[:60], y[:60]
+    model = make_model()
+    with pytest.raises(ValueError, match=f"predict_scores: {message}"):
+        predict_scores(model, make(x, y))
+    assert model.training
+
+
+def test_a_step_says_what_a_batch_must_be():
+    x, y = make_data()
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch, got in [((x, y), "2"), (x, "Tensor")]:
+        with pytest.raises(ValueError, match=rf"train_step: batch must be \(inputs, labels, index\), got {got}$"):
+            train_step(model, TPAUCLoss(y, **REGION), optimizer, batch)
+
+
+@pytest.mark.parametrize("name", ["on_begin", "on_step", "on_epoch", "on_end", None])
+def test_callbacks_that_lack_a_hook_are_named(name):
+    x, y = make_data()
+    hooks = {hook: lambda self, state: None for hook in ("on_begin", "on_step", "on_epoch", "on_end") if hook != name}
+    kind = type("Mine", (), hooks)
+    model = make_model()
+    before = copy.deepcopy(model.state_dict())
+    callback, got = (kind(), "a Mine") if name else (kind, "the class Mine")
+    with pytest.raises(ValueError, match=f"fit: callbacks must be objects of moreauc.callbacks.Callback, got {got}"):
+        fit(model, TPAUCLoss(y, **REGION), batches(x, y), epochs=1, callbacks=[callback])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_the_progress_bar_shows_objective_and_scores():
     from rich.console import Console
 

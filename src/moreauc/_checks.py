@@ -173,10 +173,24 @@ def as_labels(owner: str, labels: Any) -> Tensor:
         return labels
     try:
         array = np.array(labels)
+        if array.dtype == object and all(isinstance(label, Real) for label in array.flat):
+            array = array.astype(np.float64)  # a column of a table that has others of text
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError) as error:
-        kind = type(labels).__name__
-        raise ValueError(f"{owner}: labels must be a vector of 0 and 1, got a {kind} of other things") from error
+        raise ValueError(f"{owner}: labels must be a vector of 0 and 1, got {no_number(labels)}") from error
+
+
+def no_number(values: Any) -> str:
+    """Return what an error shows of a vector that holds other things than numbers: the first of them."""
+    kind = type(values).__name__
+    try:
+        entries = np.array(values, dtype=None if isinstance(values, np.ndarray) else object).tolist()
+    except ValueError:  # lists of different lengths
+        return f"a {kind}"
+    if not isinstance(entries, list):
+        return shown(values)
+    strange = [entry for entry in entries if not isinstance(entry, Real)]
+    return f"{shown(strange[0])} in a {kind}" if strange else f"a {kind}"
 
 
 def check_labels(owner: str, labels: Any, *, both: bool = True) -> Tensor:

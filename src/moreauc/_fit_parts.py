@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
-from moreauc._checks import check_count, check_flag, check_folder
-from moreauc._scoring import instances_for, scores_of
+from moreauc._checks import check_count, check_flag, check_folder, shown
+from moreauc._scoring import check_batch, instances_for, scores_of
 from moreauc.checkpoint._generators import global_states_kept
 from moreauc.checkpoint._loader_place import length_of
 from moreauc.checkpoint._part_checks import check_loader
@@ -97,6 +97,7 @@ def opened(model: nn.Module, batch: Any) -> Opened:
 
 def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, previous: PreviousIterate | None) -> Tensor:
     """Return the loss of a batch, of rows or of bags, with the scores at the previous weights where it needs them."""
+    check_batch(f"{owner}: batch must be", batch)
     parts = opened(model, batch)
     scores = scores_of(model, parts.inputs)
     before: dict[str, Tensor] = {}
@@ -118,6 +119,16 @@ def check_saving(train: Any, checkpoint: Any, every: Any, resume: Any) -> None:
         raise ValueError(f"{_OWNER}: every must be None without checkpoint, got {every}")
     if every is not None:
         check_count(_OWNER, "every", every)
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Check that callbacks have all hooks, those that do nothing included."""
+    for callback in callbacks:
+        if isinstance(callback, type) or not all(
+            callable(getattr(callback, name, None)) for name in ("on_begin", "on_step", "on_epoch", "on_end")
+        ):
+            kind = f"the class {callback.__name__}" if isinstance(callback, type) else shown(callback)
+            raise ValueError(f"{_OWNER}: callbacks must be objects of moreauc.callbacks.Callback, got {kind}")
 
 
 def check_lengths(exchange: Exchange, name: str, batches: Any) -> None:

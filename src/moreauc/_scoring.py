@@ -35,6 +35,9 @@ def predict_scores(
         Scores of shape `(n,)`, float64, and labels of shape `(n,)`; of a :class:`~moreauc.side_by_side.SideBySide`
         model scores have shape `(C, n)`.
 
+    Raises:
+        ValueError: for no batches, batches without labels, and labels that are not one for each score.
+
     Example:
         >>> from moreauc.data import TensorBatches
         >>> batches = TensorBatches(torch.randn(5, 2), torch.tensor([0, 1, 0, 0, 1]))
@@ -50,7 +53,7 @@ def predict_scores(
     model.eval()
     try:
         with without_gradient(model):
-            parts = [(scores_of(model, _rows(batch[0], place)).double().cpu(), _flat(batch[1])) for batch in batches]
+            parts = [_scored(model, batch, place) for batch in batches]
     finally:
         for module, mode in modes:
             module.training = mode
@@ -58,6 +61,19 @@ def predict_scores(
         raise ValueError("predict_scores: batches must not be empty, got no batch")
     rows = 1 if _has_copies(model, parts[0][0]) else 0
     return torch.cat([scores for scores, _ in parts], rows).clone(), torch.cat([labels for _, labels in parts])
+
+
+def _scored(model: nn.Module, batch: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return scores and labels of one batch, which must have both: of a tensor the first rows would be taken."""
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        kind = f"{len(batch)} part" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise ValueError(f"predict_scores: batches must be (inputs, labels, ...), got {kind}")
+    scores = scores_of(model, _rows(batch[0], device)).double().cpu()
+    labels = torch.as_tensor(batch[1]).reshape(-1).cpu()
+    rows = scores.shape[1 if _has_copies(model, scores) else 0] if scores.ndim else 1
+    if len(labels) not in (rows, scores.numel()):
+        raise ValueError(f"predict_scores: labels must be as many as scores, {rows}, got {len(labels)}")
+    return scores, labels
 
 
 def scores_of(model: Any, inputs: Any) -> Tensor:
@@ -110,10 +126,6 @@ def _move(value: Any, device: torch.device) -> Any:
         moved = [_move(entry, device) for entry in value]
         return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)  # BagInputs stay what they are
     return value.to(device, non_blocking=True) if hasattr(value, "to") else torch.as_tensor(value, device=device)
-
-
-def _flat(labels: Any) -> Tensor:
-    return torch.as_tensor(labels).reshape(-1).cpu()
 
 
 def device_of(model: nn.Module) -> torch.device:

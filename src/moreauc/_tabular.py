@@ -36,7 +36,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     Numbers: a missing value becomes the median, and a column that had any gets a second one that tells where;
     standardised to mean 0 and deviation 1. Levels (bool, string and category columns of a DataFrame): one column of
     0 and 1 for each level, a missing value being a level of its own; rare levels share one column; a level not seen
-    in `fit` is taken for a rare one, and is all zeros where there are none.
+    in `fit` is taken for a rare one, and is all zeros where there are none. Truth values may come as
+    True and False or as 1 and 0.
 
     Args:
         standardize: whether to standardise the numbers.
@@ -101,6 +102,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`."""
         check_is_fitted(self)
         numbers, levels = self._split(X, self.kinds_)
+        if self.levels_ is not None:
+            _spell_truths(levels, self.levels_.categories_)
         parts = [part.transform(values) for part, values in self._fitted(numbers, levels)]
         # Beyond float32 lies infinity: a number so far out is as good as the largest.
         limit = np.finfo(np.float32).max
@@ -174,6 +177,16 @@ def _levels(owner: str, column: pd.Series) -> Array:
     names = np.array([*(_level_name(value) for value in values), None], dtype=object)
     levels: Array = names[codes]  # -1, missing, is the last
     return levels
+
+
+def _spell_truths(levels: Array, known: list[Array]) -> None:
+    """Write truth values as they were in `fit`, True and False or 1 and 0; spelt otherwise, no level would be known."""
+    for j, names in enumerate(known):
+        column = levels[:, j]
+        for spelt, other in (("True", "1"), ("False", "0")), (("1", "True"), ("0", "False")):
+            if set(names) <= {spelt[0], other[0], None}:
+                for new, old in (spelt, other):
+                    column[column == old] = new
 
 
 def _level_name(value: Any) -> str:

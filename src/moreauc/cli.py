@@ -54,3 +54,7 @@ def _main(
 def main() -> None:
     """Run the command line."""
     app()
+
+
+if __name__ == "__main__":  # without this `python -m moreauc.cli` would do nothing, and say nothing
+    main()

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from moreauc._checks import check_count, check_real
-from moreauc._fit_parts import Schedule, check_lengths, check_saving, loss_of, random_state, warm_start
+from moreauc._fit_parts import (
+    Schedule,
+    check_callbacks,
+    check_lengths,
+    check_saving,
+    loss_of,
+    random_state,
+    warm_start,
+)
 from moreauc._judge import Judge, Score
 from moreauc._parallel import is_shard, is_sharded
 from moreauc._scoring import Evaluation, device_of, on_device, predict_scores
@@ -158,6 +166,7 @@ def fit(
         check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
         check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
     check_saving(train, checkpoint, every, resume)
+    check_callbacks(callbacks)
     exchange = exchange_of(_OWNER, model, criterion)
     if isinstance(criterion, DistributedCriterion):  # which may have changed since it was made
         check_agreement(criterion.exchange, criterion.criterion)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -35,7 +36,7 @@ def group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor, 
     Args:
         owner: who is called, for errors.
         count: number of instances.
-        ids: the bag of each instance, anything hashable.
+        ids: the bag of each instance, anything hashable but NaN, None and the like.
         labels: 0/1 label of each id, or of each instance.
     """
     values = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
@@ -46,8 +47,10 @@ def group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor, 
         codes = torch.tensor([numbers.setdefault(value, len(numbers)) for value in values], dtype=torch.long)
     except TypeError as error:
         raise ValueError(f"{owner}: ids must be a vector of things that can be compared, got {error}") from error
-    if any(value != value for value in numbers):
-        raise ValueError(f"{owner}: ids must not be NaN, got nan")
+    for value, number in numbers.items():  # instances without an id would make up a bag
+        if value is None or value is pd.NA or value != value:
+            row = int((codes == number).nonzero()[0])
+            raise ValueError(f"{owner}: ids must not be NaN or missing, got {value!r} for instance {row}")
     if not isinstance(labels, Mapping):
         return codes, _labels_of_bags(owner, labels, codes, list(numbers))
     missing = [value for value in numbers if value not in labels]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_count
+from moreauc._checks import check_count, shown
 
 
 class SampledRows:
@@ -72,7 +72,16 @@ class SampledRows:
         if hasattr(self.sampler, "remaining"):
             return self._check_rows(self.sampler.remaining())
         batches = iter(self.sampler)
-        return (self._check_rows(torch.as_tensor(batch, dtype=torch.long)) for batch in batches)
+        return (self._check_rows(self._as_rows(batch)) for batch in batches)
+
+    def _as_rows(self, batch: Sequence[int]) -> Tensor:
+        """Return a batch of row numbers; a mask, cast to integers, would be a batch of the first two rows."""
+        rows: Tensor = torch.as_tensor(batch)
+        if rows.ndim != 1:
+            raise ValueError(f"{type(self).__name__}: sampler must give batches of rows, got {shown(batch)}")
+        if rows.numel() and (rows.dtype == torch.bool or rows.is_floating_point()):
+            raise ValueError(f"{type(self).__name__}: sampler must give integers, got {rows.dtype}")
+        return rows.long()
 
     def _check_rows(self, rows: Tensor) -> Tensor:
         if rows.numel():

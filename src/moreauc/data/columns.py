@@ -16,11 +16,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from moreauc.data._texts import no_text
 from moreauc.data.tables import TableError, list_names
 
 __all__ = ["Target", "check_features", "drop_columns", "match_features", "match_target", "split_target"]
 
 _ID_ROWS = 20  # below, distinct texts may be chance
+# Beside other words these are texts; where a table has no other, they are read as bools, which are spelt so.
+_TRUTHS = {"TRUE": "True", "true": "True", "FALSE": "False", "false": "False"}
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,8 @@ def match_target(
     strange = texts[~texts.isin([target.positive, target.negative])]
     if len(strange):
         raise TableError(
-            f"{source}: target {target.name!r} must be {target.negative} or {target.positive}, "
-            f"got {strange.iloc[0]} in row {strange.index[0] + 1}"
+            f"{source}: target {target.name!r} must be {target.negative!r} or {target.positive!r}, "
+            f"got {strange.iloc[0]!r} in row {strange.index[0] + 1}"
         )
     labels = (texts == target.positive).to_numpy().astype(np.int64)
     for name, value, count in (
@@ -129,7 +132,8 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     """Check the columns to learn from, and bring them to two kinds: numbers (float64) and text.
 
     Refused are columns without any value, with one value only, with infinities, with numbers and text mixed, with other
-    things (dates, lists), and texts that are all distinct, which name a row instead of describing it.
+    things (dates, as texts too, or lists), with numbers that have a comma, and texts that are all distinct, which name
+    a row instead of describing it.
 
     Args:
         frame: the columns without the target.
@@ -154,6 +158,8 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     for name in frame:
         remedy = f"; make it one kind, or leave it out with {_drop_option([name])}"
         columns[name] = _as_number_or_text(source, name, frame[name], remedy)
+        if columns[name].dtype.kind != "f" and (reason := no_text(columns[name].dropna())):
+            raise TableError(f"{source}: column {name!r} {reason}, or leave it out with {_drop_option([name])}")
     constant = [name for name, column in columns.items() if column.nunique(dropna=False) == 1]
     _refuse(source, constant, "hold one value only")
     kinds = {name: "number" if column.dtype.kind == "f" else "text" for name, column in columns.items()}
@@ -189,7 +195,8 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     for name, kind in kinds.items():
         column = _as_number_or_text(source, name, frame[name])
         if kind == "text" and column.dtype.kind == "f":
-            column = column.map(label_text, na_action="ignore").astype(object)
+            given = frame[name] if _are_truths(frame[name].dropna()) else column  # 1 and 0 in `column`
+            column = given.map(label_text, na_action="ignore").astype(object)
         elif kind == "number" and column.dtype.kind != "f":
             row = column.first_valid_index()
             raise TableError(
@@ -260,7 +267,7 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
     if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype):
         return _check_finite(source, name, column.astype(float))
     present = column.dropna()
-    if present.map(lambda value: isinstance(value, bool | np.bool_)).all():
+    if _are_truths(present):
         return column.astype(float)
     strange = present[~present.map(lambda value: isinstance(value, str | Real))]
     if len(strange):
@@ -277,7 +284,11 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
             f"{source}: column {name!r} mixes numbers and text: {number.iloc[0]} in row {number.index[0] + 1}, "
             f"{text.iloc[0]!r} in row {text.index[0] + 1}{remedy}"
         )
-    return column.astype(object).where(column.notna(), np.nan)
+    return column.astype(object).where(column.notna(), np.nan).replace(_TRUTHS)
+
+
+def _are_truths(values: pd.Series[Any]) -> bool:
+    return bool(values.map(lambda value: isinstance(value, bool | np.bool_)).all())
 
 
 def _check_finite(source: str, name: str, column: pd.Series[Any]) -> pd.Series[Any]:

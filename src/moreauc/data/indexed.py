@@ -26,7 +26,8 @@ class IndexedDataset(Dataset[tuple[Any, int, int]]):
 
     Args:
         dataset: data set with `len()` and items: pairs `(inputs, label)`, or inputs only if `labels` are given.
-        labels: 0/1 labels of all items, shape `(n,)`; None to take them from the pairs.
+        labels: 0/1 labels of all items, shape `(n,)`; None to take them from the pairs. Where they are given, an item
+            is all inputs, a pair too.
 
     Raises:
         ValueError: for labels other than 0/1 or of another length than the data set, a data set without length or

@@ -36,8 +36,8 @@ from moreauc.metrics.ranking import (
     pauc_standardized_score,
     tpauc_area_score,
     tpauc_score,
-    tpauc_scorer,
 )
+from moreauc.metrics.scorer import tpauc_scorer
 from moreauc.metrics.streaming import StreamingTPAUC
 
 __all__ = [

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_real
+from moreauc._checks import check_real, no_number
 
 Array = NDArray[Any]
 
@@ -43,7 +43,7 @@ def as_vector(owner: str, name: str, value: Any) -> Array:
         if array.dtype == object or array.dtype == np.float16:  # half precision has no fast sort
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{owner}: {name} must be a vector of real numbers, got {type(value).__name__}") from error
+        raise ValueError(f"{owner}: {name} must be a vector of real numbers, got {no_number(value)}") from error
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{owner}: {name} must be a vector of real numbers, got dtype {array.dtype}")
     if array.ndim != 1:

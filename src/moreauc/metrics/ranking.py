@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import make_scorer, roc_curve
+from sklearn.metrics import roc_curve
 
 from moreauc._checks import floor_count
 from moreauc.metrics._inputs import Array, Classes, check_region, split_classes
@@ -60,8 +59,9 @@ def tpauc_score(
 
     Returns:
         The score in [0, 1], 1 for a perfect order. Random scores get 0.5 over the whole square and less in a smaller
-        region. NaN, with an `UndefinedMetricWarning`, where nothing is selected: a class is missing (or has no
-        weight), :math:`k_1 = 0` or :math:`k_2 = 0`.
+        region; equal scores get 0.5 in any region, so that a constant model looks better than it is: to choose between
+        models, see `ties` of :func:`tpauc_scorer`. NaN, with an `UndefinedMetricWarning`, where nothing is selected: a
+        class is missing (or has no weight), :math:`k_1 = 0` or :math:`k_2 = 0`.
 
     Raises:
         ValueError: labels other than 0 and 1, scores that are not finite, lengths that differ, no samples, negative
@@ -172,34 +172,6 @@ def pauc_standardized_score(
     area = _area("pauc_standardized_score", classes, 0.0, max_fpr)
     chance = 0.5 * max_fpr**2
     return 0.5 * (1.0 + (area - chance) / (max_fpr - chance))
-
-
-def tpauc_scorer(*, min_tpr: float, max_fpr: float) -> Callable[..., float]:
-    """Return :func:`tpauc_score` as a scorer for scikit-learn's `cross_val_score`, `GridSearchCV` and the like.
-
-    It calls the estimator's `decision_function`, or `predict_proba` where there is none; the labels must be 0 and 1.
-    The edges are checked here, since a search turns errors inside a scorer into NaN.
-
-    Args:
-        min_tpr: lower edge of the true positive rate, in [0, 1).
-        max_fpr: upper edge of the false positive rate, in (0, 1].
-
-    Returns:
-        A scorer, called `(estimator, X, y)`, that accepts `sample_weight` as scikit-learn's own do.
-
-    Example:
-        >>> from sklearn.datasets import load_breast_cancer
-        >>> from sklearn.model_selection import cross_val_score
-        >>> from sklearn.naive_bayes import GaussianNB
-        >>> X, y = load_breast_cancer(return_X_y=True)
-        >>> scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.5)
-        >>> cross_val_score(GaussianNB(), X, y, scoring=scorer, cv=3).round(2).tolist()
-        [0.91, 0.96, 0.97]
-    """
-    min_tpr, max_fpr = check_region("tpauc_scorer", min_tpr, max_fpr)
-    response = ("decision_function", "predict_proba")
-    scorer: Callable[..., float] = make_scorer(tpauc_score, response_method=response, min_tpr=min_tpr, max_fpr=max_fpr)
-    return scorer
 
 
 def ranks_with_ties_lost(y_true: Array, y_score: Array) -> Array:

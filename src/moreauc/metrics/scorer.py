@@ -1,0 +1,73 @@
+"""The two-way partial AUC for scikit-learn's model selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.metrics import make_scorer
+
+from moreauc._checks import shown
+from moreauc.metrics._inputs import as_vector, check_region, split_classes
+from moreauc.metrics.ranking import ranks_with_ties_lost, tpauc_score
+
+_OWNER = "tpauc_scorer"
+
+
+def tpauc_scorer(*, min_tpr: float, max_fpr: float, ties: Literal["half", "lost"] = "half") -> Callable[..., float]:
+    """Return :func:`tpauc_score` as a scorer for scikit-learn's `cross_val_score`, `GridSearchCV` and the like.
+
+    It calls the estimator's `decision_function`, or `predict_proba` where there is none; the labels must be 0 and 1.
+    The edges are checked here, since a search turns errors inside a scorer into NaN.
+
+    **To choose between models, take** `ties="lost"`. A tie counts one half in :func:`tpauc_score`, so that a model
+    which gives every row the same score gets 1/2, in a small region more than most models that have learnt something:
+    a search would choose it.
+
+    Args:
+        min_tpr: lower edge of the true positive rate, in [0, 1).
+        max_fpr: upper edge of the false positive rate, in (0, 1].
+        ties: what a positive and a negative with equal scores count, "half" as in :func:`tpauc_score`, or "lost" for
+            nothing.
+
+    Returns:
+        A scorer, called `(estimator, X, y)`, that accepts `sample_weight` as scikit-learn's own do.
+
+    Raises:
+        ValueError: for an edge out of range or another word for `ties`.
+
+    Example:
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> from sklearn.dummy import DummyClassifier
+        >>> from sklearn.model_selection import cross_val_score
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> X, y = load_breast_cancer(return_X_y=True)
+        >>> scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.5)
+        >>> cross_val_score(GaussianNB(), X, y, scoring=scorer, cv=3).round(2).tolist()
+        [0.91, 0.96, 0.97]
+        >>> cross_val_score(DummyClassifier(), X, y, scoring=scorer, cv=3).tolist()  # the same score for all rows
+        [0.5, 0.5, 0.5]
+        >>> cross_val_score(
+        ...     DummyClassifier(), X, y, scoring=tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties="lost"), cv=3
+        ... ).tolist()
+        [0.0, 0.0, 0.0]
+    """
+    min_tpr, max_fpr = check_region(_OWNER, min_tpr, max_fpr)
+    if ties not in ("half", "lost"):
+        raise ValueError(f"{_OWNER}: ties must be 'half' or 'lost', got {shown(ties)}")
+    response = ("decision_function", "predict_proba")
+    score = tpauc_score if ties == "half" else _ties_lost_score
+    scorer: Callable[..., float] = make_scorer(score, response_method=response, min_tpr=min_tpr, max_fpr=max_fpr)
+    return scorer
+
+
+def _ties_lost_score(
+    y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
+) -> float:
+    """Return :func:`tpauc_score` where a tie of a positive and a negative counts nothing."""
+    split_classes("tpauc_score", y_true, y_score, sample_weight)  # ranks would hide what is wrong with the scores
+    labels, scores = as_vector("tpauc_score", "y_true", y_true), as_vector("tpauc_score", "y_score", y_score)
+    ranks = ranks_with_ties_lost(labels, np.asarray(scores))
+    return tpauc_score(labels, ranks, min_tpr=min_tpr, max_fpr=max_fpr, sample_weight=sample_weight)
