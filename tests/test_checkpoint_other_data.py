@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from interruptions import Kill, Killed, data, network, planned, small_run
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.checkpoint import CheckpointError, RunState
 from moreauc.checkpoint._held_labels import held_labels
 from moreauc.criteria import GroupDROLoss, GroupedLoss
 from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches, WholeBags
+from moreauc.estimator import TPAUCClassifier
 from moreauc.group_estimator import GroupDROClassifier
 from moreauc.samplers import PosNegSampler
 
@@ -165,3 +168,25 @@ def test_labels_in_lists_and_none_at_all():
     assert held_labels(Images([0, 1])) == held_labels(Images(torch.tensor([0, 1], dtype=torch.int32)))
     assert held_labels(Images([0.0, 1.0])) == held_labels(Images(torch.tensor([0.0, 1.0])))
     assert held_labels(Images(["a"])) == held_labels(Images([])) == held_labels(range(3)) == {}
+
+
+_QUICK = {"epochs": 2, "random_state": 0}
+ESTIMATORS = {
+    "rows": lambda: (TPAUCClassifier(**_QUICK), X.numpy(), {}),
+    "bags": lambda: (MultiInstanceClassifier(**_QUICK), [row.reshape(1, -1) for row in X.numpy()], {}),
+    "groups": lambda: (GroupDROClassifier(**_QUICK), X.numpy(), {"groups": np.arange(len(X)) % 3}),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_inputs_of_an_estimator(name, tmp_path):
+    """Other inputs than those of the checkpoint are refused: the old weights would be those of another table."""
+    estimator, inputs, more = ESTIMATORS[name]()
+    scores = estimator.fit(inputs, Y.numpy(), **more, checkpoint=tmp_path).predict(inputs)
+    other = [-bag for bag in inputs] if isinstance(inputs, list) else -inputs
+    with pytest.raises(
+        CheckpointError, match=r"loader.checksum_of_inputs must be as in this run, '[0-9a-f]{16}', got '"
+    ):
+        ESTIMATORS[name]()[0].fit(other, Y.numpy(), **more, checkpoint=tmp_path)
+    again = ESTIMATORS[name]()[0].fit(inputs, Y.numpy(), **more, checkpoint=tmp_path)
+    np.testing.assert_array_equal(again.predict(inputs), scores)

@@ -27,6 +27,7 @@ from moreauc._estimator_parts import (
     check_options,
     check_table,
     check_training,
+    checksum_of_inputs,
     make_module,
     table_scores,
     training_arguments,
@@ -216,12 +217,14 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             return -top_k_group_loss(goal.row_losses(scores.numpy(), values[held]), codes[held], top_k=few)
 
         validation = TensorBatches(inputs[held], targets[held], batch_size=CHUNK, binary=False) if len(held) else None
+        sampler = self._make_sampler(codes[train], model, seeds[1])
+        batches = TensorBatches(inputs[train], targets[train], sampler, binary=False)
+        if checkpoint is not None:
+            batches.checksum_of_inputs = checksum_of_inputs([inputs])
         history = fit(
             model,
             criterion,
-            TensorBatches(
-                inputs[train], targets[train], self._make_sampler(codes[train], model, seeds[1]), binary=False
-            ),
+            batches,
             validation=validation,
             score=merit,
             checkpoint=checkpoint,

@@ -17,7 +17,15 @@ from torch import nn
 from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
 from moreauc._bag_target import classes_of, two_classes
 from moreauc._checks import check_count
-from moreauc._estimator_parts import check_choices, check_label, check_module, check_options, check_scores, make_module
+from moreauc._estimator_parts import (
+    check_choices,
+    check_label,
+    check_module,
+    check_options,
+    check_scores,
+    checksum_of_inputs,
+    make_module,
+)
 from moreauc._instance_scores import InstanceScores
 from moreauc._tpauc_base import TPAUCEstimator, balanced_batches
 from moreauc.data import BagBatches, Bags, WholeBags, bag_scores, instance_outputs
@@ -208,6 +216,11 @@ class MultiInstanceClassifier(TPAUCEstimator):
             instances_per_bag=self.instances_per_bag,
             seed=seeds[3],
         )
+        if checkpoint is not None:  # of one instance each: bags may be larger than memory
+            first = torch.tensor([0])
+            batches.checksum_of_inputs = checksum_of_inputs(
+                prepared.instances(bag, first) for bag in range(len(labels))
+            )
         validation: Any = None
         if len(held):
             validation = WholeBags(prepared.subset(torch.from_numpy(held)), pooling, chunk=self.chunk)

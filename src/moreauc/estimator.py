@@ -24,6 +24,7 @@ from moreauc._estimator_parts import (
     check_options,
     check_table,
     check_targets,
+    checksum_of_inputs,
     make_module,
     table_scores,
 )
@@ -199,10 +200,13 @@ class TPAUCClassifier(TPAUCEstimator):
         options = self.loss_options or {}
         criterion = make_criterion(self.loss, labels[train].cpu(), **self._region(), **options)
         sampler = self._make_sampler(criterion, labels[train].cpu(), seeds[1])
+        batches = TensorBatches(inputs[train], labels[train], sampler)
+        if checkpoint is not None:
+            batches.checksum_of_inputs = checksum_of_inputs([inputs])
         history = fit(
             model,
             criterion,
-            TensorBatches(inputs[train], labels[train], sampler),
+            batches,
             validation=TensorBatches(inputs[held], labels[held], batch_size=CHUNK) if len(held) else None,
             proximal=METHODS[self.loss].proximal,
             checkpoint=checkpoint,

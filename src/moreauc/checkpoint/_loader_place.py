@@ -33,6 +33,7 @@ _DECIDING = (
     "rank",
     "instances_per_bag",
     "checksum_of_labels",
+    "checksum_of_inputs",
 )
 _POSITION = ("epoch", "step")
 

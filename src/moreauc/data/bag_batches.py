@@ -76,6 +76,7 @@ class BagBatches:
     """
 
     batch_sampler = None  # Lightning expects it of whatever has a sampler
+    checksum_of_inputs: str | None = None  # by which a checkpoint knows the instances again, where somebody has set it
 
     def __init__(
         self, bags: Bags, sampler: Iterable[Sequence[int]], *, instances_per_bag: int | None, seed: int = 0

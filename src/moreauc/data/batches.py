@@ -51,6 +51,8 @@ class TensorBatches(SampledRows):
         [[0, 1, 2], [3, 4]]
     """
 
+    checksum_of_inputs: str | None = None  # by which a checkpoint knows them again, where somebody has set it
+
     def __init__(
         self,
         inputs: Tensor | Sequence[Tensor] | dict[str, Tensor],
