@@ -460,6 +460,31 @@ def test_ties_lost_does_not_hide_what_is_wrong():
 
 
 @pytest.mark.parametrize("ties", ["half", "lost"])
+@pytest.mark.parametrize("names", [("benign", "ill"), ("well", "ill"), (0, 1), (1, 0)])
+def test_the_scorer_finds_the_class_that_is_named(names, ties):
+    """The second name is to be found, whether it comes first or last in the order of the classes."""
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X[:, :2].round(0)  # with ties
+    options = {"min_tpr": 0.5, "max_fpr": 0.5, "ties": ties}
+    expected = tpauc_scorer(**options)(GaussianNB().fit(X, y), X, y)
+    named = np.array(names)[y]
+    scorer = tpauc_scorer(**options, positive_label=names[1])
+    assert scorer(GaussianNB().fit(X, named), X, named) == pytest.approx(expected, rel=1e-12)
+    linear = LogisticRegression(max_iter=5000).fit(X, named)  # by its decision_function
+    plain = tpauc_scorer(**options)(LogisticRegression(max_iter=5000).fit(X, y), X, y)
+    assert scorer(linear, X, named) == pytest.approx(plain, abs=1e-3)
+    assert "pos_label" in repr(scorer)
+
+
+def test_the_scorer_refuses_a_label_that_is_none_and_more_than_two_classes():
+    X, y = np.arange(12.0)[:, None], np.array(["a", "b"] * 6)
+    with pytest.raises(ValueError, match="pos_label=c is not a valid label"):
+        tpauc_scorer(min_tpr=0.5, max_fpr=0.5, positive_label="c")(GaussianNB().fit(X, y), X, y)
+    with pytest.raises(ValueError, match="tpauc_scorer: y must hold two classes, got 3"):
+        tpauc_scorer(min_tpr=0.5, max_fpr=0.5, positive_label="a")(GaussianNB().fit(X, y), X, [*y[:-1], "c"])
+
+
+@pytest.mark.parametrize("ties", ["half", "lost"])
 def test_scorer_pickles(ties):
     scorer = pickle.loads(pickle.dumps(tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties=ties)))
     X = np.arange(8.0)[:, None]

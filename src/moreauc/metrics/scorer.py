@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,11 +16,13 @@ from moreauc.metrics.ranking import ranks_with_ties_lost, tpauc_score
 _OWNER = "tpauc_scorer"
 
 
-def tpauc_scorer(*, min_tpr: float, max_fpr: float, ties: Literal["half", "lost"] = "half") -> Callable[..., float]:
+def tpauc_scorer(
+    *, min_tpr: float, max_fpr: float, ties: Literal["half", "lost"] = "half", positive_label: Any = None
+) -> Callable[..., float]:
     """Return :func:`tpauc_score` as a scorer for scikit-learn's `cross_val_score`, `GridSearchCV` and the like.
 
-    It calls the estimator's `decision_function`, or `predict_proba` where there is none; the labels must be 0 and 1.
-    The edges are checked here, since a search turns errors inside a scorer into NaN.
+    It calls the estimator's `decision_function`, or `predict_proba` where there is none. The edges are checked here,
+    since a search turns errors inside a scorer into NaN.
 
     **To choose between models, take** `ties="lost"`. A tie counts one half in :func:`tpauc_score`, so that a model
     which gives every row the same score gets 1/2, in a small region more than most models that have learnt something:
@@ -31,6 +33,7 @@ def tpauc_scorer(*, min_tpr: float, max_fpr: float, ties: Literal["half", "lost"
         max_fpr: upper edge of the false positive rate, in (0, 1].
         ties: what a positive and a negative with equal scores count, "half" as in :func:`tpauc_score`, or "lost" for
             nothing.
+        positive_label: the class to find, where labels are not 0 and 1 or 0 is to be found; None for 1.
 
     Returns:
         A scorer, called `(estimator, X, y)`, that accepts `sample_weight` as scikit-learn's own do.
@@ -58,9 +61,22 @@ def tpauc_scorer(*, min_tpr: float, max_fpr: float, ties: Literal["half", "lost"
     if ties not in ("half", "lost"):
         raise ValueError(f"{_OWNER}: ties must be 'half' or 'lost', got {shown(ties)}")
     response = ("decision_function", "predict_proba")
-    score = tpauc_score if ties == "half" else _ties_lost_score
-    scorer: Callable[..., float] = make_scorer(score, response_method=response, min_tpr=min_tpr, max_fpr=max_fpr)
+    score: Callable[..., float] = tpauc_score if ties == "half" else _ties_lost_score
+    options: dict[str, Any] = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+    if positive_label is not None:
+        # scikit-learn knows this word, and turns scores round where it is the first of the classes
+        score, options = _score_of_label, {**options, "ties": ties, "pos_label": positive_label}
+    scorer: Callable[..., float] = make_scorer(score, response_method=response, **options)
     return scorer
+
+
+def _score_of_label(y_true: ArrayLike, y_score: ArrayLike, *, ties: str, pos_label: Any, **options: Any) -> float:
+    """Return the score where one of two classes of any kind is the positive one."""
+    labels = np.asarray(y_true)
+    if len(np.unique(labels)) > 2:
+        raise ValueError(f"{_OWNER}: y must hold two classes, got {len(np.unique(labels))}")
+    score = tpauc_score if ties == "half" else _ties_lost_score
+    return score((labels == pos_label).astype(np.int64), y_score, **options)
 
 
 def _ties_lost_score(
