@@ -185,7 +185,7 @@ def test_inputs_of_an_estimator(name, tmp_path):
     scores = estimator.fit(inputs, Y.numpy(), **more, checkpoint=tmp_path).predict(inputs)
     other = [-bag for bag in inputs] if isinstance(inputs, list) else -inputs
     with pytest.raises(
-        CheckpointError, match=r"loader.checksum_of_inputs must be as in this run, '[0-9a-f]{16}', got '"
+        CheckpointError, match=r"loader.checksum_of_inputs must be as in this run, '[0-9a-f]{8}', got '"
     ):
         ESTIMATORS[name]()[0].fit(other, Y.numpy(), **more, checkpoint=tmp_path)
     again = ESTIMATORS[name]()[0].fit(inputs, Y.numpy(), **more, checkpoint=tmp_path)

@@ -822,7 +822,8 @@ def test_what_is_running_when_it_is_stopped_is_kept(tmp_path, cheap, monkeypatch
         if done == 1:
             raise KeyboardInterrupt
 
-    work = {f"r{n}": (cheap, {"log": log, "number": n, "seconds": 0.5 * (n == 1)}) for n in range(6)}
+    # long enough for a busy machine to stop it before it ends
+    work = {f"r{n}": (cheap, {"log": log, "number": n, "seconds": 3.0 * (n == 1)}) for n in range(6)}
     with pytest.raises(KeyboardInterrupt):
         run_missing(tmp_path / "runs", work, plan={}, jobs=3, progress=stop_once)
     # the first is done, the second was running, the third waited for the only thread

@@ -6,8 +6,7 @@ The messages name their owner, as everywhere; the estimators keep what is their 
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -108,23 +107,6 @@ def make_module(owner: str, module: nn.Module | Callable[..., Any], *sizes: int,
     if not isinstance(made, nn.Module):
         raise ValueError(f"{owner}: module must make a torch module, got {type(made).__name__}")
     return made
-
-
-def checksum_of_inputs(parts: Iterable[Tensor]) -> str:
-    """Return a checksum of what a network is trained on, so that a checkpoint of other inputs is refused.
-
-    Example:
-        >>> x = torch.arange(4.0)
-        >>> checksum_of_inputs([x]) == checksum_of_inputs([x.clone()])
-        True
-        >>> checksum_of_inputs([x]) == checksum_of_inputs([-x])
-        False
-    """
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(f"{tuple(part.shape)} {part.dtype}".encode())
-        found.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def training_arguments(estimator: Any, *, held: Array, seed: int) -> dict[str, Any]:

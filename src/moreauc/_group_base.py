@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from moreauc._checks import check_count
+from moreauc._checksum import checksum
 from moreauc._estimator_parts import (
     CHUNK,
     check_choices,
@@ -27,7 +28,6 @@ from moreauc._estimator_parts import (
     check_options,
     check_table,
     check_training,
-    checksum_of_inputs,
     make_module,
     table_scores,
     training_arguments,
@@ -220,7 +220,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         sampler = self._make_sampler(codes[train], model, seeds[1])
         batches = TensorBatches(inputs[train], targets[train], sampler, binary=False)
         if checkpoint is not None:
-            batches.checksum_of_inputs = checksum_of_inputs([inputs])
+            batches.checksum_of_inputs = checksum([inputs])
         history = fit(
             model,
             criterion,

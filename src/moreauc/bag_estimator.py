@@ -17,13 +17,13 @@ from torch import nn
 from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
 from moreauc._bag_target import classes_of, two_classes
 from moreauc._checks import check_count
+from moreauc._checksum import checksum
 from moreauc._estimator_parts import (
     check_choices,
     check_label,
     check_module,
     check_options,
     check_scores,
-    checksum_of_inputs,
     make_module,
 )
 from moreauc._instance_scores import InstanceScores
@@ -218,9 +218,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
         )
         if checkpoint is not None:  # of one instance each: bags may be larger than memory
             first = torch.tensor([0])
-            batches.checksum_of_inputs = checksum_of_inputs(
-                prepared.instances(bag, first) for bag in range(len(labels))
-            )
+            batches.checksum_of_inputs = checksum(prepared.instances(bag, first) for bag in range(len(labels)))
         validation: Any = None
         if len(held):
             validation = WholeBags(prepared.subset(torch.from_numpy(held)), pooling, chunk=self.chunk)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, RandomSampler
 
 from moreauc._checks import check_count, check_real
+from moreauc._checksum import checksum
 from moreauc._estimator_parts import (
     CHUNK,
     check_choices,
@@ -24,7 +25,6 @@ from moreauc._estimator_parts import (
     check_options,
     check_table,
     check_targets,
-    checksum_of_inputs,
     make_module,
     table_scores,
 )
@@ -202,7 +202,7 @@ class TPAUCClassifier(TPAUCEstimator):
         sampler = self._make_sampler(criterion, labels[train].cpu(), seeds[1])
         batches = TensorBatches(inputs[train], labels[train], sampler)
         if checkpoint is not None:
-            batches.checksum_of_inputs = checksum_of_inputs([inputs])
+            batches.checksum_of_inputs = checksum([inputs])
         history = fit(
             model,
             criterion,

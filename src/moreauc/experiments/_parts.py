@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from moreauc._checksum import checksum
 from moreauc.data import BagBatches, Bags
 from moreauc.data.graphs import GRAPH_FIELDS, GraphBatches, Graphs
 from moreauc.experiments.config import DataSet, Experiment
@@ -69,20 +69,6 @@ class Parts:
     @property
     def _named(self) -> dict[str, Part]:
         return {"train": self.training, "validation": self.validation, "test": self.test}
-
-
-def checksum(tensors: Sequence[Tensor]) -> str:
-    """Return the CRC-32 of tensors, of their kinds and shapes and of what they hold, as eight digits.
-
-    Example:
-        >>> checksum([torch.tensor([1, 2])]), checksum([torch.tensor([2, 1])])
-        ('56437a37', 'f104c926')
-    """
-    found = 0
-    for tensor in tensors:
-        found = zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), found)
-        found = zlib.crc32(tensor.cpu().contiguous().numpy().tobytes(), found)
-    return f"{found:08x}"
 
 
 class GraphPart:

@@ -58,10 +58,10 @@ def tpauc_scorer(
         [0.0, 0.0, 0.0]
     """
     min_tpr, max_fpr = check_region(_OWNER, min_tpr, max_fpr)
-    if ties not in ("half", "lost"):
+    if ties not in _SCORES:
         raise ValueError(f"{_OWNER}: ties must be 'half' or 'lost', got {shown(ties)}")
     response = ("decision_function", "predict_proba")
-    score: Callable[..., float] = tpauc_score if ties == "half" else _ties_lost_score
+    score: Callable[..., float] = _SCORES[ties]
     options: dict[str, Any] = {"min_tpr": min_tpr, "max_fpr": max_fpr}
     if positive_label is not None:
         # scikit-learn knows this word, and turns scores round where it is the first of the classes
@@ -75,8 +75,7 @@ def _score_of_label(y_true: ArrayLike, y_score: ArrayLike, *, ties: str, pos_lab
     labels = np.asarray(y_true)
     if len(np.unique(labels)) > 2:
         raise ValueError(f"{_OWNER}: y must hold two classes, got {len(np.unique(labels))}")
-    score = tpauc_score if ties == "half" else _ties_lost_score
-    return score((labels == pos_label).astype(np.int64), y_score, **options)
+    return _SCORES[ties]((labels == pos_label).astype(np.int64), y_score, **options)
 
 
 def _ties_lost_score(
@@ -87,3 +86,6 @@ def _ties_lost_score(
     labels, scores = as_vector("tpauc_score", "y_true", y_true), as_vector("tpauc_score", "y_score", y_score)
     ranks = ranks_with_ties_lost(labels, np.asarray(scores))
     return tpauc_score(labels, ranks, min_tpr=min_tpr, max_fpr=max_fpr, sample_weight=sample_weight)
+
+
+_SCORES: dict[str, Callable[..., float]] = {"half": tpauc_score, "lost": _ties_lost_score}
