@@ -78,9 +78,11 @@ class _Recorder(TorchDispatchMode):
 def recording(graph: Graph, stream: Stream, **options: Any):
     graph.options = options
     recorder = _Recorder(graph)
+    Generator.recorded = True
     try:
         with current(stream), recorder:
             yield
+        Generator.recorded = False  # not after a recording that broke: so does torch
     finally:
         recorder.undo()
 
@@ -122,7 +124,9 @@ def current(stream: Stream):
 
 
 class Generator:
-    """Stands for a generator of the GPU, which counts what is drawn from it."""
+    """Stands for a generator of the GPU, which counts what is drawn from it, and cannot while it is recorded."""
+
+    recorded: ClassVar[bool] = False
 
     def __init__(self, seed: int = 0, offset: int = 0) -> None:
         self.state = SimpleNamespace(seed=seed, offset=offset)
@@ -153,7 +157,7 @@ class Generator:
 
 def play(monkeypatch, module) -> Generator:
     """Let `module` take the CPU for a GPU that has graphs; returns its generator."""
-    generator = Generator()
+    generator, Generator.recorded = Generator(), False
     MADE.clear()
     Stream.now = Stream()
     Stream.waits.clear()

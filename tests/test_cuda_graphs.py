@@ -538,3 +538,42 @@ def test_a_loss_that_waits_cannot_be_recorded(generator):
     step(data[1])
     with pytest.raises(RuntimeError, match="GraphedStep: the step cannot be recorded, something waits for the GPU"):
         step(data[2])
+
+
+class Dropping(Net):
+    """With dropout, and on demand a wait for the GPU."""
+
+    waits = False
+
+    def forward(self, x):
+        return super().forward(nn.functional.dropout(x + float(x.sum()) if self.waits else x))
+
+
+def test_after_a_broken_recording_all_goes_on(generator):
+    def made():
+        _, criterion, _, _ = parts("gamma 0.1")
+        model = Dropping().double().to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return graphed(model, criterion, optimizer, PreviousIterate(model, optimizer), warm_up=2)
+
+    earlier, step = made(), made()
+    data = batches("rows", 4)
+    for batch in data:
+        earlier(batch)
+    step(data[0])
+    step(data[1])
+    step.model.waits = True
+    with pytest.raises(RuntimeError, match="something waits for the GPU"):
+        step(data[2])
+    step.model.waits = False
+    if DEVICE == "cpu":
+        assert not Generator.recorded
+    else:
+        torch.manual_seed(3)
+        drawn = torch.rand(5, device=DEVICE)
+        torch.manual_seed(3)
+        torch.testing.assert_close(torch.rand(5, device=DEVICE), drawn, rtol=0.0, atol=0.0)
+    for one in (earlier, step):
+        for batch in data:
+            assert one(batch).isfinite()
+        assert one.recorded

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -67,8 +67,8 @@ class GraphedStep:
     Raises:
         ValueError: for an argument out of range, an optimizer of which a part would not be replayed, and where the
             criterion needs `previous` and has none, or one of another model or optimizer.
-        RuntimeError: where a step cannot be recorded, as a rule on account of something that waits for the GPU. Begin
-            a new process then: CUDA may not recover from a broken recording.
+        RuntimeError: where a step cannot be recorded, as a rule on account of something that waits for the GPU.
+            Ordinary steps, other recordings and random numbers go on after it.
 
     Example:
         >>> from moreauc import TPAUCLoss
@@ -182,12 +182,12 @@ class _Recording:
             with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)), _no_garbage():
                 self._record(owner, told)
         except Exception as error:
+            with torch.cuda.device(device):
+                _end_recordings(self._batch[1], self._main)
             _refuse(told.pop() if told else error)
 
     def _record(self, owner: GraphedStep, told: list[Exception]) -> None:
-        # thread_local: what other threads do meanwhile, such as a loader's that pins memory, must not disturb it
-        recording = torch.cuda.graph(self._graph, stream=self._main, capture_error_mode="thread_local")
-        with _no_autocast_cache(), recording, self._in_previous(owner.previous):
+        with _no_autocast_cache(), _capture(self._graph, self._main), self._in_previous(owner.previous):
             try:
                 self._loss = self._step(owner)
             except Exception as error:
@@ -291,6 +291,17 @@ def _no_garbage() -> Iterator[None]:
     finally:
         if running:
             gc.enable()
+
+
+def _capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> torch.cuda.graph:
+    # thread_local: what other threads do meanwhile, such as a loader's that pins memory, must not disturb it
+    return torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local")
+
+
+def _end_recordings(some: Tensor, stream: torch.cuda.Stream) -> None:
+    """Record something, of no use: torch's generator, in a recording that broke, draws again once another one ends."""
+    with suppress(Exception), _capture(torch.cuda.CUDAGraph(), stream):
+        some.clone()
 
 
 def _refuse(error: Exception) -> NoReturn:
