@@ -1350,7 +1350,8 @@ def test_figure_of_a_table():
         "Second, TPR ≥ 0.5, FPR ≤ 0.5",
     ]
     first, second = figure.axes
-    assert [text.get_text() for text in first.get_yticklabels()] == ["Base", "SONT", "SONT A†", "SONT B†", "Base A†"]
+    rows = [[text.get_text() for text in axes.get_yticklabels()] for axes in figure.axes]
+    assert rows == [["Base", "SONT"], ["SONT A†"]]  # those with published numbers, or with runs
     assert first.lines[0].get_xdata().tolist() == [0.1, 0.2, 0.6]
     hollow = [line for line in first.lines if line.get_markerfacecolor() == "none"]
     assert [float(line.get_xdata()[0]) for line in hollow] == [0.4, 0.6]  # published, of Base and SONT

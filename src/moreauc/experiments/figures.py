@@ -27,7 +27,7 @@ _NEAR = 0.062  # labels of curves are at least so far apart, as a share of the h
 
 
 def draw_table(table: Table) -> Figure:
-    """Draw a table: a panel for each data set and region, a row for each method.
+    """Draw a table: a panel for each data set and region, a row for each method that the table has.
 
     A dot is a run (or a test split), the filled diamond their mean with one standard deviation either way, the hollow
     diamond the published mean. Runs without a score are counted at the right.
@@ -36,12 +36,12 @@ def draw_table(table: Table) -> Figure:
         table: with a run of at least one data set.
     """
     datasets = [entry for entry in table.datasets if table.has_runs(entry.name)]
-    methods, regions = table.methods, table.plan.regions
-    height = len(datasets) * (0.75 + 0.27 * len(methods)) + 0.7
-    figure = Figure(figsize=(2.2 + 3.1 * len(regions), height), layout="constrained")
-    grid = figure.subplots(len(datasets), len(regions), squeeze=False, sharey=True)
-    for row, dataset in zip(grid, datasets, strict=True):
-        for column, axes in enumerate(row):
+    rows, regions = [table.run_on(entry.name) for entry in datasets], table.plan.regions
+    heights = [0.75 + 0.27 * len(methods) for methods in rows]
+    figure = Figure(figsize=(2.2 + 3.1 * len(regions), sum(heights) + 0.7), layout="constrained")
+    grid = figure.subplots(len(rows), len(regions), squeeze=False, sharey="row", height_ratios=heights)
+    for panels, dataset, methods in zip(grid, datasets, rows, strict=True):
+        for column, axes in enumerate(panels):
             for place, entry in enumerate(methods):
                 _draw_cell(axes, place, entry, table.cell(dataset.name, entry.name, column))
             low, high = regions[column]
@@ -49,9 +49,8 @@ def draw_table(table: Table) -> Figure:
             axes.set_xlim(max(left, -0.04), min(right, 1.04))  # a spread may go where no score can be
             axes.set_title(f"{dataset.title}, TPR ≥ {low:g}, FPR ≤ {high:g}", fontsize=9.5)
             _plain(axes)
-    first = grid[0, 0]
-    first.set_yticks(range(len(methods)), [title_of(entry) for entry in methods])
-    first.set_ylim(len(methods) - 0.5, -0.5)
+        panels[0].set_yticks(range(len(methods)), [title_of(entry) for entry in methods])
+        panels[0].set_ylim(len(methods) - 0.5, -0.5)
     for axes in grid[-1]:
         axes.set_xlabel("test TPAUC")
     _legend(figure, table)

@@ -117,9 +117,11 @@ class Table:
         return sorted(self.plan.contestants.values(), key=lambda entry: entry.remedy)
 
     def run_on(self, dataset: str) -> list[Contestant]:
-        """The methods that make a row for a data set: all of the paper, and the remedies that were run there."""
-        found = {name for (place, name, _), cell in self.cells.items() if place == dataset and cell.there}
-        return [entry for entry in self.methods if not entry.remedy or entry.name in found]
+        """The methods that make a row for a data set: those with published numbers for it, and those that were run."""
+        found = {
+            name for (place, name, _), cell in self.cells.items() if place == dataset and (cell.there or cell.published)
+        }
+        return [entry for entry in self.methods if entry.name in found]
 
     def best(self, methods: Sequence[str], dataset: str, column: int, *, by_merit: bool = False) -> str | None:
         """Return the best of some methods by mean test score, or by mean validation score; None without a run."""
