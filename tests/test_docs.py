@@ -323,12 +323,12 @@ def test_the_text_on_many_groups_is_what_the_report_says():
     )
 
 
-def experiment_table(name: str, dataset: str, protocol: str = "runs") -> str:
+def experiment_table(name: str, dataset: str, protocol: str = "runs", choice: str = "chosen") -> str:
     plan, rows = load_experiment(name), []
     cells = [
         cell
         for cell in read(f"docs/reports/experiments/{name}/report.json")["cells"]
-        if (cell["dataset"], cell["protocol"], cell["choice"]) == (dataset, protocol, "chosen")
+        if (cell["dataset"], cell["protocol"], cell["choice"]) == (dataset, protocol, choice)
     ]
     beside = plan.datasets[dataset].published is not None
     for method, contestant in plan.contestants.items():
@@ -463,8 +463,58 @@ def test_other_images_and_more_epochs_of_tissue():
         assert 0.02 < longer["sota_s_att"] - longer["sont_att_after"] < 0.062
 
 
-def columns(dataset: str) -> list[dict[str, float]]:
-    return [experiment_means("histology", dataset, column) for column in range(3)]
+def columns(dataset: str, choice: str = "chosen") -> list[dict[str, float]]:
+    return [experiment_means("histology", dataset, column, choice) for column in range(3)]
+
+
+def test_the_papers_learning_rates_on_tissue():
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    assert all(experiment_table("histology", name, choice="chosen_paper") in page for name in ("colon", "lung"))
+    plan = load_experiment("histology")
+    gaps: dict[str, list[float]] = {}
+    for name in TISSUE:
+        for means, published in zip(columns(name, "chosen_paper"), PUBLISHED_SONT.get(name, [0.0] * 3), strict=True):
+            ours, box = means.pop("sont_att_after"), means.pop("sont_att")
+            gaps.setdefault(f"SOTAs, {name}", []).append(ours - means.pop("sota_s_att"))
+            gaps.setdefault(f"others, {name}", []).append(ours - max(means.values()))
+            gaps.setdefault(f"box, {name}", []).append(box - max(means["auc_m_att"], means.get("midam_att", 0.0)))
+            assert ours > published
+    assert min(gaps["SOTAs, colon"]) > 0.0045 and max(gaps["SOTAs, colon"]) < 0.0155
+    assert all(-0.0095 < gap < -0.0035 for name in ("lung", "lung_tiles") for gap in gaps[f"SOTAs, {name}"])
+    assert all(-0.0185 < gap < -0.0055 for gap in gaps["SOTAs, lung_long"])
+    assert all(0.04 < gap < 0.245 for name in TISSUE for gap in gaps[f"others, {name}"])
+    assert all(abs(gap) < 0.014 for name in ("colon", "lung") for gap in gaps[f"box, {name}"])
+    assert all(0.005 < gap < 0.08 for gap in gaps["box, lung_tiles"])
+    for name, low, high in (("auc_m_att", 0.05, 0.335), ("midam_att_after", 0.04, 0.345)):
+        assert all(low < gain < high for data in TISSUE for gain in gains(data, name))
+    assert all(-0.056 < gain < -0.02 for gain in gains("colon", "sont_att_after"))
+    assert all(-0.01 < gain < 0.03 for data in TISSUE[1:] for gain in gains(data, "sont_att_after"))
+    assert {tuple(entry.settings[k]["lr"] for k in (2, 3)) for entry in plan.contestants.values()} == {
+        plan.paper_grid["lr"]
+    }
+
+
+PUBLISHED_SONT = {
+    name: [mean for mean, _ in load_experiment("histology").datasets[name].published["sont_att"]]
+    for name in ("colon", "lung")
+}
+
+
+def gains(dataset: str, method: str) -> list[float]:
+    """What the learning rates beyond the paper's add to a method's mean in each region; nothing if it was not run."""
+    pairs = zip(columns(dataset), columns(dataset, "chosen_paper"), strict=True)
+    return [both[method] - narrow[method] for both, narrow in pairs if method in both]
+
+
+def test_a_choice_of_the_papers_grid_is_that_of_all_where_it_could_be():
+    for file in sorted((ROOT / "docs" / "reports" / "experiments" / "histology" / "runs").glob("*.json")):
+        run = json.loads(file.read_text(encoding="utf-8"))
+        for column, (whole, narrow) in enumerate(zip(run["chosen"], run["chosen_paper"], strict=True)):
+            tried = [row["merit"][column] or 0.0 for row in run["settings"]]
+            if whole["setting"] is not None and whole["setting"]["lr"] < 0.05:
+                assert narrow == whole
+            elif narrow["setting"] is not None:
+                assert max(tried[2:]) == tried[[row["lr"] for row in run["settings"]].index(narrow["setting"]["lr"])]
 
 
 def test_what_is_said_of_trainings_on_tissue():

@@ -31,7 +31,7 @@ from moreauc.experiments._hardware import deterministic
 from moreauc.experiments._parts import checksum, make_parts
 from moreauc.experiments._sections import NONE
 from moreauc.experiments._trial import Curves, _criterion, _scores, _Survivor, region_to_choose_by, train_settings
-from moreauc.experiments.choice import choose, summary
+from moreauc.experiments.choice import choose, of_the_paper, summary
 from moreauc.experiments.config import EXPERIMENTS, batch_of, load_experiment, parse_experiment, plan_of, training_on
 from moreauc.experiments.curves import make_curves
 from moreauc.experiments.figures import draw_curves, draw_table, save_figure
@@ -202,6 +202,11 @@ def test_published_numbers_are_those_of_the_paper(name, names):
         ),
         (("[datasets.second]", '[datasets."a/b"]'), "must have names of lower case letters, digits and _, got 'a/b'"),
         (("[methods.base_a]", "[methods.base-a]"), "must have names of lower case letters, digits and _, got 'base-a'"),
+        (("[ablation]", "[paper_grid]\nlr = [0.5]\n[ablation]"), "as many settings in paper_grid for all .*'base': 0"),
+        (
+            ("grid = { lr = [0.1, 0.01] }\n[ab", "grid = { lr = [0.1, 0.2] }\n[paper_grid]\nlr = [0.1, 0.01]\n[ab"),
+            "as many settings in paper_grid for all .*'base': 2, .*'base_a': 1",
+        ),
     ],
 )
 def test_bad_plans(change, message):
@@ -303,6 +308,23 @@ def test_a_test_score_that_is_no_number_is_none():
     found = choose(curves, replace(plan_for_tables().contestants["base"], settings=({"lr": 1.0},)), 0)
     assert found["test"] is None and found["last"] is None
     json.dumps(found, allow_nan=False)
+
+
+NARROW = PLAN + "[paper_grid]\nlr = [0.01]\n"  # of the two that are tried the second
+
+
+def test_what_is_chosen_of_the_papers_grid_alone():
+    plan = parse_experiment("bags", NARROW)
+    assert [plan.in_paper(setting) for setting in ({"lr": 0.1}, {"lr": 0.01, "share": 0.5}, {"share": 0.5})] == [
+        False,
+        True,
+        True,
+    ]
+    curves, contestant = curves_of([[0.9, 0.8, 0.9, 0.7], [0.2, 0.4, 0.4, 0.3]]), plan.contestants["base"]
+    found = choose(*of_the_paper(plan, curves, contestant), 0)
+    assert found["setting"] == {"lr": 0.01} and found["epoch"] == 3
+    assert found["test"] == pytest.approx(curves.test[1, 2, 0])
+    assert choose(*of_the_paper(plan_for_tables(), curves, contestant), 0) == choose(curves, contestant, 0)
 
 
 # ---- runs
@@ -1253,6 +1275,36 @@ def test_the_other_choice_of_the_epoch_is_a_table_of_its_own():
     records = runs_of(plan, "first", "base", [0.1] * 3, smoothed=0.7) + runs_of(plan, "first", "sont", [0.2] * 3)
     table = make_table(plan, records, choice="chosen_smoothed")
     assert table.cell("first", "base", 0).mean == pytest.approx(0.7) and not table.cell("first", "sont", 0).values
+
+
+def narrow_records(plan):
+    records = runs_of(plan, "first", "base", [0.9] * 3) + runs_of(plan, "first", "sont", [0.2] * 3)
+    for entry, test in zip(records, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], strict=True):
+        entry["chosen_paper"] = [{**entry["chosen"][0], "setting": {"lr": 0.01}, "test": test}]
+        entry["settings"][0]["merit"], entry["settings"][1]["merit"] = [0.8], [0.3]
+    return records
+
+
+def test_the_papers_grid_alone_is_a_table_of_its_own(tmp_path):
+    plan = parse_experiment("bags", NARROW)
+    records = narrow_records(plan)
+    table = make_table(plan, records, choice="chosen_paper")
+    assert [table.cell("first", name, 0).mean for name in ("base", "sont")] == pytest.approx([0.2, 0.5])
+    assert table.cell("first", "base", 0).merit == pytest.approx(0.3)
+    assert make_table(plan, records).cell("first", "base", 0).merit == pytest.approx(0.8)
+    write_runs(tmp_path, records)
+    rows, section = rows_of(make_report(plan, tmp_path), "First, one test split, settings of the paper's grid alone")
+    assert [row[1] for row in rows] == ["0.200±0.100", "0.500±0.100"]
+    assert "among settings that the paper's grid has, too (lr 0.01)" in section.text[0]
+
+
+def test_a_choice_of_another_grid_is_refused(tmp_path):
+    plan = parse_experiment("bags", NARROW)
+    records = narrow_records(plan)
+    records[3]["chosen_paper"][0]["setting"] = {"lr": 0.1}
+    write_runs(tmp_path, records)
+    with pytest.raises(ValueError, match=r"first-sont-0-0\.json must be made with paper_grid .*got a choice of"):
+        read_records(plan, tmp_path)
 
 
 def slow_signed_rank(values):

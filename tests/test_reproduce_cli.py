@@ -79,6 +79,7 @@ def test_smoke_runs_all_of_it(name, smoke):
     first = [cell for cell in report["cells"] if (cell["protocol"], cell["choice"]) == ("runs", "chosen")]
     assert len(first) == len(plan.contestants) * len(plan.regions)
     assert all(cell["number"] == cell["planned"] == 2 and 0.0 <= cell["mean"] <= 1.0 for cell in first)
+    assert any(cell["choice"] == "chosen_paper" for cell in report["cells"]) == (name == "histology")
     page = (out / "index.html").read_text(encoding="utf-8")
     assert page.count("<img") == 1 + (name == "bags") + (CURVES[name] > 0)
     for image in re.findall(r'<img src="([^"]+)"', page):

@@ -14,7 +14,7 @@ from moreauc.experiments._hardware import deterministic, device_name
 from moreauc.experiments._parts import make_parts
 from moreauc.experiments._starts import made_with, start_weights
 from moreauc.experiments._trial import Curves, score_weights, train_settings
-from moreauc.experiments.choice import SMOOTHED, choose, rounded, summary
+from moreauc.experiments.choice import SMOOTHED, choose, of_the_paper, rounded, summary
 from moreauc.experiments.config import Ablation, Contestant, DataSet, Experiment, batch_of, training_on
 from moreauc.optim.bag_presets import BAG_METHODS
 
@@ -40,12 +40,17 @@ def do_run(
         np.savez_compressed(
             curves_to, **{name: getattr(seen, name).astype(np.float32) for name in ("merit", "validation", "test")}
         )
+    chosen = {
+        "chosen": [choose(seen, contestant, column) for column in columns],
+        "chosen_smoothed": [choose(seen, contestant, column, epochs=SMOOTHED) for column in columns],
+    }
+    if plan.paper_grid:
+        chosen["chosen_paper"] = [choose(*of_the_paper(plan, seen, contestant), column) for column in columns]
     return {
         **about,
         "split": split,
         "regions": [list(region) for region in plan.regions],
-        "chosen": [choose(seen, contestant, column) for column in columns],
-        "chosen_smoothed": [choose(seen, contestant, column, epochs=SMOOTHED) for column in columns],
+        **chosen,
         "settings": summary(seen, contestant),
         "seconds": time.perf_counter() - began,
     }

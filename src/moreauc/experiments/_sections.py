@@ -14,6 +14,11 @@ from moreauc.report import Section
 
 NONE = "–"  # noqa: RUF001
 START = "start (CE)"
+_CHOICES = {
+    "chosen": "",
+    "chosen_paper": ", settings of the paper's grid alone",
+    "chosen_smoothed": f", {SMOOTHED} epochs judged at a time",
+}
 
 
 def show(mean: float | None, std: float | None = None) -> str:
@@ -57,7 +62,7 @@ def heading(table: Table, dataset: DataSet) -> str:
 
 
 def _choice(table: Table) -> str:
-    return "" if table.choice == "chosen" else f", {SMOOTHED} epochs judged at a time"
+    return _CHOICES[table.choice]
 
 
 def overview(table: Table) -> Section:
@@ -140,6 +145,8 @@ def _about(table: Table, dataset: DataSet) -> list[str]:
         text += f", each the mean over its {plan.runs} folds"
     if table.choice == "chosen_smoothed":
         text += f", where the epoch was chosen by the mean of {SMOOTHED} epochs in validation, for all methods alike"
+    if table.choice == "chosen_paper":
+        text += f", where validation had to choose among settings that the paper's grid has, too ({_grid(plan)})"
     text += f". Wins: {what} in which no method of the paper is better, in each region."
     if any(entry.remedy for entry in methods):
         text += " † departs from the paper's protocol."
@@ -156,6 +163,10 @@ def _about(table: Table, dataset: DataSet) -> list[str]:
             "Runs with no score, where every setting diverged before its first, are counted and left out of the mean."
         )
     return [text, *remarks]
+
+
+def _grid(plan: Experiment) -> str:
+    return "; ".join(f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in plan.paper_grid.items())
 
 
 def _not_run(plan: Experiment, dataset: DataSet) -> Section:

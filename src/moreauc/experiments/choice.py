@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moreauc.experiments._trial import Curves
-from moreauc.experiments.config import Contestant
+from moreauc.experiments.config import Contestant, Experiment
 
-__all__ = ["SMOOTHED", "choose", "rounded", "summary"]
+__all__ = ["SMOOTHED", "choose", "of_the_paper", "rounded", "summary"]
 
 SMOOTHED = 5  # epochs whose mean is judged for the choice that is reported beside the plain one
 
@@ -41,6 +42,13 @@ def choose(curves: Curves, contestant: Contestant, column: int, *, epochs: int =
                 "last": rounded(curves.test[best, -1, column]),
             }
     return dict.fromkeys(("setting", "epoch", "validation", "test", "last"))
+
+
+def of_the_paper(plan: Experiment, curves: Curves, contestant: Contestant) -> tuple[Curves, Contestant]:
+    """Return scores and settings of a method, only those that the paper's grid has, too."""
+    kept = [number for number, setting in enumerate(contestant.settings) if plan.in_paper(setting)]
+    scores = Curves(curves.merit[kept], curves.validation[kept], curves.test[kept])
+    return scores, replace(contestant, settings=tuple(contestant.settings[number] for number in kept))
 
 
 def _means(merit: NDArray[np.float64], width: int) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal, get_args
@@ -137,6 +137,8 @@ class Experiment:
         datasets: the data sets by name.
         contestants: the methods by name.
         ablation: training curves, where there are some.
+        paper_grid: values of settings that the paper's grid has, too, where ours goes beyond it: what validation
+            chooses of these alone stands beside.
     """
 
     name: Kind
@@ -147,6 +149,11 @@ class Experiment:
     datasets: Mapping[str, DataSet]
     contestants: Mapping[str, Contestant]
     ablation: Ablation | None = None
+    paper_grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def in_paper(self, setting: Setting) -> bool:
+        """Return whether a setting is in the paper's grid, too."""
+        return all(setting[key] in values for key, values in self.paper_grid.items() if key in setting)
 
 
 def load_experiment(name: str) -> Experiment:
@@ -190,6 +197,7 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
             datasets={key: _dataset(key, entry) for key, entry in raw["datasets"].items()},
             contestants={key: _contestant(key, entry) for key, entry in raw["methods"].items()},
             ablation=_ablation(raw["ablation"]) if "ablation" in raw else None,
+            paper_grid={key: tuple(values) for key, values in raw.get("paper_grid", {}).items()},
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{_OWNER}: {name} must have the entries of an experiment, got {error}") from error
@@ -199,6 +207,9 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
     numbers = {entry.name: len(entry.settings) for entry in plan.contestants.values()}
     if len(set(numbers.values())) > 1:
         raise ValueError(f"{_OWNER}: {name} must let all methods try as many settings, got {numbers}")
+    numbers = {entry.name: sum(map(plan.in_paper, entry.settings)) for entry in plan.contestants.values()}
+    if len(set(numbers.values())) > 1 or 0 in numbers.values():
+        raise ValueError(f"{_OWNER}: {name} must have as many settings in paper_grid for all methods, got {numbers}")
     return plan
 
 

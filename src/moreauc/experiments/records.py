@@ -20,7 +20,8 @@ _OF_ALL: _Kinds = {"plan": dict, "where": dict, "device": str, "seconds": (int, 
 _OF_EACH: _Kinds = {"dataset": str, "method": str, "run": int}
 _OF_RUN: _Kinds = {**_OF_EACH, "split": int, "counts": dict, "regions": list, "chosen": list, "settings": list}
 _OF_CURVES: _Kinds = {**_OF_EACH, "curves": list}
-_COLUMNS = ("chosen", "chosen_smoothed", "start")  # have an entry for each region
+_CHOICES = ("chosen", "chosen_smoothed", "chosen_paper")
+_COLUMNS = (*_CHOICES, "start")  # have an entry for each region
 _OF_START = ("pretrain_epochs", "pretrain_lr", "weight_decay")  # what the weights to start from depend on
 
 
@@ -106,7 +107,7 @@ def _look_inside(record: Record) -> None:
         row["setting"] and (row["training"][-1], row["validation"][-1], row["test"][-1])
         for row in _list(record, "curves")
     ]
-    chosen = [*_list(record, "chosen"), *_list(record, "chosen_smoothed")]
+    chosen = [entry for name in _CHOICES for entry in _list(record, name)]
     _ = [entry[name] for entry in chosen for name in ("setting", "epoch", "validation", "test")]
     _ = [entry[name] for entry in _list(record, "start") for name in ("validation", "test")]
     columns: dict[str, int] = {name: len(_list(record, name)) for name in _COLUMNS if name in record}
@@ -146,6 +147,9 @@ def _check_run(plan: Experiment, file: Path, record: Record) -> None:
     contestant = plan.contestants[record["method"]]
     wanted: list[Setting] = list(contestant.settings)
     _check(plan, file, "settings", wanted, tried)
+    for setting in (entry["setting"] for entry in _list(record, "chosen_paper")):
+        if setting is not None and not plan.in_paper(setting):
+            _check(plan, file, "paper_grid", dict(plan.paper_grid), f"a choice of {setting}")
     if "batch" in record or "options" in record:  # the first runs said neither
         _check(plan, file, "batch", batch_of(plan.datasets[record["dataset"]]), record.get("batch"))
         _check(plan, file, "options", dict(contestant.options), record.get("options"))

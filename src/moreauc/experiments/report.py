@@ -49,11 +49,11 @@ def make_report(plan: Experiment, out: Path, *, command: str | None = None) -> R
 
 
 def _tables(plan: Experiment, records: Records) -> list[Table]:
-    """Return the table of the protocol, that of all test splits, and both with the other choice of the epoch."""
+    """Return the table of the protocol, that of all test splits, and both with each other way to choose."""
     protocols: list[Protocol] = ["runs"]
     if any(entry.splits > 1 for entry in plan.datasets.values()):
         protocols.append("splits")
-    choices: list[Choice] = ["chosen", "chosen_smoothed"]
+    choices: list[Choice] = ["chosen", "chosen_paper", "chosen_smoothed"]
     tables = [make_table(plan, records.runs, protocol, choice) for choice in choices for protocol in protocols]
     return [table for table in tables if table.choice == "chosen" or any(cell.values for cell in table.cells.values())]
 

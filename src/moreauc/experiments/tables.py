@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from moreauc.experiments.records import Record
 __all__ = ["Cell", "PairedTest", "Table", "make_table", "signed_rank", "smallest_p"]
 
 Protocol = Literal["runs", "splits"]
-Choice = Literal["chosen", "chosen_smoothed"]
+Choice = Literal["chosen", "chosen_paper", "chosen_smoothed"]
 Published = tuple[float, float]
 _EXACT = 16  # differences whose signs are all enumerated
 _EQUAL = 1e-9  # scores nearer than this differ by the rounding of their mean only
@@ -94,7 +94,8 @@ class Table:
     Attributes:
         plan: the experiment.
         protocol: "runs" for the runs of the first test split, "splits" for all test splits.
-        choice: how validation chose the epoch: "chosen" by single epochs, "chosen_smoothed" by the mean of several.
+        choice: how validation chose: "chosen" by single epochs, "chosen_smoothed" by the mean of several,
+            "chosen_paper" by single epochs of settings that the paper's grid has, too.
         datasets: the data sets that take part.
         cells: by data set, method and region.
         starts: by data set and region, of the weights that all methods start from, where they were scored.
@@ -220,7 +221,8 @@ def _cell(
     found = [(record["split"], record["run"], record[choice][column]["test"]) for record in records]
     scores = {(split, run): score for split, run, score in found if score is not None}
     published = (dataset.published or {}).get(method)
-    merits = [_best_merit(record, column) for record in records]
+    tried = [[row for row in r["settings"] if choice != "chosen_paper" or plan.in_paper(row)] for r in records]
+    merits = [_best_merit(rows, column) for rows in tried]
     return Cell(
         _values(plan, scores, protocol),
         plan.runs if protocol == "runs" else dataset.splits,
@@ -266,9 +268,9 @@ def _by_split(scores: Mapping[tuple[int, int], float], folds: int) -> dict[int, 
     return {split: float(np.mean(values)) for split, values in found.items() if len(values) == folds}
 
 
-def _best_merit(record: Record, column: int) -> float:
+def _best_merit(settings: Sequence[Mapping[str, Any]], column: int) -> float:
     """Return the best validation score of a run; a setting that diverged at once has none, and a run of these 0."""
-    found = [row["merit"][column] for row in record["settings"]]
+    found = [row["merit"][column] for row in settings]
     return max((float(merit) for merit in found if merit is not None), default=0.0)
 
 
