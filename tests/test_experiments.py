@@ -32,7 +32,15 @@ from moreauc.experiments._parts import checksum, make_parts
 from moreauc.experiments._sections import NONE
 from moreauc.experiments._trial import Curves, _criterion, _scores, _Survivor, region_to_choose_by, train_settings
 from moreauc.experiments.choice import choose, of_the_paper, summary
-from moreauc.experiments.config import EXPERIMENTS, batch_of, load_experiment, parse_experiment, plan_of, training_on
+from moreauc.experiments.config import (
+    EXPERIMENTS,
+    batch_of,
+    load_experiment,
+    made_of,
+    parse_experiment,
+    plan_of,
+    training_on,
+)
 from moreauc.experiments.curves import make_curves
 from moreauc.experiments.figures import draw_curves, draw_table, save_figure
 from moreauc.experiments.records import Records, read_records
@@ -964,6 +972,7 @@ def curve_record(plan, run, *training):
         "dataset": "first",
         "method": "sont",
         "run": run,
+        "region": list(plan.ablation.region),
         "curves": curves,
         "device": "GPU",
         "seconds": 1.0,
@@ -1025,9 +1034,44 @@ def test_other_files_are_checked_too(tmp_path):
         read_records(plan, tmp_path / "b")
     other = curve_record(plan, 0, [0.5], [0.5])
     other["curves"].reverse()
-    write(tmp_path / "c", "ablation", "first-0", other)
-    with pytest.raises(ValueError, match=r"ablation/first-0\.json must be made with settings"):
-        read_records(plan, tmp_path / "c")
+    strange = {"settings": other, "region": {**other, "region": [0.1, 0.9]}, "method": {**other, "method": "base"}}
+    for name, content in strange.items():
+        write(tmp_path / name, "ablation", "first-0", content)
+        with pytest.raises(ValueError, match=rf"ablation/first-0\.json must be made with {name}"):
+            read_records(plan, tmp_path / name)
+
+
+def test_a_file_holds_the_run_of_its_name(tmp_path):
+    plan = plan_for_tables()
+    write(tmp_path, "runs", "first-base-0-1", record(plan, "first", "base", 0.5))
+    with pytest.raises(ValueError, match=r"first-base-0-1\.json must hold the run of its name, got first-base-0-0;"):
+        read_records(plan, tmp_path)
+
+
+def test_all_methods_of_a_run_have_the_same_data(tmp_path):
+    plan = plan_for_tables()
+    records = [record(plan, "first", method, 0.5, run=run) for run in (0, 1) for method in ("base", "sont")]
+    for entry, data in zip(records, ("a", "a", "b", "b"), strict=True):
+        entry["data"] = {"train": data}
+    write_runs(tmp_path, records)
+    assert len(read_records(plan, tmp_path).runs) == 4
+    records[3]["data"] = {"train": "a"}
+    write_runs(tmp_path, records)
+    with pytest.raises(ValueError, match=r"runs/first-sont-0-1\.json must be made with data .*'b'.*, got .*'a'"):
+        read_records(plan, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["preset", "source", "by", "width"])
+def test_what_a_run_is_of_must_be_what_the_plan_says(name, tmp_path):
+    plan = plan_for_tables()
+    own = record(plan, "first", "base", 0.5)
+    own["made"] = made_of(plan.datasets["first"], plan.contestants["base"])
+    write_runs(tmp_path, [own])
+    assert len(read_records(plan, tmp_path).runs) == 1
+    own["made"][name] = "x"
+    write_runs(tmp_path, [own])
+    with pytest.raises(ValueError, match=rf"first-base-0-0\.json must be made with made .*, got .*'{name}': 'x'"):
+        read_records(plan, tmp_path)
 
 
 def test_starts_of_another_plan_are_left_out(tmp_path):
@@ -1301,10 +1345,36 @@ def test_the_papers_grid_alone_is_a_table_of_its_own(tmp_path):
 def test_a_choice_of_another_grid_is_refused(tmp_path):
     plan = parse_experiment("bags", NARROW)
     records = narrow_records(plan)
+    write_runs(tmp_path, records)
+    assert len(read_records(plan, tmp_path).runs) == 6
+    wider = parse_experiment("bags", NARROW.replace("lr = [0.01]\n", "lr = [0.1, 0.01]\n"))  # then the first is better
+    with pytest.raises(ValueError, match=r"with a choice of the paper's grid of .*0\.1\}, got .*0\.01\}"):
+        read_records(wider, tmp_path)
     records[3]["chosen_paper"][0]["setting"] = {"lr": 0.1}
     write_runs(tmp_path, records)
-    with pytest.raises(ValueError, match=r"first-sont-0-0\.json must be made with paper_grid .*got a choice of"):
+    with pytest.raises(ValueError, match=r"first-sont-0-0\.json must be made with a choice .*0\.01\}, got .*0\.1\}"):
         read_records(plan, tmp_path)
+
+
+def test_a_method_without_that_choice_was_run_all_the_same(tmp_path):
+    plan = parse_experiment("bags", NARROW)
+    write_runs(tmp_path, [*narrow_records(plan), *runs_of(plan, "first", "sont_a", [0.4] * 3)])
+    rows, section = rows_of(make_report(plan, tmp_path), "First, one test split, settings of the paper's grid alone")
+    assert [row[0] for row in rows] == ["Base", "SONT", "SONT A†"] and rows[2][1] == f"{NONE} (0)"
+    assert section.text[1:] == [
+        "Not run here: SONT B†; Base A†.",
+        "Runs are missing: a number in parentheses says how many folds a cell has, of 3.",
+    ]
+
+
+def test_the_papers_grid_alone_is_tested_by_pairs(tmp_path):
+    plan = parse_experiment("bags", NARROW)
+    write_runs(tmp_path, narrow_records(plan))
+    report = make_report(plan, tmp_path)
+    heading = "First, one test split, settings of the paper's grid alone: SONT against the baselines"
+    assert rows_of(report, heading)[0] == [["Base", "+0.300", "3/3", "0.25"]]
+    found = {test["choice"]: test["difference"] for test in report.results["tests"]}
+    assert found == pytest.approx({"chosen": -0.7, "chosen_paper": 0.3})
 
 
 def slow_signed_rank(values):

@@ -15,7 +15,7 @@ from moreauc.experiments._parts import make_parts
 from moreauc.experiments._starts import made_with, start_weights
 from moreauc.experiments._trial import Curves, score_weights, train_settings
 from moreauc.experiments.choice import SMOOTHED, choose, of_the_paper, rounded, summary
-from moreauc.experiments.config import Ablation, Contestant, DataSet, Experiment, batch_of, training_on
+from moreauc.experiments.config import Ablation, Contestant, DataSet, Experiment, batch_of, made_of, training_on
 from moreauc.optim.bag_presets import BAG_METHODS
 
 
@@ -117,6 +117,7 @@ def _train(
         "data": parts.data,
         "batch": batch_of(dataset),
         "options": dict(contestant.options),
+        "made": made_of(dataset, contestant),
         "device": device_name(device),
     }
     if dataset.epochs:

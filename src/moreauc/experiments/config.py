@@ -218,6 +218,12 @@ def batch_of(dataset: DataSet) -> dict[str, int]:
     return {"positives": dataset.positives, "negatives": dataset.negatives, "instances": dataset.instances}
 
 
+def made_of(dataset: DataSet, contestant: Contestant) -> dict[str, Any]:
+    """Return what a run is of, beside its batch and options: data, how they are split, network and preset."""
+    own = {name: getattr(dataset, name) for name in ("source", "by", "width")}
+    return {**own, "preset": contestant.preset}
+
+
 def training_on(plan: Experiment, dataset: DataSet, contestant: Contestant) -> Training:
     """Return how a method is trained on a data set: as all are, but for what the two say otherwise."""
     training = plan.training

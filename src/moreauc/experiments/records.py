@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moreauc.experiments.config import Experiment, Setting, batch_of, plan_of
+from moreauc.experiments.config import Experiment, Setting, batch_of, made_of, plan_of
 
-__all__ = ["Record", "Records", "read_records"]
+__all__ = ["Record", "Records", "file_name", "read_records"]
 
 Record = dict[str, Any]
 
@@ -19,7 +19,7 @@ _Kinds = Mapping[str, type | tuple[type, ...]]
 _OF_ALL: _Kinds = {"plan": dict, "where": dict, "device": str, "seconds": (int, float)}
 _OF_EACH: _Kinds = {"dataset": str, "method": str, "run": int}
 _OF_RUN: _Kinds = {**_OF_EACH, "split": int, "counts": dict, "regions": list, "chosen": list, "settings": list}
-_OF_CURVES: _Kinds = {**_OF_EACH, "curves": list}
+_OF_CURVES: _Kinds = {**_OF_EACH, "region": list, "curves": list}
 _CHOICES = ("chosen", "chosen_smoothed", "chosen_paper")
 _COLUMNS = (*_CHOICES, "start")  # have an entry for each region
 _OF_START = ("pretrain_epochs", "pretrain_lr", "weight_decay")  # what the weights to start from depend on
@@ -44,6 +44,11 @@ class Records:
     unsaid: int = 0
 
 
+def file_name(dataset: str, method: str, split: int, run: int) -> str:
+    """Return the name of a run's file, without its suffix."""
+    return f"{dataset}-{method}-{split}-{run}"
+
+
 def read_records(plan: Experiment, out: Path) -> Records:
     """Read the files of an experiment.
 
@@ -52,15 +57,17 @@ def read_records(plan: Experiment, out: Path) -> Records:
         out: folder that the runs were made in.
 
     Raises:
-        ValueError: for a file that is no record, or that was made with another plan: other training, regions, settings,
-            batches or options of the loss.
+        ValueError: for a file that is no record, that has the name of another run, or that was made with another plan:
+            other training, regions, settings, batches, options of the loss, or data than other methods of the run.
     """
     runs: list[Record] = []
     left_out: list[str] = []
+    data: dict[tuple[str, int, int], Any] = {}
     for file in _files(out / "runs"):
         record = _read(file, _OF_RUN)
         if _belongs(plan, record):
             _check_run(plan, file, record)
+            _check_data(plan, file, record, data)
             runs.append(record)
         else:
             left_out.append(file.name)
@@ -70,6 +77,8 @@ def read_records(plan: Experiment, out: Path) -> Records:
         record = _read(file, _OF_CURVES)
         if plan.ablation is not None and record["dataset"] in plan.ablation.datasets:
             _check_training(plan, file, record)
+            _check(plan, file, "method", plan.ablation.method, record["method"])
+            _check(plan, file, "region", list(plan.ablation.region), record["region"])
             _check(plan, file, "settings", list(plan.ablation.settings), [c["setting"] for c in record["curves"]])
             curves.append(record)
     starts = {}
@@ -140,6 +149,9 @@ def _place(plan: Experiment, record: Record) -> tuple[int, int, int, int]:
 
 
 def _check_run(plan: Experiment, file: Path, record: Record) -> None:
+    name = file_name(*(record[key] for key in ("dataset", "method", "split", "run")))
+    if file.stem != name:
+        raise ValueError(f"{_OWNER}: {_name(file)} must hold the run of its name, got {name}; remove it")
     _check_training(plan, file, record)
     _check(plan, file, "epochs", plan.datasets[record["dataset"]].epochs or None, record.get("epochs"))
     _check(plan, file, "regions", [list(region) for region in plan.regions], record["regions"])
@@ -147,12 +159,30 @@ def _check_run(plan: Experiment, file: Path, record: Record) -> None:
     contestant = plan.contestants[record["method"]]
     wanted: list[Setting] = list(contestant.settings)
     _check(plan, file, "settings", wanted, tried)
-    for setting in (entry["setting"] for entry in _list(record, "chosen_paper")):
-        if setting is not None and not plan.in_paper(setting):
-            _check(plan, file, "paper_grid", dict(plan.paper_grid), f"a choice of {setting}")
+    for column, entry in enumerate(_list(record, "chosen_paper")):
+        _check(plan, file, "a choice of the paper's grid of", _best(plan, record, column), entry["setting"])
+    if "made" in record:  # younger than most runs
+        _check(plan, file, "made", made_of(plan.datasets[record["dataset"]], contestant), record["made"])
     if "batch" in record or "options" in record:  # the first runs said neither
         _check(plan, file, "batch", batch_of(plan.datasets[record["dataset"]]), record.get("batch"))
         _check(plan, file, "options", dict(contestant.options), record.get("options"))
+
+
+def _best(plan: Experiment, record: Record, column: int) -> Setting | None:
+    """Return the setting of the paper's grid with the best validation score, the first of equal ones."""
+    known = [
+        (row["merit"][column], setting)
+        for row, setting in zip(record["settings"], plan.contestants[record["method"]].settings, strict=True)
+        if plan.in_paper(setting) and row["merit"][column] is not None
+    ]
+    return max(known, key=lambda pair: float(pair[0]), default=(0.0, None))[1]
+
+
+def _check_data(plan: Experiment, file: Path, record: Record, known: dict[tuple[str, int, int], Any]) -> None:
+    """All methods of a run must have had the same rows; the first runs did not say which."""
+    if "data" in record:
+        place = record["dataset"], record["split"], record["run"]
+        _check(plan, file, "data", known.setdefault(place, record["data"]), record["data"])
 
 
 def _check_training(plan: Experiment, file: Path, record: Record) -> None:

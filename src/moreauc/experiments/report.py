@@ -18,6 +18,8 @@ from moreauc.report import Report, Section
 
 __all__ = ["make_report"]
 
+_TESTED: tuple[Choice, ...] = ("chosen", "chosen_paper")  # tables with paired tests
+
 
 def make_report(plan: Experiment, out: Path, *, command: str | None = None) -> Report:
     """Write `report.json`, the figures and the page from the runs in `out`.
@@ -69,7 +71,7 @@ def _page(plan: Experiment, records: Records, tables: list[Table], curves: list[
         for dataset in table.datasets:
             if table.choice == "chosen" or table.has_runs(dataset.name):
                 sections.append(_sections.results(table, dataset))
-            if table.choice == "chosen":
+            if table.choice in _TESTED:
                 sections += _sections.paired(table, dataset)
     if curves:
         save_figure(draw_curves(plan, curves), out / "gamma.png")
@@ -103,7 +105,7 @@ def _results(plan: Experiment, records: Records, tables: list[Table], curves: li
             if table.choice == "chosen"  # the start is the same for either choice
             for (dataset, column), cell in table.starts.items()
         ],
-        "tests": [entry for table in tables if table.choice == "chosen" for entry in _tests(table)],
+        "tests": [entry for table in tables if table.choice in _TESTED for entry in _tests(table)],
         "curves": [
             {**asdict(curve), "training": curve.training[:, 0].tolist(), "spread": curve.training[:, 1].tolist()}
             for curve in curves
@@ -132,9 +134,10 @@ def _tests(table: Table) -> list[dict[str, Any]]:
         for ours in [*table.literal, *([] if remedy is None else [remedy])]:
             for other in table.baselines(ours):
                 test = table.test(ours, other, dataset.name, column)
-                place = {"protocol": table.protocol, "dataset": dataset.name, "region": table.plan.regions[column]}
+                place = {"protocol": table.protocol, "choice": table.choice, "dataset": dataset.name}
                 if test.number:
-                    found.append({**place, "ours": ours, "baseline": other, **asdict(test)})
+                    region = table.plan.regions[column]
+                    found.append({**place, "region": region, "ours": ours, "baseline": other, **asdict(test)})
     return found
 
 

@@ -12,16 +12,12 @@ from moreauc.experiments._one_run import do_ablation, do_run
 from moreauc.experiments._parts import load_graphs
 from moreauc.experiments._starts import do_start, is_start, made_with, start_name
 from moreauc.experiments.config import Experiment, plan_of
+from moreauc.experiments.records import file_name
 from moreauc.studies._run_files import Task, Work, run_missing
 
 __all__ = ["deterministic", "do_ablation", "do_run", "file_name", "plan_work", "reproduce"]
 
 Progress = Callable[[int, int], None]
-
-
-def file_name(dataset: str, method: str, split: int, run: int) -> str:
-    """Return the name of a run's file, without its suffix."""
-    return f"{dataset}-{method}-{split}-{run}"
 
 
 def reproduce(

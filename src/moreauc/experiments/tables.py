@@ -99,6 +99,7 @@ class Table:
         datasets: the data sets that take part.
         cells: by data set, method and region.
         starts: by data set and region, of the weights that all methods start from, where they were scored.
+        run: data sets and methods that have a run, whether it was chosen from this way or not.
     """
 
     plan: Experiment
@@ -107,6 +108,7 @@ class Table:
     datasets: tuple[DataSet, ...]
     cells: Mapping[tuple[str, str, int], Cell]
     starts: Mapping[tuple[str, int], Cell] = field(default_factory=dict)
+    run: frozenset[tuple[str, str]] = frozenset()
 
     def cell(self, dataset: str, method: str, column: int) -> Cell:
         """Return a cell; one without values where no run is there."""
@@ -119,10 +121,10 @@ class Table:
 
     def run_on(self, dataset: str) -> list[Contestant]:
         """The methods that make a row for a data set: those with published numbers for it, and those that were run."""
-        found = {
-            name for (place, name, _), cell in self.cells.items() if place == dataset and (cell.there or cell.published)
+        published = {
+            name for (place, name, _), cell in self.cells.items() if place == dataset and cell.published is not None
         }
-        return [entry for entry in self.methods if entry.name in found]
+        return [entry for entry in self.methods if entry.name in published or (dataset, entry.name) in self.run]
 
     def best(self, methods: Sequence[str], dataset: str, column: int, *, by_merit: bool = False) -> str | None:
         """Return the best of some methods by mean test score, or by mean validation score; None without a run."""
@@ -206,7 +208,9 @@ def make_table(
             cells[dataset.name, name, column] = cell
     places = product(datasets, range(len(plan.regions)))
     starts = {(entry.name, column): _start_cell(plan, entry, column, records, protocol) for entry, column in places}
-    return Table(plan, protocol, choice, datasets, cells, {key: cell for key, cell in starts.items() if cell.values})
+    starts = {key: cell for key, cell in starts.items() if cell.values}
+    run = frozenset((r["dataset"], r["method"]) for r in records if protocol == "splits" or r["split"] == 0)
+    return Table(plan, protocol, choice, datasets, cells, starts, run)
 
 
 def _cell(
