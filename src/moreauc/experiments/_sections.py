@@ -177,7 +177,8 @@ def _not_run(plan: Experiment, dataset: DataSet) -> Section:
         for name, values in (dataset.published or {}).items()
     ]
     columns = ["method", *(f"{region_name(region)} published" for region in plan.regions)]
-    return Section(dataset.title, ["What the paper reports.", why], columns=columns, rows=rows, labels=1)
+    text = ["What the paper reports.", why] if rows else [why]
+    return Section(dataset.title, text, columns=columns if rows else [], rows=rows, labels=1)
 
 
 def paired(table: Table, dataset: DataSet) -> list[Section]:
@@ -195,13 +196,16 @@ def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section |
     names = list(dict.fromkeys(name for name in pick if name is not None))
     rows, most = [], 0
     for other in table.baselines(names[0]) if names else []:
+        tests = [
+            PairedTest(0, None, 0, None) if name is None else table.test(name, other, dataset.name, column)
+            for column, name in enumerate(pick)
+        ]
         row = [title_of(plan.contestants[other])]
-        for column, name in enumerate(pick):
-            test = PairedTest(0, None, 0, None) if name is None else table.test(name, other, dataset.name, column)
+        for test in tests:
             difference = NONE if test.difference is None else f"{test.difference:+.3f}"
             row += [difference, f"{test.better}/{test.number}", NONE if test.p is None else f"{test.p:.3g}"]
-            most = max(most, test.number)
-        rows.append(row)
+        most = max(most, *(test.number for test in tests))
+        rows += [row] if any(test.number for test in tests) else []
     if not most:
         return None
     columns = ["against"]
