@@ -410,7 +410,7 @@ def test_a_record_says_what_is_particular(tmp_path):
         contestants={"auc_m_att": contestant, "quick": quick},
         ablation=None,
     )
-    reproduce(plan, tmp_path, curves=True)
+    reproduce(plan, tmp_path)
     tests = []
     for name in plan.contestants:
         record = json.loads((tmp_path / "runs" / f"example-{name}-0-0.json").read_text(encoding="utf-8"))
@@ -521,6 +521,10 @@ def test_a_run_that_was_lost_comes_again_bit_for_bit(name, methods, lost, tmp_pa
     files = [file for file in sorted(tmp_path.rglob("*")) if file.is_file()]
     gone = tmp_path / f"{lost}.json"
     before, stamps = without_time(gone), {file: file.stat().st_mtime_ns for file in files}
+    scores = {
+        file: {name: values.tolist() for name, values in np.load(file).items()}
+        for file in (tmp_path / "curves").iterdir()
+    }
     gone.unlink()
     for start in (tmp_path / "starts").glob("*.pt"):  # a clone of the repository has none of these
         start.unlink()
@@ -531,13 +535,15 @@ def test_a_run_that_was_lost_comes_again_bit_for_bit(name, methods, lost, tmp_pa
     changed = {file for file, stamp in stamps.items() if file.suffix == ".json" and file.stat().st_mtime_ns != stamp}
     assert {file for file in changed if file.parent.name != "starts"} == {gone}
     assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("*.lock"))
-    assert not (tmp_path / "curves").exists()
+    kept = {file: {name: values.tolist() for name, values in np.load(file).items()} for file in scores}
+    assert kept == scores and len(kept) == len(list((tmp_path / "runs").iterdir()))
 
 
 def test_processes_give_the_same(tmp_path):
     plan = smoke_plan(load_experiment("bags"))
     for jobs in (1, 2):
-        reproduce(plan, tmp_path / str(jobs), methods=["midam_att"], splits=1, jobs=jobs)
+        reproduce(plan, tmp_path / str(jobs), methods=["midam_att"], splits=1, jobs=jobs, curves=jobs == 1)
+        assert (tmp_path / str(jobs) / "curves").exists() == (jobs == 1)
     one, two = (sorted((tmp_path / jobs / "runs").glob("*.json")) for jobs in ("1", "2"))
     assert [file.name for file in one] == ["example-midam_att-0-0.json", "example-midam_att-0-1.json"]
     assert [without_time(file) for file in one] == [without_time(file) for file in two]
@@ -681,7 +687,7 @@ def test_a_start_that_is_right_is_used_and_scored(tmp_path, monkeypatch):
 
 def test_records_say_where_and_of_what(tmp_path, monkeypatch):
     plan = plan_with_start()
-    reproduce(plan, tmp_path, methods=["ce"], runs=1, curves=True)
+    reproduce(plan, tmp_path, methods=["ce"], runs=1)
     file = tmp_path / "runs" / "example-ce-0-0.json"
     record = json.loads(file.read_text(encoding="utf-8"))
     assert file.stat().st_size < 4096 and b"\r" not in file.read_bytes()

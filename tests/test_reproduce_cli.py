@@ -73,6 +73,7 @@ def test_smoke_runs_all_of_it(name, smoke):
         assert any(line.startswith(f"│ {entry.title}") for line in lines), entry.title
     assert any(line.startswith("│ start (CE) ") for line in lines) == (plan.training.pretrain_epochs > 0)
     assert missing == len(list((out / "runs").glob("*.json")))
+    assert {file.stem for file in (out / "runs").glob("*.json")} == {file.stem for file in (out / "curves").iterdir()}
     assert CURVES[name] == len(list((out / "ablation").glob("*.json")))
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert report["runs"] == missing

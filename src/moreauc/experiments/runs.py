@@ -31,7 +31,7 @@ def reproduce(
     folder: Path | None = None,
     device: str = "cpu",
     jobs: int = 1,
-    curves: bool = False,
+    curves: bool = True,
     progress: Progress | None = None,
 ) -> None:
     """Do the runs of an experiment whose files are missing.
@@ -84,7 +84,7 @@ def plan_work(
     splits: int | None = None,
     folder: Path | None = None,
     device: str = "cpu",
-    curves: bool = False,
+    curves: bool = True,
 ) -> dict[str, Work]:
     """Return the work of an experiment by subfolder of `out`, whether its files are there or not.
 
