@@ -143,6 +143,9 @@ def test_names_of_columns(data):
         classifier.predict([frame[["b", "a", "c"]] for frame in frames])
     with pytest.raises(ValueError, match=r"bag 3 must have its columns named"):
         quick().fit([*frames[:3], frames[3][["b", "a", "c"]]], [0, 1, 0, 1])
+    with pytest.raises(ValueError, match=r"bag 3 must have its columns named"):  # the first has no names, the others do
+        quick().fit([bags[0], *frames[1:3], frames[3][["b", "a", "c"]]], [0, 1, 0, 1])
+    assert quick().fit([bags[0], *frames[1:]], y).feature_names_in_.tolist() == ["a", "b", "c"]
     assert not hasattr(classifier.fit(bags, y), "feature_names_in_")
     numbered = [pd.DataFrame(bag) for bag in bags]
     assert not hasattr(classifier.fit(numbered, y), "feature_names_in_")

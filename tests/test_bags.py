@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from moreauc.data import Bags, FileBags, FlatBags, ListBags, from_padded, to_padded
+from moreauc.data import Bags, FileBags, FlatBags, ListBags, SampledBags, bag_scores, from_padded, to_padded
 
 SIZES = [3, 1, 5, 2]
 LABELS = [0, 1, 1, 0]
@@ -111,6 +111,54 @@ def test_a_kind_of_its_own_needs_labels_sizes_and_instances():
     bags = Constant()
     assert repr(bags) == "Constant(3 bags, 1 positive, 6 instances)"
     assert bags.subset([2, 1]).instances(0).tolist() == [[2.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": [0, 1]}, r"bags.labels must be a tensor of integers, shape \(n,\), got list"),
+        ({"sizes": np.array([2, 2])}, "bags.sizes must be a tensor of integers, .* got ndarray"),
+        ({"sizes": torch.tensor([2.0, 2.0])}, r"bags.sizes must .* got torch.float32 of shape \(2,\)"),
+        ({"labels": torch.tensor([[0, 1]])}, r"bags.labels must .* got torch.int64 of shape \(1, 2\)"),
+        (
+            {"labels": torch.tensor([0, 1, 1])},
+            "bags must have a label and a size for each bag, got 3 labels and 2 sizes",
+        ),
+    ],
+)
+def test_bags_of_a_kind_of_its_own_are_looked_at(change, message):
+    class Own(Bags):
+        def __init__(self):
+            self.labels, self.sizes = torch.tensor([0, 1]), torch.tensor([2, 2])
+
+        def instances(self, bag, rows=None):
+            return torch.zeros(2 if rows is None else len(rows), 1)
+
+    bags = Own()
+    assert len(bag_scores(torch.nn.Linear(1, 1), bags, pooling="mean")) == 2
+    for name, value in change.items():
+        setattr(bags, name, value)
+    with pytest.raises(ValueError, match=f"SampledBags: {message}"):
+        SampledBags(bags, instances_per_bag=2)
+    with pytest.raises(ValueError, match=f"bag_scores: {message}"):
+        bag_scores(torch.nn.Linear(1, 1), bags, pooling="mean")
+
+
+@pytest.mark.parametrize("number", [np.int64, np.int32, np.uint32])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_numbers_that_float32_would_round_are_refused(kind, sign, number, tmp_path):
+    if sign < 0 and number is np.uint32:
+        sign = 1
+    parts = arrays(number)
+    parts[2][1, 0] = sign * 2**24
+    bags = make(kind, parts, tmp_path)
+    assert bags.instances(2)[1, 0] == sign * 2.0**24
+    parts[2][1, 0] += sign
+    with pytest.raises(
+        ValueError, match=rf"whole numbers of at most 16777216 .* or floating .*, got {sign * (2**24 + 1)}$"
+    ):
+        make(kind, parts, tmp_path).instances(2)
 
 
 @pytest.mark.parametrize("number", [np.int64, np.int8, np.uint16, bool])

@@ -213,6 +213,40 @@ def test_groups_that_another_table_has_not_are_named(rare, tmp_path):
     check_note(call(*words, "--test", tmp_path / "other.csv"), tmp_path / "run", text, [("tiny <a>", 2)])
 
 
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (["01", "1", "2"], ["01", "1", "2"]),
+        (["1.1", "1.10", "2"], ["1.1", "1.10", "2"]),
+        (["1.0", "2.0", "3.0"], ["1", "2", "3"]),  # so pandas writes 1, 2, 3 where there was a gap
+        (["1.0", "1", "2"], ["1", "1.0", "2"]),
+        (["x", "01", "1.0"], ["01", "1.0", "x"]),
+        (["TRUE", "false", "TRUE"], ["False", "True"]),
+    ],
+)
+def test_names_of_groups_are_read_as_text(texts, names, tmp_path):
+    lines = ["site,y,x", *(f"{texts[k % 3]},{k % 2},{k % 5}" for k in range(60))]
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
+    words = ("fit", tmp_path / "a.csv", "--groups", "site", "--target", "y", "--epochs", 1)
+    result = call(*words, "--test", tmp_path / "a.csv", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "not tested" not in result.output
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert sorted(row["name"] for row in report["test"][0]["groups"]) == names
+    result = call("evaluate", tmp_path / "run", tmp_path / "a.csv", "--out", tmp_path / "again")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "again" / "report.json").read_text(encoding="utf-8"))
+    assert sorted(row["name"] for row in report["test"][0]["groups"]) == names
+
+
+def test_a_column_of_groups_that_is_learnt_from_stays_a_number(tmp_path):
+    lines = ["site,y,x", *(f"{k % 3:02},{k % 2},{k % 5}" for k in range(60))]
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
+    words = ("fit", tmp_path / "a.csv", "--groups", "site", "--target", "y", "--epochs", 1, "--keep-groups")
+    assert call(*words, "--out", tmp_path / "run").exit_code == 0
+    assert load_model(tmp_path / "run").kinds == {"site": "number", "x": "number"}
+
+
 def test_of_many_groups_that_are_not_tested_some_are_named():
     groups = np.array(["large"] * 6 + [f"g{number:02}" for number in range(30)], dtype=object)
     rows = GroupRows(pd.DataFrame({"x": range(36)}), np.zeros(36), groups)

@@ -218,6 +218,7 @@ class TestGroups:
                 [("a, b", "c"), ("a", "b, c"), ("d", "e")],
                 "must not be mistaken for one another, got two that read 'a, b, c'",
             ),
+            ([1, "1", 2], "must not be mistaken for one another, got two that read '1'"),
         ],
     )
     def test_bad_labels(self, groups, message):

@@ -32,6 +32,7 @@ from lightning_runs import (
     run,
     trainer_of,
 )
+from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import TPAUCLoss
 from moreauc.adapters.lightning import (
@@ -280,6 +281,13 @@ def test_a_loss_without_a_region_needs_a_score():
     message = "min_tpr or score must be given with validation data, GroupedLoss has no region"
     with pytest.raises(ValueError, match=message):
         trainer_of([]).fit(module, ResumableLoader(loader), validation)
+
+
+def test_batches_of_validation_have_labels():
+    parts = make(rows)
+    unlabelled = DataLoader(TensorDataset(X), batch_size=10)
+    message = r"CriterionModule: batches of validation must be \(inputs, labels\), got 1 parts"
+    fit_error(message, parts.module, parts.loader, validation=unlabelled)
 
 
 @pytest.mark.parametrize(

@@ -94,5 +94,5 @@ def test_what_cannot_work_on_several_processes_is_refused_in_all(results):
         assert message in found["undealt"]
         message = "criterion must be a moreauc.distributed.DistributedCriterion of all 2 processes, got TPAUCLoss of 1"
         assert message in found["a loss of one"]
-        message = "batches must be (inputs, labels, index) on several processes, got 2"
+        message = "batches of validation must be (inputs, labels, index) on several processes, got 2 parts"
         assert message in found["rows without numbers"]

@@ -87,8 +87,11 @@ def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[
         raise ValueError(f"{owner}: bags must be Bags or a list of arrays, one for each bag, got {kind}")
     if not len(bags):
         raise ValueError(f"{owner}: bags must hold at least one bag, got none")
-    first, form = as_instances(owner, "bag 0", bags[0], form)
-    parts = [first, *(as_instances(owner, f"bag {k}", bags[k], form)[0] for k in range(1, len(bags)))]
+    parts = []
+    for number in range(len(bags)):
+        part, form = as_instances(owner, f"bag {number}", bags[number], form)
+        parts.append(part)
+    assert form is not None
     if len({part.dtype for part in parts}) > 1:  # of numbers: bytes among them have been refused
         parts = [part.double() for part in parts]
     return ListBags(parts, [0] * len(parts)), form
@@ -142,7 +145,7 @@ def _numbers(owner: str, name: str, frame: pd.DataFrame) -> Array:
 
 
 def _check_form(owner: str, name: str, found: InstanceFormat, wanted: InstanceFormat | None) -> InstanceFormat:
-    """Return `wanted`, which `found` must agree with, or `found` where nothing is wanted."""
+    """Return `wanted`, which `found` must agree with; `found` where nothing is wanted, or no names yet."""
     if wanted is None:
         return found
     if found.shape != wanted.shape:
@@ -153,4 +156,4 @@ def _check_form(owner: str, name: str, found: InstanceFormat, wanted: InstanceFo
     if found.names is not None and wanted.names is not None and found.names != wanted.names:
         got, want = next(pair for pair in zip(found.names, wanted.names, strict=True) if pair[0] != pair[1])
         raise ValueError(f"{owner}: {name} must have its columns named and ordered as before, got {got!r} for {want!r}")
-    return wanted
+    return found if wanted.names is None else wanted

@@ -48,21 +48,26 @@ def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np
     if isinstance(labels, pd.DataFrame):
         codes, tuples = pd.MultiIndex.from_frame(labels).factorize()
         values = [", ".join(map(label_text, entry)) for entry in tuples]
-        if len(set(values)) < len(values):
-            double = next(value for value in values if values.count(value) > 1)
-            raise ValueError(f"{owner}: groups must not be mistaken for one another, got two that read {double!r}")
+        _check_texts(owner, values)
     else:
         try:
             codes, found = pd.factorize(labels)
         except TypeError as error:
             raise ValueError(f"{owner}: groups must be labels that can be keys, got {error}") from error
         values = list(found)
+        _check_texts(owner, list(map(label_text, values)))
     order = _sorted(values)
     number = np.empty(len(values), dtype=np.int64)
     number[order] = np.arange(len(values))
     names = np.empty(len(values), dtype=object)
     names[:] = [values[place] for place in order]
     return names, number[codes]
+
+
+def _check_texts(owner: str, texts: list[str]) -> None:
+    if len(set(texts)) < len(texts):
+        double = next(text for text in texts if texts.count(text) > 1)
+        raise ValueError(f"{owner}: groups must not be mistaken for one another, got two that read {double!r}")
 
 
 def hold_out(

@@ -195,8 +195,8 @@ class CriterionModule(LightningModule):
     def _look(self, batch: Any) -> None:
         columns = batch[1:3] if self._several else batch[1:2]
         if len(columns) < 1 + self._several:
-            number = len(batch)
-            raise ValueError(f"{_OWNER}: batches must be (inputs, labels, index) on several processes, got {number}")
+            wanted = "(inputs, labels, index) on several processes" if self._several else "(inputs, labels)"
+            raise ValueError(f"{_OWNER}: batches of validation must be {wanted}, got {len(batch)} parts")
         numbers = (torch.as_tensor(column, device=self.device).reshape(-1) for column in columns)
         self._parts.append((self(batch[0]).detach().double(), *numbers))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +12,7 @@ import pandas as pd
 
 from moreauc._tabular import TableEncoder
 from moreauc.commands._evaluation import Array
+from moreauc.commands._named_columns import as_texts
 from moreauc.data import FlatBags
 from moreauc.data.columns import Target, check_features, drop_columns, label_text, match_target, split_target
 from moreauc.data.tables import TableError, list_names, read_table
@@ -62,20 +61,14 @@ class BagTable:
 def read_instances(data: Path, column: str) -> pd.DataFrame:
     """Read a table of instances; the column that names their bags comes as the text that is in a text file.
 
-    Taken for numbers, the names 007 and 7 would be those of one bag. Where the column is missing, the table comes as it
-    is.
+    Where the column is missing, the table comes as it is.
 
     Raises:
         TableError: as :func:`moreauc.data.tables.read_table`.
     """
     frame = read_table(data)
-    if column not in frame or data.suffix.lower() not in (".csv", ".tsv"):
-        return frame  # in Parquet a column has the type that its author gave it
-    text, names = data.read_bytes().decode("utf-8-sig"), list(map(str, frame.columns))
-    separator = next(mark for mark in (",", ";", "\t") if _header(text, mark) == names)
-    options = {"names": names, "header": 0, "index_col": False, "skipinitialspace": True}  # those of read_table
-    texts = pd.read_csv(io.StringIO(text), sep=separator, usecols=[column], dtype=str, **options)
-    frame[column] = texts[column]
+    for name, texts in as_texts(frame, data, [column]).items():
+        frame[name] = texts
     return frame
 
 
@@ -116,12 +109,6 @@ def group_bags(frame: pd.DataFrame, column: str, *, source: str) -> tuple[Array,
     """Return the number of each row's bag in a table without target, and the names of the bags."""
     codes, names, _ = _group(frame, column, source)
     return codes, names
-
-
-def _header(text: str, separator: str) -> list[str]:
-    """Return the names in the first line that is not blank, as this separator tells them apart."""
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
-    return [name.strip() for name in next(line for line in lines if line)]
 
 
 def _group(frame: pd.DataFrame, column: str, source: str) -> tuple[Array, list[str], Array]:

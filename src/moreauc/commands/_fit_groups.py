@@ -22,6 +22,7 @@ from moreauc.commands._group_table import (
     match_values,
     split_names,
 )
+from moreauc.commands._named_columns import with_group_names
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_group_model
 from moreauc.commands._saving import Saving
@@ -170,14 +171,13 @@ def read_group_split(request: GroupRequest) -> GroupSplit:
     source, frame = str(request.data), read_table(request.data)
     columns = split_names(request.groups, frame, request.target)
     target, values = find_target(frame, request.target, request.task, source=source)
-    groups = find_groups(frame, columns, source=source)
+    groups = find_groups(with_group_names(frame, request.data, columns), columns, source=source)
     dropped = [name for name in columns if not request.keep_groups and name not in request.drop]
     rest = drop_columns(frame, [*request.drop, request.target, *dropped], source=source)
     features, kinds = check_features(rest, source=source)
     table = GroupRows(features, values, groups)
     if request.test is not None:
-        other, place = read_table(request.test), str(request.test)
-        test = read_group_rows(other, kinds, target, tuple(columns), source=place)
+        test = read_group_rows(request.test, kinds, target, tuple(columns))
         return GroupSplit(table, test, kinds, target, tuple(columns), request.test.name)
     share = TEST_SIZE if request.test_size is None else request.test_size
     if not 0.0 < share < 1.0:
@@ -191,16 +191,15 @@ def read_group_split(request: GroupRequest) -> GroupSplit:
     return GroupSplit(table.part(train), table.part(held), kinds, target, tuple(columns))
 
 
-def read_group_rows(
-    frame: Any, kinds: dict[str, str], target: GroupTarget, columns: tuple[str, ...], *, source: str
-) -> GroupRows:
-    """Return the rows of another table with the same columns.
+def read_group_rows(data: Path, kinds: dict[str, str], target: GroupTarget, columns: tuple[str, ...]) -> GroupRows:
+    """Read the rows of another table with the same columns.
 
     Raises:
         TableError: if a column is missing or cannot be used.
     """
+    source, frame = str(data), read_table(data)
     values = match_values(frame, target, source=source)
-    groups = find_groups(frame, list(columns), source=source)
+    groups = find_groups(with_group_names(frame, data, columns), list(columns), source=source)
     return GroupRows(match_features(frame, kinds, source=source), values, groups)
 
 

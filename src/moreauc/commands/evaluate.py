@@ -99,7 +99,7 @@ def _evaluate_groups(
     from moreauc.commands._group_pages import evaluate_groups_report
     from moreauc.optim.group_presets import GROUP_METHODS
 
-    rows = read_group_rows(read_table(data), saved.kinds, saved.target, saved.groups, source=str(data))
+    rows = read_group_rows(data, saved.kinds, saved.target, saved.groups)
     title = GROUP_METHODS[saved.model.method].title
     if out is None:
         evaluation = evaluate_groups(title, saved.model, rows)

@@ -11,20 +11,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_WHOLE = 2**24
+
 
 def as_instances(owner: str, name: str, value: Any) -> Tensor:
     """Return instances as a tensor on the CPU that shares memory with `value` where it can.
 
-    Floating point numbers and bytes (images) keep their type; other integers and booleans become float32.
+    Floating point numbers and bytes (images) keep their type; other integers and booleans become float32, and those
+    that float32 cannot tell from their neighbours are refused.
     """
     if isinstance(value, Tensor):
         tensor = value.detach().cpu()
         if tensor.is_complex():
             raise ValueError(f"{owner}: {name} must hold real numbers, got {tensor.dtype}")
-        return tensor if tensor.is_floating_point() or tensor.dtype == torch.uint8 else tensor.float()
+        if tensor.is_floating_point() or tensor.dtype == torch.uint8:
+            return tensor
+        _check_exact(owner, name, tensor.numpy())
+        return tensor.float()
     if not isinstance(value, np.ndarray):
         raise ValueError(f"{owner}: {name} must be a tensor or an array, got {type(value).__name__}")
     kind = instance_type(owner, name, value.dtype)
+    _check_exact(owner, name, value)
     array = np.require(value, kind, ["C", "W", "E"])  # torch warns of arrays it may not write to
     return torch.from_numpy(forward_strides(array))
 
@@ -45,6 +52,18 @@ def instance_type(owner: str, name: str, kind: np.dtype[Any]) -> np.dtype[Any]:
     if kind.kind in "iub":
         return np.dtype(np.float32)
     raise ValueError(f"{owner}: {name} must hold real numbers of at most 8 bytes, got {kind}")
+
+
+def _check_exact(owner: str, name: str, values: NDArray[Any]) -> None:
+    """Refuse whole numbers that float32 rounds: times in seconds would all be one number."""
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or not values.size:
+        return
+    largest = max(values.min(), values.max(), key=lambda value: abs(int(value)))
+    if abs(int(largest)) > _WHOLE:
+        raise ValueError(
+            f"{owner}: {name} must hold whole numbers of at most {_WHOLE} (2**24), which float32 can hold, or floating "
+            f"point numbers, got {largest}"
+        )
 
 
 def check_instance_shape(owner: str, name: str, shape: tuple[int, ...]) -> None:
@@ -98,6 +117,7 @@ class NpyFile(NamedTuple):
                 self._fill(result, places)
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(f"{owner}: {self.path!r} must stay as it was when the bags were made: {error}") from error
+        _check_exact(owner, repr(self.path), result)
         return torch.from_numpy(result.astype(kind, copy=False))
 
     def _fill(self, result: NDArray[Any], places: NDArray[np.int64]) -> None:
