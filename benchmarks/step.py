@@ -289,6 +289,7 @@ def measure(result: dict[str, Any], device: torch.device, options: argparse.Name
     plans = planned(len(makers), options.techniques)
     memory: dict[tuple[int, str], float | str] = {}
     if device.type == "cpu" and "eager" in options.techniques:  # first, while this process has nothing to reuse
+        torch.compiler.reset()  # imports what each process would import again, and count as memory of its variant
         memory = {
             (number, loss): process_memory(number, loss, options) for number in range(len(makers)) for loss in LOSSES
         }

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start; threads wait for a core in vain
 
 
 @pytest.fixture(autouse=True)

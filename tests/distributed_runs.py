@@ -24,7 +24,7 @@ from moreauc.optim._sharded import like_parameter
 from moreauc.samplers import DealtSampler, GroupSampler, PosNegSampler
 from moreauc.train import fit, train_step
 
-STEPS = 30  # more than two epochs
+STEPS = 16  # more than two epochs of each sampler; half of them end inside an epoch
 ROWS, POSITIVES = 41, 9
 LABELS = torch.zeros(ROWS, dtype=torch.long)
 LABELS[torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))[:POSITIVES]] = 1

@@ -7,8 +7,8 @@ import sys
 import accelerate_runs
 import pytest
 import torch
-import torch.multiprocessing
 from accelerate import Accelerator
+from processes import run_processes
 from torch import nn
 
 from moreauc import PreviousIterate
@@ -72,7 +72,7 @@ def test_a_run_killed_amid_an_accumulation_equals_the_uninterrupted_one(
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
     folder = tmp_path_factory.mktemp("accelerate")
-    torch.multiprocessing.spawn(accelerate_runs.work, (2, str(folder)), nprocs=2)
+    run_processes(accelerate_runs.work, 2, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 

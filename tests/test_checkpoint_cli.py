@@ -59,6 +59,7 @@ def wait_for_checkpoint(process, folder):
     limit = time.monotonic() + 120
     while not Checkpoints(folder).files():
         assert process.poll() is None and time.monotonic() < limit, process.communicate()
+        time.sleep(0.01)  # leaves the core to the process
 
 
 def network_of(saved):

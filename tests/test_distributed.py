@@ -12,7 +12,7 @@ import distributed_runs as runs
 import oracles
 import pytest
 import torch
-import torch.multiprocessing
+from processes import run_processes
 
 from moreauc import TCCOLoss, TPAUCLoss
 from moreauc.checkpoint import load_checkpoint
@@ -35,7 +35,7 @@ def results(tmp_path_factory):
     runs.save_half(folder, None)
     found = {}
     for world in WORLDS:
-        torch.multiprocessing.spawn(runs.work, (world, str(folder)), nprocs=world)
+        run_processes(runs.work, world, folder)
         found[world] = [torch.load(folder / f"{world}-{rank}.pt", weights_only=False) for rank in range(world)]
     found["folder"] = folder
     return found
@@ -285,7 +285,7 @@ def test_a_group_of_some_of_the_processes(results):
 @pytest.fixture(scope="module")
 def on_gpu(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpu")
-    torch.multiprocessing.spawn(runs.work_on_gpu, (2, str(folder)), nprocs=2)
+    run_processes(runs.work_on_gpu, 2, folder)
     return [torch.load(folder / f"gpu-{rank}.pt", weights_only=False) for rank in range(2)]
 
 

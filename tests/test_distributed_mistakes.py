@@ -10,7 +10,7 @@ import sys
 import distributed_mistakes as runs
 import pytest
 import torch
-import torch.multiprocessing
+from processes import run_processes
 
 from moreauc import PreviousIterate
 from moreauc.distributed import DistributedCriterion, gather_scores
@@ -23,7 +23,7 @@ EXACT = {"rtol": 1e-9, "atol": 1e-9}
 def results(tmp_path_factory):
     """What two processes found."""
     folder = tmp_path_factory.mktemp("mistakes")
-    torch.multiprocessing.spawn(runs.work, (2, str(folder)), nprocs=2)
+    run_processes(runs.work, 2, folder)
     assert not (folder / "never").exists()
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import together_runs as runs
 import torch
-import torch.multiprocessing
+from processes import run_processes
 
 WORLDS = (2, 3)
 
@@ -18,7 +18,7 @@ def results(tmp_path_factory):
         runs.cut(folder / f"half-1-for-{world}", 1, 2)
     found = {}
     for world in WORLDS:
-        torch.multiprocessing.spawn(runs.work, (world, str(folder)), nprocs=world)
+        run_processes(runs.work, world, folder)
         found[world] = [torch.load(folder / f"{world}-{rank}.pt", weights_only=False) for rank in range(world)]
     found["folder"] = folder
     return found

@@ -7,8 +7,8 @@ import logging
 import lightning_together as together
 import pytest
 import torch
-import torch.multiprocessing
 from lightning_runs import REGION, X, Y, assert_same
+from processes import run_processes
 
 from moreauc.metrics import tpauc_score
 
@@ -19,7 +19,7 @@ ACCUMULATE = {"accumulate_grad_batches": 3}
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lightning")
     together.cut(together.make(dropout=0.0), folder / "of one.ckpt", 6, **ACCUMULATE)
-    torch.multiprocessing.spawn(together.work, (2, str(folder)), nprocs=2)
+    run_processes(together.work, 2, folder)
     return folder
 
 

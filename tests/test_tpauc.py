@@ -14,7 +14,7 @@ from moreauc import PreviousIterate
 from moreauc.criteria import TPAUCLoss
 from moreauc.objectives import tpauc_optimum
 
-STEPS = 200
+STEPS = 100
 SURROGATES = {
     "squared_hinge": (lambda z: max(1 + z, 0) ** 2, lambda z: 2 * max(1 + z, 0)),
     "hinge": (lambda z: max(1 + z, 0), lambda z: float(z > -1)),

@@ -237,6 +237,8 @@ def _plain(value: Any, name: str, owner: str) -> Any:
                 raise CheckpointError(f"{owner}: keys of {name} must be texts or numbers, got {key!r}")
         return type(value)({key: _plain(entry, f"{name}[{key!r}]", owner) for key, entry in value.items()})
     if type(value) in (list, tuple, set):
+        if all(type(entry) in _SCALARS for entry in value):  # as the states of generators, hundreds of numbers each
+            return type(value)(value)
         return type(value)(_plain(entry, f"{name}[{number}]", owner) for number, entry in enumerate(value))
     if type(value) in _SCALARS:
         return value

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class Task:
     def run(self) -> dict[str, Any]:
         """Do it and return plain data."""
         torch.set_num_threads(1)
-        problem = self.problem()
+        problem = _made(self.problem)
         run = minimize(problem, self.method, lr=self.lr, steps=self.steps, **self.options)
         return {"part": self.part, "key": list(self.key), "steps": self.steps, **_summary(problem, run)}
 
@@ -183,6 +184,12 @@ class _CVaR:
 
     def __call__(self) -> Problem:
         return CVaRAbsoluteLoss(num_blocks=self.num_blocks)
+
+
+@cache
+def _made(problem: Callable[[], Problem]) -> Problem:
+    """Make a problem once in each process: to find its optimum takes longer than many runs."""
+    return problem()
 
 
 def make_method(label: str, problem: Problem, tau: PowerDecay) -> Method:
