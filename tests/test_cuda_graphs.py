@@ -14,6 +14,7 @@ from graphs_on_cpu import MADE, Generator, Stream, play
 from torch import nn
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss, cuda_graphs
+from moreauc._graph_batch import copy_into, form_of, mapped
 from moreauc.criteria import AUCSquaredHingeLoss, GroupedLoss
 from moreauc.cuda_graphs import GraphedStep
 from moreauc.data import BagInputs
@@ -434,10 +435,10 @@ def test_on_the_cpu_all_steps_are_ordinary(kind):
 
 def test_inputs_of_any_form_are_copied():
     source = {"a": (torch.ones(2), [torch.full((3,), 2.0)]), "b": 5}
-    target = cuda_graphs._mapped(source, torch.zeros_like)
-    cuda_graphs._copy(target, source)
+    target = mapped(source, torch.zeros_like)
+    copy_into(target, source)
     assert target["a"][0].tolist() == [1.0, 1.0] and target["a"][1][0].tolist() == [2.0, 2.0, 2.0]
-    assert target["b"] == 5 and cuda_graphs._form(source)["a"][0][0] == (2,)
+    assert target["b"] == 5 and form_of(source)["a"][0][0] == (2,)
     assert cuda_graphs._number(torch.device("cuda", 3)) == 3
 
 

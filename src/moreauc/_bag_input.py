@@ -87,11 +87,11 @@ def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[
         raise ValueError(f"{owner}: bags must be Bags or a list of arrays, one for each bag, got {kind}")
     if not len(bags):
         raise ValueError(f"{owner}: bags must hold at least one bag, got none")
-    parts = []
-    for number in range(len(bags)):
+    first, form = as_instances(owner, "bag 0", bags[0], form)
+    parts = [first]
+    for number in range(1, len(bags)):
         part, form = as_instances(owner, f"bag {number}", bags[number], form)
         parts.append(part)
-    assert form is not None
     if len({part.dtype for part in parts}) > 1:  # of numbers: bytes among them have been refused
         parts = [part.double() for part in parts]
     return ListBags(parts, [0] * len(parts)), form

@@ -8,7 +8,7 @@ on parts of the GPU that a small batch leaves idle.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from moreauc._checks import check_count
 from moreauc._fit_parts import opened
+from moreauc._graph_batch import copy_into, form_of, mapped
 from moreauc._graph_key import Held, check_hooks, check_optimizer_steps, check_parts, contents
 from moreauc._scoring import check_batch, device_of, on_device, scores_of
 from moreauc.criteria._late import outermost, several_processes
@@ -123,7 +124,7 @@ class GraphedStep:
         check_hooks(_OWNER, self.optimizer)
         batch = on_device(batch, device)
         numbers, tensors = contents(self.model, self.criterion, self.optimizer, self.previous)
-        key = (_form(batch), numbers)
+        key = (form_of(batch), numbers)
         if self._recording is None or self._recording.key != key or not self._recording.held.are(tensors):
             self._in_a_row = self._in_a_row + 1 if key == self._last else 1
             self._last = key
@@ -172,7 +173,7 @@ class _Recording:
     def __init__(self, owner: GraphedStep, batch: Any, key: tuple[Any, ...], held: Held, device: torch.device) -> None:
         self.key, self.held = key, held
         self._criterion, self._overlap = owner.criterion, owner.overlap
-        self._batch = _mapped(batch, lambda value: torch.empty_like(value).copy_(value))
+        self._batch = mapped(batch, lambda value: torch.empty_like(value).copy_(value))
         self._graph = torch.cuda.CUDAGraph()
         self._twin = _Twin(self._graph, device) if owner._random and owner.previous is not None else None
         self._main, self._side = owner._streams_on(device)
@@ -195,7 +196,7 @@ class _Recording:
                 raise
 
     def replay(self, batch: Any) -> Tensor:
-        _copy(self._batch, batch)
+        copy_into(self._batch, batch)
         if self._twin is not None:
             self._twin.align()
         self._graph.replay()
@@ -326,28 +327,3 @@ def _stream_beside(other: torch.cuda.Stream, device: torch.device) -> torch.cuda
 
 def _number(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
-
-
-def _mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Return a batch of the same form, each tensor changed by `function`."""
-    if isinstance(value, Mapping):
-        return {name: _mapped(entry, function) for name, entry in value.items()}
-    if isinstance(value, tuple | list):
-        parts = [_mapped(entry, function) for entry in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return function(value) if isinstance(value, Tensor) else value
-
-
-def _form(batch: Any) -> Any:
-    """Return shapes and types of the tensors of a batch, and its other parts."""
-    return _mapped(batch, lambda value: (tuple(value.shape), value.dtype, value.device))
-
-
-def _copy(target: Any, source: Any) -> None:
-    if isinstance(target, Mapping):
-        target, source = list(target.values()), [source[name] for name in target]
-    if isinstance(target, tuple | list):
-        for into, out_of in zip(target, source, strict=True):
-            _copy(into, out_of)
-    elif isinstance(target, Tensor):
-        target.copy_(source, non_blocking=True)

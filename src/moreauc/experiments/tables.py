@@ -121,9 +121,7 @@ class Table:
 
     def run_on(self, dataset: str) -> list[Contestant]:
         """The methods that make a row for a data set: those with published numbers for it, and those that were run."""
-        published = {
-            name for (place, name, _), cell in self.cells.items() if place == dataset and cell.published is not None
-        }
+        published = self.plan.datasets[dataset].published or {}
         return [entry for entry in self.methods if entry.name in published or (dataset, entry.name) in self.run]
 
     def best(self, methods: Sequence[str], dataset: str, column: int, *, by_merit: bool = False) -> str | None:
