@@ -576,3 +576,19 @@ def test_every_option_of_the_studies_in_the_docs_exists():
 def test_python_runs_it_as_a_module(module):
     done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, moreauc.__version__)
+
+
+def test_a_collapsed_model_is_no_winner_and_is_named(trained, monkeypatch, tmp_path):
+    """One score for all rows: TPAUC 0 at (0.5, 0.5), and a warning on the terminal, on the page and in the log."""
+    monkeypatch.setattr(TPAUCClassifier, "decision_function", lambda self, X: np.zeros(len(X)))
+    options = ["--epochs", "2", "--min-tpr", "0.5", "--max-fpr", "0.5"]
+    result = call("fit", trained[0] / "data.csv", "--target", "state", "--out", tmp_path / "run", *options)
+    assert result.exit_code == 0, result.output
+    line = "100.0% of the rows of the region have a score that rows of the other class have too"
+    for text in (result.output, *((tmp_path / "run" / name).read_text() for name in ("report.html", "log.txt"))):
+        assert f"Warning: SONX: {line}" in text
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert [row["tpauc"]["estimate"] for row in report["test"]] == [0.0, 0.0]
+    assert [row["tied"] for row in report["test"]] == [1.0, 1.0]
+    result = call("evaluate", tmp_path / "run", trained[0] / "data.csv")
+    assert line in result.output

@@ -9,6 +9,7 @@ import pytest
 from sklearn.datasets import make_classification
 from sklearn.model_selection import StratifiedKFold
 
+from moreauc.commands.compare import tie_warnings
 from moreauc.comparison import Comparison, Contestant, contestants, network
 from moreauc.comparison._run import Table, tune_and_test
 from moreauc.metrics import tpauc_score
@@ -151,7 +152,7 @@ def test_draws_go_round_all_values_and_do_not_tie_options_together():
 
 
 def test_a_model_that_ties_everything_is_not_chosen(table):
-    """One score for all rows gets 1/2 from the metric, and more than a poor but honest model."""
+    """One score for all rows gets 1/2 where ties count one half, and more than a poor but honest model."""
     X, y = table
     X[:, 3] = 0.0
 
@@ -159,11 +160,16 @@ def test_a_model_that_ties_everything_is_not_chosen(table):
         def fit(self, X, y):
             return self
 
-    assert tpauc_score(y, X[:, 3], min_tpr=0.5, max_fpr=0.5) == 0.5
+    assert tpauc_score(y, X[:, 3], min_tpr=0.5, max_fpr=0.5, ties="half") == 0.5
     assert 0.0 < tpauc_score(y, X[:, 1], min_tpr=0.5, max_fpr=0.5) < 0.5
     flat = Contestant("flat", "Flat", False, {"column": (3, 1)}, Flat)
     result = Comparison([flat], (REGION,), folds=3, inner_folds=2, trials=2).run(X, y)
     assert [record["options"] for record in result.records] == [{"column": 1}] * 3
+    assert result.rows[0]["tied"] == 0.0 and not tie_warnings(result.rows)
+    only = Contestant("flat", "Flat", False, {"column": (3,)}, Flat)
+    result = Comparison([only], (REGION,), folds=3, inner_folds=2, trials=1).run(X, y)
+    assert result.rows[0]["tied"] == 1.0 and result.rows[0]["mean"] == 0.0
+    assert tie_warnings(result.rows)[0].startswith("Warning: Flat: 100.0% of the rows of the region")
 
 
 @pytest.mark.parametrize("name", ["sonx", "ce", "lightgbm", "xgboost"])

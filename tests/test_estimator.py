@@ -25,7 +25,7 @@ from torch import nn
 from moreauc._operating_point import choose_threshold, fit_platt
 from moreauc._tabular import TableEncoder
 from moreauc.estimator import TPAUCClassifier
-from moreauc.metrics import tpauc_score, tpauc_scorer
+from moreauc.metrics import TiedScoresWarning, tpauc_score, tpauc_scorer
 from moreauc.models import MLP
 from moreauc.optim.presets import METHODS
 
@@ -112,6 +112,7 @@ class TestLearning:
         assert classifier.history_.restored
         assert classifier.score(X[rows], y[rows]) == pytest.approx(classifier.history_.best_score)
 
+    @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # a small network on few rows
     def test_the_held_out_part_is_stratified_and_not_trained_on(self, data):
         X, y = data
         classifier = quick(validation_fraction=0.25).fit(X, y)
@@ -265,6 +266,7 @@ class TestWithScikitLearn:
 
 
 class TestTables:
+    @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # a small network on few rows
     def test_missing_values_categories_and_strings(self, table):
         X, y = table
         classifier = quick(epochs=10).fit(X, y)
@@ -629,3 +631,14 @@ class TestErrors:
     def test_linear_model_needs_a_width(self):
         with pytest.raises(ValueError, match="MLP: num_features must be an integer of at least 1, got 0"):
             MLP(0)
+
+
+def test_a_score_of_tied_rows_warns_with_their_share():
+    X = np.arange(40.0).reshape(20, 2)
+    y = np.arange(20) % 2
+    classifier = TPAUCClassifier(min_tpr=0.5, max_fpr=0.5, module="linear", epochs=1, random_state=0).fit(X, y)
+    classifier.model_.requires_grad_(False)
+    for parameter in classifier.model_.parameters():
+        parameter.zero_()
+    with pytest.warns(TiedScoresWarning, match=r"TPAUCClassifier: 100.0% of the rows of the region"):
+        assert classifier.score(X, y) == 0.0

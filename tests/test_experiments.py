@@ -278,6 +278,30 @@ def test_validation_chooses(merit, epochs, setting, epoch):
     assert found["validation"] == pytest.approx(merit[setting][epoch - 1] + 0.001)
 
 
+@pytest.mark.parametrize(
+    ("auc", "setting", "epoch"),
+    [
+        ([[0.6, 0.7, 0.8], [0.6, 0.9, 0.9]], 0, 3),  # the AUC decides among equal scores only
+        ([[0.6, 0.8, 0.8], [0.6, 0.9, 0.8]], 0, 2),  # then the earliest epoch
+        ([[0.6, 0.7, 0.7], [0.8, 0.9, 0.9]], 1, 1),
+    ],
+)
+def test_validation_chooses_between_equal_scores_by_the_auc(auc, setting, epoch):
+    contestant = plan_for_tables().contestants["base"]
+    curves = replace(curves_of([[0.1, 0.5, 0.5], [0.5, 0.1, 0.1]]), auc=np.array(auc))
+    found = choose(curves, contestant, 0)
+    assert found["setting"] == contestant.settings[setting] and found["epoch"] == epoch
+
+
+def test_runs_that_count_ties_one_half_are_counted(tmp_path):
+    plan = plan_for_tables()
+    runs = runs_of(plan, "first", "base", [0.1, 0.2, 0.3])
+    del runs[0]["ties"]
+    write_runs(tmp_path, runs)
+    _, section = rows_of(make_report(plan, tmp_path), "What was run where")
+    assert any("count a tie of a positive and a negative one half" in line and ": 1." in line for line in section.text)
+
+
 GONE = [-math.inf] * 20
 
 
@@ -427,7 +451,8 @@ def test_a_record_says_what_is_particular(tmp_path):
 def test_scores_that_are_not_finite_have_no_merit():
     labels, scores = torch.tensor([1, 0, 0]), torch.tensor([[0.2, 0.1, 0.0], [0.2, math.nan, 0.0], [0.1, 0.1, 0.0]])
     regions = [(0.0, 1.0), (0.0, 0.5)]
-    assert _scores(labels, scores, regions, ties_lost=True).tolist() == [[1.0, 1.0], [-math.inf] * 2, [0.5, 0.0]]
+    merit = _scores(labels, scores, regions, missing=-math.inf)
+    assert merit.tolist() == [[1.0, 1.0], [-math.inf] * 2, [0.75, 0.5]]
     plain = _scores(labels, scores, regions)
     assert plain[[0, 2]].tolist() == [[1.0, 1.0], [0.75, 0.5]] and np.isnan(plain[1]).all()
     assert np.isnan(_scores(labels, scores[:1], [(0.0, 0.1)])).all()  # no negative in the region
@@ -697,7 +722,8 @@ def test_records_say_where_and_of_what(tmp_path, monkeypatch):
     assert where["moreauc"] == moreauc.__version__ and where["python"] == platform.python_version()
     assert where["rdkit"] == pytest.importorskip("rdkit").__version__
     kept = np.load(tmp_path / "curves" / "example-ce-0-0.npz")
-    assert set(kept) == {"merit", "validation", "test"} and kept["test"].shape == (2, 1, 2)
+    assert set(kept) == {"merit", "validation", "test", "auc"} and kept["test"].shape == (2, 1, 2)
+    assert record["ties"] == "curve" and kept["auc"].shape == (2, 1)
     monkeypatch.setitem(sys.modules, "rdkit", None)
     assert _one_run._rdkit() is None
 
@@ -953,6 +979,7 @@ def record(plan, dataset, method, test, *, split=0, run=0, merit=0.5, smoothed=N
         "counts": {"train": [20 + run, 6], "validation": [6 - run, 2], "test": [4, 2]},
         "batch": batch_of(plan.datasets[dataset]),
         "options": dict(contestant.options),
+        "ties": "curve",
         "regions": [list(region) for region in plan.regions],
         "chosen": [chosen] * len(plan.regions),
         "settings": [{**setting, "merit": [merit] * len(plan.regions)} for setting in contestant.settings],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import hypergeom, norm
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_breast_cancer
 from sklearn.dummy import DummyClassifier
@@ -33,6 +34,7 @@ from moreauc.metrics import (
     pauc_score,
     pauc_standardized_score,
     plot_roc_region,
+    tied_share,
     tpauc_area_score,
     tpauc_score,
     tpauc_scorer,
@@ -54,6 +56,72 @@ def pair_loop(y_true, y_score, min_tpr, max_fpr):
         for n in negatives[:k2]:
             won += 1 if p > n else Fraction(1, 2) if p == n else 0
     return float(won / (k1 * k2))
+
+
+def orders_of_tied_rows(y_true, y_score):
+    """Every order of the labels, highest score first, that sorting may give: tied rows in any order."""
+    blocks = []
+    for score in sorted(set(y_score), reverse=True):
+        labels = [int(y) for y, s in zip(y_true, y_score, strict=True) if s == score]
+        places = itertools.combinations(range(len(labels)), sum(labels))  # of its positives; all are equally likely
+        blocks.append([tuple(int(row in chosen) for row in range(len(labels))) for chosen in places])
+    return [sum(order, ()) for order in itertools.product(*blocks)]
+
+
+def counts_of_region(y_true, min_tpr, max_fpr):
+    """Numbers of positives and negatives, and how many of each are selected."""
+    positives, negatives = int(np.sum(y_true)), int(len(y_true) - np.sum(y_true))
+    return positives, negatives, int(positives * (1 - Fraction(str(min_tpr)))), int(negatives * Fraction(str(max_fpr)))
+
+
+def mean_curve_share(y_true, y_score, min_tpr, max_fpr):
+    """Share of the region under the mean, over all orders of tied rows, of the ROC curves; exact."""
+    positives, _, k1, k2 = counts_of_region(y_true, min_tpr, max_fpr)
+    orders = np.array(orders_of_tied_rows(y_true, y_score))
+    steps = [(0, 0)]
+    for t in range(1, len(y_true) + 1):  # (false, true) positives after t rows, mean over the orders
+        true = Fraction(int(orders[:, :t].sum()), len(orders))
+        steps.append((t - true, true))
+    area = Fraction(0)
+    for (x0, y0), (x1, y1) in itertools.pairwise(steps):
+        area += area_of_piece(x0, y0, x1, y1, right=k2, floor=positives - k1)
+    return float(area / (k1 * k2))
+
+
+def area_of_piece(x0, y0, x1, y1, right, floor):
+    """Area between a rising piece of a curve and the level `floor`, up to `right`."""
+    if x1 > right:
+        if x0 >= right:
+            return Fraction(0)
+        x1, y1 = right, y0 + (y1 - y0) * Fraction(right - x0) / Fraction(x1 - x0)
+    if y0 < floor:
+        if y1 <= floor:
+            return Fraction(0)
+        x0, y0 = x0 + (x1 - x0) * Fraction(floor - y0) / Fraction(y1 - y0), floor
+    return Fraction(x1 - x0) * (Fraction(y0 + y1) / 2 - floor)
+
+
+def mean_share(y_true, y_score, min_tpr, max_fpr):
+    """Mean, over all orders of tied rows, of the share of selected pairs that are in order."""
+    positives, _, k1, k2 = counts_of_region(y_true, min_tpr, max_fpr)
+    total, orders = 0, orders_of_tied_rows(y_true, y_score)
+    for order in orders:
+        true = false = 0
+        for label in order:
+            true += label
+            if not label and false < k2:  # a selected negative: the selected positives above it win
+                false += 1
+                total += max(0, true - (positives - k1))
+    return total / (len(orders) * k1 * k2)
+
+
+def an_edge_cuts_tied_rows(y_true, y_score, min_tpr, max_fpr):
+    _, _, k1, k2 = counts_of_region(y_true, min_tpr, max_fpr)
+    upper, lower = np.sort(y_score[y_true == 1]), np.sort(y_score[y_true == 0])[::-1]
+    high, low = upper[k1 - 1], lower[k2 - 1]
+    cut_high = k1 < len(upper) and upper[k1] == high and high in lower
+    cut_low = k2 < len(lower) and lower[k2] == low and low in upper
+    return cut_high or cut_low
 
 
 def fine_area(y_true, y_score, min_tpr, max_fpr, steps=200_000):
@@ -97,9 +165,98 @@ def test_tpauc_equals_the_pair_loop(seed):
         min_tpr, max_fpr = (0.0, 1.0) if case % 7 == 0 else (float(min(edges[0], 0.99)), float(max(edges[1], 0.01)))
         want = pair_loop(y_true, y_score, min_tpr, max_fpr)
         with pytest.warns(UndefinedMetricWarning) if want is None else nullcontext():
-            got = tpauc_score(y_true, y_score, min_tpr=min_tpr, max_fpr=max_fpr)
+            got = tpauc_score(y_true, y_score, min_tpr=min_tpr, max_fpr=max_fpr, ties="half")
         assert isinstance(got, float)
         assert np.isnan(got) if want is None else got == want
+
+
+def small_tied_case(rng):
+    """At most nine rows of few different scores, and a region that selects of both classes."""
+    while True:
+        y_true = rng.permutation(np.repeat([1, 0], rng.integers(1, 6, size=2)))[:9]
+        y_score = rng.integers(0, rng.integers(1, 4), size=len(y_true)) / 7.0
+        region = (0.0, 1.0) if rng.random() < 0.05 else tuple(np.round(rng.uniform(0.05, 0.95, 2), 2).tolist())
+        if 0 < y_true.sum() < len(y_true) and min(counts_of_region(y_true, *region)[2:]) > 0:
+            return y_true, y_score, region
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ties_count_as_the_mean_curve_over_all_orders(seed):
+    """A thousand small cases: the mean curve is the score in all of them, the mean score where no edge cuts a block."""
+    rng, cut = np.random.default_rng(seed), 0
+    for _ in range(50):
+        y_true, y_score, region = small_tied_case(rng)
+        got = tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
+        assert got == pytest.approx(mean_curve_share(y_true, y_score, *region), abs=1e-14)
+        want = mean_share(y_true, y_score, *region)
+        if an_edge_cuts_tied_rows(y_true, y_score, *region):
+            cut += 1
+            assert got <= want + 1e-14  # a curve that is cut off is convex in what the order decides
+        else:
+            assert got == pytest.approx(want, abs=1e-14)
+    assert 5 < cut < 45
+
+
+@pytest.mark.parametrize("region", [(0.5, 0.5), (0.25, 0.75), (0.0, 0.5), (0.5, 1.0), (0.25, 0.5)])
+def test_the_mean_score_over_orders_tends_to_the_curve_with_the_number_of_rows(region):
+    """One block: the mean over all orders, by the hypergeometric law of the negatives among the lowest rows."""
+    for copies in (1, 4, 16, 64):
+        positives, negatives = 4 * copies, 8 * copies
+        y_true = np.repeat([1, 0], [positives, negatives])
+        _, _, k1, k2 = counts_of_region(y_true, *region)
+        r, j = np.meshgrid(np.arange(1, k1 + 1), np.arange(negatives - k2 + 1, negatives + 1))
+        # the r-th lowest positive beats the j-th lowest negative: at least j negatives among the lowest r + j - 1 rows
+        want = hypergeom.sf(j - 1, positives + negatives, negatives, r + j - 1).mean()
+        if copies == 1:
+            assert want == pytest.approx(mean_share(y_true, np.zeros(len(y_true)), *region), abs=1e-12)
+        got = tpauc_score(y_true, np.zeros(len(y_true)), min_tpr=region[0], max_fpr=region[1])
+        assert 0 <= want - got < 0.2 / copies
+
+
+@pytest.mark.parametrize("region", [(0.5, 0.5), (0.3, 0.7), (0.1, 0.9), (0.0, 0.2), (0.75, 1.0)])
+@pytest.mark.parametrize("sizes", [(20, 40), (100, 20), (1000, 50_000)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_constant_model_gets_the_diagonals_share(region, sizes, weighted):
+    min_tpr, max_fpr = region
+    y_true = np.repeat([1, 0], sizes)
+    weight = np.full(len(y_true), 3.0) if weighted else None
+    share = max(0.0, max_fpr - min_tpr) ** 2 / (2 * (1 - min_tpr) * max_fpr)
+    got = tpauc_score(y_true, np.full(len(y_true), 7.0), min_tpr=min_tpr, max_fpr=max_fpr, sample_weight=weight)
+    assert got == pytest.approx(share, abs=1e-12)
+
+
+@pytest.mark.parametrize("region", [*REGIONS, (0.5, 0.1)])
+@pytest.mark.parametrize("levels", [None, 1, 3])
+def test_the_score_is_the_share_of_the_area_ties_or_not(region, levels):
+    y_true, y_score = np.repeat([1, 0], [40, 80]), np.random.default_rng(0).normal(size=120)
+    y_score[:40] += 1
+    y_score = y_score if levels is None else np.round(y_score * levels) / levels
+    options = {"min_tpr": region[0], "max_fpr": region[1]}
+    area = tpauc_area_score(y_true, y_score, **options) / ((1 - region[0]) * region[1])
+    assert tpauc_score(y_true, y_score, **options) == pytest.approx(area, abs=1e-12)
+    assert tpauc_score(y_true, y_score, sample_weight=np.ones(120), **options) == pytest.approx(area, abs=1e-12)
+
+
+def test_rules_for_ties_by_name():
+    y_true, equal = [1, 1, 0, 0], [0.0] * 4
+    options = {"min_tpr": 0.0, "max_fpr": 0.5}
+    assert [tpauc_score(y_true, equal, ties=ties, **options) for ties in ("curve", "half", "lost")] == [0.25, 0.5, 0.0]
+    y_true, y_score = many()
+    assert len({tpauc_score(y_true, y_score, ties=ties, **options) for ties in ("curve", "half", "lost")}) == 1
+    with pytest.raises(ValueError, match="tpauc_score: ties must be 'curve', 'half' or 'lost', got 'won'"):
+        tpauc_score(y_true, y_score, ties="won", **options)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tied_share_by_a_loop(seed):
+    rng = np.random.default_rng(seed)
+    y_true, y_score = random_case(rng, low=3)
+    min_tpr, max_fpr = np.round(rng.uniform(0.0, 0.6), 1), np.round(rng.uniform(0.4, 1.0), 1)
+    _, _, k1, k2 = counts_of_region(y_true, min_tpr, max_fpr)
+    upper, lower = sorted(y_score[y_true == 1]), sorted(y_score[y_true == 0], reverse=True)
+    tied = sum(s in lower for s in upper[:k1]) + sum(s in upper for s in lower[:k2])
+    want = tied / (k1 + k2) if k1 and k2 else 0.0
+    assert tied_share(y_true, y_score, min_tpr=min_tpr, max_fpr=max_fpr) == want
 
 
 @pytest.mark.parametrize("levels", [None, 1, 4])
@@ -193,7 +350,7 @@ def test_types_of_scores(dtype):
     y_true, y_score = many()
     y_score = (8 * y_score).clip(0, 100).astype(dtype)
     want = pair_loop(y_true, y_score, 0.5, 0.5)
-    assert tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5) == want
+    assert tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5, ties="half") == want
 
 
 def test_integer_scores_are_not_rounded():
@@ -279,13 +436,6 @@ def test_scale_of_weights_does_not_matter_to_the_area(scale):
         tpauc_area_score(y_true, y_score, min_tpr=0.3, max_fpr=0.4, sample_weight=w) for w in (weight, scale * weight)
     )
     assert second == pytest.approx(first, abs=1e-14)
-
-
-def test_area_and_score_part_where_a_tie_lies_across_the_edge():
-    """All scores equal: the curve is the diagonal, below the region; of the pairs one half is won."""
-    y_true, y_score = [1, 1, 0, 0], [0.0] * 4
-    assert tpauc_area_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5) == 0.0
-    assert tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5) == 0.5
 
 
 def test_no_curve_in_the_region():
@@ -436,30 +586,33 @@ def test_scorer_with_ties_lost_is_that_of_scores_moved_apart(region, weighted):
     options = dict(zip(("min_tpr", "max_fpr"), region, strict=True))
     lost = tpauc_scorer(**options, ties="lost")(Column(), y_score[:, None], y_true, **weight)
     assert lost == pytest.approx(tpauc_score(y_true, apart, **options, **weight), rel=1e-12)
-    half = tpauc_scorer(**options)(Column(), y_score[:, None], y_true, **weight)
-    assert half == tpauc_score(y_true, y_score, **options, **weight) >= lost
+    for ties in ("half", "curve"):
+        scorer = tpauc_scorer(**options, ties=ties)
+        assert scorer(Column(), y_score[:, None], y_true, **weight) >= lost - 1e-12
+    plain = tpauc_scorer(**options)(Column(), y_score[:, None], y_true, **weight)
+    assert plain == tpauc_score(y_true, y_score, **options, **weight)
 
 
-def test_a_search_by_ties_lost_does_not_choose_a_constant():
+def test_a_search_does_not_choose_a_constant():
     rng = np.random.default_rng(0)
     y = (np.arange(400) % 10 == 0).astype(int)
     X = rng.normal(size=(400, 1)) + 1.2 * y[:, None]
-    candidates = {"half": DummyClassifier(), "lost": GaussianNB()}
+    candidates = {"half": DummyClassifier(), "lost": GaussianNB(), "curve": GaussianNB()}
     for ties, best in candidates.items():
         scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.2, ties=ties)
         means = {name: cross_val_score(model, X, y, scoring=scorer, cv=4).mean() for name, model in candidates.items()}
-        assert candidates[max(means, key=means.get)] is best
+        assert type(candidates[max(means, key=means.get)]) is type(best)
 
 
 def test_ties_lost_does_not_hide_what_is_wrong():
     scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties="lost")
     with pytest.raises(ValueError, match=r"tpauc_score: y_score must be finite, got nan \(1 such entries\)"):
         scorer(Column(), np.array([[1.0], [np.nan]]), [0, 1])
-    with pytest.raises(ValueError, match="tpauc_scorer: ties must be 'half' or 'lost', got 'won'"):
+    with pytest.raises(ValueError, match="tpauc_scorer: ties must be 'curve', 'half' or 'lost', got 'won'"):
         tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties="won")
 
 
-@pytest.mark.parametrize("ties", ["half", "lost"])
+@pytest.mark.parametrize("ties", ["curve", "half", "lost"])
 @pytest.mark.parametrize("names", [("benign", "ill"), ("well", "ill"), (0, 1), (1, 0)])
 def test_the_scorer_finds_the_class_that_is_named(names, ties):
     """The second name is to be found, whether it comes first or last in the order of the classes."""
@@ -484,7 +637,7 @@ def test_the_scorer_refuses_a_label_that_is_none_and_more_than_two_classes():
         tpauc_scorer(min_tpr=0.5, max_fpr=0.5, positive_label="a")(GaussianNB().fit(X, y), X, [*y[:-1], "c"])
 
 
-@pytest.mark.parametrize("ties", ["half", "lost"])
+@pytest.mark.parametrize("ties", ["curve", "half", "lost"])
 def test_scorer_pickles(ties):
     scorer = pickle.loads(pickle.dumps(tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties=ties)))
     X = np.arange(8.0)[:, None]
@@ -741,7 +894,10 @@ def test_tpauc_of_many_scores_is_the_auc_of_the_selected(share, decimals):
     highest = np.sort(scores[labels == 0])[::-1][: int((1 - labels).sum() * 0.3)]
     selected = np.repeat([1, 0], [len(lowest), len(highest)])
     expected = roc_auc_score(selected, np.concatenate([lowest, highest]))
-    assert tpauc_score(labels, scores, min_tpr=0.4, max_fpr=0.3) == pytest.approx(expected, abs=1e-12)
+    assert tpauc_score(labels, scores, min_tpr=0.4, max_fpr=0.3, ties="half") == pytest.approx(expected, abs=1e-12)
+    alpha, beta = len(lowest) / labels.sum(), len(highest) / (1 - labels).sum()
+    area = tpauc_area_score(labels, scores, min_tpr=1 - alpha, max_fpr=beta)
+    assert tpauc_score(labels, scores, min_tpr=0.4, max_fpr=0.3) == pytest.approx(area / (alpha * beta), abs=1e-10)
 
 
 def many_scores(kind, number, random):

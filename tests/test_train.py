@@ -16,7 +16,7 @@ from moreauc import FCCOLoss, PreviousIterate, TPAUCLoss
 from moreauc.callbacks import Callback, ProgressBar, TensorBoardLogger
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import IndexedDataset, TensorBatches
-from moreauc.metrics import tpauc_score
+from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.samplers import PosNegSampler
 from moreauc.side_by_side import SideBySide
@@ -248,6 +248,7 @@ def test_warm_start_is_cross_entropy_and_comes_first():
         assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # a small network on few rows
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_in_the_same_loop_and_learns(method):
     x, y = make_data(360)
@@ -481,6 +482,7 @@ def test_callbacks_that_lack_a_hook_are_named(name):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # a small network on few rows
 def test_the_progress_bar_shows_objective_and_scores():
     from rich.console import Console
 
@@ -501,6 +503,7 @@ def test_progress_on_the_standard_console(capsys):
     assert "train 2/2" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # a small network on few rows
 def test_tensorboard_gets_every_epoch(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -604,3 +607,71 @@ def test_bags_of_other_types_and_models_that_return_pairs(kind):
     assert results[0] == results[1]
     with pytest.raises(ValueError, match="batches must hold whole bags"):
         predict_scores(InstanceMLP(3), train)
+
+
+class Scripted(nn.Module):
+    """Gives the validation rows the scores that are written down for each epoch, the first before training."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.register_buffer("scores", torch.tensor(scores, dtype=torch.float64))
+        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        return self.weight * x.squeeze(1) if self.training else self.scores[self.place]
+
+
+class NextScores(Callback):
+    def on_step(self, state):
+        if state.step == state.steps - 1:
+            state.model.place += 1
+
+
+def chosen_of(*scores, min_tpr=0.5, max_fpr=0.5, **options):
+    """Train on nothing and choose: labels of the validation rows are 1, 1, 0, 0."""
+    x, y = make_data()
+    validation = TensorBatches(torch.zeros(4, 2), [1, 1, 0, 0])
+    model = Scripted(scores)
+    history = fit(
+        *(model, make_criterion("ce", y, min_tpr=0.5, max_fpr=0.5), TensorBatches(x[:, :1], y, batch_size=1024)),
+        **{"validation": validation, "epochs": len(scores) - 1, "callbacks": [NextScores()], **options},
+        **{"min_tpr": min_tpr, "max_fpr": max_fpr},
+    )
+    return history, model
+
+
+def test_of_epochs_with_one_score_the_wider_region_then_the_auc_then_the_earliest_is_kept():
+    worst, bad = [1.0, 2.0, 3.0, 4.0], [1.0, 3.5, 3.0, 4.0]  # AUC 0 and 0.25, TPAUC 0
+    better = [1.0, 4.5, 3.0, 4.0]  # AUC 0.5
+    history, model = chosen_of(worst, bad, better, better, worst)
+    assert history.best_score == 0.0 and history.best_epoch == 1 and model.place == 2
+    assert history.best_scores == {"score": 0.0, "wider_score": 0.0, "auc": 0.5}
+    assert history.chosen_by == "earliest" and "earliest" in history.choice
+    assert history["score"] == [0.0] * 4 and history["auc"] == [0.25, 0.5, 0.5, 0.0]
+    history, model = chosen_of(worst, bad, better, worst)
+    assert history.best_epoch == 1 and history.chosen_by == "auc" and history.choice.endswith("by the AUC, 0.5000")
+    history, model = chosen_of(worst, better, [3.5, 5.0, 3.0, 4.0], [5.0, 6.0, 3.0, 4.0], worst)
+    assert history.best_epoch == 2 and history.chosen_by == "score" and history.choice == ""
+    assert history.best_score == 1.0
+
+
+def test_a_model_that_gives_all_rows_one_score_is_not_kept():
+    """Ties count as the curve has them: one score for all rows gets 0 at (0.5, 0.5), not one half."""
+    honest = [3.5, 5.0, 3.0, 4.0]
+    history, _ = chosen_of([0.0] * 4, honest, [7.0] * 4)
+    assert history.best_epoch == 0 and history.best_scores["auc"] == 0.75
+
+
+def test_a_kept_model_with_tied_scores_warns():
+    with pytest.warns(TiedScoresWarning, match="100.0% of the validation rows of the region have a score"):
+        history, _ = chosen_of([1.0, 2.0, 3.0, 4.0], [0.0] * 4)
+    assert history.best_tied == 1.0
+
+
+def test_patience_counts_epochs_that_are_better_in_a_wider_region():
+    rising = [[1.0, 2.0 + k / 2, 3.0, 4.0] for k in range(6)]  # AUC 0, 0, 0.125, 0.25, ...
+    history, _ = chosen_of(*rising, patience=1)
+    assert len(history["score"]) == 1 and history.best_epoch == -1
+    history, _ = chosen_of(*rising, patience=2)
+    assert len(history["score"]) == 5 and history.best_epoch == 4

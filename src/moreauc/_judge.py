@@ -16,8 +16,9 @@ from moreauc.checkpoint._held_labels import held_labels
 from moreauc.checkpoint._loader_place import length_of
 from moreauc.checkpoint._run_parts import bare
 from moreauc.distributed import Exchange
-from moreauc.metrics import tpauc_score
-from moreauc.metrics.ranking import ranks_with_ties_lost
+from moreauc.metrics import TiedScoresWarning, tied_share
+from moreauc.metrics._selection import selection_scores
+from moreauc.metrics.ranking import ties_text
 
 Score = Callable[[Tensor, Tensor], float]
 
@@ -43,31 +44,40 @@ class Judge:
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
         self._exchange = exchange
         self._best: dict[str, Tensor] = {}
-        self._merit = -math.inf  # of the best weights
+        self._scores: list[float] = []  # of the best weights, in the order in which they are compared
+        self._level = 0  # number of the first of these in which the best weights differ from all others
         self._improved = -1  # the last epoch with a higher score than any before
 
-    def look(self, state: TrainState, epoch: int) -> float:
-        """Score the present weights."""
+    def look(self, state: TrainState, epoch: int) -> dict[str, float]:
+        """Score the present weights; return what a row of the history says of it."""
         scores, labels = predict_scores(state.model, self._validation)
         if not bool(scores.isfinite().all()):
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
-        score, merit = self._score(scores, labels)
+        found = list(self._score(scores, labels))
         if self._exchange is not None:  # a rounding error must not let processes choose differently
-            score, merit = self._exchange.from_first(score, merit, place="the validation score")
+            found = list(self._exchange.from_first(*found, place="the validation score"))
+        names, best = self._score.names, self._scores
+        differs = next((k for k, pair in enumerate(zip(found, best, strict=False)) if pair[0] != pair[1]), len(best))
         history = state.history
-        if merit > self._merit:
-            self._improved = epoch
-        if merit >= self._merit:
-            self._merit = merit
-            history.best_score, history.best_epoch = score, epoch
+        if found > best:  # of equals the earlier epoch stays
+            self._improved, self._scores, self._level = epoch, found, differs
+            history.best_score, history.best_epoch = found[0], epoch
+            history.best_scores = dict(zip(names, found, strict=True))
+            history.best_tied = self._score.tied(scores, labels)
             if self._keep_best:
                 self._best = {name: value.detach().clone() for name, value in bare(state.model).state_dict().items()}
+        else:
+            self._level = max(self._level, differs)
+        history.chosen_by = (*names, "earliest")[self._level]
         if self._patience is not None and epoch - self._improved >= self._patience:
             state.stop = True
-        return score
+        return dict(zip(names, found, strict=True))
 
     def finish(self, state: TrainState) -> None:
-        """Give the model its best weights back."""
+        """Give the model its best weights back; warn where they give many rows one score."""
+        text = ties_text(state.history.best_tied, unit="validation rows")
+        if text is not None:
+            warnings.warn(f"{_OWNER}: {text}", TiedScoresWarning, stacklevel=3)
         if self._keep_best:
             bare(state.model).load_state_dict(self._best)
             state.history.restored = True
@@ -82,15 +92,19 @@ class Judge:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best weights and what the choice and the patience go by, for a checkpoint."""
-        return {"best": dict(self._best), "merit": self._merit, "improved": self._improved}
+        going_by = {"scores": list(self._scores), "level": self._level, "improved": self._improved}
+        return {"best": dict(self._best), **going_by}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take these from a checkpoint."""
-        self._best, self._merit, self._improved = dict(state["best"]), state["merit"], state["improved"]
+        self._best, self._scores = dict(state["best"]), list(state["scores"])
+        self._level, self._improved = state["level"], state["improved"]
 
 
 class _TwoWayScore:
-    """TPAUC, and the same with ties lost to choose by, or a constant model would look good."""
+    """TPAUC in the region, and in wider ones for epochs that are equal in it."""
+
+    names = ("score", "wider_score", "auc")
 
     def __init__(self, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None) -> None:
         region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
@@ -104,24 +118,28 @@ class _TwoWayScore:
             "max_fpr": check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True),
         }
 
-    def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, float]:
+    def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
         if labels.min() == labels.max():
             raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the region is empty is an error here
-            score = tpauc_score(labels.numpy(), scores.numpy(), **self._region)
-            ranks = ranks_with_ties_lost(labels.numpy(), scores.numpy())
-            merit = tpauc_score(labels.numpy(), ranks, **self._region)
-        if math.isnan(score):
+            found = selection_scores(labels.numpy(), scores.numpy(), **self._region)
+        if math.isnan(found[0]):
             raise ValueError(
                 f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
                 f"positives and {int((labels == 0).sum())} negatives"
             )
-        return score, merit
+        return found
+
+    def tied(self, scores: Tensor, labels: Tensor) -> float:
+        """Return the share of the region's rows whose score a row of the other class has too."""
+        return tied_share(labels.numpy(), scores.numpy(), **self._region)
 
 
 class _Other:
     """A score of the user's."""
+
+    names = ("score",)
 
     def __init__(self, score: Score) -> None:
         if not callable(score):
@@ -129,8 +147,12 @@ class _Other:
         self._score = score
         self.settings = {"score": "a function"}
 
-    def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, float]:
+    def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
         value = float(self._score(scores, labels))
         if not math.isfinite(value):
             raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
-        return value, value
+        return (value,)
+
+    def tied(self, scores: Tensor, labels: Tensor) -> float:
+        """Return 0: ties may be what the user's score is about."""
+        return 0.0

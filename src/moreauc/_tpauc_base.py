@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from typing import Any
 
@@ -16,8 +17,9 @@ from moreauc._checks import check_real
 from moreauc._estimator_parts import check_known, check_training, training_arguments
 from moreauc._hold_out import hold_out
 from moreauc._operating_point import PlattScaling, choose_threshold, fit_platt
-from moreauc.metrics import tpauc_score
+from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics._inputs import check_region
+from moreauc.metrics.ranking import ties_text
 from moreauc.samplers import PosNegSampler
 
 Array = NDArray[Any]
@@ -59,7 +61,7 @@ class TPAUCEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _check_own_arguments(self) -> None:
         """Check the arguments that only the leaf has."""
 
-    def _region(self) -> dict[str, float]:
+    def _region(self) -> dict[str, Any]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
 
     def _divide(self, positive: Array, *, num_seeds: int) -> tuple[Array, Array, list[int]]:
@@ -107,7 +109,11 @@ class TPAUCEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _partial_auc(self, values: Array, scores: Array, sample_weight: ArrayLike | None) -> float:
         """Return the two-way partial AUC of raw scores, given the classes."""
         check_known(self._owner, values, self.classes_)
-        return tpauc_score(values == self.positive_label_, scores, sample_weight=sample_weight, **self._region())
+        positive = values == self.positive_label_
+        text = ties_text(tied_share(positive, scores, **self._region()))
+        if text is not None:
+            warnings.warn(f"{self._owner}: {text}", TiedScoresWarning, stacklevel=3)
+        return tpauc_score(positive, scores, sample_weight=sample_weight, **self._region())
 
 
 def balanced_batches(labels: Tensor, num_positives: int, num_negatives: int, seed: int) -> PosNegSampler:

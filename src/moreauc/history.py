@@ -15,9 +15,14 @@ class History:
     Attributes:
         rows: dictionaries with `phase` ("warm start" or "train"), `epoch` (from 0 in its phase), `loss` (mean over the
             epoch's steps), `lr`, `seconds`, and `score` (of the validation data: TPAUC, or what `fit` was
-            given) where there is validation data.
+            given) where there is validation data; where that is TPAUC, also `wider_score`, the TPAUC of the region half
+            way to the whole square, and `auc`.
         best_score: the highest `score` of the phase "train" (of its start, too), or None without validation data.
-        best_epoch: its epoch, -1 for the weights before the first one.
+        best_epoch: its epoch, -1 for the weights before the first one. Of epochs with one `score` the best is that with
+            the highest `wider_score`, then `auc`, then the earliest.
+        best_scores: `score`, `wider_score` and `auc` of that epoch.
+        best_tied: share of the region's validation rows whose score, at that epoch, a row of the other class has too.
+        chosen_by: which of these told the best epoch from all others; "earliest" where none did.
         restored: whether the model was given the weights of `best_epoch` at the end.
 
     Example:
@@ -30,7 +35,20 @@ class History:
     rows: list[dict[str, Any]] = field(default_factory=list)
     best_score: float | None = None
     best_epoch: int | None = None
+    best_scores: dict[str, float] = field(default_factory=dict)
+    best_tied: float = 0.0
+    chosen_by: str = "score"
     restored: bool = False
+
+    @property
+    def choice(self) -> str:
+        """By what the best epoch was chosen, in words, where its score is that of others too; else empty."""
+        wider = {"wider_score": "TPAUC of the region half way to the whole square", "auc": "AUC"}
+        if self.chosen_by in wider:
+            return (
+                f"equal in other epochs, chosen by the {wider[self.chosen_by]}, {self.best_scores[self.chosen_by]:.4f}"
+            )
+        return "equal in other epochs, the earliest was chosen" if self.chosen_by == "earliest" else ""
 
     def add(self, **row: Any) -> None:
         """Append a row."""
@@ -45,6 +63,9 @@ class History:
         return {
             "best_epoch": self.best_epoch,
             "best_score": self.best_score,
+            "best_scores": dict(self.best_scores),
+            "best_tied": self.best_tied,
+            "chosen_by": self.chosen_by,
             "restored": self.restored,
             "rows": [dict(row) for row in self.rows],
         }
@@ -57,3 +78,5 @@ class History:
         """Take everything from a checkpoint."""
         self.rows = [dict(row) for row in state["rows"]]
         self.best_score, self.best_epoch, self.restored = state["best_score"], state["best_epoch"], state["restored"]
+        self.best_scores, self.best_tied = dict(state["best_scores"]), state["best_tied"]
+        self.chosen_by = state["chosen_by"]

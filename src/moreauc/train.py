@@ -110,9 +110,9 @@ def fit(
         max_fpr: as `min_tpr`.
         score: what the validation data are judged by instead of TPAUC, higher being better: called with all scores
             `(n,)` or `(n, columns)` and all labels, in their order, on the CPU.
-        keep_best: whether to end with the weights of the best validation score (the later one of equals) instead of
-            the last ones. Ties between a positive and a negative count as lost for this choice, or a model that gives
-            all rows one score would look good. The criterion keeps its last state.
+        keep_best: whether to end with the weights of the best validation score instead of the last ones. Of epochs
+            with one TPAUC the best is that with the highest TPAUC half way to the whole square, then AUC, then the
+            earliest (see :class:`~moreauc.history.History`). The criterion keeps its last state.
         patience: end the run after so many epochs without a better validation score; None to run all.
         seed: seed of dropout and the like; None to go on with the global random state.
         device: where to train; model and criterion are moved there. None to stay where the model is.
@@ -315,7 +315,7 @@ def _run(
             if exchange is not None:  # batch normalisation has seen other rows in each process
                 exchange.give_from_first([buffer for buffer in model.buffers() if not is_shard(buffer)])
             if judge is not None:
-                row["score"] = judge.look(state, state.epoch)
+                row |= judge.look(state, state.epoch)
             state.history.add(**row, seconds=time.perf_counter() - keeper.started)
             if schedule is not None:
                 schedule.after_epoch(state.epoch)

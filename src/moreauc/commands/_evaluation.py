@@ -11,7 +11,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from moreauc._checks import floor_count
 from moreauc.data.tables import TableError
-from moreauc.metrics import BootstrapInterval, bootstrap_interval, tpauc_score
+from moreauc.metrics import BootstrapInterval, bootstrap_interval, tied_share, tpauc_score
+from moreauc.metrics.ranking import ties_text
 
 Array = NDArray[Any]
 
@@ -36,6 +37,8 @@ class Evaluation:
         threshold: the model's own threshold; a higher score is a positive decision.
         tpr: true positive rate there.
         fpr: false positive rate there.
+        tied: share of the region's rows whose score is also that of a row of the other class.
+        unit: what is scored, "rows" or "bags".
     """
 
     title: str
@@ -45,6 +48,14 @@ class Evaluation:
     threshold: float
     tpr: float
     fpr: float
+    tied: float
+    unit: str = "rows"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user must know before believing the numbers."""
+        text = ties_text(self.tied, unit=self.unit)
+        return [] if text is None else [f"Warning: {self.title}: {text}."]
 
     @property
     def interval(self) -> str:
@@ -63,7 +74,15 @@ class Evaluation:
 
 
 def evaluate_scores(
-    title: str, labels: Array, scores: Array, decisions: Array, *, threshold: float, min_tpr: float, max_fpr: float
+    title: str,
+    labels: Array,
+    scores: Array,
+    decisions: Array,
+    *,
+    threshold: float,
+    min_tpr: float,
+    max_fpr: float,
+    unit: str = "rows",
 ) -> Evaluation:
     """Return the numbers of one model.
 
@@ -75,6 +94,7 @@ def evaluate_scores(
         threshold: where the decisions turn.
         min_tpr: lower edge of the region.
         max_fpr: upper edge of the region, and the false-positive budget.
+        unit: what is scored, "rows" or "bags".
     """
     fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
     resamples = min(1000, max(100, 20_000_000 // len(labels)))  # a minute at most
@@ -86,6 +106,8 @@ def evaluate_scores(
         threshold=threshold,
         tpr=float(decisions[labels == 1].mean()),
         fpr=float(decisions[labels == 0].mean()),
+        tied=tied_share(labels, scores, min_tpr=min_tpr, max_fpr=max_fpr),
+        unit=unit,
     )
 
 

@@ -109,6 +109,7 @@ def fit_bags(request: BagRequest) -> None:
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)
     print_table(f"Test bags: {len(split.test.names)}", COLUMNS, [evaluation.row for evaluation in evaluations])
+    say(*(line for evaluation in evaluations for line in evaluation.warnings))
     say(f"Report: {request.out / PAGE}")
 
 
@@ -146,9 +147,18 @@ def evaluate_bags(title: str, classifier: Any, bags: Bags, labels: Array) -> Eva
     """Score bags with a fitted classifier; scores are distances from its threshold."""
     scores = margins(classifier, bags)
     evaluation = evaluate_scores(
-        title, labels, scores, scores > 0, threshold=0.0, min_tpr=classifier.min_tpr, max_fpr=classifier.max_fpr
+        title,
+        labels,
+        scores,
+        scores > 0,
+        threshold=0.0,
+        min_tpr=classifier.min_tpr,
+        max_fpr=classifier.max_fpr,
+        unit="bags",
     )
     _LOGGER.info("%s: TPAUC %.4f %s, AUC %.4f", title, evaluation.tpauc.estimate, evaluation.interval, evaluation.auc)
+    for line in evaluation.warnings:
+        _LOGGER.warning("%s", line)
     return evaluation
 
 

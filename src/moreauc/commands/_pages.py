@@ -80,7 +80,8 @@ def result_section(evaluations: list[Evaluation], min_tpr: float, max_fpr: float
     ]
     rows = [evaluation.row for evaluation in evaluations]
     text = EXPLANATION.replace("rows", unit)
-    return Section("Result", [text], columns=COLUMNS, rows=rows, labels=1, facts=facts)
+    warnings = [line for evaluation in evaluations for line in evaluation.warnings]
+    return Section("Result", [*warnings, text], columns=COLUMNS, rows=rows, labels=1, facts=facts)
 
 
 def settings_of(model: Any) -> dict[str, Any]:
@@ -136,7 +137,10 @@ def training_section(histories: dict[str, Any], *, unit: str = "rows") -> Sectio
             text.append(f"{title}: too few {unit} to hold any out; the weights of the last epoch were kept.")
         else:
             score, epoch = history.best_score, history.best_epoch + 1
-            text.append(f"{title}: best validation TPAUC {score:.4f} after epoch {epoch}; those weights were kept.")
+            choice = f" ({history.choice})" if history.choice else ""
+            text.append(
+                f"{title}: best validation TPAUC {score:.4f} after epoch {epoch}{choice}; these weights were kept."
+            )
     return Section("Training", text, images=draw_training(histories))
 
 

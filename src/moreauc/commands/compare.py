@@ -19,6 +19,7 @@ from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.data.columns import check_features, drop_columns, split_target
 from moreauc.data.tables import TableError, read_table
 from moreauc.metrics._inputs import check_region
+from moreauc.metrics.ranking import ties_text
 
 _LOGGER = logging.getLogger("moreauc.commands.compare")
 BOOSTERS = {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
@@ -101,6 +102,7 @@ def compare(
         _LOGGER.info("done in %.1f s", report.seconds)
     times = "1 seed" if seeds == 1 else f"{seeds} seeds"
     print_table(f"TPAUC over {folds} folds and {times}", COLUMNS, [table_row(row) for row in ranked(result.rows)])
+    say(*tie_warnings(result.rows))
     say(f"Report: {out / PAGE}")
 
 
@@ -158,6 +160,12 @@ def read_data(
 def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of a comparison, the best first."""
     return sorted(rows, key=lambda row: row["rank"])
+
+
+def tie_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each method whose test scores are tied in more than a tenth of the region's rows."""
+    texts = ((row["title"], ties_text(row["tied"])) for row in ranked(rows))
+    return [f"Warning: {title}: {text}." for title, text in texts if text is not None]
 
 
 def table_row(row: dict[str, Any]) -> tuple[str, ...]:

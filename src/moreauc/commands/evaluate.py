@@ -66,6 +66,7 @@ def evaluate(
             report.seconds = time.perf_counter() - begin
             report.write(folder, PAGE)
     print_table(f"{data.name}: {len(labels)} rows, {labels.sum()} positives", COLUMNS, [evaluation.row])
+    say(*evaluation.warnings)
     if out is not None:
         say(f"Report: {out / PAGE}")
 
@@ -89,6 +90,7 @@ def _evaluate_bags(run: Path, data: Path, out: Path | None, force: bool, saved: 
             report.seconds = time.perf_counter() - begin
             report.write(folder, PAGE)
     print_table(f"{data.name}: {len(names)} bags, {labels.sum()} positives", COLUMNS, [evaluation.row])
+    say(*evaluation.warnings)
     if out is not None:
         say(f"Report: {out / PAGE}")
 

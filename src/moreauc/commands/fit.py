@@ -243,6 +243,7 @@ def fit(
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)
     print_table(f"Test rows: {len(split.test)}", COLUMNS, [evaluation.row for evaluation in evaluations])
+    say(*(line for evaluation in evaluations for line in evaluation.warnings))
     say(f"Report: {out / PAGE}")
 
 
@@ -309,6 +310,9 @@ def log_training(title: str, classifier: Any, seconds: float) -> None:
     for row in classifier.history_.rows:
         numbers = ", ".join(f"{key} {value:.6g}" for key, value in row.items() if key not in ("phase", "epoch"))
         _LOGGER.info("%s, %s epoch %d: %s", title, row["phase"], row["epoch"] + 1, numbers)
+    history = classifier.history_
+    if history.choice:
+        _LOGGER.info("%s: epoch %d kept, %s", title, history.best_epoch + 1, history.choice)
     _LOGGER.info("%s: trained in %.1f s", title, seconds)
 
 
@@ -319,4 +323,6 @@ def evaluate_model(title: str, classifier: Any, features: pd.DataFrame, labels: 
         title, labels, scores, scores > 0, threshold=0.0, min_tpr=classifier.min_tpr, max_fpr=classifier.max_fpr
     )
     _LOGGER.info("%s: TPAUC %.4f %s, AUC %.4f", title, evaluation.tpauc.estimate, evaluation.interval, evaluation.auc)
+    for line in evaluation.warnings:
+        _LOGGER.warning("%s", line)
     return evaluation

@@ -18,9 +18,9 @@ from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import check_count, floor_count
 from moreauc.comparison._contestants import Contestant, Options, Region, contestants
-from moreauc.metrics import tpauc_score
+from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics._inputs import check_region
-from moreauc.metrics.ranking import ranks_with_ties_lost
+from moreauc.metrics._selection import selection_scores
 
 _OWNER = "Comparison"
 _DEFAULT = ("sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly", "sota_s")
@@ -32,9 +32,9 @@ class Comparison:
 
     For each seed the rows are cut into stratified folds. In each fold every method has the same number of trials: its
     default options, then options drawn from its grid. A trial is judged by its mean TPAUC over inner stratified folds
-    of the training rows, ties lost (a model that gives all rows one score must not look good); the best trial (the
-    first of equals) is trained again on all of them and scores the test rows, which nothing was chosen by. Networks
-    train without early choice; their epochs are among the options.
+    of the training rows, trials of one TPAUC by that of a wider region, then by the AUC; the best trial (the first of
+    equals) is trained again on all of them and scores the test rows, which nothing was chosen by. Networks train
+    without early choice; their epochs are among the options.
 
     Args:
         methods: keys of :data:`moreauc.optim.presets.METHODS`, "lightgbm", "xgboost", or contestants of your own.
@@ -159,8 +159,9 @@ class ComparisonResult:
     Attributes:
         comparison: its settings.
         positive: the labels.
-        records: one dictionary for each method, region, seed and fold: `score`, `options`, `inner_score`, `seconds`,
-            `failures` (trials that diverged) and, for the first seed, `test_rows` and `test_scores`.
+        records: one dictionary for each method, region, seed and fold: `score`, `tied` (see
+            :func:`~moreauc.metrics.tied_share`), `options`, `inner_score`, `seconds`, `failures` (trials that diverged)
+            and, for the first seed, `test_rows` and `test_scores`.
         seconds: how long it took.
     """
 
@@ -171,7 +172,7 @@ class ComparisonResult:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each region and method: scores, mean, std, rank among the methods."""
+        """One row for each region and method: scores, mean, std, mean share of tied rows, rank among the methods."""
         rows: list[dict[str, Any]] = []
         for region in self.comparison.regions:
             group: list[dict[str, Any]] = []
@@ -185,6 +186,7 @@ class ComparisonResult:
                     "scores": scores,
                 }
                 row |= {"mean": float(np.mean(scores)), "std": float(np.std(scores, ddof=1))}
+                row["tied"] = float(np.mean([record["tied"] for record in own]))
                 group.append(row | {"seconds": sum(record["seconds"] for record in own)})
             ranks = rankdata([-row["mean"] for row in group])
             rows += [row | {"rank": float(rank)} for row, rank in zip(group, ranks, strict=True)]
@@ -210,7 +212,7 @@ class ComparisonResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, the rows and the records (without test scores) as plain data."""
-        keep = ("method", "region", "seed", "fold", "score", "inner_score", "options", "seconds", "failures")
+        keep = ("method", "region", "seed", "fold", "score", "tied", "inner_score", "options", "seconds", "failures")
         plan = {name: getattr(self.comparison, name) for name in ("folds", "inner_folds", "seeds", "trials")}
         return {
             "plan": plan,
@@ -266,13 +268,13 @@ def tune_and_test(task: Task, table: Table, plan: Comparison) -> list[dict[str, 
     inner = StratifiedKFold(plan.inner_folds, shuffle=True, random_state=task.seed)
     parts = [(train[a], train[b]) for a, b in inner.split(train, positive[train])]
     options = task.contestant.draw(plan.trials, task.seed)
-    means = np.array([_inner_scores(task, option, table, parts) for option in options])  # (trials, regions)
-    failures = int(np.isnan(means).any(axis=1).sum())
+    means = np.array([_inner_scores(task, option, table, parts) for option in options])  # (trials, regions, 3)
+    failures = int(np.isnan(means).any(axis=(1, 2)).sum())
     means = np.where(np.isnan(means), -1.0, means)
     cache: dict[int, NDArray[Any] | None] = {}
     records = []
     for column, region in enumerate(task.regions):
-        for choice in np.argsort(-means[:, column], kind="stable"):
+        for choice in np.lexsort(-means[:, column].T[::-1]):  # stable: of equals the first
             if int(choice) not in cache:
                 cache[int(choice)] = _scores(task, options[choice], region, table, train, test)
             scores = cache[int(choice)]
@@ -291,7 +293,8 @@ def tune_and_test(task: Task, table: Table, plan: Comparison) -> list[dict[str, 
                 "seed": task.seed,
                 "fold": task.fold,
                 "score": tpauc_score(positive[test], scores, min_tpr=region[0], max_fpr=region[1]),
-                "inner_score": float(means[choice, column]),
+                "tied": tied_share(positive[test], scores, min_tpr=region[0], max_fpr=region[1]),
+                "inner_score": float(means[choice, column, 0]),
                 "options": options[choice],
                 "failures": failures,
                 "test_rows": test.tolist() if task.seed == 0 else [],
@@ -302,17 +305,17 @@ def tune_and_test(task: Task, table: Table, plan: Comparison) -> list[dict[str, 
     return [record | {"seconds": spent} for record in records]
 
 
-def _inner_scores(task: Task, option: Options, table: Table, parts: Sequence[Any]) -> list[float]:
-    """Return the mean score over the inner folds in each region, NaN where training diverged."""
+def _inner_scores(task: Task, option: Options, table: Table, parts: Sequence[Any]) -> NDArray[Any]:
+    """Return the mean over the inner folds of what trials are chosen by, `(regions, 3)`; NaN where it diverged."""
     scores = []
     for rows, others in parts:
         values = _scores(task, option, task.regions[0], table, rows, others)
         if values is None:
-            return [math.nan] * len(task.regions)
+            return np.full((len(task.regions), 3), math.nan)
         labels = table.positive[others]
-        ranks = ranks_with_ties_lost(labels, values)
-        scores.append([tpauc_score(labels, ranks, min_tpr=a, max_fpr=b) for a, b in task.regions])
-    return [float(mean) for mean in np.mean(scores, axis=0)]
+        scores.append([selection_scores(labels, values, min_tpr=a, max_fpr=b) for a, b in task.regions])
+    means: NDArray[Any] = np.mean(scores, axis=0)
+    return means
 
 
 def _scores(task: Task, option: Options, region: Region, table: Table, rows: Any, others: Any) -> NDArray[Any] | None:

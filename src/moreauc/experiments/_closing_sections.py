@@ -78,6 +78,11 @@ def where(plan: Experiment, records: Records) -> Section:
         text.append(f"Left out, since they are no part of the plan: {', '.join(records.left_out)}.")
     if records.unsaid:
         text.append(f"Runs that do not say with what batch and options they were made: {records.unsaid}.")
+    if records.half:
+        text.append(
+            "Runs whose scores count a tie of a positive and a negative one half (and nothing where validation "
+            f"chooses, the latest of equal epochs): {records.half}. Later runs count ties as the ROC curve has them."
+        )
     columns = ["data set", "what", "device", "date", "torch", "files", "seconds"]
     return Section("What was run where", text, columns=columns, rows=rows, labels=5)
 

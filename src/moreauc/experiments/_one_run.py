@@ -37,9 +37,8 @@ def do_run(
     seen, about = _train(plan, contestant, dataset, split, run, folder, device, start)
     if curves_to is not None:
         curves_to.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(
-            curves_to, **{name: getattr(seen, name).astype(np.float32) for name in ("merit", "validation", "test")}
-        )
+        names = ("merit", "validation", "test", "auc")
+        np.savez_compressed(curves_to, **{name: getattr(seen, name).astype(np.float32) for name in names})
     chosen = {
         "chosen": [choose(seen, contestant, column) for column in columns],
         "chosen_smoothed": [choose(seen, contestant, column, epochs=SMOOTHED) for column in columns],
@@ -118,6 +117,7 @@ def _train(
         "batch": batch_of(dataset),
         "options": dict(contestant.options),
         "made": made_of(dataset, contestant),
+        "ties": "curve",
         "device": device_name(device),
     }
     if dataset.epochs:

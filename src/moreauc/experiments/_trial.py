@@ -19,7 +19,6 @@ from moreauc.callbacks import Callback, TrainState
 from moreauc.experiments._parts import Part, Parts
 from moreauc.experiments.config import Contestant, Experiment, Setting, Training
 from moreauc.metrics import tpauc_score
-from moreauc.metrics.ranking import ranks_with_ties_lost
 from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
 from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.side_by_side import CopyRates, SideBySide, SideBySideLoss
@@ -36,9 +35,10 @@ class Curves:
     """Scores after each epoch, for each setting and region.
 
     Attributes:
-        merit: validation TPAUC with ties lost, to choose by, `(settings, epochs, regions)`; -inf where it diverged.
+        merit: validation TPAUC to choose by, `(settings, epochs, regions)`; -inf where it diverged.
         validation: validation TPAUC.
         test: test TPAUC.
+        auc: validation AUC, which chooses between equal merits, `(settings, epochs)`; None in the first runs.
         training: TPAUC of the training rows, where asked for.
         errors: why a setting diverged.
     """
@@ -46,6 +46,7 @@ class Curves:
     merit: Numbers
     validation: Numbers
     test: Numbers
+    auc: Numbers | None = None
     training: Numbers | None = None
     errors: list[str | None] = field(default_factory=list)
 
@@ -85,6 +86,7 @@ def train_settings(
         merit=np.concatenate([piece.merit for piece in pieces]),
         validation=np.concatenate([piece.validation for piece in pieces]),
         test=np.concatenate([piece.test for piece in pieces]),
+        auc=np.concatenate([piece.auc for piece in pieces if piece.auc is not None]),
         training=np.concatenate(trained) if trained else None,
         errors=[error for piece in pieces for error in piece.errors],
     )
@@ -238,7 +240,7 @@ class _Recorder(Callback):
     def __init__(self, plan: Experiment, parts: Parts, look_at_training: bool) -> None:
         self._regions, self._parts, self._epochs = plan.regions, parts, plan.training.epochs
         self._names = ["validation", "test", *(["training"] if look_at_training else [])]
-        self._rows: dict[str, list[Numbers]] = {name: [] for name in ["merit", *self._names]}
+        self._rows: dict[str, list[Numbers]] = {name: [] for name in ["merit", "auc", *self._names]}
 
     def on_epoch(self, state: TrainState) -> None:
         """Score the present weights of all copies."""
@@ -251,9 +253,10 @@ class _Recorder(Callback):
             self._rows[name].append(_scores(part.labels, scores, self._regions))
             if name == "validation":
                 regions = [region_to_choose_by(part.labels, region) for region in self._regions]
-                merit = _scores(part.labels, scores, regions, ties_lost=True)
+                merit = _scores(part.labels, scores, regions, missing=-math.inf)
                 merit[[survivor.error is not None for survivor in survivors]] = -math.inf
                 self._rows["merit"].append(merit)
+                self._rows["auc"].append(_scores(part.labels, scores, [(0.0, 1.0)]))
 
     def curves(self, errors: list[str | None]) -> Curves:
         """Return what was seen; a setting that diverged has no merit from then on, and epochs not run have no score."""
@@ -261,7 +264,7 @@ class _Recorder(Callback):
             nothing = np.full_like(rows[0], -math.inf if name == "merit" else math.nan)
             rows.extend([nothing] * (self._epochs - len(rows)))
         stacked = {name: np.stack(rows, axis=1) for name, rows in self._rows.items()}
-        return Curves(**stacked, errors=errors)
+        return Curves(**stacked | {"auc": stacked["auc"][:, :, 0]}, errors=errors)
 
 
 def _survivors(state: TrainState) -> list[_Survivor]:
@@ -286,16 +289,13 @@ def region_to_choose_by(labels: Tensor, region: Region) -> Region:
     return low, high
 
 
-def _scores(labels: Tensor, scores: Tensor, regions: Sequence[Region], *, ties_lost: bool = False) -> Numbers:
-    """Return TPAUC of each copy in each region, `(C, regions)`; -inf where scores are not finite."""
-    found = np.full((len(scores), len(regions)), -math.inf if ties_lost else math.nan)
+def _scores(labels: Tensor, scores: Tensor, regions: Sequence[Region], *, missing: float = math.nan) -> Numbers:
+    """Return TPAUC of each copy in each region, `(C, regions)`; `missing` where scores are not finite."""
+    found = np.full((len(scores), len(regions)), missing)
     truth = labels.numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a region without a pair is NaN here
         for number, copy in enumerate(scores):
-            if not bool(copy.isfinite().all()):
-                continue
-            values = ranks_with_ties_lost(truth, copy.numpy()) if ties_lost else copy.numpy()
-            for column, (low, high) in enumerate(regions):
-                found[number, column] = tpauc_score(truth, values, min_tpr=low, max_fpr=high)
+            if bool(copy.isfinite().all()):
+                found[number] = [tpauc_score(truth, copy.numpy(), min_tpr=a, max_fpr=b) for a, b in regions]
     return found

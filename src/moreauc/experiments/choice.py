@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,10 @@ SMOOTHED = 5  # epochs whose mean is judged for the choice that is reported besi
 
 
 def choose(curves: Curves, contestant: Contestant, column: int, *, epochs: int = 1) -> dict[str, Any]:
-    """Return the setting and the epoch that are best in validation (the later of equal epochs), and their scores.
+    """Return the setting and the epoch that are best in validation, and their scores.
+
+    Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch; where the AUC was not kept,
+    in the first runs, the first setting and its latest epoch.
 
     Where every setting diverged before its first score there is nothing to choose: all entries are None.
 
@@ -32,8 +36,13 @@ def choose(curves: Curves, contestant: Contestant, column: int, *, epochs: int =
     for width in range(min(epochs, merit.shape[1]), 0, -1):
         means = _means(merit, width)
         if np.isfinite(means).any():
-            best = int(np.argmax(means.max(axis=1)))
-            epoch = int(np.flatnonzero(means[best] == means[best].max())[-1]) + width - 1
+            if curves.auc is None:
+                best = int(np.argmax(means.max(axis=1)))
+                epoch = int(np.flatnonzero(means[best] == means[best].max())[-1])
+            else:
+                auc = np.where(means == means.max(), _means(curves.auc, width), -math.inf)
+                best, epoch = (int(place) for place in np.unravel_index(np.argmax(auc), auc.shape))
+            epoch += width - 1
             return {
                 "setting": contestant.settings[best],
                 "epoch": epoch + 1,
@@ -47,7 +56,8 @@ def choose(curves: Curves, contestant: Contestant, column: int, *, epochs: int =
 def of_the_paper(plan: Experiment, curves: Curves, contestant: Contestant) -> tuple[Curves, Contestant]:
     """Return scores and settings of a method, only those that the paper's grid has, too."""
     kept = [number for number, setting in enumerate(contestant.settings) if plan.in_paper(setting)]
-    scores = Curves(curves.merit[kept], curves.validation[kept], curves.test[kept])
+    auc = None if curves.auc is None else curves.auc[kept]
+    scores = Curves(curves.merit[kept], curves.validation[kept], curves.test[kept], auc)
     return scores, replace(contestant, settings=tuple(contestant.settings[number] for number in kept))
 
 

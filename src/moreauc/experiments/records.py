@@ -35,6 +35,7 @@ class Records:
         starts: records of the weights that runs start from, by file, those that were made as the plan says.
         left_out: files of runs that are no part of the plan.
         unsaid: how many runs do not say their batch and options, as the first ones did not.
+        half: how many runs count a positive and a negative with equal scores as one half, as the first ones did.
     """
 
     runs: list[Record]
@@ -42,6 +43,7 @@ class Records:
     starts: dict[str, Record] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     unsaid: int = 0
+    half: int = 0
 
 
 def file_name(dataset: str, method: str, split: int, run: int) -> str:
@@ -87,7 +89,8 @@ def read_records(plan: Experiment, out: Path) -> Records:
         wanted, found = plan_of(plan)["training"], record["plan"]["training"]
         if all(found.get(name) == wanted[name] for name in _OF_START):  # others are made again where they are needed
             starts[file.stem] = record
-    return Records(runs, curves, starts, tuple(left_out), sum("batch" not in record for record in runs))
+    unsaid, half = (sum(name not in record for record in runs) for name in ("batch", "ties"))
+    return Records(runs, curves, starts, tuple(left_out), unsaid, half)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -32,7 +32,7 @@ class Cell:
         values: test TPAUC by run; by test split, each the mean over its folds, in the table of splits.
         planned: how many values are planned.
         published: published mean and standard deviation.
-        merit: mean over runs of the best validation score, ties counted as lost; a run without one counts as 0.
+        merit: mean over runs of the best validation score to choose by; a run without one counts as 0.
         wins: values that no method of the paper exceeds, of the runs that all of these have; one without a value loses.
         lost: runs that are there but have no value, or splits with such a run.
     """

@@ -5,6 +5,7 @@ True positive rate high, false positive rate low:
 - :func:`tpauc_score`, :func:`pauc_score`: fraction of correctly ordered pairs, the scale of the paper;
 - :func:`tpauc_area_score`, :func:`pauc_standardized_score`: other scales in circulation;
 - :func:`tpauc_scorer`: for scikit-learn's model selection; :class:`StreamingTPAUC`: batch by batch;
+- :func:`tied_share`: how many rows of the region have the score of a row of the other class;
 - :func:`bootstrap_interval`: how sure a score is; :func:`plot_roc_region`: what it looks at.
 
 Groups:
@@ -32,8 +33,10 @@ from moreauc.metrics.groups import (
 )
 from moreauc.metrics.plots import plot_roc_region
 from moreauc.metrics.ranking import (
+    TiedScoresWarning,
     pauc_score,
     pauc_standardized_score,
+    tied_share,
     tpauc_area_score,
     tpauc_score,
 )
@@ -44,6 +47,7 @@ __all__ = [
     "BootstrapInterval",
     "GroupTable",
     "StreamingTPAUC",
+    "TiedScoresWarning",
     "bootstrap_interval",
     "bottom_k_group_accuracy",
     "bottom_k_group_auc",
@@ -57,6 +61,7 @@ __all__ = [
     "pauc_standardized_score",
     "plot_groups",
     "plot_roc_region",
+    "tied_share",
     "top_k_group_loss",
     "tpauc_area_score",
     "tpauc_score",

@@ -12,36 +12,59 @@ function                          value                                  in scik
 :func:`pauc_standardized_score`   McClish's scale, 0.5 is chance         `roc_auc_score(..., max_fpr=max_fpr)`
 ================================  =====================================  ==============================================
 
-`tpauc_score` = `tpauc_area_score` / (alpha beta) where alpha n+ and beta n- are whole numbers and no tie between a
-positive and a negative lies across an edge of the region; with weights given, whole numbers are not needed.
+`tpauc_score` = `tpauc_area_score` / (alpha beta) where alpha n+ and beta n- are whole numbers; with weights given,
+whole numbers are not needed.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import roc_curve
 
-from moreauc._checks import floor_count
+from moreauc._checks import floor_count, shown
 from moreauc.metrics._inputs import Array, Classes, check_region, split_classes
 from moreauc.metrics._pair_counts import order_statistic, twice_won
 
+Ties = Literal["curve", "half", "lost"]
+MUCH_TIED = 0.1  # share of the region's rows with tied scores that a user is warned of
+
+
+class TiedScoresWarning(UserWarning):
+    """Many positives and negatives have one score, so that the model says nothing about their order."""
+
 
 def tpauc_score(
-    y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
+    y_true: ArrayLike,
+    y_score: ArrayLike,
+    *,
+    min_tpr: float,
+    max_fpr: float,
+    ties: Ties = "curve",
+    sample_weight: ArrayLike | None = None,
 ) -> float:
     r"""Two-way partial AUC: correctly ordered pairs among the hardest positives and the hardest negatives.
 
-    .. math:: \frac{1}{k_1 k_2} \sum_{i \in S_+} \sum_{j \in S_-} \big( 1[h_i > h_j] + \tfrac12 1[h_i = h_j] \big),
+    .. math:: \frac{1}{k_1 k_2} \sum_{i \in S_+} \sum_{j \in S_-} 1[h_i > h_j],
         \quad k_1 = \lfloor n_+ (1 - \text{min\_tpr}) \rfloor, \quad k_2 = \lfloor n_- \, \text{max\_fpr} \rfloor
 
     :math:`S_+` holds the :math:`k_1` **lowest** scored positives, :math:`S_-` the :math:`k_2` **highest** scored
-    negatives. Which of several equal scores is taken at the edge does not matter. The floor forgives the rounding of
-    its argument (4 machine epsilons times :math:`n`): 10 positives and `min_tpr` = 0.9 give :math:`k_1 = 1`.
+    negatives. The floor forgives the rounding of its argument (4 machine epsilons times :math:`n`): 10 positives and
+    `min_tpr` = 0.9 give :math:`k_1 = 1`.
+
+    **Ties.** By default positives and negatives with equal scores count as the ROC curve has them: averaged over all
+    orders of the tied rows, the curve runs straight through them, and the score is the share of the region under it
+    (the region with edges :math:`1 - k_1 / n_+` and :math:`k_2 / n_-`). A model that gives every row one score is the
+    diagonal and gets its share of the region, 0 at (0.5, 0.5). A block of tied rows inside the region counts one half
+    for each of its pairs; where an edge cuts a block of :math:`P` positives and :math:`N` negatives, of which :math:`a`
+    and :math:`b` are selected, it counts :math:`a^2 N / 2P` (:math:`b = N`), :math:`P b^2 / 2N` (:math:`a = P`) or,
+    cut by both edges, :math:`(P b - N (P - a))_+^2 / 2PN`. This is the limit, for many rows of each score, of the mean
+    score over random orders of the tied rows; of few rows that mean is a little higher where an edge cuts a block.
 
     With `sample_weight` there is no floor: the lowest positives are taken up to a share 1 - `min_tpr` of the positive
     weight, the last of them in part, likewise the highest negatives up to a share `max_fpr`; a pair counts with the
@@ -55,17 +78,19 @@ def tpauc_score(
         y_score: finite scores, higher for more likely positive, shape `(n,)`.
         min_tpr: lower edge of the true positive rate, in [0, 1).
         max_fpr: upper edge of the false positive rate, in (0, 1].
+        ties: what a positive and a negative with equal scores count: "curve" as the ROC curve has them; "half" for one
+            half of each selected pair, whichever rows an edge cuts off (a constant model then gets 0.5 in any region,
+            more than most models that have learnt something); "lost" for nothing.
         sample_weight: weights of at least 0, shape `(n,)`; None for the rule with the floor.
 
     Returns:
         The score in [0, 1], 1 for a perfect order. Random scores get 0.5 over the whole square and less in a smaller
-        region; equal scores get 0.5 in any region, so that a constant model looks better than it is: to choose between
-        models, see `ties` of :func:`tpauc_scorer`. NaN, with an `UndefinedMetricWarning`, where nothing is selected: a
-        class is missing (or has no weight), :math:`k_1 = 0` or :math:`k_2 = 0`.
+        region. NaN, with an `UndefinedMetricWarning`, where nothing is selected: a class is missing (or has no weight),
+        :math:`k_1 = 0` or :math:`k_2 = 0`.
 
     Raises:
         ValueError: labels other than 0 and 1, scores that are not finite, lengths that differ, no samples, negative
-            weights, an edge out of range.
+            weights, an edge out of range, another word for `ties`.
 
     Example:
         >>> y_true = [1, 1, 1, 1, 0, 0, 0, 0]
@@ -74,14 +99,17 @@ def tpauc_score(
         0.125
         >>> tpauc_score(y_true, y_score, min_tpr=0.0, max_fpr=1.0)  # the AUC
         0.78125
+        >>> tpauc_score(y_true, [0.5] * 8, min_tpr=0.5, max_fpr=0.5)  # one score for all rows
+        0.0
 
     Reference:
         Yang et al., When All We Need is a Piece of the Pie: A Generic Framework for Optimizing Two-way Partial AUC,
         ICML 2021.
     """
     min_tpr, max_fpr = check_region("tpauc_score", min_tpr, max_fpr)
+    check_ties("tpauc_score", ties)
     classes = split_classes("tpauc_score", y_true, y_score, sample_weight)
-    return selected_fraction("tpauc_score", classes, min_tpr, max_fpr)
+    return selected_fraction("tpauc_score", classes, min_tpr, max_fpr, ties)
 
 
 def pauc_score(
@@ -118,8 +146,8 @@ def tpauc_area_score(
     .. math:: A = \int_0^{\text{max\_fpr}} \max(\text{TPR}(x) - \text{min\_tpr}, 0) \, dx
 
     The curve is that of scikit-learn's `roc_curve`, linear between its points. Divided by (1 - `min_tpr`) `max_fpr` it
-    is :func:`tpauc_score` under the conditions that the head of this module names; otherwise it is near: the curve has
-    no floor, and cuts a block of equal scores along its diagonal.
+    is :func:`tpauc_score` where the conditions hold that the head of this module names; otherwise it is near, since it
+    has no floor.
 
     Args:
         y_true: labels 0 and 1 (or bool), shape `(n,)`.
@@ -174,24 +202,64 @@ def pauc_standardized_score(
     return 0.5 * (1.0 + (area - chance) / (max_fpr - chance))
 
 
-def ranks_with_ties_lost(y_true: Array, y_score: Array) -> Array:
-    """Return ranks in the order of the scores, a positive below the negatives it is equal to.
+def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> float:
+    """Share of the region's rows whose score is also that of a row of the other class.
 
-    For choosing between models. A tie counts one half in the score, so that a model which gives every row the same
-    score gets 1/2, where a random order gets far less in a small region: such a model must not be chosen for that.
+    The rows of the region are the `k1` lowest positives and the `k2` highest negatives of :func:`tpauc_score`. A model
+    that has collapsed, and gives many rows one score, has a share near 1; ties among rows of one class do not count.
+
+    Args:
+        y_true: labels 0 and 1 (or bool), shape `(n,)`.
+        y_score: finite scores, shape `(n,)`.
+        min_tpr: lower edge of the true positive rate, in [0, 1).
+        max_fpr: upper edge of the false positive rate, in (0, 1].
+
+    Returns:
+        The share, in [0, 1]; 0 where nothing is selected.
+
+    Example:
+        >>> tied_share([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1], min_tpr=0.5, max_fpr=0.5)
+        1.0
+        >>> tied_share([1, 1, 0, 0], [0.9, 0.4, 0.3, 0.3], min_tpr=0.5, max_fpr=0.5)
+        0.0
     """
-    ranks = np.empty(len(y_score))
-    ranks[np.lexsort((np.asarray(y_true) == 0, y_score))] = np.arange(len(y_score))
-    return ranks
+    min_tpr, max_fpr = check_region("tied_share", min_tpr, max_fpr)
+    positives, negatives, *_ = split_classes("tied_share", y_true, y_score)
+    k1, k2 = floor_count(len(positives), 1.0 - min_tpr), floor_count(len(negatives), max_fpr)
+    if not k1 or not k2:
+        return 0.0
+    lowest, highest = np.sort(positives)[:k1], np.sort(negatives)[len(negatives) - k2 :]
+    tied = np.isin(lowest, negatives).sum() + np.isin(highest, positives).sum()
+    return float(tied / (k1 + k2))
 
 
-def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: float) -> float:
+def ties_text(share: float, *, unit: str = "rows") -> str | None:
+    """Return a warning that names the share of tied scores where it exceeds a tenth; None otherwise."""
+    if share <= MUCH_TIED:
+        return None
+    return (
+        f"{share:.1%} of the {unit} of the region have a score that {unit} of the other class have too; the model does "
+        "not order them, which counts as a random order does"
+    )
+
+
+def check_ties(owner: str, ties: Any) -> None:
+    """Check that `ties` is a rule."""
+    if ties not in ("curve", "half", "lost"):
+        raise ValueError(f"{owner}: ties must be 'curve', 'half' or 'lost', got {shown(ties)}")
+
+
+def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: float, ties: Ties = "curve") -> float:
     """Return the fraction of ordered pairs among the selected samples of two classes that have been checked."""
     reason = _missing_class(classes)
     if reason is not None:
         return _undefined(owner, reason)
+    if ties == "lost":
+        classes = _ties_lost(classes)
     positives, negatives, positive_weight, negative_weight = classes
     if positive_weight is not None and negative_weight is not None:
+        if ties == "curve":
+            return min(1.0, _area(owner, classes, min_tpr, max_fpr) / ((1.0 - min_tpr) * max_fpr))
         lowest, lowest_mass = _select_mass(positives, positive_weight, 1.0 - min_tpr, highest=False)
         highest, highest_mass = _select_mass(negatives, negative_weight, max_fpr, highest=True)
         return _weighted_fraction(lowest, lowest_mass, highest, highest_mass)
@@ -207,9 +275,38 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
     lowest = positives.take(np.flatnonzero((positives >= low) & (positives < high)))
     highest = negatives.take(np.flatnonzero((negatives <= high) & (negatives > low)))
     # Of several scores equal to an edge as many are taken as are still to be selected.
-    lowest = np.concatenate([lowest, np.full(k1 - np.count_nonzero(positives < high), high)])
-    highest = np.concatenate([np.full(k2 - np.count_nonzero(negatives > low), low), highest])
-    return twice_won(lowest, highest, float(low), float(high)) / (2 * k1 * k2)
+    at_high, at_low = k1 - int(np.count_nonzero(positives < high)), k2 - int(np.count_nonzero(negatives > low))
+    excess = 0.0 if ties == "half" else _excess_of_half(positives, negatives, high, low, at_high, at_low)
+    lowest = np.concatenate([lowest, np.full(at_high, high)])
+    highest = np.concatenate([np.full(at_low, low), highest])
+    return (twice_won(lowest, highest, float(low), float(high)) - excess) / (2 * k1 * k2)
+
+
+def _excess_of_half(positives: Array, negatives: Array, high: Any, low: Any, at_high: int, at_low: int) -> float:
+    """Return twice what one half for each tied pair counts above the curve, in the blocks that the edges cut.
+
+    A block has P positives and N negatives of one score. `at_high` of the positives at the score `high` are selected,
+    the lowest, and `at_low` of the negatives at the score `low`, the highest.
+    """
+    all_high, all_low = int(np.count_nonzero(positives == high)), int(np.count_nonzero(negatives == low))
+    if high == low:  # the line from (0, 0) to (N, P), right of P - a and up to b
+        above = max(0, all_high * at_low - all_low * (all_high - at_high))
+        return at_high * at_low - above * above / (all_high * all_low)
+    excess = 0.0
+    if at_high < all_high:
+        excess += int(np.count_nonzero(negatives == high)) * at_high * (all_high - at_high) / all_high
+    if at_low < all_low:
+        excess += int(np.count_nonzero(positives == low)) * at_low * (all_low - at_low) / all_low
+    return excess
+
+
+def _ties_lost(classes: Classes) -> Classes:
+    """Return ranks in the order of the scores, a positive below the negatives it is equal to."""
+    positives, negatives, *weights = classes
+    scores = np.concatenate([positives, negatives])
+    ranks = np.empty(len(scores))
+    ranks[np.lexsort((np.arange(len(scores)) >= len(positives), scores))] = np.arange(len(scores))
+    return Classes(ranks[: len(positives)], ranks[len(positives) :], *weights)
 
 
 def _select_mass(scores: Array, weight: Array, share: float, *, highest: bool) -> tuple[Array, Array]:

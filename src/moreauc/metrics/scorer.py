@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import make_scorer
 
-from moreauc._checks import shown
-from moreauc.metrics._inputs import as_vector, check_region, split_classes
-from moreauc.metrics.ranking import ranks_with_ties_lost, tpauc_score
+from moreauc.metrics._inputs import check_region
+from moreauc.metrics.ranking import Ties, check_ties, tpauc_score
 
 _OWNER = "tpauc_scorer"
 
 
 def tpauc_scorer(
-    *, min_tpr: float, max_fpr: float, ties: Literal["half", "lost"] = "half", positive_label: Any = None
+    *, min_tpr: float, max_fpr: float, ties: Ties = "curve", positive_label: Any = None
 ) -> Callable[..., float]:
     """Return :func:`tpauc_score` as a scorer for scikit-learn's `cross_val_score`, `GridSearchCV` and the like.
 
     It calls the estimator's `decision_function`, or `predict_proba` where there is none. The edges are checked here,
     since a search turns errors inside a scorer into NaN.
 
-    **To choose between models, take** `ties="lost"`. A tie counts one half in :func:`tpauc_score`, so that a model
-    which gives every row the same score gets 1/2, in a small region more than most models that have learnt something:
-    a search would choose it.
-
     Args:
         min_tpr: lower edge of the true positive rate, in [0, 1).
         max_fpr: upper edge of the false positive rate, in (0, 1].
-        ties: what a positive and a negative with equal scores count, "half" as in :func:`tpauc_score`, or "lost" for
-            nothing.
+        ties: what a positive and a negative with equal scores count, "curve", "half" or "lost" as in
+            :func:`tpauc_score`. With "half" a search may choose a model that gives every row one score.
         positive_label: the class to find, where labels are not 0 and 1 or 0 is to be found; None for 1.
 
     Returns:
@@ -51,41 +46,23 @@ def tpauc_scorer(
         >>> cross_val_score(GaussianNB(), X, y, scoring=scorer, cv=3).round(2).tolist()
         [0.91, 0.96, 0.97]
         >>> cross_val_score(DummyClassifier(), X, y, scoring=scorer, cv=3).tolist()  # the same score for all rows
-        [0.5, 0.5, 0.5]
-        >>> cross_val_score(
-        ...     DummyClassifier(), X, y, scoring=tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties="lost"), cv=3
-        ... ).tolist()
         [0.0, 0.0, 0.0]
     """
     min_tpr, max_fpr = check_region(_OWNER, min_tpr, max_fpr)
-    if ties not in _SCORES:
-        raise ValueError(f"{_OWNER}: ties must be 'half' or 'lost', got {shown(ties)}")
+    check_ties(_OWNER, ties)
     response = ("decision_function", "predict_proba")
-    score: Callable[..., float] = _SCORES[ties]
-    options: dict[str, Any] = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+    score: Callable[..., float] = tpauc_score
+    options: dict[str, Any] = {"min_tpr": min_tpr, "max_fpr": max_fpr, "ties": ties}
     if positive_label is not None:
         # scikit-learn knows this word, and turns scores round where it is the first of the classes
-        score, options = _score_of_label, {**options, "ties": ties, "pos_label": positive_label}
+        score, options = _score_of_label, {**options, "pos_label": positive_label}
     scorer: Callable[..., float] = make_scorer(score, response_method=response, **options)
     return scorer
 
 
-def _score_of_label(y_true: ArrayLike, y_score: ArrayLike, *, ties: str, pos_label: Any, **options: Any) -> float:
+def _score_of_label(y_true: ArrayLike, y_score: ArrayLike, *, pos_label: Any, **options: Any) -> float:
     """Return the score where one of two classes of any kind is the positive one."""
     labels = np.asarray(y_true)
     if len(np.unique(labels)) > 2:
         raise ValueError(f"{_OWNER}: y must hold two classes, got {len(np.unique(labels))}")
-    return _SCORES[ties]((labels == pos_label).astype(np.int64), y_score, **options)
-
-
-def _ties_lost_score(
-    y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
-) -> float:
-    """Return :func:`tpauc_score` where a tie of a positive and a negative counts nothing."""
-    split_classes("tpauc_score", y_true, y_score, sample_weight)  # ranks would hide what is wrong with the scores
-    labels, scores = as_vector("tpauc_score", "y_true", y_true), as_vector("tpauc_score", "y_score", y_score)
-    ranks = ranks_with_ties_lost(labels, np.asarray(scores))
-    return tpauc_score(labels, ranks, min_tpr=min_tpr, max_fpr=max_fpr, sample_weight=sample_weight)
-
-
-_SCORES: dict[str, Callable[..., float]] = {"half": tpauc_score, "lost": _ties_lost_score}
+    return tpauc_score((labels == pos_label).astype(np.int64), y_score, **options)

@@ -235,6 +235,7 @@ def _write(path: Path, name: str, method: str, plan: Comparison, records: list[d
         "set": name,
         "method": method,
         **_plan_of(plan),
+        "ties": "curve",
         "versions": versions(),
         "records": rounded(kept),
     }
