@@ -61,7 +61,7 @@ def test_metrics_report_has_ratios_and_edges(tmp_path: Path) -> None:
     options = ("--number", "400", "--rounds", "3", "--seconds", "1", "--without-peer")
     report = run("bench_metrics.py", tmp_path / "metrics.json", *options)
     assert {(row["share"], row["levels"]) for row in report["times"]} == {
-        (share, levels) for share in (0.01, 0.1, 0.5) for levels in (None, 64)
+        (share, levels) for share in (0.01, 0.1, 0.5) for levels in (None, 64, 1)
     }
     for row in report["times"]:
         assert row["sklearn roc_auc_score / tpauc_score"]["median"] > 0

@@ -272,6 +272,8 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
     high, low = order_statistic(positives, k1 - 1), order_statistic(negatives, len(negatives) - k2)
     if low > high:
         return 0.0
+    if low == high and ties == "curve":  # one score decides, as where all rows have it
+        return _corner(positives, negatives, high, k1, k2) / (k1 * k2)
     lowest = positives.take(np.flatnonzero((positives >= low) & (positives < high)))
     highest = negatives.take(np.flatnonzero((negatives <= high) & (negatives > low)))
     # Of several scores equal to an edge as many are taken as are still to be selected.
@@ -282,6 +284,17 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
     return (twice_won(lowest, highest, float(low), float(high)) - excess) / (2 * k1 * k2)
 
 
+def _corner(positives: Array, negatives: Array, score: Any, k1: int, k2: int) -> float:
+    """Return the pairs won where both edges cut the block of P positives and N negatives with this score.
+
+    The area between the line from (0, 0) to (N, P) and the level P - a, up to b, where a and b are selected.
+    """
+    all_positives, all_negatives = (int(np.count_nonzero(part == score)) for part in (positives, negatives))
+    a, b = k1 - int(np.count_nonzero(positives < score)), k2 - int(np.count_nonzero(negatives > score))
+    above = max(0, all_positives * b - all_negatives * (all_positives - a))
+    return above * above / (2 * all_positives * all_negatives)
+
+
 def _excess_of_half(positives: Array, negatives: Array, high: Any, low: Any, at_high: int, at_low: int) -> float:
     """Return twice what one half for each tied pair counts above the curve, in the blocks that the edges cut.
 
@@ -289,9 +302,6 @@ def _excess_of_half(positives: Array, negatives: Array, high: Any, low: Any, at_
     the lowest, and `at_low` of the negatives at the score `low`, the highest.
     """
     all_high, all_low = int(np.count_nonzero(positives == high)), int(np.count_nonzero(negatives == low))
-    if high == low:  # the line from (0, 0) to (N, P), right of P - a and up to b
-        above = max(0, all_high * at_low - all_low * (all_high - at_high))
-        return at_high * at_low - above * above / (all_high * all_low)
     excess = 0.0
     if at_high < all_high:
         excess += int(np.count_nonzero(negatives == high)) * at_high * (all_high - at_high) / all_high
