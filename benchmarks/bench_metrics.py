@@ -1,8 +1,8 @@
 """`tpauc_score` beside LibAUC's `pauc_roc_score` and scikit-learn's `roc_auc_score`: time, and values at the edges.
 
-1. Time at 10^6 samples, for several shares of positives, with continuous and with heavily tied scores and with
-   nearly all scores equal. The three take
-   turns; LibAUC works in a process and an environment of its own (see `peer.py`), never at the same time as the others.
+1. Time at 10^6 samples, for several shares of positives, with continuous scores, with heavily tied ones and with nearly
+   all of them equal. The three take turns; LibAUC works in a process and an environment of its own (see `peer.py`),
+   never at the same time as the others.
 2. Small cases where a class is selected whole or hardly at all: the value of each beside the pair definition, or its
    error.
 
