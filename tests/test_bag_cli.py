@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.cli import app
-from moreauc.commands._bag_table import BagTable, group_bags, match_bags, read_instances
+from moreauc.commands._bag_table import BagTable, group_bags, match_bags
 from moreauc.commands._saved import SavedBagModel, load_model
 from moreauc.data.columns import Target
-from moreauc.data.tables import TableError, read_table
+from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics import tpauc_score
 from moreauc.optim.bag_presets import BAG_METHODS
 
@@ -252,25 +252,23 @@ def test_names_of_bags_are_read_as_text(tmp_path, file, separator, mark):
     if separator != ",":
         lines = [line.replace(", or", "/ or").replace(",", separator) for line in lines]
     (tmp_path / file).write_bytes(mark + "\r\n".join(lines).encode())
-    frame = read_instances(tmp_path / file, "self")
+    frame = read_texts(tmp_path / file)
     assert list(frame) == ["self", "x", "size", "y"]
     assert frame["self"].tolist() == ["007", "7", "007", "07", "7", "7"]
-    assert frame["x"].tolist() == [k + 0.5 for k in range(6)] and frame["y"].tolist() == [0, 1] * 3
+    assert frame["x"].tolist() == [f"{k}.5" for k in range(6)] and frame["y"].tolist() == ["0", "1"] * 3
     assert group_bags(frame, "self", source="t")[1] == ["007", "7", "07"]
-    missing = read_table(tmp_path / file)
-    pd.testing.assert_frame_equal(read_instances(tmp_path / file, "patient"), missing)
 
 
-@pytest.mark.parametrize("names", [["True", "TRUE"], ["1", "1.0"], ["1e2", "100"], ["9" * 23, "1"], ["a", "a "]])
+@pytest.mark.parametrize("names", [["True", "TRUE"], ["1", "1.0"], ["1e2", "100"], ["9" * 23, "9" * 22 + "8"]])
 def test_what_looks_the_same_as_a_number_is_another_name(tmp_path, names):
     (tmp_path / "a.csv").write_text(f"bag,x\n{names[0]},1\n{names[1]},2\n")
-    assert group_bags(read_instances(tmp_path / "a.csv", "bag"), "bag", source="t")[1] == names
+    assert group_bags(read_texts(tmp_path / "a.csv"), "bag", source="t")[1] == names
 
 
 def test_missing_names_of_bags_stay_missing(tmp_path):
     (tmp_path / "a.csv").write_text("bag,x\n1,1\nNA,2\n,3\n")
     with pytest.raises(TableError, match=r"t: bag column 'bag' has missing values in 2 rows, the first is row 2"):
-        group_bags(read_instances(tmp_path / "a.csv", "bag"), "bag", source="t")
+        group_bags(read_texts(tmp_path / "a.csv"), "bag", source="t")
 
 
 def test_parquet_keeps_its_types(tmp_path):
@@ -282,7 +280,7 @@ def test_parquet_keeps_its_types(tmp_path):
         ("bool", [True, False], ["True", "False"]),
     ):
         pd.DataFrame({"bag": values, "x": [1, 2]}).to_parquet(tmp_path / f"{name}.parquet")
-        frame = read_instances(tmp_path / f"{name}.parquet", "bag")
+        frame = read_texts(tmp_path / f"{name}.parquet")
         assert group_bags(frame, "bag", source="t")[1] == expected
 
 

@@ -102,7 +102,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         ),
         ("data.csv", b"a,b\n1,2\n3\n", "line 3 has 1 fields, the header has 2"),
         ("data.csv", b"a,b\n1,2\n\n3,4,5\n", "line 4 has 3 fields, the header has 2"),
-        ("data.csv", b'a,b\n1,2\n3,"4\n5,6\n', "cannot be read as CSV: Error tokenizing data. C error: EOF"),
+        ("data.csv", b'a,b\n1,2\n3,"4\n5,6\n', "cannot be read as CSV, line 3: a quotation mark is not closed"),
         ("data.csv", b"a,b\n1,\x002\n", "not a text file, byte 0x00 at position 6"),
         (
             "data.csv",
@@ -215,7 +215,6 @@ def test_the_target_of_another_table():
     assert labels.tolist() == [0, 1] and list(features) == ["x"]
     for values, message in [
         (["well", "ill", "Ill"], "t: target 'y' must be 'well' or 'ill', got 'Ill' in row 3"),
-        (["well", "ill", " ill"], "t: target 'y' must be 'well' or 'ill', got ' ill' in row 3"),
         (["well", "well"], "t: there are no positives (y = ill) among its 2 rows"),
         (["ill"], "t: there are no negatives (y = well) among its 1 rows"),
         ([None, "ill"], "t: target 'y' has missing values in 1 rows, the first is row 1"),
@@ -298,7 +297,7 @@ def test_columns_to_learn_from():
         *(
             (
                 {"a": [None, first, first, "7,25", second]},
-                f"t: column 'a' holds numbers with a comma, {first!r} in row 2; "
+                f"t: column 'a' holds numbers with a comma, {first.strip()!r} in row 2; "
                 "write them with a decimal point and nothing between thousands, or leave it out with --drop a",
             )
             for first in ("0,5", "-1,25e-3", ",5", "1.234,5", "1,234", "+1,234,567.8", " 1,5")
