@@ -51,8 +51,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         num_outputs_: columns of the result.
 
     Raises:
-        ValueError: for a column of a DataFrame that is neither (dates, mixed types, ...), for infinity, and for integers that
-            floats cannot tell apart.
+        ValueError: for a column of a DataFrame that is neither (dates, mixed types, ...), for infinity, and for
+            integers that floats cannot tell apart.
 
     Example:
         >>> table = pd.DataFrame({"age": [20.0, None, 40.0, 30.0, 30.0], "town": ["a", "a", "b", "a", "b"]})
@@ -80,7 +80,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             rows: row numbers that the statistics are taken from; None for all.
         """
         kinds = _kinds(self.owner, X)
-        _check_exact(self.owner, X)
+        if isinstance(X, pd.DataFrame):
+            check_exact(self.owner, X)
         numbers, levels = self._split(X, kinds)
         if rows is not None:
             numbers, levels = numbers[rows], levels[rows]
@@ -145,11 +146,15 @@ def _kinds(owner: str, X: Any) -> list[Kind]:
     return [_kind(owner, X.iloc[:, j]) for j in range(X.shape[1])]
 
 
-def _check_exact(owner: str, X: Any) -> None:
-    """Check that the columns of a DataFrame keep their values apart as floats."""
-    for j in range(X.shape[1] if isinstance(X, pd.DataFrame) else 0):
+def check_exact(owner: str, X: pd.DataFrame) -> None:
+    """Check that the columns of a table keep their values apart as floats.
+
+    Raises:
+        ValueError: for a column that does not.
+    """
+    for j, name in enumerate(X.columns):
         if reason := lost_in_floats(X.iloc[:, j]):
-            raise ValueError(f"{owner}: X column {X.columns[j]!r} {reason}, or drop it")
+            raise ValueError(f"{owner}: X column {name!r} {reason}, or drop it")
 
 
 def _kind(owner: str, column: pd.Series) -> Kind:

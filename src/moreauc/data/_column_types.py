@@ -74,11 +74,10 @@ def lost_in_floats(column: pd.Series[Any]) -> str | None:
     exact = [value if isinstance(value, Decimal) else int(value) for value in column.dropna().unique()]
     if not exact:
         return None
-    low, high = min(exact), max(exact)
-    if low == high:
-        return None
-    loss = max(abs(Fraction(value) - Fraction(float(value))) for value in exact)
-    if loss <= _LOSS * (Fraction(high) - Fraction(low)):
+    low, high, floats = min(exact), max(exact), [float(value) for value in exact]
+    loss = max(abs(Fraction(value) - Fraction(number)) for value, number in zip(exact, floats, strict=True))
+    merged = len(set(floats)) <= len(exact) / 2  # apart from a few far away, such as -1 for unknown
+    if low == high or (loss <= _LOSS * (Fraction(high) - Fraction(low)) and not merged):
         return None
     return (
         f"holds numbers too close together for their size, from {low} to {high}, which floating point cannot tell "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
@@ -32,7 +32,8 @@ def normal_text(text: str) -> str:
         >>> normal_text("\u00a0cafe\u0301 1\u200b\r\n"), normal_text("New\u00a0York")
         ('café 1', 'New York')
     """
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if text.isascii():
         return text.strip()
     text = unicodedata.normalize("NFC", text.translate(_TABLE)).strip()
@@ -48,6 +49,15 @@ def normal_texts(column: pd.Series[Any]) -> pd.Series[Any]:
     names = np.empty(len(found) + 1, dtype=object)
     names[:-1], names[-1] = found, None  # the code of a missing value is -1
     return pd.Series(names[codes], index=column.index, name=column.name, dtype=column.dtype)
+
+
+def normal_fields(fields: Sequence[str]) -> Sequence[str]:
+    """Return the fields of a column of a text file in normal form."""
+    joined = "".join(fields)
+    if joined.isascii() and joined.split(None, 1) == [joined]:  # numbers, mostly: no space anywhere
+        return fields
+    known = {text: normal_text(text) for text in set(fields)}
+    return [known[text] for text in fields]
 
 
 def label_text(value: Any) -> str:
@@ -84,6 +94,21 @@ def class_text(value: Any) -> str:
     return _TRUTHS.get(text, text)
 
 
+def check_apart(owner: str, name: str, values: Iterable[Any]) -> None:
+    """Check that no two texts among values differ only in what nobody sees, such as a space behind them.
+
+    Raises:
+        ValueError: for two such texts.
+    """
+    seen: dict[str, str] = {}
+    for text in values:
+        if isinstance(text, str) and seen.setdefault(normal_text(text), text) != text:
+            raise ValueError(
+                f"{owner}: {name} must not hold two texts that read the same, got {seen[normal_text(text)]!r} and "
+                f"{text!r}; write them in one way"
+            )
+
+
 def name_texts(column: pd.Series[Any], name: Callable[[Any], str] = label_text) -> pd.Series[Any]:
     """Return the names of the values of a column, such as bags or classes; missing values stay missing."""
     return column.astype(object).map(name, na_action="ignore")
@@ -92,8 +117,8 @@ def name_texts(column: pd.Series[Any], name: Callable[[Any], str] = label_text) 
 def group_texts(column: pd.Series[Any]) -> pd.Series[Any]:
     """Return the names of groups that a column has.
 
-    Truth values are spelt in one way. Where each text ends in ".0", as pandas writes whole numbers of a column that once
-    had a gap, that ending is left out.
+    Truth values are spelt in one way. Where each text ends in ".0", as pandas writes whole numbers of a column that
+    once had a gap, that ending is left out.
 
     Example:
         >>> group_texts(pd.Series(["1.0", "2.0"])).tolist(), group_texts(pd.Series(["1.0", "01"])).tolist()

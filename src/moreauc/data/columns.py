@@ -84,14 +84,14 @@ def split_target(
     """
     target = normal_text(target)
     texts = _target_texts(frame, target, source)
-    if positive is None:  # who names a class has looked at them
-        check_classes(frame[target], target, "name the positive class with --positive", source=source)
     counts = texts.value_counts()
     if len(counts) != 2:
         shown = ", ".join(f"{value} ({count} {unit})" for value, count in counts.iloc[:5].items())
         more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
         kind = "one class only" if len(counts) == 1 else f"{len(counts)} classes"
         raise TableError(f"{source}: target {target!r} must have two classes, got {kind}: {shown}{more}")
+    if positive is None:  # who names a class has looked at them
+        check_classes(frame[target], target, "name the positive one with --positive", source=source)
     chosen, reason = _positive_class(source, target, counts, positive)
     other = next(value for value in counts.index if value != chosen)
     labels = (texts == chosen).to_numpy().astype(np.int64)
@@ -248,12 +248,17 @@ def check_classes(column: pd.Series[Any], name: str, remedy: str, *, source: str
         source: name of the table in errors.
 
     Raises:
-        TableError: for numbers and texts mixed, infinity, numbers with a comma, dates and the like.
+        TableError: for numbers and texts mixed, infinity, numbers with a comma, dates and the like, and texts that
+            are all distinct.
     """
     remedy = f"{remedy} if these are classes"
     found = _as_number_or_text(source, name, type_column(column), f"; make it one kind, or {remedy}")
-    if found.dtype.kind != "f" and (reason := no_text(found)):
-        raise TableError(f"{source}: target {name!r} {reason}, or {remedy}")
+    if found.dtype.kind != "f":
+        reason = no_text(found)
+        if reason is None and len(found) >= _ID_ROWS and found.is_unique:
+            reason = "holds a different text in every row, as names of rows do; choose another column"
+        if reason is not None:
+            raise TableError(f"{source}: target {name!r} {reason}, or {remedy}")
 
 
 def _check_column(frame: pd.DataFrame, name: str, role: str, source: str) -> None:

@@ -21,7 +21,7 @@ from pandas.api.types import infer_dtype
 
 from moreauc._extras import import_extra
 from moreauc.data._column_types import type_columns
-from moreauc.data._normal_form import normal_text, normal_texts
+from moreauc.data._normal_form import normal_fields, normal_text, normal_texts
 
 __all__ = ["TableError", "check_table_path", "read_table", "read_texts", "write_table"]
 
@@ -31,10 +31,10 @@ _HEADER = re.compile(r'("[^"]*"|[^"\n])*(\n|$)')
 _LINE = re.compile(r"[^\n]*")
 _QUOTED = re.compile(r'"[^"]*"')
 _END = "\0"  # a line below the last one, which a quotation left open would swallow; no text file has it
-_MISSING = (
-    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+_MISSING = {
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
     *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
-)
+}
 
 
 class TableError(ValueError):
@@ -156,8 +156,8 @@ def _read_text(path: Path) -> pd.DataFrame:
 
 def _present(fields: Sequence[str]) -> pd.Series[Any]:
     """Return the texts of a column in normal form, without the words for missing values."""
-    texts = normal_texts(pd.Series(fields, dtype=str))
-    return texts.mask(texts.isin(_MISSING))
+    texts = [None if text in _MISSING else text for text in normal_fields(fields)]
+    return pd.Series(texts)
 
 
 def _decode(path: Path) -> str:
