@@ -139,10 +139,10 @@ def _as_tensor(owner: str, name: str, bag: Any) -> Tensor:
 def _numbers(owner: str, name: str, frame: pd.DataFrame) -> Array:
     columns = []
     for place, column in enumerate(frame.columns):
+        values = frame.iloc[:, place]
+        if values.dtype.kind in "iu" and values.notna().any():
+            _check_whole(owner, f"column {column!r} of {name}", values.min(), values.max())
         try:
-            values = frame.iloc[:, place]
-            if values.dtype.kind in "iu" and values.notna().any():
-                _check_whole(owner, f"column {column!r} of {name}", values.min(), values.max())
             columns.append(values.to_numpy(dtype=np.float64, na_value=np.nan))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{owner}: {name} must hold numbers in column {column!r}: {error}") from error

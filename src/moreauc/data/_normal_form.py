@@ -101,8 +101,8 @@ def check_apart(owner: str, name: str, values: Iterable[Any]) -> None:
         ValueError: for two such texts.
     """
     seen: dict[str, str] = {}
-    for text in values:
-        if isinstance(text, str) and seen.setdefault(normal_text(text), text) != text:
+    for text in (str(value) for value in values if isinstance(value, str)):
+        if seen.setdefault(normal_text(text), text) != text:
             raise ValueError(
                 f"{owner}: {name} must not hold two texts that read the same, got {seen[normal_text(text)]!r} and "
                 f"{text!r}; write them in one way"
