@@ -236,6 +236,7 @@ def test_numbers_of_a_text_file_that_floats_cannot_tell_apart(tmp_path, values, 
         ("a\u200db", "a\u200db"),  # inside a word a joiner is part of the script
         ("a\r\nb\rc", "a\nb\nc"),
         ("\u200c \u200d", ""),
+        ("\uff21\u2212\uff11", "A-1"),  # full width, minus sign
     ],
 )
 def test_the_normal_form_of_texts(text, expected):
@@ -500,6 +501,13 @@ def test_truth_values_among_other_words_are_known_without_these(tmp_path, spelli
         path.write_text("a,b\n" + "".join(f"{row},1\n" for row in rows))
         column = match_features(read_table(path), kinds)["a"]
         assert column.dropna().tolist() == expected and len(column) == 2
+
+
+def test_rows_may_have_any_labels():
+    texts = {"a": ["1", None, "3"], "b": ["true", None, "FALSE"], "c": ["1", "2", None]}
+    columns, kinds = check_features(pd.DataFrame(texts, index=[0, 0, 1]))
+    assert kinds == dict.fromkeys("abc", "number") and columns.index.tolist() == [0, 0, 1]
+    np.testing.assert_array_equal(columns.to_numpy(), [[1, 1, 1], [np.nan, np.nan, 2], [3, 0, np.nan]])
 
 
 def test_few_distinct_texts_are_no_names():

@@ -46,9 +46,10 @@ def type_column(column: pd.Series[Any]) -> pd.Series[Any]:
         return column
     if len(found) == len(column):
         return found
-    if found.dtype.kind in "iu" and _largest(found) > _EXACT:
-        found = found.astype(object)
-    return found.reindex(column.index)
+    exact = found.dtype.kind in "iu" and _largest(found) > _EXACT
+    values = np.full(len(column), np.nan, dtype=object if exact or found.dtype.kind not in "iuf" else float)
+    values[column.notna().to_numpy()] = found.to_numpy(dtype=values.dtype)
+    return pd.Series(values, index=column.index, name=column.name)
 
 
 def is_number(column: pd.Series[Any]) -> bool:

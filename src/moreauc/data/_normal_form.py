@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-# Spaces of any width are one space; marks that take no place and say nothing are left out.
+# Spaces of any width are one space, letters and digits of full width plain ones, a minus sign is a hyphen as in numbers
+# of programs; marks that take no place and say nothing are left out.
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _INVISIBLE = "\u00ad\u180e\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
-_TABLE = {**dict.fromkeys(map(ord, _SPACES), " "), **dict.fromkeys(map(ord, _INVISIBLE))}
+_TABLE = {**dict.fromkeys(map(ord, _SPACES), " "), **dict.fromkeys(map(ord, _INVISIBLE)), 0x2212: "-"}
+_TABLE |= {0xFEE0 + ascii: chr(ascii) for ascii in range(0x21, 0x7F)}
 _JOINERS = "\u200c\u200d"  # inside a word they shape its letters
 _TRUTHS = {"TRUE": "True", "true": "True", "FALSE": "False", "false": "False"}
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.0*)?")
 
 
 def normal_text(text: str) -> str:
-    r"""Return a text without spaces around it, in Unicode's composed form (NFC), with plain spaces and line ends.
+    r"""Return a text without spaces around it, in Unicode's composed form (NFC), with plain spaces and signs.
 
     Example:
         >>> normal_text("\u00a0cafe\u0301 1\u200b\r\n"), normal_text("New\u00a0York")
@@ -71,8 +73,10 @@ def label_text(value: Any) -> str:
         return normal_text(value)
     if isinstance(value, bool | np.bool_):
         return str(value)
-    if isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer()):
+    if isinstance(value, Integral):
         return str(int(value))
+    if isinstance(value, Real) and float(value).is_integer():
+        return str(int(float(value)))
     if isinstance(value, Decimal) and value.is_finite():
         return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
     return str(value)
