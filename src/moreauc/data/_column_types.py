@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype
 
-_TRUTHS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+from moreauc.data._normal_form import TRUTHS
+
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _EXACT = 2**53  # up to here a float holds every integer
 _LOSS = 1e-6  # of the range of a column; the networks see about 1e-7 of it
@@ -38,8 +39,8 @@ def type_column(column: pd.Series[Any]) -> pd.Series[Any]:
     present, content = column.dropna(), infer_dtype(column, skipna=True)
     if content == "decimal" and present.map(lambda value: value == value.to_integral_value()).all():
         found = present.map(int).astype(object)
-    elif content == "string" and present.isin(list(_TRUTHS)).all():
-        found = present.map(_TRUTHS).astype(bool)
+    elif content == "string" and present.isin(list(TRUTHS)).all():
+        found = (present.map(TRUTHS) == "True").astype(bool)
     elif content == "string" and (numbers := _numbers(present)) is not None:
         found = numbers
     else:

@@ -23,7 +23,7 @@ _INVISIBLE = "\u00ad\u180e\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060
 _TABLE = {**dict.fromkeys(map(ord, _SPACES), " "), **dict.fromkeys(map(ord, _INVISIBLE)), 0x2212: "-"}
 _TABLE |= {0xFEE0 + ascii: chr(ascii) for ascii in range(0x21, 0x7F)}
 _JOINERS = "\u200c\u200d"  # inside a word they shape its letters
-_TRUTHS = {"TRUE": "True", "true": "True", "FALSE": "False", "false": "False"}
+TRUTHS = {text: text.capitalize() for text in ("True", "TRUE", "true", "False", "FALSE", "false")}
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.0*)?")
 
 
@@ -95,7 +95,7 @@ def class_text(value: Any) -> str:
     if _WHOLE.fullmatch(text):
         sign = "-" if text[0] == "-" and text.strip("-0.") else ""
         return sign + text.lstrip("+-").split(".")[0]
-    return _TRUTHS.get(text, text)
+    return TRUTHS.get(text, text)
 
 
 def check_apart(owner: str, name: str, values: Iterable[Any]) -> None:
@@ -128,6 +128,6 @@ def group_texts(column: pd.Series[Any]) -> pd.Series[Any]:
         >>> group_texts(pd.Series(["1.0", "2.0"])).tolist(), group_texts(pd.Series(["1.0", "01"])).tolist()
         (['1', '2'], ['1.0', '01'])
     """
-    texts = name_texts(column).replace(_TRUTHS)
+    texts = name_texts(column).replace(TRUTHS)
     whole = texts.dropna().map(lambda text: re.fullmatch(r"-?[0-9]+\.0", text) is not None).all()
     return texts.map(lambda text: text.removesuffix(".0"), na_action="ignore") if whole else texts

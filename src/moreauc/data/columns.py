@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from moreauc.data._column_types import is_number, lost_in_floats, type_column, type_columns
-from moreauc.data._normal_form import class_text, label_text, name_texts, normal_text, normal_texts
+from moreauc.data._normal_form import TRUTHS, class_text, label_text, name_texts, normal_text, normal_texts
 from moreauc.data._texts import no_text
 from moreauc.data.tables import TableError, list_names
 
@@ -34,8 +34,6 @@ __all__ = [
 
 _INDEX = re.compile(r"__index_level_\d+__")  # so Parquet calls an index without a name
 _ID_ROWS = 20  # below, distinct texts may be chance
-# Beside other words these are texts; where a table has no other, they are read as bools, which are spelt so.
-_TRUTHS = {"TRUE": "True", "true": "True", "FALSE": "False", "false": "False"}
 
 
 @dataclass(frozen=True)
@@ -317,7 +315,8 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
             f"{text.iloc[0]!r} in row {text.index[0] + 1}{remedy}"
         )
     texts = normal_texts(column.astype(object))
-    return texts.where(texts.notna(), np.nan).replace(_TRUTHS)
+    # Beside other words these are texts; where a table has no other, they are read as bools, which are spelt so.
+    return texts.where(texts.notna(), np.nan).replace(TRUTHS)
 
 
 def _are_truths(values: pd.Series[Any]) -> bool:
