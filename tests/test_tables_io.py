@@ -42,8 +42,8 @@ def exactly(message: str) -> str:
         (b'a,b\n1,"x\nz"\n2,"y, ""q"""\n', {"a": [1, 2], "b": ["x\nz", 'y, "q"']}),
         ("größe,b\n1,é\n2,y\n".encode(), {"größe": [1, 2], "b": ["é", "y"]}),
         (b"a\n1\n2\n\n", {"a": [1, 2]}),
-        (b"a,b\r,1\rx,2\r", {"a": [None, "x"], "b": [1, 2]}),  # CR before an empty field
-        (b"a,b\r\n,1\rx,2\n", {"a": [None, "x"], "b": [1, 2]}),
+        (b"a,b\rx,1\r\r,2\r", {"a": ["x", None], "b": [1, 2]}),  # CR before an empty field
+        (b"a,b\r\n\r,1\rx,2\n", {"a": [None, "x"], "b": [1, 2]}),
         (b'"x;y;z",b\n1,2\n', {"x;y;z": [1], "b": [2]}),
         (b'a;"b,c,d"\n1;2\n', {"a": [1], "b,c,d": [2]}),
         (b'\n"a\r\nb", c \n"1\r\n2" ,3\n', {"a\nb": ["1\n2"], "c": [3]}),
