@@ -421,6 +421,8 @@ BAD_BAGS = [
     ([pd.DataFrame({"a": [1.0], "b": ["x"]})] * 4, r"bag 0 must hold numbers in column 'b'"),
     ([pd.DataFrame(index=[0, 1])] * 4, r"bag 0 must have shape \(instances, features\), got \(2, 0\)"),
     ([pd.DataFrame({"a": [1.0, None]})] * 4, r"instances of bag 0 must be finite, got nan"),
+    ([np.array([[2**53 + 1]])] * 4, r"instances of bag 0 must hold whole numbers of at most 9007199254740992"),
+    ([pd.DataFrame({"a": [2**53 + 1]})] * 4, r"column 'a' of bag 0 must hold whole numbers of at most"),
     ([], r"bags must hold at least one bag, got none"),
     (pd.DataFrame({"a": [1.0]}), r"bags must be Bags or a list of arrays, one for each bag, got DataFrame"),
     ("bags", r"bags must be Bags or a list of arrays, one for each bag, got str"),
@@ -442,6 +444,7 @@ def test_bad_bags_are_refused(fitted, bags, message):
     [
         ([1, 1, 1, 1], r"y must hold two classes, got one class, \[1\]"),
         ([0, 1, 2, 1], r"y must hold two classes, got 3 classes"),
+        (["a", "a ", "a", "a"], r"y must not hold two texts that read the same, got 'a' and 'a '"),
         ([0, 1, 0], r"y must have a class for each of 4 bags, got 3"),
         ([0.0, 1.0, np.nan, 1.0], r"y must have no missing values, got 1"),
         (np.array([0, "a", 0, "a"], dtype=object), r"y must hold classes that can be sorted, got int and str"),

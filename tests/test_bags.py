@@ -218,6 +218,17 @@ def test_ids_in_order_of_first_appearance():
         assert bags.instances(1, torch.tensor([1])).tolist() == [[5.0]]
 
 
+def test_ids_are_compared_in_normal_form():
+    x, ids = torch.arange(4.0).unsqueeze(1), ["F", "Jose\u0301", "F ", "\u00a0Jos\u00e9"]
+    for names in (ids, [(name, 1) for name in ids]):
+        bags = FlatBags.from_ids(x, names, [1, 0, 1, 0])
+        assert [bags.instances(bag).squeeze(1).tolist() for bag in range(2)] == [[0.0, 2.0], [1.0, 3.0]]
+    assert FlatBags.from_ids(x, ids, {"F ": 1, "Jos\u00e9 ": 0}).labels.tolist() == [1, 0]
+    assert len(FlatBags.from_ids(x, [2**60, 2**60 + 1, 2**60 + 2, 2**60], [1, 0, 0, 1])) == 3
+    with pytest.raises(ValueError, match="FlatBags: labels must be the same inside a bag, got two for id 'F'"):
+        FlatBags.from_ids(x, ids, {"F ": 1, "F": 0, "Jos\u00e9": 0})
+
+
 def test_padding_round_trips_exactly(tmp_path):
     parts = arrays(np.float16, (2, 3))
     inputs, mask = to_padded(make("files", parts, tmp_path))

@@ -19,6 +19,7 @@ from moreauc.cli import app
 from moreauc.commands import compare, fit
 from moreauc.commands._run_folder import run_folder
 from moreauc.commands._saved import load_model
+from moreauc.data.tables import write_table
 from moreauc.estimator import TPAUCClassifier
 from moreauc.metrics import tpauc_score
 from moreauc.optim.presets import METHODS
@@ -201,6 +202,25 @@ def test_predict_writes_scores(trained, tmp_path, suffix, with_target):
     assert (np.argsort(scores["probability"], kind="stable") == np.argsort(scores["score"], kind="stable")).mean() > 0.9
     called = (scores["decision"] == "ill").sum()
     assert result.stdout.splitlines() == [f"{called} of 50 rows are called state = ill", f"Scores: {out}"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_spaces_and_accents_change_no_decision(trained, tmp_path, suffix):
+    folder, _ = trained
+    frame = make_table(60, seed=3)
+    spelt = frame.assign(
+        ward=frame["ward"].map({"A": "A ", "B": "\u00a0B", "C": "C\u200b"}), state=frame["state"] + " "
+    )
+    spelt = spelt.rename(columns={"ward": "ward\u00a0", "age": " age"})
+    for name, table in (("plain", frame), ("spelt", spelt)):
+        write_table(table, tmp_path / f"{name}.{suffix}")
+        result = call(
+            "predict", folder / "run", tmp_path / f"{name}.{suffix}", "--out", tmp_path / f"{name}-scores.csv"
+        )
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "plain-scores.csv").read_bytes() == (tmp_path / "spelt-scores.csv").read_bytes()
+    shown = [call("evaluate", folder / "run", tmp_path / f"{name}.{suffix}").stdout for name in ("plain", "spelt")]
+    assert shown[0].replace("plain", "") == shown[1].replace("spelt", "") and "TPAUC" in shown[0]
 
 
 def test_as_a_program(trained, tmp_path):

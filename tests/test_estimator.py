@@ -382,6 +382,24 @@ class TestTables:
         with pytest.raises(ValueError, match="infinity"):
             quick().fit(np.where(X > 2, np.inf, X), y)
 
+    def test_texts_are_compared_in_normal_form(self, table):
+        X, y = table
+        fitted = quick().fit(X, y)
+        spelt = X.assign(town=X["town"].map({"a": "a ", "b": "\u00a0b", "c": "c\u200b"}))
+        np.testing.assert_array_equal(fitted.decision_function(spelt), fitted.decision_function(X))
+        np.testing.assert_array_equal(quick().fit(spelt, y).decision_function(X), fitted.decision_function(X))
+
+    @pytest.mark.parametrize("kind", [pd.DataFrame, lambda columns: pd.DataFrame(columns).to_numpy()])
+    def test_integers_that_floats_cannot_tell_apart_are_refused(self, kind):
+        y = np.arange(40) % 2
+        X = kind({"id": 2**60 + np.arange(40), "x": np.arange(40)})
+        with pytest.raises(
+            ValueError, match=r"TPAUCClassifier: X column .* holds numbers too close together .* drop it"
+        ):
+            quick().fit(X, y)
+        times = kind({"id": 2**60 + 10**9 * np.arange(40), "x": np.arange(40)})
+        assert np.isfinite(quick().fit(times, y).decision_function(times)).all()
+
 
 class TestOperatingPoint:
     LABELS = np.array([0, 0, 0, 0, 1, 1, 1])

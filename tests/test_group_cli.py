@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import re
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -13,9 +15,9 @@ from typer.testing import CliRunner
 from moreauc.cli import app
 from moreauc.commands._fit_groups import GroupSplit
 from moreauc.commands._group_evaluation import GroupEvaluation, group_rows
-from moreauc.commands._group_table import GroupRows, find_groups, find_target, split_names
+from moreauc.commands._group_table import GroupRows, find_groups, find_target, match_values, split_names
 from moreauc.commands._saved import SavedGroupModel, load_model
-from moreauc.data.tables import TableError
+from moreauc.data.tables import TableError, write_table
 from moreauc.metrics.group_table import group_table
 from moreauc.optim.group_presets import GROUP_METHODS
 
@@ -319,6 +321,62 @@ def test_a_class_that_was_not_in_training(trained, tmp_path):
     result = call("evaluate", folder / "state", tmp_path / "new.csv")
     assert result.exit_code == 2
     assert "target 'state' must be one of 'ill', 'well', got 'dead' in row 5" in result.stderr
+
+
+LARGE = [2**60 + k for k in range(5)]
+SPELLINGS = ["F", "F ", "\u00a0F", "Jose\u0301", "Jos\u00e9"]
+
+
+@pytest.mark.parametrize("file", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize(
+    ("values", "names"), [(LARGE, [str(k) for k in LARGE]), (SPELLINGS, ["F", "Jos\u00e9"])], ids=["large", "spelt"]
+)
+def test_groups_that_differ_are_apart_and_others_one(file, values, names, tmp_path):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": values * 16, "x": random.normal(size=80), "y": np.arange(80) % 2})
+    write_table(frame, tmp_path / file)
+    words = ("fit", tmp_path / file, "--groups", " site", "--target", "y", "--epochs", 1, "--out", tmp_path / "run")
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert sorted(row["name"] for row in report["test"][0]["groups"]) == names
+    frame["site"] = frame["site"].iloc[::-1].to_numpy()
+    assert set(find_groups(frame, ["site"], source="t")) == set(names)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["0,5", "12,25", "7,0"], "target 'y' holds numbers with a comma, '0,5' in row 1; write them with"),
+        (["0.5", "n.d.", "7"], "column 'y' mixes numbers and text: 0.5 in row 1, 'n.d.' in row 2; make it one kind"),
+        (["2024-01-01", "2024-01-02"], "target 'y' holds dates, '2024-01-01' in row 1; turn them into"),
+        ([f"p{k}" for k in range(20)], "target 'y' holds a different text in every row, as names of rows do; choose"),
+        ([str(2**60 + k) for k in range(12)], "target 'y' holds numbers too close together for their size"),
+    ],
+)
+def test_damaged_quantities_are_no_classes(values, message):
+    frame = pd.DataFrame({"y": values})
+    with pytest.raises(TableError, match=f"^t: {re.escape(message)}.*, or give --task classification if these are"):
+        find_target(frame, "y", "auto", source="t")
+    assert find_target(frame, "y", "classification", source="t")[0].classes == tuple(sorted(values))
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["01", "1", "2"], ("01", "1", "2")),
+        (["1.0", "1", "2"], ("1", "2")),
+        (["TRUE", "false", "True"], ("False", "True")),
+        ([Decimal(1), Decimal(2), Decimal(3)], ("1", "2", "3")),
+        (LARGE[:3], tuple(map(str, LARGE[:3]))),
+        (["a ", "a", "\u00a0b"], ("a", "b")),
+        (pd.Categorical(["a", "b", "a"], categories=["a", "b", "c"]), ("a", "b")),
+    ],
+)
+def test_classes_are_named_by_their_text(values, classes):
+    target, texts = find_target(pd.DataFrame({"y": values}), "y", "auto", source="t")
+    assert target.classes == classes and set(texts) == set(classes)
+    assert match_values(pd.DataFrame({"y": values}), target, source="t").tolist() == texts.tolist()
 
 
 def test_names_of_groups():

@@ -479,6 +479,21 @@ def test_what_the_estimators_share_is_said_once():
     assert not [name for name in shared for text in texts if f"\n    {name}: " in text]
 
 
+def test_groups_are_compared_in_normal_form():
+    names, codes = name_groups("test", ["F", "F ", "Jose\u0301", "\u00a0Jos\u00e9"], 4)
+    assert names.tolist() == ["F", "Jos\u00e9"] and codes.tolist() == [0, 0, 1, 1]
+    names, codes = name_groups("test", pd.DataFrame({"a": ["F", "F "], "b": [2**60, 2**60 + 1]}), 2)
+    assert names.tolist() == [f"F, {2**60}", f"F, {2**60 + 1}"] and codes.tolist() == [0, 1]
+    for kind in (list, np.array, pd.Series, lambda values: pd.array(values, dtype="Int64"), torch.tensor):
+        assert name_groups("test", kind([2**60 + 1, 2**60, 2**60 + 1]), 3)[1].tolist() == [1, 0, 1]
+
+
+def test_classes_that_read_the_same_are_refused():
+    X = np.arange(8.0)[:, None]
+    with pytest.raises(ValueError, match=r"GroupDROClassifier: y must not hold two texts that read the same, got 'a' "):
+        quick().fit(X, ["a", "a ", "b", "b"] * 2, groups=[0, 1] * 4)
+
+
 def test_errors_of_the_table_name_the_estimator():
     table = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=8), "x": range(8)})
     with pytest.raises(ValueError, match=r"GroupDROClassifier: X must hold columns of numbers.* in column 'when'"):

@@ -5,22 +5,24 @@ from __future__ import annotations
 import datetime
 import re
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from moreauc.data._column_types import lost_in_floats
+from moreauc.data._normal_form import label_text, normal_text
 from moreauc.data.columns import (
     Target,
     check_features,
     drop_columns,
-    label_text,
     match_features,
     match_target,
     split_target,
 )
 from moreauc.data.examples import EXAMPLES, load_example
-from moreauc.data.tables import TableError, read_table, write_table
+from moreauc.data.tables import TableError, read_table, read_texts, write_table
 
 KINDS = {"age": "number", "ward": "text"}
 
@@ -40,13 +42,31 @@ def exactly(message: str) -> str:
         (b'a,b\n1,"x\nz"\n2,"y, ""q"""\n', {"a": [1, 2], "b": ["x\nz", 'y, "q"']}),
         ("größe,b\n1,é\n2,y\n".encode(), {"größe": [1, 2], "b": ["é", "y"]}),
         (b"a\n1\n2\n\n", {"a": [1, 2]}),
+        (b"a,b\rx,1\r\r,2\r", {"a": ["x", None], "b": [1, 2]}),  # CR before an empty field
+        (b"a,b\r\n\r,1\rx,2\n", {"a": [None, "x"], "b": [1, 2]}),
+        (b'"x;y;z",b\n1,2\n', {"x;y;z": [1], "b": [2]}),
+        (b'a;"b,c,d"\n1;2\n', {"a": [1], "b,c,d": [2]}),
+        (b'\n"a\r\nb", c \n"1\r\n2" ,3\n', {"a\nb": ["1\n2"], "c": [3]}),
+        (b"a,b\n  \n1,2\n", {"a": [1], "b": [2]}),
+        ("a\u00a0,b\n1\u00a0,NA \n2,\u200b\n".encode(), {"a": [1, 2], "b": [None, None]}),
+        ("e\u0301\tb\n\u3000F\t1\nF \t2\ne\u0301\t3\n".encode(), {"é": ["F", "F", "é"], "b": [1, 2, 3]}),
+        (b"a\n01\n1\n", {"a": [1, 1]}),
+        (b"a,b\nTRUE,1\nfalse,2\n", {"a": [True, False], "b": [1, 2]}),
     ],
 )
 def test_text_files(tmp_path, content, expected):
     path = tmp_path / "data.csv"
     path.write_bytes(content)
     frame = read_table(path)
-    assert {name: frame[name].tolist() for name in frame} == expected
+    assert {name: frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame} == expected
+
+
+def test_texts_of_a_file_are_left_as_they_are_there(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text(f"a,b,c\n01, TRUE,{2**64}\n1.0 ,x,\n")
+    frame = read_texts(path)
+    assert frame["a"].tolist() == ["01", "1.0"] and frame["b"].tolist() == ["TRUE", "x"]
+    assert frame["c"][0] == str(2**64) and frame["c"].isna().tolist() == [False, True]
 
 
 def test_missing_values_of_text_files(tmp_path):
@@ -102,7 +122,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         ),
         ("data.csv", b"a,b\n1,2\n3\n", "line 3 has 1 fields, the header has 2"),
         ("data.csv", b"a,b\n1,2\n\n3,4,5\n", "line 4 has 3 fields, the header has 2"),
-        ("data.csv", b'a,b\n1,2\n3,"4\n5,6\n', "cannot be read as CSV: Error tokenizing data. C error: EOF"),
+        ("data.csv", b'a,b\n1,2\n3,"4\n5,6\n', "cannot be read as CSV, line 3: a quotation mark is not closed"),
         ("data.csv", b"a,b\n1,\x002\n", "not a text file, byte 0x00 at position 6"),
         (
             "data.csv",
@@ -140,6 +160,97 @@ def test_double_columns_of_parquet(tmp_path):
         read_table(path)
 
 
+LARGE = [2**60 + 1, 2**60 + 2, 2**60 + 3]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (LARGE, LARGE),
+        (pd.array([*LARGE[:2], None], dtype="Int64"), [*LARGE[:2], None]),
+        (np.array([2**64 - 1, 2**64 - 2, 1], dtype=np.uint64), [2**64 - 1, 2**64 - 2, 1]),
+        ([Decimal(2**60 + 1), None, Decimal(1)], [2**60 + 1, None, 1]),
+        (pd.Categorical([*LARGE[:2], None]), [*LARGE[:2], None]),
+        (pd.Categorical(["a", "b ", "b"]), ["a", "b", "b"]),
+        (["F", "\u00a0F ", " "], ["F", "F", None]),
+        ([True, None, False], [True, None, False]),
+    ],
+)
+def test_types_of_parquet(tmp_path, column, expected):
+    pd.DataFrame({"e\u0301 ": column}).to_parquet(tmp_path / "a.parquet")
+    frame = read_table(tmp_path / "a.parquet")
+    assert list(frame) == ["é"]
+    assert frame["é"].astype(object).where(frame["é"].notna(), None).tolist() == expected
+
+
+def test_an_index_of_parquet_is_a_column(tmp_path):
+    path, index = tmp_path / "a.parquet", pd.Index(["p", "q", "p"], name="patient")
+    frame = pd.DataFrame({"x": [1, 2, 3]}, index=index)
+    frame.to_parquet(path)
+    assert read_table(path).to_dict("list") == {"x": [1, 2, 3], "patient": ["p", "q", "p"]}
+    frame.rename_axis(index=None).to_parquet(path)
+    with pytest.raises(TableError, match=r"'__index_level_0__' holds the index of a DataFrame; leave out with --drop"):
+        check_features(read_table(path))
+    frame.reset_index(drop=True).to_parquet(path)
+    assert list(read_table(path)) == ["x"]
+
+
+@pytest.mark.parametrize("file", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize("last", [None, -1])
+def test_features_that_floats_cannot_tell_apart(tmp_path, file, last):
+    frame = pd.DataFrame({"id": pd.array([2**60 + k for k in range(9)] + [last], dtype="Int64"), "x": range(10)})
+    write_table(frame, tmp_path / file)
+    low = 2**60 if last is None else -1
+    message = (
+        f"t: column 'id' holds numbers too close together for their size, from {low} to {2**60 + 8}, which floating "
+        "point cannot tell apart; subtract a constant from them, or leave it out with --drop id"
+    )
+    with pytest.raises(TableError, match=exactly(message)):
+        check_features(read_table(tmp_path / file), source="t")
+
+
+@pytest.mark.parametrize(
+    ("values", "lost"),
+    [
+        (["10000000000000000.1", "10000000000000000.2"], True),
+        ([str(2**64 + 1), str(2**64 + 2), ""], True),
+        ([str(2**63), "-1"], False),
+        (["9" * 23, "1"], False),
+        ([str(1_700_000_000_000_000_001 + 10**9 * k) for k in range(9)], False),  # times, in nanoseconds
+        (["0.1", "0.10"], False),
+        (["0.1", "0.2", "0.3"], False),
+    ],
+)
+def test_numbers_of_a_text_file_that_floats_cannot_tell_apart(tmp_path, values, lost):
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{value},{k}\n" for k, value in enumerate(values)))
+    assert (lost_in_floats(read_table(tmp_path / "a.csv")["a"]) is not None) == lost
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" a b\t\n", "a b"),
+        ("\u00a0\u3000a\u00a0b\u2009", "a b"),
+        ("cafe\u0301", "caf\u00e9"),
+        ("\ufeffa\u200bb\u200d", "ab"),
+        ("a\u200db", "a\u200db"),  # inside a word a joiner is part of the script
+        ("a\r\nb\rc", "a\nb\nc"),
+        ("\u200c \u200d", ""),
+        ("\uff21\u2212\uff11", "A-1"),  # full width, minus sign
+    ],
+)
+def test_the_normal_form_of_texts(text, expected):
+    assert normal_text(text) == expected == normal_text(expected)
+
+
+def test_names_are_exact():
+    values = [2**60 + 1, np.int64(2**60 + 1), np.uint64(2**64 - 1), Decimal("1.50"), Decimal(7), 1.0, np.float32(0.5)]
+    assert [label_text(value) for value in values] == [
+        *(str(2**60 + 1), str(2**60 + 1), str(2**64 - 1), "1.5", "7", "1", "0.5")
+    ]
+    assert label_text(np.inf) == "inf" and label_text(np.True_) == "True"
+
+
 def test_parquet_without_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ModuleNotFoundError, match=r"needs pyarrow.*pip install 'moreauc\[parquet\]'"):
@@ -157,6 +268,8 @@ def test_parquet_without_its_extra(tmp_path, monkeypatch):
         (["ill", "well", "well"], None, "ill", "the rarer of two values"),
         ([2, 1, 2], None, "1", "the rarer of two values"),
         (["ill", "well", "well"], "well", "well", "as asked for"),
+        (["ill ", "well", "\u00a0well"], " ill", "ill", "as asked for"),
+        ([2**60 + 1, 2**60 + 2, 2**60 + 2], None, str(2**60 + 1), "the rarer of two values"),
         ([0.5, 1.5, 1.5], "1.5", "1.5", "as asked for"),
     ],
 )
@@ -215,13 +328,45 @@ def test_the_target_of_another_table():
     assert labels.tolist() == [0, 1] and list(features) == ["x"]
     for values, message in [
         (["well", "ill", "Ill"], "t: target 'y' must be 'well' or 'ill', got 'Ill' in row 3"),
-        (["well", "ill", " ill"], "t: target 'y' must be 'well' or 'ill', got ' ill' in row 3"),
         (["well", "well"], "t: there are no positives (y = ill) among its 2 rows"),
         (["ill"], "t: there are no negatives (y = well) among its 1 rows"),
         ([None, "ill"], "t: target 'y' has missing values in 1 rows, the first is row 1"),
     ]:
         with pytest.raises(TableError, match=exactly(message)):
             match_target(pd.DataFrame({"y": values}), target, source="t")
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["01", "1", "1"], {"01", "1"}),
+        (["+1", "-1", "1"], {"1", "-1"}),
+        (["1.0", "0", "1"], {"1", "0"}),
+        (["TRUE", "false", "True"], {"True", "False"}),
+        (["-0", "0.0", "1."], {"0", "1"}),
+    ],
+)
+def test_classes_are_named_by_their_text(tmp_path, values, classes):
+    (tmp_path / "a.csv").write_text("y,x\n" + "".join(f"{value},1\n" for value in values))
+    target = split_target(read_texts(tmp_path / "a.csv"), "y ")[2]
+    assert {target.positive, target.negative} == classes
+    assert target.positive == "1" or classes in ({"01", "1"}, {"True", "False"})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["1", "n.d.", "1"], "t: column 'y' mixes numbers and text: 1 in row 1, 'n.d.' in row 2; make it one kind"),
+        (["1,0", "0,0", "1,0"], "t: target 'y' holds numbers with a comma, '1,0' in row 1; write them"),
+        (["2024-01-01", "2024-01-02"], "t: target 'y' holds dates, '2024-01-01' in row 1; turn them"),
+    ],
+)
+def test_damaged_quantities_are_no_classes(values, message):
+    frame = pd.DataFrame({"y": values, "x": range(len(values))})
+    message = f"^{re.escape(message)}.*, or name the positive one with --positive if these are classes$"
+    with pytest.raises(TableError, match=message):
+        split_target(frame, "y", source="t")
+    assert split_target(frame, "y", positive=values[0])[1][0] == 1
 
 
 def test_columns_to_learn_from():
@@ -238,7 +383,11 @@ def test_columns_to_learn_from():
             "there": ["x", None, "x"],
         }
     )
+    frame["money"] = [Decimal("1.25"), None, Decimal(3)]
+    frame["place"] = ["A", "A ", "\u00a0B"]
     columns, kinds = check_features(frame)
+    assert columns.pop("money").tolist()[::2] == [1.25, 3.0] and kinds.pop("money") == "number"
+    assert columns.pop("place").tolist() == ["A", "A", "B"] and kinds.pop("place") == "text"
     assert [name for name, kind in kinds.items() if kind == "text"] == ["ward", "grade", "there"]
     numbers = columns[[name for name, kind in kinds.items() if kind == "number"]]
     assert (numbers.dtypes == "float64").all()
@@ -298,7 +447,7 @@ def test_columns_to_learn_from():
         *(
             (
                 {"a": [None, first, first, "7,25", second]},
-                f"t: column 'a' holds numbers with a comma, {first!r} in row 2; "
+                f"t: column 'a' holds numbers with a comma, {first.strip()!r} in row 2; "
                 "write them with a decimal point and nothing between thousands, or leave it out with --drop a",
             )
             for first in ("0,5", "-1,25e-3", ",5", "1.234,5", "1,234", "+1,234,567.8", " 1,5")
@@ -352,6 +501,13 @@ def test_truth_values_among_other_words_are_known_without_these(tmp_path, spelli
         path.write_text("a,b\n" + "".join(f"{row},1\n" for row in rows))
         column = match_features(read_table(path), kinds)["a"]
         assert column.dropna().tolist() == expected and len(column) == 2
+
+
+def test_rows_may_have_any_labels():
+    texts = {"a": ["1", None, "3"], "b": ["true", None, "FALSE"], "c": ["1", "2", None]}
+    columns, kinds = check_features(pd.DataFrame(texts, index=[0, 0, 1]))
+    assert kinds == dict.fromkeys("abc", "number") and columns.index.tolist() == [0, 0, 1]
+    np.testing.assert_array_equal(columns.to_numpy(), [[1, 1, 1], [np.nan, np.nan, 2], [3, 0, np.nan]])
 
 
 def test_few_distinct_texts_are_no_names():

@@ -17,6 +17,7 @@ from moreauc.data.bags import Bags, ListBags
 
 Array = NDArray[Any]
 
+_WHOLE = 2**53
 _TYPES = {"bytes": "bytes (uint8)", "numbers": "numbers that are no bytes"}
 
 
@@ -116,6 +117,7 @@ def as_instances(owner: str, name: str, bag: Any, form: InstanceFormat | None) -
     if values.is_floating_point():
         check_finite(owner, **{f"instances of {name}": values})
     elif values.dtype != torch.uint8:
+        _check_whole(owner, f"instances of {name}", values.min().item(), values.max().item())
         values = values.double()
     return values, form
 
@@ -137,11 +139,24 @@ def _as_tensor(owner: str, name: str, bag: Any) -> Tensor:
 def _numbers(owner: str, name: str, frame: pd.DataFrame) -> Array:
     columns = []
     for place, column in enumerate(frame.columns):
+        values = frame.iloc[:, place]
+        if values.dtype.kind in "iu" and values.notna().any():
+            _check_whole(owner, f"column {column!r} of {name}", values.min(), values.max())
         try:
-            columns.append(frame.iloc[:, place].to_numpy(dtype=np.float64, na_value=np.nan))
+            columns.append(values.to_numpy(dtype=np.float64, na_value=np.nan))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{owner}: {name} must hold numbers in column {column!r}: {error}") from error
     return np.column_stack(columns) if columns else np.empty((len(frame), 0))
+
+
+def _check_whole(owner: str, name: str, low: Any, high: Any) -> None:
+    """Refuse whole numbers that float64 rounds: large ones close together would be one number."""
+    largest = max(int(low), int(high), key=abs)
+    if abs(largest) > _WHOLE:
+        raise ValueError(
+            f"{owner}: {name} must hold whole numbers of at most {_WHOLE} (2**53), which floating point can tell "
+            f"apart, got {largest}; subtract a constant, or leave them out"
+        )
 
 
 def _check_form(owner: str, name: str, found: InstanceFormat, wanted: InstanceFormat | None) -> InstanceFormat:

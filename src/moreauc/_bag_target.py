@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import column_or_1d
 
+from moreauc.data._normal_form import check_apart
 from moreauc.data.bags import Bags
 
 Array = NDArray[Any]
@@ -38,6 +39,7 @@ def classes_of(owner: str, bags: Any, y: ArrayLike | None, count: int) -> Array:
 
 def two_classes(owner: str, values: Array) -> Array:
     """Return the two classes among the values, sorted; missing values and any other number of classes are refused."""
+    check_apart(owner, "y", values)
     missing = int(pd.isna(values).sum())
     if missing:
         raise ValueError(f"{owner}: y must have no missing values, got {missing}")

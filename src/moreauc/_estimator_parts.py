@@ -19,7 +19,9 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
+from moreauc._tabular import check_exact
 from moreauc.data import TensorBatches
+from moreauc.data._normal_form import check_apart
 from moreauc.train import predict_scores
 
 Array = NDArray[Any]
@@ -64,6 +66,8 @@ def check_training(owner: str, estimator: Any) -> None:
 def check_table(owner: str, estimator: BaseEstimator, X: Any, *, reset: bool) -> Any:
     """Return a DataFrame as it is and anything else as a float array without infinity."""
     if not isinstance(X, pd.DataFrame):
+        if reset and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iuO":
+            check_exact(owner, pd.DataFrame(X))
         kinds = [np.float64, np.float32]
         return validate_data(estimator, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
     validate_data(estimator, X, reset=reset, skip_check_array=True)
@@ -79,6 +83,7 @@ def check_targets(owner: str, X: Any, y: ArrayLike) -> Array:
     if pd.isna(values).any():
         raise ValueError(f"{owner}: y must have no missing values, got {int(pd.isna(values).sum())}")
     check_consistent_length(X, values)
+    check_apart(owner, "y", values)
     return values
 
 

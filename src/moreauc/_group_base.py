@@ -36,7 +36,7 @@ from moreauc._group_goals import Array, Classes, Floats, Numbers
 from moreauc._group_rows import count_worst, group_batches, hold_out, name_groups, plain_batches
 from moreauc._tabular import TableEncoder
 from moreauc.data import TensorBatches
-from moreauc.data.columns import label_text
+from moreauc.data._normal_form import label_text
 from moreauc.metrics.group_table import GroupTable, group_table
 from moreauc.metrics.groups import top_k_group_loss
 from moreauc.models import MLP

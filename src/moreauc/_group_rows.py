@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import floor_count
-from moreauc.data.columns import label_text
+from moreauc.data._normal_form import label_text, normal_text
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 
 Array = NDArray[Any]
@@ -23,7 +23,8 @@ def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np
 
     Args:
         owner: who asks, for errors.
-        groups: one label for each row, anything that can be a key; or several columns, whose values are combined.
+        groups: one label for each row, anything that can be a key; or several columns, whose values are combined. Texts
+            are compared in normal form: "F" and "F " are one group.
         length: how many rows there are.
 
     Raises:
@@ -45,6 +46,7 @@ def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np
             f"{owner}: groups must have no missing values, got {len(places)}, the first in row {places[0]} (from 0)"
         )
     codes: Array
+    labels = labels.map(lambda value: normal_text(value) if isinstance(value, str) else value)
     if isinstance(labels, pd.DataFrame):
         codes, tuples = pd.MultiIndex.from_frame(labels).factorize()
         values = [", ".join(map(label_text, entry)) for entry in tuples]

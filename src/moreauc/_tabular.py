@@ -18,6 +18,9 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from moreauc.data._column_types import lost_in_floats
+from moreauc.data._normal_form import label_text
+
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels"]
 
@@ -48,7 +51,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         num_outputs_: columns of the result.
 
     Raises:
-        ValueError: for a column of a DataFrame that is neither (dates, mixed types, ...) and for infinity.
+        ValueError: for a column of a DataFrame that is neither (dates, mixed types, ...), for infinity, and for
+            integers that floats cannot tell apart.
 
     Example:
         >>> table = pd.DataFrame({"age": [20.0, None, 40.0, 30.0, 30.0], "town": ["a", "a", "b", "a", "b"]})
@@ -76,6 +80,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             rows: row numbers that the statistics are taken from; None for all.
         """
         kinds = _kinds(self.owner, X)
+        if isinstance(X, pd.DataFrame):
+            check_exact(self.owner, X)
         numbers, levels = self._split(X, kinds)
         if rows is not None:
             numbers, levels = numbers[rows], levels[rows]
@@ -140,6 +146,17 @@ def _kinds(owner: str, X: Any) -> list[Kind]:
     return [_kind(owner, X.iloc[:, j]) for j in range(X.shape[1])]
 
 
+def check_exact(owner: str, X: pd.DataFrame) -> None:
+    """Check that the columns of a table keep their values apart as floats.
+
+    Raises:
+        ValueError: for a column that does not.
+    """
+    for j, name in enumerate(X.columns):
+        if reason := lost_in_floats(X.iloc[:, j]):
+            raise ValueError(f"{owner}: X column {name!r} {reason}, or drop it")
+
+
 def _kind(owner: str, column: pd.Series) -> Kind:
     name, dtype = column.name, column.dtype
     if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
@@ -171,10 +188,10 @@ def _numbers(owner: str, column: pd.Series) -> Array:
 
 
 def _levels(owner: str, column: pd.Series) -> Array:
-    """Return strings that depend on the value only: 1 and 1.0 are one level, whatever the rest of the column is."""
+    """Return strings that depend on the value only: 1 and 1.0 are one level, and so are "A" and "A "."""
     _kind(owner, column)  # dates and the like are refused, not taken for unknown levels
     codes, values = pd.factorize(column)
-    names = np.array([*(_level_name(value) for value in values), None], dtype=object)
+    names = np.array([*(label_text(value) for value in values), None], dtype=object)
     levels: Array = names[codes]  # -1, missing, is the last
     return levels
 
@@ -187,7 +204,3 @@ def _spell_truths(levels: Array, known: list[Array]) -> None:
             if set(names) <= {spelt[0], other[0], None}:
                 for new, old in (spelt, other):
                     column[column == old] = new
-
-
-def _level_name(value: Any) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

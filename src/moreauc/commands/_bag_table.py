@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from moreauc._tabular import TableEncoder
 from moreauc.commands._evaluation import Array
-from moreauc.commands._named_columns import as_texts
 from moreauc.data import FlatBags
-from moreauc.data.columns import Target, check_features, drop_columns, label_text, match_target, split_target
-from moreauc.data.tables import TableError, list_names, read_table
+from moreauc.data._normal_form import class_text, name_texts, normal_text
+from moreauc.data.columns import Target, check_features, drop_columns, match_target, split_target
+from moreauc.data.tables import TableError, list_names, read_texts
 
 
 @dataclass(frozen=True)
@@ -58,20 +57,6 @@ class BagTable:
         return FlatBags.from_ids(encoder.transform(self.features), self.codes, self.labels[self.codes])
 
 
-def read_instances(data: Path, column: str) -> pd.DataFrame:
-    """Read a table of instances; the column that names their bags comes as the text that is in a text file.
-
-    Where the column is missing, the table comes as it is.
-
-    Raises:
-        TableError: as :func:`moreauc.data.tables.read_table`.
-    """
-    frame = read_table(data)
-    for name, texts in as_texts(frame, data, [column]).items():
-        frame[name] = texts
-    return frame
-
-
 def read_bags(
     data: Path, column: str, target: str, *, positive: str | None, drop: list[str]
 ) -> tuple[BagTable, dict[str, str], Target]:
@@ -81,9 +66,10 @@ def read_bags(
         TableError: if the table cannot be used, or rows of a bag differ in the target.
     """
     source = str(data)
+    column, target = normal_text(column), normal_text(target)
     if column == target:
         raise TableError(f"--bags and --target must name two columns, got {column!r} for both")
-    frame = read_instances(data, column)
+    frame = read_texts(data)
     codes, names, first = _group(frame, column, source)
     # The classes are counted by bags: the rarer one of these is the positive one, whatever the sizes of the bags.
     _, labels, classes = split_target(frame.iloc[first], target, positive=positive, source=source, unit="bags")
@@ -113,6 +99,7 @@ def group_bags(frame: pd.DataFrame, column: str, *, source: str) -> tuple[Array,
 
 def _group(frame: pd.DataFrame, column: str, source: str) -> tuple[Array, list[str], Array]:
     """Return the number of each row's bag, the names of the bags, and the first row of each."""
+    column = normal_text(column)
     if column not in frame:
         raise TableError(f"{source}: no bag column {column!r}; columns are {list_names(list(map(str, frame.columns)))}")
     missing = frame.index[frame[column].isna()]
@@ -121,13 +108,8 @@ def _group(frame: pd.DataFrame, column: str, source: str) -> tuple[Array, list[s
             f"{source}: bag column {column!r} has missing values in {len(missing)} rows, the first is row "
             f"{missing[0] + 1}"
         )
-    codes, names = pd.factorize(frame[column].map(_name))
+    codes, names = pd.factorize(name_texts(frame[column]))
     return codes, [str(name) for name in names], np.unique(codes, return_index=True)[1]
-
-
-def _name(value: Any) -> str:
-    """Return the name of a bag; integers beyond 2^53 stay apart, which as a float they do not."""
-    return str(int(value)) if isinstance(value, int | np.integer) and not isinstance(value, bool) else label_text(value)
 
 
 def _check_agreement(
@@ -140,7 +122,7 @@ def _check_agreement(
         raise TableError(
             f"{source}: target {target!r} has missing values in {len(missing)} rows, the first is row {missing[0] + 1}"
         )
-    texts = column.map(label_text).to_numpy()
+    texts = name_texts(column, class_text).to_numpy()
     other = np.flatnonzero(texts != texts[first][codes])
     if len(other):
         row, begin = other[0], first[codes[other[0]]]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from moreauc._tabular import TableEncoder
-from moreauc.commands._bag_table import BagTable, match_bags, read_bags, read_instances
+from moreauc.commands._bag_table import BagTable, match_bags, read_bags
 from moreauc.commands._console import command_line, console, print_table, say
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
@@ -19,7 +19,7 @@ from moreauc.commands._saved import save_bag_model
 from moreauc.commands._saving import Saving
 from moreauc.data import Bags
 from moreauc.data.columns import Target, match_features
-from moreauc.data.tables import TableError
+from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
 
 _LOGGER = logging.getLogger("moreauc.commands.fit")
@@ -127,7 +127,7 @@ def read_bag_split(request: BagRequest) -> BagSplit:
         request.data, request.bags, request.target, positive=request.positive, drop=request.drop
     )
     if request.test is not None:
-        source, frame = str(request.test), read_instances(request.test, request.bags)
+        source, frame = str(request.test), read_texts(request.test)
         codes, names, labels = match_bags(frame, request.bags, target, source=source)
         test = BagTable(match_features(frame, kinds, source=source), codes, names, labels)
         return BagSplit(table, test, kinds, target, request.bags)

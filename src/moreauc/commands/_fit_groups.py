@@ -22,12 +22,11 @@ from moreauc.commands._group_table import (
     match_values,
     split_names,
 )
-from moreauc.commands._named_columns import with_group_names
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_group_model
 from moreauc.commands._saving import Saving
 from moreauc.data.columns import check_features, drop_columns, match_features
-from moreauc.data.tables import TableError, read_table
+from moreauc.data.tables import TableError, read_texts
 
 _LOGGER = logging.getLogger("moreauc.commands.fit")
 _NAMED = 20  # groups without test rows that a sentence names
@@ -168,12 +167,12 @@ def read_group_split(request: GroupRequest) -> GroupSplit:
 
     if request.test is not None and request.test_size is not None:
         raise TableError("--test and --test-size exclude each other")
-    source, frame = str(request.data), read_table(request.data)
+    source, frame = str(request.data), read_texts(request.data)
     columns = split_names(request.groups, frame, request.target)
     target, values = find_target(frame, request.target, request.task, source=source)
-    groups = find_groups(with_group_names(frame, request.data, columns), columns, source=source)
+    groups = find_groups(frame, columns, source=source)
     dropped = [name for name in columns if not request.keep_groups and name not in request.drop]
-    rest = drop_columns(frame, [*request.drop, request.target, *dropped], source=source)
+    rest = drop_columns(frame, [*request.drop, target.name, *dropped], source=source)
     features, kinds = check_features(rest, source=source)
     table = GroupRows(features, values, groups)
     if request.test is not None:
@@ -197,9 +196,9 @@ def read_group_rows(data: Path, kinds: dict[str, str], target: GroupTarget, colu
     Raises:
         TableError: if a column is missing or cannot be used.
     """
-    source, frame = str(data), read_table(data)
+    source, frame = str(data), read_texts(data)
     values = match_values(frame, target, source=source)
-    groups = find_groups(with_group_names(frame, data, columns), list(columns), source=source)
+    groups = find_groups(frame, list(columns), source=source)
     return GroupRows(match_features(frame, kinds, source=source), values, groups)
 
 

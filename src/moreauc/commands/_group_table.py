@@ -10,7 +10,9 @@ import pandas as pd
 
 from moreauc._group_rows import name_groups
 from moreauc.commands._evaluation import Array
-from moreauc.data.columns import label_text
+from moreauc.data._column_types import is_number, lost_in_floats, type_column
+from moreauc.data._normal_form import class_text, group_texts, name_texts, normal_text
+from moreauc.data.columns import check_classes
 from moreauc.data.tables import TableError, list_names
 
 TASKS = ("auto", "classification", "regression")
@@ -68,13 +70,16 @@ def find_target(frame: pd.DataFrame, name: str, task: str, *, source: str) -> tu
         >>> find_target(pd.DataFrame({"y": [3, 1, 2]}), "y", "auto", source="t")[0].classes
         ('1', '2', '3')
     """
+    name = normal_text(name)
     column = _column(frame, name, "target column", "target", source)
-    reason = "as asked for"
+    texts, reason = name_texts(column, class_text), "as asked for"
     if task == "auto":
-        task, reason = _guess(column)
+        check_classes(column, name, "give --task classification", source=source)
+        task, reason = _guess(type_column(column), texts.nunique())
     if task == "regression":
+        if lost := lost_in_floats(type_column(column)):
+            raise TableError(f"{source}: target {name!r} {lost}, or give --task classification if these are classes")
         return GroupTarget(name, task, (), reason), _numbers(column, name, source)
-    texts = column.map(label_text)
     classes = sorted(set(texts))
     if len(classes) < 2:
         raise TableError(f"{source}: target {name!r} must have at least two classes, got one class only: {classes[0]}")
@@ -90,7 +95,7 @@ def match_values(frame: pd.DataFrame, target: GroupTarget, *, source: str) -> Ar
     column = _column(frame, target.name, "target column", "target", source)
     if target.task == "regression":
         return _numbers(column, target.name, source)
-    texts = column.map(label_text)
+    texts = name_texts(column, class_text)
     strange = texts[~texts.isin(target.classes)]
     if len(strange):
         known = list_names(list(target.classes))
@@ -107,7 +112,8 @@ def split_names(groups: str, frame: pd.DataFrame, target: str) -> list[str]:
     Raises:
         TableError: if there is none, one is named twice, or is the target.
     """
-    names = [groups] if groups in frame else [name.strip() for name in groups.split(",")]
+    groups, target = normal_text(groups), normal_text(target)
+    names = [groups] if groups in frame else [normal_text(name) for name in groups.split(",")]
     if not all(names):
         raise TableError(f"--groups must name columns, with commas between them, got {groups!r}")
     if len(set(names)) < len(names):
@@ -123,7 +129,7 @@ def find_groups(frame: pd.DataFrame, names: list[str], *, source: str) -> Array:
     Raises:
         TableError: if a column is missing or has missing values.
     """
-    texts = {name: _column(frame, name, "group column", "group column", source).map(label_text) for name in names}
+    texts = {name: group_texts(_column(frame, name, "group column", "group column", source)) for name in names}
     found, codes = name_groups(source, pd.DataFrame(texts), len(frame))
     return found[codes]
 
@@ -140,10 +146,10 @@ def _column(frame: pd.DataFrame, name: str, role: str, word: str, source: str) -
     return column
 
 
-def _guess(column: pd.Series[Any]) -> tuple[str, str]:
-    if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(column.dtype):
+def _guess(column: pd.Series[Any], count: int) -> tuple[str, str]:
+    """Return the task that a target of so many classes is, and why."""
+    if pd.api.types.is_bool_dtype(column.dtype) or not is_number(column):
         return "classification", "the target is no number"
-    count = column.nunique()
     if count <= 2:
         return "classification", "the target has two values"
     if count <= _MOST_CLASSES and bool((column % 1 == 0).all()):

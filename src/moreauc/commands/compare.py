@@ -17,7 +17,7 @@ from moreauc.commands._console import command_line, print_table, progress_bar, s
 from moreauc.commands._evaluation import Array
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.data.columns import check_features, drop_columns, split_target
-from moreauc.data.tables import TableError, read_table
+from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
 from moreauc.metrics.ranking import ties_text
 
@@ -149,7 +149,7 @@ def read_data(
         return load_example(example)
     if target is None:
         raise TableError(f"{data}: --target must name the column with the two classes")
-    frame, labels, classes = split_target(read_table(str(data)), target, positive=positive, source=str(data))
+    frame, labels, classes = split_target(read_texts(str(data)), target, positive=positive, source=str(data))
     features, _ = check_features(drop_columns(frame, drop, source=str(data)), source=str(data))
     description = (
         f"{data}: {labels.sum()} of {len(labels)} rows are positive ({target} = {classes.positive}, {classes.reason})."

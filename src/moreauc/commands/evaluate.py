@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from moreauc.commands import _options as options
-from moreauc.commands._bag_table import BagTable, match_bags, read_instances
+from moreauc.commands._bag_table import BagTable, match_bags
 from moreauc.commands._console import command_line, print_table, say
 from moreauc.commands._evaluation import COLUMNS, check_rows
 from moreauc.commands._fit_bags import evaluate_bags
@@ -19,7 +19,7 @@ from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import SavedBagModel, SavedGroupModel, load_model
 from moreauc.commands.fit import evaluate_model
 from moreauc.data.columns import match_target
-from moreauc.data.tables import read_table
+from moreauc.data.tables import read_texts
 
 
 def evaluate(
@@ -45,7 +45,7 @@ def evaluate(
         return _evaluate_groups(run, data, out, force, saved, begin)
     if isinstance(saved, SavedBagModel):
         return _evaluate_bags(run, data, out, force, saved, begin)
-    frame, labels = match_target(read_table(data), saved.target, source=str(data))
+    frame, labels = match_target(read_texts(data), saved.target, source=str(data))
     check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr)
     features = saved.features(frame, str(data))
     title = METHODS[saved.model.loss].title
@@ -75,7 +75,7 @@ def _evaluate_bags(run: Path, data: Path, out: Path | None, force: bool, saved: 
     from moreauc.commands._bag_pages import evaluate_bags_report
     from moreauc.optim.bag_presets import BAG_METHODS
 
-    frame = read_instances(data, saved.bags)
+    frame = read_texts(data)
     codes, names, labels = match_bags(frame, saved.bags, saved.target, source=str(data))
     check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr, unit="bags")
     table = BagTable(saved.features(frame, str(data)), codes, names, labels)

@@ -23,7 +23,7 @@ from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.commands._saving import Saving
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
-from moreauc.data.tables import TableError, read_table
+from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
 
 _LOGGER = logging.getLogger("moreauc.commands.fit")
@@ -264,10 +264,10 @@ def read_split(
     """
     if test is not None and test_size is not None:
         raise TableError("--test and --test-size exclude each other")
-    frame, labels, classes = split_target(read_table(data), target, positive=positive, source=str(data))
+    frame, labels, classes = split_target(read_texts(data), target, positive=positive, source=str(data))
     features, kinds = check_features(drop_columns(frame, drop, source=str(data)), source=str(data))
     if test is not None:
-        other, other_labels = match_target(read_table(test), classes, source=str(test))
+        other, other_labels = match_target(read_texts(test), classes, source=str(test))
         return Split(features, labels, match_features(other, kinds, source=str(test)), other_labels, kinds, classes)
     held = draw_test_rows(labels, TEST_SIZE if test_size is None else test_size, seed)
     rest = np.setdiff1d(np.arange(len(labels)), held)

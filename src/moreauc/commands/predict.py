@@ -10,13 +10,13 @@ import pandas as pd
 import typer
 
 from moreauc.commands import _options as options
-from moreauc.commands._bag_table import BagTable, group_bags, read_instances
+from moreauc.commands._bag_table import BagTable, group_bags
 from moreauc.commands._console import say
 from moreauc.commands._evaluation import Array
 from moreauc.commands._fit_bags import margins
 from moreauc.commands._run_folder import OutputError
 from moreauc.commands._saved import SavedBagModel, SavedGroupModel, SavedModel, load_model
-from moreauc.data.tables import check_table_path, read_table, write_table
+from moreauc.data.tables import check_table_path, read_table, read_texts, write_table
 
 
 def predict(
@@ -67,7 +67,7 @@ def predict(
 
 
 def _predict_bags(saved: SavedBagModel, data: Path, out: Path, instances: Path | None) -> None:
-    frame = read_instances(data, saved.bags)
+    frame = read_texts(data)
     codes, names = group_bags(frame, saved.bags, source=str(data))
     table = BagTable(saved.features(frame, str(data)), codes, names, np.zeros(len(names), dtype=np.int64))
     bags = table.encode(saved.encoder)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import as_labels, check_labels, check_shape
+from moreauc.data._normal_form import normal_text
 
 
 def check_offsets(owner: str, offsets: Any, count: int) -> Tensor:
@@ -36,10 +37,11 @@ def group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor, 
     Args:
         owner: who is called, for errors.
         count: number of instances.
-        ids: the bag of each instance, anything hashable but NaN, None and the like.
+        ids: the bag of each instance, anything hashable but NaN, None and the like; texts are compared in normal form,
+            in which "F" and "F " are one bag.
         labels: 0/1 label of each id, or of each instance.
     """
-    values = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
+    values = list(map(_normal, ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids))
     if len(values) != count:
         raise ValueError(f"{owner}: ids must be as many as instances, {count}, got {len(values)}")
     numbers: dict[Any, int] = {}
@@ -53,10 +55,27 @@ def group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor, 
             raise ValueError(f"{owner}: ids must not be NaN or missing, got {value!r} for instance {row}")
     if not isinstance(labels, Mapping):
         return codes, _labels_of_bags(owner, labels, codes, list(numbers))
+    labels = _by_normal_id(owner, labels)
     missing = [value for value in numbers if value not in labels]
     if missing:
         raise ValueError(f"{owner}: labels must have an entry for each id, got none for {missing[0]!r}")
     return codes, check_labels(owner, [labels[value] for value in numbers], both=False)
+
+
+def _normal(value: Any) -> Any:
+    """Return an id with its texts in normal form."""
+    if isinstance(value, tuple):
+        return tuple(map(_normal, value))
+    return normal_text(value) if isinstance(value, str) else value
+
+
+def _by_normal_id(owner: str, labels: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the labels by ids in normal form."""
+    found: dict[Any, Any] = {}
+    for value, label in labels.items():
+        if found.setdefault(_normal(value), label) != label:
+            raise ValueError(f"{owner}: labels must be the same inside a bag, got two for id {_normal(value)!r}")
+    return found
 
 
 def _labels_of_bags(owner: str, labels: Any, codes: Tensor, names: Sequence[Any]) -> Tensor:

@@ -5,6 +5,7 @@ Every error is one line that names the column and the remedy. Rows are counted f
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +17,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from moreauc.data._column_types import is_number, lost_in_floats, type_column, type_columns
+from moreauc.data._normal_form import TRUTHS, class_text, label_text, name_texts, normal_text, normal_texts
 from moreauc.data._texts import no_text
 from moreauc.data.tables import TableError, list_names
 
-__all__ = ["Target", "check_features", "drop_columns", "match_features", "match_target", "split_target"]
+__all__ = [
+    "Target",
+    "check_classes",
+    "check_features",
+    "drop_columns",
+    "match_features",
+    "match_target",
+    "split_target",
+]
 
+_INDEX = re.compile(r"__index_level_\d+__")  # so Parquet calls an index without a name
 _ID_ROWS = 20  # below, distinct texts may be chance
-# Beside other words these are texts; where a table has no other, they are read as bools, which are spelt so.
-_TRUTHS = {"TRUE": "True", "true": "True", "FALSE": "False", "false": "False"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ def split_target(
         >>> y.tolist(), classes.positive, classes.reason
         ([0, 1, 0], 'yes', 'the rarer of two values')
     """
+    target = normal_text(target)
     texts = _target_texts(frame, target, source)
     counts = texts.value_counts()
     if len(counts) != 2:
@@ -77,6 +88,8 @@ def split_target(
         more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
         kind = "one class only" if len(counts) == 1 else f"{len(counts)} classes"
         raise TableError(f"{source}: target {target!r} must have two classes, got {kind}: {shown}{more}")
+    if positive is None:  # who names a class has looked at them
+        check_classes(frame[target], target, "name the positive one with --positive", source=source)
     chosen, reason = _positive_class(source, target, counts, positive)
     other = next(value for value in counts.index if value != chosen)
     labels = (texts == chosen).to_numpy().astype(np.int64)
@@ -123,9 +136,10 @@ def drop_columns(frame: pd.DataFrame, names: Sequence[str], *, source: str = "ta
     Raises:
         TableError: if one is missing.
     """
+    names = [normal_text(name) for name in names]
     for name in names:
         _check_column(frame, name, "column to drop", source)
-    return frame.drop(columns=list(names))
+    return frame.drop(columns=names)
 
 
 def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.DataFrame, dict[str, str]]:
@@ -152,11 +166,15 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     """
     if not len(frame.columns):
         raise TableError(f"{source}: there is no column besides the target")
+    frame = type_columns(frame)
+    _refuse(source, [name for name in frame if _INDEX.fullmatch(str(name))], "hold the index of a DataFrame")
     empty = [name for name in frame if frame[name].isna().all()]
     _refuse(source, empty, "hold missing values only")
     columns = {}
     for name in frame:
         remedy = f"; make it one kind, or leave it out with {_drop_option([name])}"
+        if reason := lost_in_floats(frame[name]):
+            raise TableError(f"{source}: column {name!r} {reason}, or leave it out with {_drop_option([name])}")
         columns[name] = _as_number_or_text(source, name, frame[name], remedy)
         if columns[name].dtype.kind != "f" and (reason := no_text(columns[name].dropna())):
             raise TableError(f"{source}: column {name!r} {reason}, or leave it out with {_drop_option([name])}")
@@ -191,6 +209,7 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
         raise TableError(
             f"{source}: {_column_word(missing)} {list_names(missing)} missing, on which the model was trained"
         )
+    frame = type_columns(frame[list(kinds)])
     columns = {}
     for name, kind in kinds.items():
         column = _as_number_or_text(source, name, frame[name])
@@ -206,19 +225,6 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     return pd.DataFrame(columns)
 
 
-def label_text(value: Any) -> str:
-    """Return a class as text; 1 and 1.0 are the same class.
-
-    Example:
-        >>> label_text(1.0), label_text("yes"), label_text(True)
-        ('1', 'yes', 'True')
-    """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        return str(value)
-    number = float(value)
-    return str(int(number)) if number.is_integer() else str(number)
-
-
 def _target_texts(frame: pd.DataFrame, target: str, source: str) -> pd.Series[str]:
     _check_column(frame, target, "target column", source)
     column = frame[target]
@@ -227,7 +233,30 @@ def _target_texts(frame: pd.DataFrame, target: str, source: str) -> pd.Series[st
         raise TableError(
             f"{source}: target {target!r} has missing values in {len(missing)} rows, the first is row {missing[0] + 1}"
         )
-    return column.map(label_text)
+    return name_texts(column, class_text)
+
+
+def check_classes(column: pd.Series[Any], name: str, remedy: str, *, source: str) -> None:
+    """Check that classes are no quantity that something in the file has turned into texts.
+
+    Args:
+        column: a target without missing values.
+        name: of the column.
+        remedy: what to do if the values are classes after all.
+        source: name of the table in errors.
+
+    Raises:
+        TableError: for numbers and texts mixed, infinity, numbers with a comma, dates and the like, and texts that
+            are all distinct.
+    """
+    remedy = f"{remedy} if these are classes"
+    found = _as_number_or_text(source, name, type_column(column), f"; make it one kind, or {remedy}")
+    if found.dtype.kind != "f":
+        reason = no_text(found)
+        if reason is None and len(found) >= _ID_ROWS and found.is_unique:
+            reason = "holds a different text in every row, as names of rows do; choose another column"
+        if reason is not None:
+            raise TableError(f"{source}: target {name!r} {reason}, or {remedy}")
 
 
 def _check_column(frame: pd.DataFrame, name: str, role: str, source: str) -> None:
@@ -243,6 +272,7 @@ def _check_column(frame: pd.DataFrame, name: str, role: str, source: str) -> Non
 def _positive_class(source: str, target: str, counts: pd.Series[int], positive: str | None) -> tuple[str, str]:
     values = set(counts.index)
     if positive is not None:
+        positive = class_text(positive)
         if positive not in values:
             raise TableError(
                 f"{source}: target {target!r} has no class {positive!r} to be the positive one, "
@@ -263,8 +293,8 @@ def _positive_class(source: str, target: str, counts: pd.Series[int], positive: 
 def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: str = "") -> pd.Series[Any]:
     """Return a column of float64 or of texts (object); a missing value is NaN in either."""
     if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype)
-    if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype):
+        column = column.astype(object)
+    if is_number(column):
         return _check_finite(source, name, column.astype(float))
     present = column.dropna()
     if _are_truths(present):
@@ -284,7 +314,9 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
             f"{source}: column {name!r} mixes numbers and text: {number.iloc[0]} in row {number.index[0] + 1}, "
             f"{text.iloc[0]!r} in row {text.index[0] + 1}{remedy}"
         )
-    return column.astype(object).where(column.notna(), np.nan).replace(_TRUTHS)
+    texts = normal_texts(column.astype(object))
+    # Beside other words these are texts; where a table has no other, they are read as bools, which are spelt so.
+    return texts.where(texts.notna(), np.nan).replace(TRUTHS)
 
 
 def _are_truths(values: pd.Series[Any]) -> bool:

@@ -7,19 +7,34 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
+import re
 import secrets
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from pandas.api.types import infer_dtype
 
 from moreauc._extras import import_extra
+from moreauc.data._column_types import type_columns
+from moreauc.data._normal_form import normal_fields, normal_text, normal_texts
 
-__all__ = ["TableError", "check_table_path", "read_table", "write_table"]
+__all__ = ["TableError", "check_table_path", "read_table", "read_texts", "write_table"]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _SEPARATORS = ",;\t"
+_HEADER = re.compile(r'("[^"]*"|[^"\n])*(\n|$)')
+_LINE = re.compile(r"[^\n]*")
+_QUOTED = re.compile(r'"[^"]*"')
+_END = "\0"  # a line below the last one, which a quotation left open would swallow; no text file has it
+_MISSING = {
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+}
 
 
 class TableError(ValueError):
@@ -30,8 +45,10 @@ def read_table(path: str | Path) -> pd.DataFrame:
     r"""Read a table from a `.csv`, `.tsv`, `.parquet` or `.pq` file.
 
     A text file must be UTF-8, have a header with unique names, and as many fields in each line as in the header. Its
-    separator is the comma, semicolon or tab that occurs most often in the header. Empty fields and the usual words
-    (`NA`, `null`, `nan`, ...) are missing values; blank lines are passed over. Parquet needs the extra "parquet".
+    separator is the comma, semicolon or tab that makes the most columns of the header; lines end as on any system.
+    Texts and names lose the spaces around them, of whatever kind, and are composed (NFC). Empty fields and the usual
+    words (`NA`, `null`, `nan`, ...) are missing values; blank lines are passed over. A column is numbers or bools where
+    all its texts are. Parquet needs the extra "parquet"; a stored index of a DataFrame is a column.
 
     Args:
         path: the file.
@@ -48,6 +65,22 @@ def read_table(path: str | Path) -> pd.DataFrame:
         >>> _ = file.write_text("age,y\n34,1\n61,0\n")
         >>> read_table(file)["age"].tolist()
         [34, 61]
+    """
+    return type_columns(read_texts(path))
+
+
+def read_texts(path: str | Path) -> pd.DataFrame:
+    r"""Read a table as :func:`read_table` does, but leave all columns of a text file as the texts they are there.
+
+    Columns that name something (a group, a bag, a class) are to be read so: as numbers, 01 and 1 would be one name. A
+    Parquet file has the types that its author gave it.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "data.csv"
+        >>> _ = file.write_text("site,y\n 01,1\n1,0\n")
+        >>> read_texts(file)["site"].tolist()
+        ['01', '1']
     """
     path = check_table_path(path)
     if path.is_dir():
@@ -111,25 +144,20 @@ def check_table_path(path: str | Path) -> Path:
 
 
 def _read_text(path: Path) -> pd.DataFrame:
-    text = _decode(path)
+    text = _decode(path).replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         raise TableError(f"{path}: the file is empty")
-    header = next(line for line in text.splitlines() if line.strip())
-    separator = max(_SEPARATORS, key=header.count)  # the first of equals, hence the comma
-    names = _check_lines(path, text, separator)
-    try:
-        frame = pd.read_csv(
-            io.StringIO(text),
-            sep=separator,
-            header=0,
-            names=names,
-            index_col=False,
-            skipinitialspace=True,
-            low_memory=False,
-        )
-    except pd.errors.ParserError as error:
-        raise TableError(f"{path}: cannot be read as CSV: {error}") from error
-    return frame
+    header, *rows = _read_rows(path, text, _separator(text))
+    names = [normal_text(name) for name in header]
+    _check_names(path, names)
+    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+    return pd.DataFrame({name: _present(column) for name, column in zip(names, columns, strict=True)})
+
+
+def _present(fields: Sequence[str]) -> pd.Series[Any]:
+    """Return the texts of a column in normal form, without the words for missing values."""
+    texts = [None if text in _MISSING else text for text in normal_fields(fields)]
+    return pd.Series(texts)
 
 
 def _decode(path: Path) -> str:
@@ -146,27 +174,45 @@ def _decode(path: Path) -> str:
         ) from error
 
 
-def _check_lines(path: Path, text: str, separator: str) -> list[str]:
-    """Check header and lengths of all lines; return the names of the columns.
+def _separator(text: str) -> str:
+    """Return the separator that the header has most often outside of quotation marks, the comma by default."""
+    text = text.lstrip("\n ")
+    header = _HEADER.match(text) or _LINE.match(text)
+    plain = _QUOTED.sub("", header[0] if header else "")
+    return max(_SEPARATORS, key=plain.count)  # the first of equals
 
-    The parser that follows would rename double columns and fill short lines without a word.
-    """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
-    names: list[str] = []
-    line = 1
+
+def _read_rows(path: Path, text: str, separator: str) -> list[list[str]]:
+    """Return the fields of the header and of all lines below it, which must be as many; blank lines have none."""
+    rows: list[list[str]] = []
+    line, blank = 1, 0
+    reader = csv.reader(
+        itertools.chain(io.StringIO(text, newline="\n"), [_END]), delimiter=separator, skipinitialspace=True
+    )
     try:
         for fields in reader:
-            if fields and not names:
-                names = [name.strip() for name in fields]
-                _check_names(path, names)
-            elif fields and len(fields) != len(names):
-                raise TableError(f"{path}: line {line} has {len(fields)} fields, the header has {len(names)}")
-            elif not fields and len(names) == 1 and text.rstrip("\r\n").count("\n") >= line:
-                raise TableError(f"{path}: line {line} is blank; write NA for a missing value in a single column")
+            if fields == [_END]:
+                break
+            if fields[-1:] and fields[-1].endswith(_END):
+                raise TableError(f"{path}: cannot be read as CSV, line {line}: a quotation mark is not closed")
+            if len(fields) > 1 or any(map(str.strip, fields)):
+                _check_fields(path, fields, rows, line, blank)
+                rows.append(fields)
+            elif rows:
+                blank = line
             line = reader.line_num + 1
     except csv.Error as error:
         raise TableError(f"{path}: cannot be read as CSV, line {line}: {error}") from error
-    return names
+    return rows
+
+
+def _check_fields(path: Path, fields: list[str], rows: list[list[str]], line: int, blank: int) -> None:
+    """Check a line, which is number `line` of the file, by the header; `blank` is the last blank line above it."""
+    width = len(rows[0]) if rows else len(fields)
+    if len(fields) != width:
+        raise TableError(f"{path}: line {line} has {len(fields)} fields, the header has {width}")
+    if width == 1 and blank:
+        raise TableError(f"{path}: line {blank} is blank; write NA for a missing value in a single column")
 
 
 def _check_names(path: Path, names: list[str]) -> None:
@@ -181,17 +227,31 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
+    """Read a file column by column: what pandas wrote as the index of a table is a column, too."""
     parquet = import_extra("pyarrow.parquet", "parquet")
+    arrow = import_extra("pyarrow", "parquet")
+    # With missing values pandas would make floats of integers, which beyond 2^53 is to round them.
+    nullable = {arrow.int64(): pd.Int64Dtype(), arrow.uint64(): pd.UInt64Dtype()}
     try:
-        names = parquet.read_schema(path).names
-        _check_names(path, [str(name) for name in names])
-        frame: pd.DataFrame = pd.read_parquet(path, engine="pyarrow")
+        file = parquet.ParquetFile(path)
+        names = [normal_text(name) for name in file.schema_arrow.names]
+        _check_names(path, names)
+        columns = [
+            column.to_pandas(types_mapper=nullable.get if column.null_count else None) for column in file.read().columns
+        ]
     except TableError:
         raise
     except (ValueError, OSError) as error:  # pyarrow's errors derive from these
         raise TableError(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-    frame.columns = [str(name) for name in frame.columns]
-    return frame.reset_index(drop=True)
+    return pd.DataFrame({name: _plain(column) for name, column in zip(names, columns, strict=True)})
+
+
+def _plain(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column without categories, its texts in normal form."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(object)
+    is_text = column.dtype.kind == "O" and infer_dtype(column, skipna=True) == "string"
+    return normal_texts(column) if is_text else column
 
 
 def list_names(names: list[str], most: int = 5) -> str:
