@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["History"]
+__all__ = ["History", "UntrainedWarning"]
+
+
+class UntrainedWarning(UserWarning):
+    """No epoch did better on the validation data than the weights before the first one, which were kept."""
 
 
 @dataclass
@@ -31,6 +35,11 @@ class History:
     best_score: float | None = None
     best_epoch: int | None = None
     restored: bool = False
+
+    @property
+    def untrained(self) -> bool:
+        """Whether the model was given the weights from before the first epoch at the end."""
+        return self.restored and self.best_epoch == -1
 
     def add(self, **row: Any) -> None:
         """Append a row."""
