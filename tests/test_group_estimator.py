@@ -248,7 +248,7 @@ class TestGroups:
     def test_groups_of_one_row_are_trained_on(self):
         data = planted()
         groups = [f"g{number}" if number < 5 else "rest" for number in range(300)]
-        model = quick(epochs=9).fit(data.X, data.y, groups)
+        model = quick().fit(data.X, data.y, groups)
         assert model.groups_.tolist() == ["g0", "g1", "g2", "g3", "g4", "rest"]
         assert not set(range(5)) & set(model.validation_rows_)
         assert np.isnan(model.group_table_.loss).sum() == 5
@@ -317,7 +317,7 @@ class TestScikitLearn:
     def test_groups_are_routed(self):
         data = planted()
         with config_context(enable_metadata_routing=True):
-            model = quick(epochs=9).set_fit_request(groups=True)
+            model = quick().set_fit_request(groups=True)
             given = {"params": {"groups": data.groups}, "cv": 3}
             assert cross_val_score(model, data.X, data.y, **given).shape == (3,)
             score = make_scorer(worst_group_accuracy).set_score_request(groups=True)
