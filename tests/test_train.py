@@ -5,6 +5,8 @@ import io
 import logging
 import math
 import sys
+from functools import partial
+from itertools import count
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.samplers import PosNegSampler
 from moreauc.side_by_side import SideBySide
-from moreauc.train import fit, predict_scores, train_step
+from moreauc.train import UntrainedWarning, fit, predict_scores, train_step
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
 
@@ -184,10 +186,24 @@ def test_weights_before_the_first_epoch_may_be_the_best():
             with torch.no_grad():
                 state.model.weight[0, 0] -= 50.0
 
-    valid = TensorBatches(x, y)
-    history = fit(model, TPAUCLoss(y, **REGION), batches(x, y), validation=valid, epochs=2, callbacks=[Spoil()])
-    assert history.best_epoch == -1
+    run = partial(fit, model, validation=TensorBatches(x, y), epochs=2, callbacks=[Spoil()])
+    with pytest.warns(UntrainedWarning, match="than the weights before training, score 0.95, which were kept"):
+        history = run(TPAUCLoss(y, **REGION), batches(x, y))
+    assert history.best_epoch == -1 and history.untrained
     assert torch.equal(model.weight, start["weight"])
+    history = run(TPAUCLoss(y, **REGION), batches(x, y), keep_best=False)  # nor a word where they are not kept
+    assert history.best_epoch == -1 and not history.untrained
+
+
+def test_untrained_weights_are_named_again_when_a_finished_run_is_read(tmp_path):
+    x, y = make_data()
+    scores = count()
+    options = {"warm_start_epochs": 1, "score": lambda *_: -next(scores), "checkpoint": tmp_path / "run"}
+    for _ in range(2):
+        run = partial(fit, nn.Linear(4, 1), TPAUCLoss(y, **REGION), batches(x, y), validation=TensorBatches(x, y))
+        with pytest.warns(UntrainedWarning, match="than the weights after the warm start"):
+            assert run(epochs=1, **options).untrained
+    assert next(scores) == 2  # the second time nothing was trained
 
 
 def test_patience_ends_a_run_that_no_longer_improves():

@@ -20,6 +20,7 @@ from moreauc.checkpoint._loader_place import length_of
 from moreauc.checkpoint._part_checks import check_loader
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion, Exchange
+from moreauc.history import History, UntrainedWarning
 from moreauc.optim import PreviousIterate, ProximalPoint
 from moreauc.pooling import Pooling
 
@@ -40,6 +41,18 @@ class _CrossEntropy(nn.Module):
                 raise ValueError(f"{_OWNER}: warm_start_epochs must be 0 for bags and a criterion without pooling")
             scores = self.pooling(scores, bags[0], len(labels))
         return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
+
+
+@contextmanager
+def untrained_warned(history: History, rank: int, warm_start_epochs: int) -> Iterator[None]:
+    """Warn at the end, in the first process, where the weights from before the training are what was kept."""
+    yield
+    if history.untrained and rank == 0:
+        text = "{}: no epoch did better on the validation data than the weights {}, score {:.4g}, which were kept; {}"
+        before = "after the warm start" if warm_start_epochs else "before training"
+        advice = "try another learning rate, more rows or other features"
+        # the levels are this function, contextlib, fit, and who called it
+        warnings.warn(text.format(_OWNER, before, history.best_score, advice), UntrainedWarning, stacklevel=4)
 
 
 def warm_start(criterion: nn.Module) -> nn.Module:

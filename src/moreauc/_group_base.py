@@ -32,13 +32,13 @@ from moreauc._estimator_parts import (
     table_scores,
     training_arguments,
 )
+from moreauc._group_choice import epoch_choice
 from moreauc._group_goals import Array, Classes, Floats, Numbers
 from moreauc._group_rows import count_worst, group_batches, hold_out, name_groups, plain_batches
 from moreauc._tabular import TableEncoder
 from moreauc.data import TensorBatches
 from moreauc.data._normal_form import label_text
 from moreauc.metrics.group_table import GroupTable, group_table
-from moreauc.metrics.groups import top_k_group_loss
 from moreauc.models import MLP
 from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
 from moreauc.samplers.groups import GroupSampler, PlainSampler
@@ -65,8 +65,11 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
 
     Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of
     :mod:`moreauc.optim.group_presets`; groups are needed in `fit`, not in `predict`. A share of each group is held out:
-    the epoch whose `top_k` worst groups do best on it is kept, and there is no second training on all rows. Groups too
-    small for that are trained on only; where all are, the last epoch is kept.
+    the epoch that is best on it by what the method minimises is kept, and there is no second training on all rows. A
+    mean over few held-out rows of a group is noisy, and the worst of several is too high; for "sonx" and
+    "exponentiated" the means are therefore drawn towards that of all rows, as far as chance explains how they differ.
+    Groups too small to hold rows out are trained on only; where all are, the last epoch is kept. Where no epoch is
+    better than the weights before training these are kept, with an :class:`~moreauc.train.UntrainedWarning`.
 
     `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
     columns, as for :class:`~moreauc.estimator.TPAUCClassifier`. Without `groups` all rows are one group, and what is
@@ -76,8 +79,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         method: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
             "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
         top_k: how many of the worst groups count: an integer, or a float in (0, 1) for a share, rounded down to at
-            least one group; other floats are refused, also 2.0. All methods choose their epoch by it; only "sonx"
-            trains for it.
+            least one group; other floats are refused, also 2.0. Only "sonx" trains for it and chooses its epoch by it.
         criterion_options: keyword arguments of the method's loss, for instance `{"gamma": 0.1}`; None for the preset.
         module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
             function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to `(B, outputs)`;
@@ -110,8 +112,9 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         module_: the network, in `eval()` mode on the CPU.
         criterion_: the loss as it was after the last step, a :class:`~moreauc.criteria.grouped.GroupedLoss`.
         preprocessor_: turns `X` into what `module_` takes.
-        history_: numbers of each epoch, a :class:`~moreauc.history.History`; `score` is minus the mean loss of the
-            `top_k` worst groups of the held-out rows.
+        history_: numbers of each epoch, a :class:`~moreauc.history.History`; `score` is minus `chosen_by_`.
+        chosen_by_: the loss of the held-out rows that the epoch was chosen by, in words; None where nothing is held
+            out.
         validation_rows_: row numbers of what was held out; empty where nothing was.
         n_features_in_: columns of `X`.
         feature_names_in_: their names, where `X` was a DataFrame with string names.
@@ -211,13 +214,14 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         criterion = make_group_criterion(
             self.method, codes[train], num_groups=len(names), top_k=top_k, loss=goal.loss, **options
         )
-        few = min(top_k, len(np.unique(codes[held])))
+        sampler = self._make_sampler(codes[train], model, seeds[1])
+        balanced = isinstance(sampler, GroupSampler)
+        choice = epoch_choice(self.method, criterion.criterion, top_k=top_k, balanced=balanced)
 
         def merit(scores: Tensor, _: Tensor) -> float:
-            return -top_k_group_loss(goal.row_losses(scores.numpy(), values[held]), codes[held], top_k=few)
+            return -choice(goal.row_losses(scores.numpy(), values[held]), codes[held])
 
         validation = TensorBatches(inputs[held], targets[held], batch_size=CHUNK, binary=False) if len(held) else None
-        sampler = self._make_sampler(codes[train], model, seeds[1])
         batches = TensorBatches(inputs[train], targets[train], sampler, binary=False)
         if checkpoint is not None:
             batches.checksum_of_inputs = checksum([inputs])
@@ -239,6 +243,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
             self.classes_ = classes
         self.module_, self.criterion_, self.preprocessor_ = model, criterion.cpu(), encoder
         self.groups_, self.top_k_, self.history_, self.validation_rows_ = names, top_k, history, held
+        self.chosen_by_ = choice.text if len(held) else None
         threshold = getattr(criterion.criterion, "s", None)
         self.threshold_ = None if threshold is None else goal.unit * float(threshold)
         self.group_table_ = self._table(scores, values[rows], codes[rows], names)

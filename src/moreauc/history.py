@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["History"]
+__all__ = ["History", "UntrainedWarning"]
+
+
+class UntrainedWarning(UserWarning):
+    """No epoch did better on the validation data than the weights before the first one, which were kept."""
 
 
 @dataclass
@@ -49,6 +53,11 @@ class History:
                 f"equal in other epochs, chosen by the {wider[self.chosen_by]}, {self.best_scores[self.chosen_by]:.4f}"
             )
         return "equal in other epochs, the earliest was chosen" if self.chosen_by == "earliest" else ""
+
+    @property
+    def untrained(self) -> bool:
+        """Whether the model was given the weights from before the first epoch at the end."""
+        return self.restored and self.best_epoch == -1
 
     def add(self, **row: Any) -> None:
         """Append a row."""

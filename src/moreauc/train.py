@@ -21,6 +21,7 @@ from moreauc._fit_parts import (
     check_saving,
     loss_of,
     random_state,
+    untrained_warned,
     warm_start,
 )
 from moreauc._judge import Judge, Score
@@ -35,10 +36,10 @@ from moreauc.criteria._late import check_all
 from moreauc.distributed import DistributedCriterion
 from moreauc.distributed._agreement import check_agreement
 from moreauc.distributed._match import check_seen, exchange_of
-from moreauc.history import History
+from moreauc.history import History, UntrainedWarning
 from moreauc.optim import PreviousIterate
 
-__all__ = ["fit", "predict_scores", "train_step"]
+__all__ = ["UntrainedWarning", "fit", "predict_scores", "train_step"]
 
 _OWNER = "fit"
 
@@ -112,7 +113,8 @@ def fit(
             `(n,)` or `(n, columns)` and all labels, in their order, on the CPU.
         keep_best: whether to end with the weights of the best validation score instead of the last ones. Of epochs
             with one TPAUC the best is that with the highest TPAUC half way to the whole square, then AUC, then the
-            earliest (see :class:`~moreauc.history.History`). The criterion keeps its last state.
+            earliest (see :class:`~moreauc.history.History`). The criterion keeps its last state. Where the best are
+            the weights before the first epoch there is an :class:`UntrainedWarning`.
         patience: end the run after so many epochs without a better validation score; None to run all.
         seed: seed of dropout and the like; None to go on with the global random state.
         device: where to train; model and criterion are moved there. None to stay where the model is.
@@ -192,8 +194,7 @@ def fit(
 
     rank = 0 if exchange is None else exchange.rank
     hooks = [*callbacks, ProgressBar()] if progress and rank == 0 else list(callbacks)
-    history, state = History(), None
-    keeper = Unkept(train)
+    history, state, keeper = History(), None, Unkept(train)
     if checkpoint is not None:
         settings: dict[str, Any] = {"validation": False} if judge is None else judge.settings
         settings |= {"epochs": epochs, "milestones": list(milestones), "lr_factor": lr_factor, "proximal": proximal}
@@ -214,7 +215,7 @@ def fit(
             hooks=hooks,
             settings=settings,
         )
-    with keeper, random_state(model, seed, rank):
+    with untrained_warned(history, rank, warm_start_epochs), keeper, random_state(model, seed, rank):
         try:
             if keeper.done():
                 return history

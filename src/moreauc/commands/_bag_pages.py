@@ -20,6 +20,7 @@ from moreauc.commands._pages import (
     target_dict,
     training_section,
 )
+from moreauc.commands._training import untrained_notes
 from moreauc.data import Bags
 from moreauc.figures import as_image
 from moreauc.report import Report, Section
@@ -62,7 +63,7 @@ def fit_bags_report(
         f"{len(split.kinds) - numbers} of text."
     )
     sections = [
-        result_section(evaluations, first.min_tpr, first.max_fpr, unit="bags"),
+        result_section(evaluations, first.min_tpr, first.max_fpr, unit="bags", notes=untrained_notes(histories)),
         score_section(split.test.labels, scores, first),
         *_instance_sections(shown, evaluations[0].title),
         training_section(histories, unit="bags"),
@@ -80,6 +81,7 @@ def fit_bags_report(
         "test": [evaluation.to_dict() for evaluation in evaluations],
         "instances": [_heaviest(entry) for entry in shown],
         "settings": plain_settings(settings),
+        "warnings": untrained_notes(histories),
         "history": {title: history.to_dict() for title, history in histories.items()},
     }
     return Report(f"{evaluations[0].title} on {data.name}", command, results, sections)

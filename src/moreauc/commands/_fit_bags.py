@@ -17,6 +17,7 @@ from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows,
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_bag_model
 from moreauc.commands._saving import Saving
+from moreauc.commands._training import train, untrained_notes
 from moreauc.data import Bags
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError, read_texts
@@ -64,7 +65,6 @@ def fit_bags(request: BagRequest) -> None:
     """Train a classifier of bags, and attention by cross entropy beside it; see :func:`moreauc.commands.fit.fit`."""
     from moreauc.bag_estimator import MultiInstanceClassifier
     from moreauc.commands._bag_pages import fit_bags_report
-    from moreauc.commands.fit import log_training
     from moreauc.optim.bag_presets import BAG_METHODS
 
     begin = time.perf_counter()
@@ -84,11 +84,11 @@ def fit_bags(request: BagRequest) -> None:
         counts = len(split.train.names), len(split.test.names)
         _LOGGER.info("%s: %d bags to train on, %d to test on", request.data, *counts)
         encoder = TableEncoder(owner="fit").fit(split.train.features)
-        train, test = split.train.encode(encoder), split.test.encode(encoder)
+        bags, test = split.train.encode(encoder), split.test.encode(encoder)
         models: dict[str, Any] = {}
         evaluations: list[Evaluation] = []
         for name in dict.fromkeys([method, "ce_att"]):
-            title, started = BAG_METHODS[name].title, time.perf_counter()
+            title = BAG_METHODS[name].title
             classifier = MultiInstanceClassifier(
                 method=name,
                 min_tpr=region[0],
@@ -99,8 +99,7 @@ def fit_bags(request: BagRequest) -> None:
                 verbose=int(console.is_terminal),
                 **_given(request),
             )
-            models[title] = classifier.fit(train, split.train.labels, **request.saving.options(name))
-            log_training(title, classifier, time.perf_counter() - started)
+            models[title] = train(title, classifier, bags, split.train.labels, **request.saving.options(name))
             evaluations.append(evaluate_bags(title, classifier, test, split.test.labels))
         first = models[evaluations[0].title]
         save_bag_model(folder, first, split.kinds, split.target, region, request.bags, encoder)
@@ -110,6 +109,7 @@ def fit_bags(request: BagRequest) -> None:
         _LOGGER.info("done in %.1f s", report.seconds)
     print_table(f"Test bags: {len(split.test.names)}", COLUMNS, [evaluation.row for evaluation in evaluations])
     say(*(line for evaluation in evaluations for line in evaluation.warnings))
+    say(*untrained_notes({title: model.history_ for title, model in models.items()}))
     say(f"Report: {request.out / PAGE}")
 
 

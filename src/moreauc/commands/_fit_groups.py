@@ -25,6 +25,7 @@ from moreauc.commands._group_table import (
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_group_model
 from moreauc.commands._saving import Saving
+from moreauc.commands._training import train, untrained_notes
 from moreauc.data.columns import check_features, drop_columns, match_features
 from moreauc.data.tables import TableError, read_texts
 
@@ -105,7 +106,6 @@ class GroupRequest:
 def fit_groups(request: GroupRequest) -> None:
     """Train a model of rows in groups, and the mean of rows beside it; see :func:`moreauc.commands.fit.fit`."""
     from moreauc.commands._group_pages import fit_groups_report
-    from moreauc.commands.fit import log_training
     from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
     from moreauc.optim.group_presets import GROUP_METHODS
 
@@ -134,15 +134,10 @@ def fit_groups(request: GroupRequest) -> None:
         models: dict[str, Any] = {}
         evaluations: list[GroupEvaluation] = []
         for name in dict.fromkeys([method, "erm"]):
-            title, started = GROUP_METHODS[name].title, time.perf_counter()
+            title = GROUP_METHODS[name].title
             model = kind(method=name, random_state=request.seed, verbose=int(console.is_terminal), **_given(request))
-            models[title] = model.fit(
-                split.train.features,
-                split.train.values,
-                groups=split.train.groups,
-                **request.saving.options(name),
-            )
-            log_training(title, model, time.perf_counter() - started)
+            rows, saved = split.train, request.saving.options(name)
+            models[title] = train(title, model, rows.features, rows.values, groups=rows.groups, **saved)
             evaluations.append(evaluate_groups(title, model, split.test))
         save_group_model(folder, models[evaluations[0].title], split.kinds, target, split.columns)
         report = fit_groups_report(request.data, _command(request, method), split, models, evaluations)
@@ -154,6 +149,7 @@ def fit_groups(request: GroupRequest) -> None:
     print_table(*group_rows(first))
     if split.note is not None:
         say(split.note)
+    say(*untrained_notes({title: model.history_ for title, model in models.items()}))
     say(f"Report: {request.out / PAGE}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from moreauc.commands._fit_groups import GroupSplit
 from moreauc.commands._group_evaluation import GroupEvaluation, group_cells, group_columns, summary_columns
 from moreauc.commands._group_table import GroupRows, GroupTarget
 from moreauc.commands._pages import plain_settings, settings_of, settings_section
+from moreauc.commands._training import kept_when, untrained_notes
 from moreauc.figures import COLORS, as_image
 from moreauc.metrics.group_plots import plot_groups
 from moreauc.report import Fact, Image, Report, Section
@@ -37,9 +39,9 @@ def fit_groups_report(
     histories = {title: model.history_ for title, model in models.items()}
     settings = settings_of(first)
     sections = [
-        _result_section(evaluations, first),
+        _result_section(evaluations, first, untrained_notes(histories)),
         _group_section(evaluations, first, split.note),
-        _training_section(histories, first),
+        _training_section(models),
         _data_section(data, parts, split),
         settings_section(settings),
     ]
@@ -58,6 +60,7 @@ def fit_groups_report(
         "test": [evaluation.to_dict() for evaluation in evaluations],
         "threshold": first.threshold_,
         "settings": plain_settings(settings),
+        "warnings": untrained_notes(histories),
         "history": {title: history.to_dict() for title, history in histories.items()},
     }
     return Report(f"{evaluations[0].title} on {data.name}", command, results, sections)
@@ -77,7 +80,7 @@ def evaluate_groups_report(
     return Report(title, command, results, sections)
 
 
-def _result_section(evaluations: list[GroupEvaluation], model: Any) -> Section:
+def _result_section(evaluations: list[GroupEvaluation], model: Any, notes: Sequence[str] = ()) -> Section:
     first = evaluations[0]
     losses, number, loss = first.losses, first.top_k, _loss_name(model)
     facts = [Fact("Loss of the worst group", f"{losses['worst']:.3f}", str(first.table.worst["name"]))]
@@ -92,7 +95,7 @@ def _result_section(evaluations: list[GroupEvaluation], model: Any) -> Section:
         "are uncertain."
     )
     rows = [evaluation.row for evaluation in evaluations]
-    return Section("Result", [text], columns=summary_columns(first), rows=rows, labels=2, facts=facts)
+    return Section("Result", [*notes, text], columns=summary_columns(first), rows=rows, labels=2, facts=facts)
 
 
 def _group_section(evaluations: list[GroupEvaluation], model: Any, note: str | None = None) -> Section:
@@ -112,27 +115,32 @@ def _group_section(evaluations: list[GroupEvaluation], model: Any, note: str | N
     return Section("Groups", notes, columns=columns, rows=cells, labels=1, images=[as_image(figure, text)])
 
 
-def _training_section(histories: dict[str, Any], model: Any) -> Section:
-    number = model.top_k_
-    several = "worst group" if number == 1 else f"{number} worst groups"
+def _training_section(models: dict[str, Any]) -> Section:
+    histories = {title: model.history_ for title, model in models.items()}
     text = []
-    for title, history in histories.items():
+    for title, model in models.items():
+        history = model.history_
         if history.best_epoch is None:
             text.append(f"{title}: groups too small to hold any rows out; the weights of the last epoch were kept.")
         else:
-            loss, epoch = -history.best_score, history.best_epoch + 1
-            text.append(f"{title}: lowest validation loss of the {several} {loss:.4f} after epoch {epoch}, kept.")
-    return Section("Training", text, images=_draw_training(histories, several))
+            loss, when = -history.best_score, kept_when(history)
+            text.append(f"{title}: lowest {model.chosen_by_} {loss:.4f}, of the validation rows, {when}, kept.")
+    chosen_by = {title: model.chosen_by_ for title, model in models.items()}
+    return Section("Training", text, images=_draw_training(histories, chosen_by))
 
 
-def _draw_training(histories: dict[str, Any], several: str) -> list[Image]:
+def _draw_training(histories: dict[str, Any], chosen_by: dict[str, str | None]) -> list[Image]:
     first = next(iter(histories))
     lines = {first: histories[first]["loss"]}
     images = [_draw_epochs(lines, {}, "objective", f"Objective of {first}, mean over the steps of every epoch.")]
     lines = {title: [-score for score in history["score"]] for title, history in histories.items()}
     if any(lines.values()):
         best = {title: history.best_epoch for title, history in histories.items()}
-        caption = f"Loss of the {several} of the validation rows after every epoch; the weights kept are dotted."
+        what = "; ".join(f"{title}: {text}" for title, text in chosen_by.items())
+        caption = (
+            f"What the epoch was chosen by, on the validation rows after every epoch ({what}); the weights kept are "
+            "dotted. Losses of groups are drawn towards the mean as far as chance explains how they differ."
+        )
         images.append(_draw_epochs(lines, best, "validation loss", caption))
     return images
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moreauc.commands._evaluation import COLUMNS, EXPLANATION, Array, Evaluation
+from moreauc.commands._training import kept_when, untrained_notes
 from moreauc.commands.fit import Split
 from moreauc.data.columns import Target
 from moreauc.figures import draw_histograms, draw_roc, draw_training
@@ -30,7 +32,7 @@ def fit_report(data: Path, command: str, split: Split, models: dict[str, Any], e
     histories = {title: model.history_ for title, model in models.items()}
     settings = settings_of(first)
     sections = [
-        result_section(evaluations, first.min_tpr, first.max_fpr),
+        result_section(evaluations, first.min_tpr, first.max_fpr, notes=untrained_notes(histories)),
         score_section(split.test_labels, scores, first),
         training_section(histories),
         _data_section(data, parts, split),
@@ -45,6 +47,7 @@ def fit_report(data: Path, command: str, split: Split, models: dict[str, Any], e
         },
         "test": [evaluation.to_dict() for evaluation in evaluations],
         "settings": plain_settings(settings),
+        "warnings": untrained_notes(histories),
         "history": {title: history.to_dict() for title, history in histories.items()},
     }
     return Report(f"{evaluations[0].title} on {data.name}", command, results, sections)
@@ -64,8 +67,10 @@ def evaluate_report(
     return Report(title, command, results, sections)
 
 
-def result_section(evaluations: list[Evaluation], min_tpr: float, max_fpr: float, *, unit: str = "rows") -> Section:
-    """Return the numbers on the test rows (or bags, the `unit`), those of the first model as facts."""
+def result_section(
+    evaluations: list[Evaluation], min_tpr: float, max_fpr: float, *, unit: str = "rows", notes: Sequence[str] = ()
+) -> Section:
+    """Return the numbers on the test rows (or bags, the `unit`), those of the first model as facts, after notes."""
     first = evaluations[0]
     low, high = first.tpauc.low, first.tpauc.high
     facts = [
@@ -81,7 +86,7 @@ def result_section(evaluations: list[Evaluation], min_tpr: float, max_fpr: float
     rows = [evaluation.row for evaluation in evaluations]
     text = EXPLANATION.replace("rows", unit)
     warnings = [line for evaluation in evaluations for line in evaluation.warnings]
-    return Section("Result", [*warnings, text], columns=COLUMNS, rows=rows, labels=1, facts=facts)
+    return Section("Result", [*notes, *warnings, text], columns=COLUMNS, rows=rows, labels=1, facts=facts)
 
 
 def settings_of(model: Any) -> dict[str, Any]:
@@ -136,11 +141,9 @@ def training_section(histories: dict[str, Any], *, unit: str = "rows") -> Sectio
         if history.best_epoch is None:
             text.append(f"{title}: too few {unit} to hold any out; the weights of the last epoch were kept.")
         else:
-            score, epoch = history.best_score, history.best_epoch + 1
+            score, when = history.best_score, kept_when(history)
             choice = f" ({history.choice})" if history.choice else ""
-            text.append(
-                f"{title}: best validation TPAUC {score:.4f} after epoch {epoch}{choice}; these weights were kept."
-            )
+            text.append(f"{title}: best validation TPAUC {score:.4f} {when}{choice}; these weights were kept.")
     return Section("Training", text, images=draw_training(histories))
 
 

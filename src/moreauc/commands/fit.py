@@ -22,6 +22,7 @@ from moreauc.commands._fit_options import check_options
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.commands._saving import Saving
+from moreauc.commands._training import train, untrained_notes
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
 from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
@@ -229,7 +230,7 @@ def fit(
                 verbose=int(console.is_terminal),
                 **given,
             )
-            models[title] = train(title, classifier, split, **saving.options(name))
+            models[title] = train(title, classifier, split.train, split.train_labels, **saving.options(name))
             evaluations.append(evaluate_model(title, models[title], split.test, split.test_labels))
         save_model(folder, models[evaluations[0].title], split.kinds, split.target, (min_tpr, max_fpr))
         command = command_line(
@@ -244,6 +245,7 @@ def fit(
         _LOGGER.info("done in %.1f s", report.seconds)
     print_table(f"Test rows: {len(split.test)}", COLUMNS, [evaluation.row for evaluation in evaluations])
     say(*(line for evaluation in evaluations for line in evaluation.warnings))
+    say(*untrained_notes({title: model.history_ for title, model in models.items()}))
     say(f"Report: {out / PAGE}")
 
 
@@ -295,25 +297,6 @@ def draw_test_rows(labels: Array, share: float, seed: int) -> Array:
             )
         drawn.append(rng.choice(rows, count, replace=False))
     return np.sort(np.concatenate(drawn))
-
-
-def train(title: str, classifier: Any, split: Split, **options: Any) -> Any:
-    """Fit a classifier and log its epochs; options are those of its `fit`."""
-    begin = time.perf_counter()
-    classifier.fit(split.train, split.train_labels, **options)
-    log_training(title, classifier, time.perf_counter() - begin)
-    return classifier
-
-
-def log_training(title: str, classifier: Any, seconds: float) -> None:
-    """Log the epochs of a fitted classifier."""
-    for row in classifier.history_.rows:
-        numbers = ", ".join(f"{key} {value:.6g}" for key, value in row.items() if key not in ("phase", "epoch"))
-        _LOGGER.info("%s, %s epoch %d: %s", title, row["phase"], row["epoch"] + 1, numbers)
-    history = classifier.history_
-    if history.choice:
-        _LOGGER.info("%s: epoch %d kept, %s", title, history.best_epoch + 1, history.choice)
-    _LOGGER.info("%s: trained in %.1f s", title, seconds)
 
 
 def evaluate_model(title: str, classifier: Any, features: pd.DataFrame, labels: Array) -> Evaluation:

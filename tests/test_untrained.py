@@ -1,0 +1,114 @@
+"""Weights from before training are kept only with a warning: in Python, on the terminal, in the log and on the page."""
+
+from __future__ import annotations
+
+import html
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from moreauc import _group_base, bag_estimator, estimator, train
+from moreauc.bag_estimator import MultiInstanceClassifier
+from moreauc.cli import app
+from moreauc.estimator import TPAUCClassifier
+from moreauc.group_estimator import GroupDROClassifier
+from moreauc.train import UntrainedWarning
+
+
+class Turned(nn.Module):
+    """Scores rows by their first column, and the other way round from the first step of training on."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("sign", torch.ones(()))
+
+    def forward(self, inputs):
+        if self.training:
+            self.sign.fill_(-1.0)
+        return self.sign * self.weight * inputs[:, 0]
+
+
+def table(rows: int = 120) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).normal(size=(rows, 2))
+    return X, (X[:, 0] > 0).astype(int), np.arange(rows) % 3
+
+
+QUICK = {"module": Turned, "epochs": 2, "lr": 1e-4, "random_state": 0}
+
+
+def fit_rows(**options):
+    X, y, _ = table()
+    return TPAUCClassifier(**{**QUICK, **options}).fit(X, y)
+
+
+def fit_bags(**options):
+    X, y, _ = table()
+    return MultiInstanceClassifier(method="sont_mean", **{**QUICK, **options}).fit([row[None] for row in X], y)
+
+
+def fit_groups(**options):
+    X, y, groups = table()
+    return GroupDROClassifier(**{**QUICK, **options}).fit(X, y, groups=groups)
+
+
+@pytest.mark.parametrize("fit", [fit_rows, fit_bags, fit_groups])
+def test_every_estimator_warns(fit):
+    with pytest.warns(UntrainedWarning, match="fit: no epoch did better .* than the weights before training"):
+        model = fit()
+    assert model.history_.untrained and model.history_.best_epoch == -1
+    assert not fit(validation_fraction=0.0).history_.untrained  # the last epoch is kept, and nothing is said
+
+
+def csv(path):
+    X, y, groups = table()
+    frame = pd.DataFrame(X, columns=["size", "shape"]).assign(y=y, site=groups, bag=[f"b{k}" for k in range(len(y))])
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "titles"),
+    [
+        (estimator, ["--drop", "bag", "--drop", "site"], ["SONX", "CE"]),
+        (bag_estimator, ["--bags", "bag", "--drop", "site"], ["SONT (attention)", "CE (attention)"]),
+        (_group_base, ["--groups", "site", "--drop", "bag"], ["SONX", "ERM"]),
+    ],
+)
+def test_the_command_says_so_in_every_place(module, words, titles, tmp_path, monkeypatch):
+    def untrained(*parts, **options):
+        history = train.fit(*parts, **options)
+        history.best_epoch = -1
+        return history
+
+    monkeypatch.setattr(module, "fit", untrained)
+    command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--out", tmp_path / "run", "--epochs", 1, *words]
+    result = CliRunner().invoke(app, [str(word) for word in command])
+    assert result.exit_code == 0, result.output
+    page = html.unescape((tmp_path / "run" / "report.html").read_text())
+    notes = json.loads((tmp_path / "run" / "report.json").read_text())["warnings"]
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert len(notes) == 2
+    for note, title in zip(notes, titles, strict=True):
+        assert note.startswith(f"Warning: {title} is untrained. No epoch did better")
+        assert note in result.stdout and note in page and f"WARNING {title} is untrained" in log
+    assert page.count("before training") >= 4 and "after epoch 0" not in page
+
+
+def test_a_trained_model_has_no_note(tmp_path):
+    command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--groups", "site", "--drop", "bag"]
+    result = CliRunner().invoke(app, [str(word) for word in [*command, "--epochs", 3, "--out", tmp_path / "run"]])
+    assert result.exit_code == 0 and "Warning" not in result.stdout
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["warnings"] == []
+
+
+def test_a_step_far_too_long_leaves_an_untrained_model_with_a_warning(tmp_path):
+    command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--groups", "site", "--drop", "bag", "--lr", 1e4]
+    result = CliRunner().invoke(app, [str(word) for word in [*command, "--epochs", 1, "--out", tmp_path / "run"]])
+    assert result.exit_code == 0, result.output
+    assert "Warning: SONX is untrained" in result.stdout and "Warning: ERM is untrained" in result.stdout
