@@ -288,7 +288,7 @@ class _EstimatorTrial:
         self._classes = np.arange(rows) % 3 // 2
         table = random.normal(size=(rows, 3)) + self._classes[:, None]
         named = inspect.signature(kind.fit).parameters
-        self._data = {"bags": list(table[:, None])} if "bags" in named else {"X": table}
+        self._data: dict[str, Any] = {"bags": list(table[:, None])} if "bags" in named else {"X": table}
         self._data["y"] = self._classes if "Classifier" in kind.__name__ else table[:, 0] + 0.1 * self._classes
         if "groups" in named:
             self._data["groups"] = np.arange(rows) % 4

@@ -72,8 +72,9 @@ def describe_network(model: nn.Module) -> dict[str, str]:
 
 def settings_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a module that are settings, by the names that users know; no state, no module inside."""
-    left_out, seen = _left_out(type(module)), set()
-    for name in _arguments(type(module)):
+    kind: Any = type(module)
+    left_out, seen = _left_out(kind), set()
+    for name in _arguments(kind):
         value = getattr(module, name, module)  # which is no setting of itself
         if not isinstance(value, nn.Module) and name not in module._buffers and name not in module._parameters:
             seen.add(name)
@@ -175,7 +176,7 @@ def _is_plain(value: Any) -> bool:
 
 def _type_name(kind: Any) -> str:
     """Return the name of a class or a function, with that of its module unless it is the library's."""
-    name = getattr(kind, "__qualname__", None) or getattr(kind, "__name__", repr(kind))
+    name = str(getattr(kind, "__qualname__", None) or kind.__name__)
     place = getattr(kind, "__module__", None) or ""
     return name if place.partition(".")[0] in ("moreauc", "builtins", "") else f"{place}.{name}"
 
