@@ -196,11 +196,17 @@ def check_settings(what: str, start: Texts, now: Texts, present: Texts) -> None:
             raise refuse(f"{name} of the {what}", here, f"{begun} in the checkpoint")
 
 
-def check_network(start: Texts, now: Texts, present: Texts) -> None:
-    """Check the attributes of the model; what has changed while the run went on, or only this run has, is none."""
+def check_fixed(what: str, start: Texts, now: Texts, present: Texts) -> None:
+    """Check attributes that the saved run left alone; what has changed in it, or only this run has, is no setting."""
     names = {name for name, value in start.items() if now.get(name) == value}
     names |= {name for name in present if name.startswith("the class")}
-    check_settings("model", *({name: part[name] for name in part if name in names} for part in (start, now, present)))
+    check_settings(what, *({name: part[name] for name in part if name in names} for part in (start, now, present)))
+
+
+def scheduler_settings(scheduler: Any) -> dict[str, str]:
+    """Return the public attributes of a scheduler of learning rates, by name."""
+    attributes = getattr(scheduler, "__dict__", {})
+    return {name: text_of(attributes[name]) for name in attributes if name != "optimizer" and not name.startswith("_")}
 
 
 # Optimizers

@@ -200,6 +200,8 @@ class RunState:
             "run": {name: text_of(value) for name, value in self.settings.items()},
             "model": describe_network(parts.bare(self.model)),
             "criterion": describe(parts.bare(self.criterion)),
+            "scheduler": parts.scheduler_settings(self.scheduler),
+            "proximal": {} if self.proximal is None else {"weight": text_of(self.proximal.weight)},
             "optimizers": parts.optimizer_settings(parts.as_sequence(self.optimizer)),
         }
 
@@ -213,7 +215,8 @@ class RunState:
         for name in ("run", "criterion"):
             parts.check_settings(name, *(settings[name] for settings in times))
         parts.check_module("model", self.model, state["model"])
-        parts.check_network(*(settings["model"] for settings in times))
+        for name in ("model", "scheduler", "proximal"):
+            parts.check_fixed(name, *(settings[name] for settings in times))
         if state["labels"] != parts.label_checksum(self.criterion):
             raise CheckpointError(
                 "checkpoint: labels and groups of the training set must be those of this run, got others "
