@@ -345,7 +345,3 @@ def summary(counts: Sequence[Count]) -> dict[str, Any]:
         "problems": [problem for count in counts for problem in count.problems],
         "by_class": {c.name: {"options": c.options, "refused": c.refused, "may_differ": c.free} for c in counts},
     }
-
-
-if __name__ == "__main__":
-    print(try_all())
