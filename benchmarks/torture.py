@@ -12,6 +12,9 @@ them, too. All that is done in these processes only: `watch_saves` replaces func
 A SIGKILL takes the process and leaves the system, so this shows nothing about power cuts; that files are flushed before
 they are renamed is tested in tests/test_checkpoint_file.py.
 
+At the end checkpoints are given to runs with other settings, which must refuse them: every option of every loss and
+estimator (`torture_settings`).
+
 `python benchmarks/torture.py --out FILE` writes the report. A server that has loaded torch once forks the processes;
 each of them loads everything else from the disk.
 """
@@ -292,6 +295,20 @@ def torture(name: str, kills: int, draws: random.Random, *, kills_of_a_run: int 
     return tally
 
 
+def other_settings() -> dict[str, Any]:
+    """Try to go on from checkpoints with other settings; see `torture_settings`."""
+    import torture_settings  # loads the estimators, for which the processes that get killed should not wait
+
+    found = torture_settings.try_all()
+    print(
+        f"other settings are refused: {found['options']} options of {found['classes']} losses and estimators, "
+        f"{found['values_refused']} other values refused, {found['values_that_may_differ']} of options that may differ "
+        f"went on, {len(found['problems'])} problems",
+        flush=True,
+    )
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kill training at random moments and compare the results.")
     parser.add_argument("--out", type=Path, help="file of the report; printed if not given")
@@ -304,6 +321,7 @@ def main() -> None:
     for name in options.only or RUNS:
         rows.append(torture(name, options.kills, draws).row(name))
         print(f"{name}: {rows[-1]['kills']} kills, {rows[-1]['differences']} differences", flush=True)
+    settings = other_settings()
     kills = sum(row["kills"] for row in rows)
     report = {
         "title": "Training killed with SIGKILL at random moments",
@@ -313,6 +331,7 @@ def main() -> None:
         "device": "cpu",
         "kills": kills,
         "differences": sum(row["differences"] for row in rows),
+        "other_settings": settings,
         "kills_inside_a_save": sum(row["inside_a_save"] for row in rows),
         "restarts": sum(row["restarts"] for row in rows),
         "runs": sum(row["runs"] for row in rows),

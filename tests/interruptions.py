@@ -22,6 +22,7 @@ from moreauc.train import fit
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 torture = importlib.import_module("torture")
 runs = importlib.import_module("torture_runs")
+settings = importlib.import_module("torture_settings")
 sys.path.pop(0)
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}

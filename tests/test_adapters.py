@@ -37,6 +37,7 @@ from lightning_runs import (
 
 from moreauc import TPAUCLoss
 from moreauc.adapters.lightning import ResumableLoader, StatefulCriterion, criterion_loss
+from moreauc.checkpoint import CheckpointError
 
 
 @pytest.mark.parametrize(
@@ -153,6 +154,24 @@ def test_resuming_under_other_settings_of_the_trainer(options, batch, tmp_path):
     parts.callbacks += [Save(batch, tmp_path / "saved.ckpt"), Kill(batch + 1)]
     saved = interrupted(parts, tmp_path / "saved.ckpt", **options)
     assert_same(resume(make(rows), saved, tmp_path / "resumed.ckpt", **options), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"surrogate": "hinge"}, r"surrogate of the criterion must be Hinge\(margin=1.0\) as in this run, got Squared"),
+        ({"proximal": 0.2}, "proximal of the StatefulCriterion must be 0.2 as in this run, got 0.0 in the checkpoint"),
+    ],
+)
+def test_another_loss_or_callback_does_not_go_on(settings, message, tmp_path):
+    own = {name: settings[name] for name in settings if name == "proximal"}
+    options = {name: settings[name] for name in settings if name not in own}
+    parts = make(rows)
+    parts.callbacks += [Save(2, tmp_path / "saved.ckpt"), Kill(3)]
+    saved = interrupted(parts, tmp_path / "saved.ckpt")
+    other = make(lambda: (TPAUCLoss(Y, gamma=0.2, **REGION, **options), *rows()[1:]), **own)
+    with pytest.raises(CheckpointError, match=f"{message}.* begins anew, without ckpt_path"):
+        resume(other, saved, tmp_path / "resumed.ckpt")
 
 
 class Correct(Callback):

@@ -343,7 +343,8 @@ REFUSED = {
     ),
     "rule": (
         {"criterion": lambda: TPAUCLoss(Y, gamma=0.2, **REGION)},
-        r"table_u.rule of the criterion must be .*'gamma': 0.2.* as in this run, got .*'gamma': 0.1",
+        "gamma of the criterion must be 0.2 as in this run, got 0.1 in the checkpoint; a run with other settings or "
+        "data needs another folder",
     ),
     "optimizer": ({"optimizer": "adam"}, "the class of the optimizer must be AdamW as in this run, got SGD"),
     "lr": ({"lr": 0.1}, "lr of the run must be 0.1 as in this run, got 0.05"),

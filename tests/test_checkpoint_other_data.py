@@ -116,11 +116,16 @@ def gap(scores, labels):
     return float(scores[labels == 1].mean() - scores[labels == 0].mean())
 
 
+def other_gap(scores, labels):
+    return float(scores[labels == 1].amin() - scores[labels == 0].amax())
+
+
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({}, {"score": gap}, "score of the run must be 'a function' as in this run, got None"),
-        ({"score": gap}, {}, "score of the run must be None as in this run, got 'a function'"),
+        ({}, {"score": gap}, "score of the run must be test_checkpoint_other_data.gap as in this run, got None in"),
+        ({"score": gap}, {}, "score of the run must be None as in this run, got test_checkpoint_other_data.gap in"),
+        ({"score": gap}, {"score": other_gap}, "score of the run must be .*.other_gap as in this run, got .*.gap in"),
     ],
 )
 def test_a_run_judged_by_another_score(first, second, message, tmp_path):

@@ -135,8 +135,8 @@ def test_parts_of_different_lengths_are_an_error_in_all_processes(results, name,
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("setting", r"got table_u.rule .*tau=0.3.* in process 0 and .*tau=0.9.* in process 1"),
-        ("setting in fit", r"got table_u.rule .*tau=0.3.* in process 0 and .*tau=0.9.* in process 1"),
+        ("setting", r"got tau 0.3 in process 0 and 0.9 in process 1"),
+        ("setting in fit", r"got tau 0.3 in process 0 and 0.9 in process 1"),
         ("mode", "got training True in process 0 and False in process 1"),
         ("state", "got table_u.values .* in process 0 and .* in process 1"),
     ],

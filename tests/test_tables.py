@@ -79,7 +79,9 @@ def test_checkpoint_of_another_size_is_refused():
 
 
 def test_repr_shows_size_and_rule():
-    assert repr(make(7, 2, gamma=0.1, bound=3.0)) == "EstimatorTable(num_rows=7, dim=2, tau=0.5, gamma=0.1, bound=3.0)"
+    rule = "rule=UpdateRule(tau=0.5, gamma=0.1, bound=3.0)"
+    text = f"EstimatorTable(num_rows=7, dim=2, {rule}, initial=None, keep_previous=True)"
+    assert repr(make(7, 2, gamma=0.1, bound=3.0)) == text
 
 
 def test_integer_initial_values_become_floats():

@@ -28,6 +28,11 @@ Array = NDArray[Any]
 
 CHUNK = 4096  # rows of a table scored at once
 
+# Arguments that a training which goes on from a checkpoint may have otherwise: the trained model does not depend on
+# where and how loudly it is trained and how many instances are scored at once, and what is decided by its scores is
+# chosen after the training.
+FREE = frozenset({"device", "verbose", "chunk", "fpr_budget", "probabilities"})
+
 
 def check_choices(owner: str, estimator: Any, choices: Mapping[str, Collection[str]]) -> None:
     """Check that arguments of an estimator are among what they may be."""
@@ -125,7 +130,13 @@ def training_arguments(estimator: Any, *, held: Array, seed: int) -> dict[str, A
         "seed": seed,
         "device": estimator.device,
         "progress": bool(estimator.verbose),
+        "settings": {f"{type(estimator).__name__}.{name}": value for name, value in compared_settings(estimator)},
     }
+
+
+def compared_settings(estimator: BaseEstimator) -> list[tuple[str, Any]]:
+    """Return the arguments of an estimator that a training which goes on from a checkpoint must have, by name."""
+    return [(name, value) for name, value in estimator.get_params(deep=False).items() if name not in FREE]
 
 
 def table_scores(owner: str, model: nn.Module, inputs: Tensor) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from moreauc._checks import check_count, check_flag, check_folder, shown
 from moreauc._scoring import check_batch, instances_for, scores_of
 from moreauc.checkpoint._generators import global_states_kept
 from moreauc.checkpoint._loader_place import length_of
-from moreauc.checkpoint._part_checks import check_loader
+from moreauc.checkpoint._part_checks import check_loader, check_names
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion, Exchange
 from moreauc.history import History, UntrainedWarning
@@ -132,6 +132,15 @@ def check_saving(train: Any, checkpoint: Any, every: Any, resume: Any) -> None:
         raise ValueError(f"{_OWNER}: every must be None without checkpoint, got {every}")
     if every is not None:
         check_count(_OWNER, "every", every)
+
+
+def joined_settings(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the user wants to be the same in a run that goes on, and then what the loop wants."""
+    check_names("settings", given, _OWNER)
+    for name in given or {}:
+        if name in own:
+            raise ValueError(f"{_OWNER}: settings must not hold {name!r}, which is compared anyway")
+    return {**(given or {}), **own}
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:

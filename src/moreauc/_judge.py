@@ -145,7 +145,7 @@ class _Other:
         if not callable(score):
             raise ValueError(f"{_OWNER}: score must be a function of scores and labels, got {score!r}")
         self._score = score
-        self.settings = {"score": "a function"}
+        self.settings = {"score": score}
 
     def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
         value = float(self._score(scores, labels))

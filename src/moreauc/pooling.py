@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
+from moreauc._description import text_of
 
 __all__ = ["POOLINGS", "AttentionPooling", "MeanPooling", "Pooling", "SmoothedMaxPooling", "get_pooling"]
 
@@ -116,7 +117,7 @@ class Pooling(ABC):
         return self.score(self.observe(instances, bag, count))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        return text_of(self)
 
 
 class MeanPooling(Pooling):
@@ -208,9 +209,6 @@ class SmoothedMaxPooling(Pooling):
         logit = instances / self.temperature
         share = (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
         return share * (logit - _divisor(row[:, 0], logit, bag)).exp()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(temperature={self.temperature:g})"
 
 
 class AttentionPooling(Pooling):

@@ -6,7 +6,7 @@ iterate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -91,11 +91,11 @@ class UpdateRule:
         suffix: appended to the argument names in errors ("1" for `tau1`).
     """
 
-    owner: str
+    owner: str = field(repr=False)  # what errors say is no part of the rule
     tau: float
     gamma: Gamma = 0.0
     bound: float | None = None
-    suffix: str = ""
+    suffix: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         check_real(self.owner, f"tau{self.suffix}", self.tau, low=0.0, high=1.0, low_open=True)

@@ -7,12 +7,13 @@ step is that of the visited rows; the table itself never looks at the others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_finite, check_shape
+from moreauc._description import settings_text, tensor_text
 from moreauc.rules import UpdateRule
 
 _NEVER = -2  # before every iteration, and not "one iteration before the first"
@@ -59,6 +60,7 @@ class EstimatorTable(nn.Module):
     step: Tensor
     replaced: Tensor
     written: Tensor
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_complete",)  # state, which moves
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class EstimatorTable(nn.Module):
         self.dim = check_count(rule.owner, "dim", dim)
         self.rule = rule
         self.keep_previous = keep_previous
+        self.initial: float | str | None = None  # of a tensor its checksum: it may be as large as the table
         self.register_buffer("values", self._initial_values(initial, argument))
         self.register_buffer("visited", torch.full((self.num_rows,), initial is not None))
         self._complete = initial is not None  # every row holds a value
@@ -95,6 +98,7 @@ class EstimatorTable(nn.Module):
             check_shape(self.rule.owner, argument, initial, [shape, shape[:1]] if self.dim == 1 else [shape])
         check_finite(self.rule.owner, **{argument: initial})
         initial = initial.detach()
+        self.initial = float(initial) if initial.ndim == 0 else tensor_text(initial)
         return initial.expand(shape).clone() if initial.ndim == 0 else initial.reshape(shape).clone()
 
     def read(self, index: Tensor, *, fill: Tensor) -> Tensor:
@@ -169,7 +173,5 @@ class EstimatorTable(nn.Module):
         self._complete = bool(self.visited.all())  # of what was loaded, which may be nothing after an error
 
     def extra_repr(self) -> str:
-        """Show the size and the rule."""
-        rule = self.rule
-        bound = "" if rule.bound is None else f", bound={rule.bound}"
-        return f"num_rows={self.num_rows}, dim={self.dim}, tau={rule.tau}, gamma={rule.gamma}{bound}"
+        """Show the settings, as checkpoints and processes compare them."""
+        return settings_text(self)

@@ -3,7 +3,7 @@ r"""The one training loop: any model, any of the losses, any loader of `(inputs,
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from moreauc._fit_parts import (
     check_callbacks,
     check_lengths,
     check_saving,
+    joined_settings,
     loss_of,
     random_state,
     untrained_warned,
@@ -71,6 +72,7 @@ def fit(
     checkpoint: str | Path | None = None,
     every: int | None = None,
     resume: bool = True,
+    settings: Mapping[str, Any] | None = None,
 ) -> History:
     r"""Train `model` by `criterion`, and keep the weights that score best on the validation data.
 
@@ -125,6 +127,7 @@ def fit(
             :mod:`moreauc.checkpoint` and docs/checkpoints.md.
         every: steps between two saves, besides those at the end of each epoch; None for these only.
         resume: whether to go on from a checkpoint that is there; if not, there must be none.
+        settings: what else must be the same in a run that goes on, by name; see :class:`~moreauc.checkpoint.RunState`.
 
     Returns:
         One row of numbers for each epoch.
@@ -196,11 +199,11 @@ def fit(
     hooks = [*callbacks, ProgressBar()] if progress and rank == 0 else list(callbacks)
     history, state, keeper = History(), None, Unkept(train)
     if checkpoint is not None:
-        settings: dict[str, Any] = {"validation": False} if judge is None else judge.settings
-        settings |= {"epochs": epochs, "milestones": list(milestones), "lr_factor": lr_factor, "proximal": proximal}
-        settings |= {"warm_start_epochs": warm_start_epochs, "patience": patience, "seed": seed}
+        compared: dict[str, Any] = {"validation": False} if judge is None else judge.settings
+        compared |= {"epochs": epochs, "milestones": list(milestones), "lr_factor": lr_factor, "proximal": proximal}
+        compared |= {"warm_start_epochs": warm_start_epochs, "patience": patience, "seed": seed}
         if not isinstance(optimizer, Optimizer):
-            settings |= {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+            compared |= {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         kept = Kept if exchange is None or exchange.size == 1 else partial(KeptTogether, exchange=exchange)
         keeper = kept(
             model,
@@ -213,7 +216,7 @@ def fit(
             judge=judge,
             history=history,
             hooks=hooks,
-            settings=settings,
+            settings=joined_settings(settings, compared),
         )
     with untrained_warned(history, rank, warm_start_epochs), keeper, random_state(model, seed, rank):
         try:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from moreauc._description import describe
 from moreauc._extras import import_extra
 from moreauc.adapters.loader import ResumableLoader
+from moreauc.checkpoint import CheckpointError
 from moreauc.checkpoint._generators import random_states, set_random_states
+from moreauc.checkpoint._run_parts import bare, check_settings
 from moreauc.distributed import DistributedCriterion
 from moreauc.optim import PreviousIterate, ProximalPoint
 
@@ -36,6 +39,8 @@ class Run:
         self.model, self.criterion = module.get_submodule(model), module.get_submodule(criterion)
         self._exchange = self.criterion.exchange if isinstance(self.criterion, DistributedCriterion) else None
         self.restarts = restarts
+        self._own = {"proximal": repr(proximal), "restarts": repr(restarts)}
+        self._start = describe(bare(self.criterion))
         self.renewed = 0  # the epoch before which the reference point was last renewed
         self.previous: PreviousIterate | None = None
         self.point: ProximalPoint | None = None
@@ -78,11 +83,13 @@ class Run:
             "previous": None if self.previous is None else self.previous.state_dict(),
             "proximal": None if self.point is None else self.point.state_dict(),
             "renewed": self.renewed,
+            "settings": {"start": self._start, "now": describe(bare(self.criterion)), "own": self._own},
             "processes": self._exchange.gather_objects(own) if of_all and self._exchange is not None else [own],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Go on from what :meth:`state_dict` returned, if loss and callback are as they were."""
+        self._check_settings(state)
         if state["previous"] is not None:
             self._follow()  # a new loss may come to need them later only: its gamma is set when the first batch begins
         for name, part in {"previous": self.previous, "proximal": self.point}.items():
@@ -101,6 +108,20 @@ class Run:
         else:
             text = "%s: the checkpoint is of %d processes, there are %d: what is drawn at random will be different"
             _log.warning(text, OWNER, len(every), size)
+
+    def _check_settings(self, state: dict[str, Any]) -> None:
+        if "settings" not in state:
+            raise CheckpointError(
+                f"{OWNER}: ckpt_path must describe the loss, got a checkpoint of an earlier version that does not; "
+                "begin anew without ckpt_path"
+            )
+        saved = state["settings"]
+        try:
+            check_settings(OWNER, saved["own"], saved["own"], self._own)
+            check_settings("criterion", saved["start"], saved["now"], self._start)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; a run with other settings begins anew, without ckpt_path") from error
+        self._start = saved["start"]
 
     def remove(self) -> None:
         """Take all hooks off."""

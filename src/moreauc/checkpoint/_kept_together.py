@@ -43,8 +43,11 @@ class KeptTogether(Kept):
         saved = self._first(lambda: super(KeptTogether, self)._read(resume))
         if saved is None or not isinstance(saved.get("place"), dict):  # which is then refused
             return saved
-        place = {**saved["place"], **self._own_generators(saved)}
-        return {**saved, "place": place}
+        saved = {**saved, "place": {**saved["place"], **self._own_generators(saved)}}
+        if self._exchange.rank:  # attributes of a model may name its process: the first compares them
+            own = {"model": self._run.start["model"]}
+            saved |= {when: {**saved[when], **own} for when in ("start", "now") if when in saved}
+        return saved
 
     def _own_generators(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the states of this process's generators, or of new ones where there are others than there were."""

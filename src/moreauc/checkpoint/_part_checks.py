@@ -50,8 +50,16 @@ def check_others(others: Any) -> None:
     """Check that all other parts have names and states."""
     if others is None:
         return
-    check_mapping(_OWNER, "others", others)
+    check_names("others", others)
     for name, part in others.items():
-        if not isinstance(name, str):
-            raise ValueError(f"{_OWNER}: names of others must be texts, got {name!r}")
         check_stateful(f"others[{name!r}]", part)
+
+
+def check_names(argument: str, values: Any, owner: str = _OWNER) -> None:
+    """Check that an argument is a dictionary whose keys are texts, or None."""
+    if values is None:
+        return
+    check_mapping(owner, argument, values)
+    for name in values:
+        if not isinstance(name, str):
+            raise ValueError(f"{owner}: names of {argument} must be texts, got {name!r}")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc import _parallel
+from moreauc._description import text_of
 from moreauc.checkpoint._file import CheckpointError
 from moreauc.checkpoint._generators import set_state, state_of
 from moreauc.checkpoint._module_extras import module_generators, set_buffers, unset_buffers
@@ -135,15 +136,15 @@ def label_checksum(criterion: nn.Module) -> str | None:
     return digest.hexdigest() if found else None
 
 
-def loss_settings(criterion: nn.Module) -> dict[str, Any]:
+def loss_attributes(criterion: nn.Module) -> dict[str, Any]:
     """Return the numbers and texts that are attributes of losses of the library, and of classes derived from them."""
     return {f"{place}{name}": _as_plain(value) for place, _, name, value in _attributes(bare(criterion))}
 
 
-def set_loss_settings(criterion: nn.Module, settings: Mapping[str, Any]) -> None:
-    """Set attributes to what :func:`loss_settings` returned."""
+def set_loss_attributes(criterion: nn.Module, values: Mapping[str, Any]) -> None:
+    """Set attributes, which a schedule may have changed, to what :func:`loss_attributes` returned."""
     for place, part, name, value in list(_attributes(bare(criterion))):
-        saved = settings.get(f"{place}{name}", _NOTHING)
+        saved = values.get(f"{place}{name}", _NOTHING)
         if saved is not _NOTHING and saved != _as_plain(value):
             vars(part)[name] = dataclasses.replace(value, **saved) if _is_plain_data_class(value) else saved
 
@@ -172,8 +173,16 @@ def _as_plain(value: Any) -> Any:
     return dict(vars(value)) if dataclasses.is_dataclass(value) else value
 
 
-def check_settings(what: str, start: Mapping[str, Any], now: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    """Check that what was set once is set the same in this run; what has moved since the start is no setting.
+# Settings: texts by name
+
+
+Texts = Mapping[str, str]
+
+
+def check_settings(what: str, start: Texts, now: Texts, present: Texts) -> None:
+    """Check that the settings of this run are those of the saved one.
+
+    A number that a schedule changes may be as it was when the saved run began, or when it was saved.
 
     Args:
         what: whose settings these are.
@@ -181,16 +190,23 @@ def check_settings(what: str, start: Mapping[str, Any], now: Mapping[str, Any], 
         now: values when it was saved.
         present: values in this run.
     """
-    for name, value in start.items():
-        if name in present and repr(now.get(name)) == repr(value) and repr(present[name]) != repr(value):
-            raise refuse(f"{name} of the {what}", repr(present[name]), repr(value))
+    for name in {**present, **start}:
+        here, begun, saved = (values.get(name, "absent") for values in (present, start, now))
+        if here not in (begun, saved):
+            raise refuse(f"{name} of the {what}", here, f"{begun} in the checkpoint")
 
 
-def check_same_names(what: str, start: Mapping[str, Any], present: Mapping[str, Any]) -> None:
-    """Check that both runs have the same settings, whatever their values."""
-    for name in start.keys() ^ present.keys():
-        here, there = (repr(values[name]) if name in values else "absent" for values in (present, start))
-        raise refuse(f"{name} of the {what}", here, there)
+def check_fixed(what: str, start: Texts, now: Texts, present: Texts) -> None:
+    """Check attributes that the saved run left alone; what has changed in it, or only this run has, is no setting."""
+    names = {name for name, value in start.items() if now.get(name) == value}
+    names |= {name for name in present if name.startswith("the class")}
+    check_settings(what, *({name: part[name] for name in part if name in names} for part in (start, now, present)))
+
+
+def scheduler_settings(scheduler: Any) -> dict[str, str]:
+    """Return the public attributes of a scheduler of learning rates, by name."""
+    attributes = getattr(scheduler, "__dict__", {})
+    return {name: text_of(attributes[name]) for name in attributes if name != "optimizer" and not name.startswith("_")}
 
 
 # Optimizers
@@ -220,11 +236,12 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
                     now[name] = value.to(now[name].device, copy=True)
 
 
-def optimizer_settings(optimizer: Optimizer) -> dict[str, Any]:
-    """Return learning rates and the like of all groups, by name."""
+def optimizer_settings(optimizers: Sequence[Optimizer]) -> dict[str, str]:
+    """Return learning rates and the like of all groups of all optimizers, by name."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return {
-        f"{name} of group {number}": value
-        for number, group in enumerate(optimizer.param_groups)
+        f"{name} of group {number}": text_of(value)
+        for number, group in enumerate(groups)
         for name, value in group.items()
         if name != "params" and _is_plain(value)
     }

@@ -9,11 +9,19 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from moreauc._description import describe, describe_network, text_of
 from moreauc._parallel import is_sharded
 from moreauc.checkpoint import _run_parts as parts
-from moreauc.checkpoint._file import CheckpointError, check_plain
+from moreauc.checkpoint._file import CheckpointError
 from moreauc.checkpoint._loader_place import LoaderPlace
-from moreauc.checkpoint._part_checks import check_loader, check_optimizers, check_others, check_part, check_stateful
+from moreauc.checkpoint._part_checks import (
+    check_loader,
+    check_names,
+    check_optimizers,
+    check_others,
+    check_part,
+    check_stateful,
+)
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 
@@ -36,12 +44,12 @@ class RunState:
         scheduler: any scheduler of learning rates with a state.
         scaler: gradient scaler.
         others: anything else that has `state_dict()` and `load_state_dict(state)`, by name.
-        settings: plain data that must be the same in the resumed run.
+        settings: anything else that must be the same in the resumed run, by name: numbers, texts, functions, modules.
+            Compared are types and all that they hold; functions by their names.
 
     Raises:
         ValueError: for a model of `fully_shard`, a part of another kind than it should be, and a loader that can be
             gone through only once.
-        CheckpointError: a `ValueError`, for settings that are not plain data.
 
     Example:
         >>> import tempfile
@@ -111,9 +119,10 @@ class RunState:
         self.previous, self.proximal = previous, proximal
         self.scheduler, self.scaler = scheduler, scaler
         self.others = dict(others or {})
-        self.settings = {} if settings is None else check_plain(settings, "RunState", "settings")
+        check_names("settings", settings)
+        self.settings = dict(settings or {})
         self._place = LoaderPlace(loader)
-        self._start = self._present_settings()
+        self.start = self._present_settings()  # of a run that goes on, when it began
 
     @property
     def epoch(self) -> int:
@@ -137,8 +146,9 @@ class RunState:
         optimizers = parts.as_sequence(self.optimizer)
         return {
             "labels": parts.label_checksum(self.criterion),
-            "start": self._start,
+            "start": self.start,
             "now": self._present_settings(),
+            "attributes": parts.loss_attributes(self.criterion),
             "model": parts.module_state(self.model),
             "criterion": parts.module_state(self.criterion),
             "optimizers": [parts.optimizer_state(optimizer) for optimizer in optimizers],
@@ -156,8 +166,8 @@ class RunState:
         """
         try:
             self._check(state)
-        except CheckpointError:
-            raise
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; a run with other settings or data needs another folder") from error
         except Exception as error:  # a state that is no run's may hold anything
             raise CheckpointError(
                 f"checkpoint: state must be that of a RunState, got another: {type(error).__name__}: {error}"
@@ -185,33 +195,40 @@ class RunState:
             "scaler": self.scaler,
         }
 
-    def _present_settings(self) -> dict[str, Any]:
-        optimizers = parts.as_sequence(self.optimizer)
+    def _present_settings(self) -> dict[str, parts.Texts]:
         return {
-            "run": self.settings,
-            "criterion": parts.loss_settings(self.criterion),
-            "optimizers": [parts.optimizer_settings(optimizer) for optimizer in optimizers],
+            "run": {name: text_of(value) for name, value in self.settings.items()},
+            "model": describe_network(parts.bare(self.model)),
+            "criterion": describe(parts.bare(self.criterion)),
+            "scheduler": parts.scheduler_settings(self.scheduler),
+            "proximal": {} if self.proximal is None else {"weight": text_of(self.proximal.weight)},
+            "optimizers": parts.optimizer_settings(parts.as_sequence(self.optimizer)),
         }
 
     def _check(self, state: Mapping[str, Any]) -> None:
-        present, optimizers = self._present_settings(), parts.as_sequence(self.optimizer)
+        times = state["start"], state["now"], self._present_settings()
+        if "attributes" not in state:
+            raise CheckpointError(
+                "checkpoint: state must describe loss, model and settings in full, got one of an earlier version that "
+                "does not, so that it cannot be compared with this run"
+            )
+        for name in ("run", "criterion"):
+            parts.check_settings(name, *(settings[name] for settings in times))
         parts.check_module("model", self.model, state["model"])
-        parts.check_class("the class of the criterion", parts.bare(self.criterion), state["criterion"])
+        for name in ("model", "scheduler", "proximal"):
+            parts.check_fixed(name, *(settings[name] for settings in times))
         if state["labels"] != parts.label_checksum(self.criterion):
             raise CheckpointError(
                 "checkpoint: labels and groups of the training set must be those of this run, got others "
                 "(the checksum of what the criterion was made with differs)"
             )
-        for name in ("run", "criterion"):
-            parts.check_settings(name, state["start"][name], state["now"][name], present[name])
-        parts.check_same_names("run", state["start"]["run"], present["run"])
         parts.check_module("criterion", self.criterion, state["criterion"], widened=True)
+        optimizers = parts.as_sequence(self.optimizer)
         if len(state["optimizers"]) != len(optimizers):
             raise parts.refuse("the number of optimizers", len(optimizers), len(state["optimizers"]))
-        for number, optimizer in enumerate(optimizers):
-            parts.check_optimizer("optimizer", optimizer, state["optimizers"][number])
-            start, now = (state[when]["optimizers"][number] for when in ("start", "now"))
-            parts.check_settings("optimizer", start, now, present["optimizers"][number])
+        for optimizer, one in zip(optimizers, state["optimizers"], strict=True):
+            parts.check_optimizer("optimizer", optimizer, one)
+        parts.check_settings("optimizer", *(settings["optimizers"] for settings in times))
         self._check_optional(state, optimizers[0])
         for name in sorted({*self.others, *state["others"]}):
             if name not in self.others or name not in state["others"]:
@@ -233,7 +250,7 @@ class RunState:
     def _load(self, state: Mapping[str, Any]) -> None:
         parts.load_module(self.model, state["model"])
         parts.load_module(self.criterion, state["criterion"])
-        parts.set_loss_settings(self.criterion, state["now"]["criterion"])
+        parts.set_loss_attributes(self.criterion, state["attributes"])
         for optimizer, saved in zip(parts.as_sequence(self.optimizer), state["optimizers"], strict=True):
             parts.load_optimizer(optimizer, saved)
         for name, part in self._optional().items():
@@ -241,7 +258,7 @@ class RunState:
                 part.load_state_dict(copy.deepcopy(state[name]["state"]))
         for name, part in self.others.items():
             part.load_state_dict(copy.deepcopy(state["others"][name]["state"]))
-        self._start = state["start"]
+        self.start = state["start"]
         self._place.load_state_dict(state["place"])
 
 

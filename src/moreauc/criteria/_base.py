@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from moreauc._checks import check_device, check_floating, check_same_shape, check_shape
+from moreauc._description import settings_text
 from moreauc.criteria._late import LateChecks
 from moreauc.pairs import refuse_second_derivatives
 
@@ -32,6 +33,10 @@ class Criterion(LateChecks):
     def needs_previous(self) -> bool:
         """Whether a call in training mode needs the values at the previous weights (a correction weight is not 0)."""
         return False
+
+    def extra_repr(self) -> str:
+        """Show the settings, as checkpoints and processes compare them."""
+        return settings_text(self)
 
     @property
     def _owner(self) -> str:

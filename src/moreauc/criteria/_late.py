@@ -31,6 +31,7 @@ class LateChecks(nn.Module):
     _refused: Tensor
     _faults: Tensor
     _when: Checks = "auto"
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_messenger", "_when")  # no result depends on them
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class TwoWayCriterion(PairCriterion):
         threshold_lr: step sizes of the thresholds, or "quantile".
         initial: :math:`u_{i,0}`, or None to fill at the first visit.
     """
+
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_by_quantile", "_rate_s", "_rate_prime")  # `threshold_lr` has them
 
     def __init__(
         self,

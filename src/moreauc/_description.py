@@ -1,0 +1,191 @@
+"""What tells one loss, or one setting, from another, as text: for checkpoints, for agreement of processes, for `repr`.
+
+A value is described by its type and by all that it holds, nested parts included. Weights and buffers are state, not
+settings, and are left out; tensors that are neither are described by a checksum. Functions cannot be compared: they are
+described by their qualified names, with the arguments of a `functools.partial` and the object of a bound method. So
+two lambdas of one place in the code look alike. Objects whose attributes cannot be listed are described by their type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+_OF_ALL_MODULES = frozenset(vars(nn.Module())) | {"_compiled_call_impl"}
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type, types.MethodWrapperType, np.ufunc)
+
+
+def describe(module: nn.Module, *, contents: bool = True) -> dict[str, str]:
+    """Return the settings of a loss, by name: types and attributes of it and of all modules inside of it.
+
+    Arguments of the constructor that are attributes or properties come first, under the names that users know. A class
+    names attributes that are no settings in `_UNDESCRIBED`.
+
+    Args:
+        module: the loss.
+        contents: whether tensors are described by what they hold; their types and shapes alone cost less.
+
+    Example:
+        >>> from moreauc.criteria import CrossEntropyLoss
+        >>> describe(CrossEntropyLoss([0, 1, 1], positive_weight=2.0))
+        {'the class': 'CrossEntropyLoss', 'positive_weight': '2.0', 'num_positives': '2', 'num_negatives': '1'}
+    """
+    found: dict[str, str] = {}
+    for path, part in module.named_modules():
+        found[f"the class of {path}" if path else "the class"] = _type_name(type(part))
+        begin = f"{path}." if path else ""
+        found |= {begin + name: text_of(value, contents=contents) for name, value in settings_of(part)}
+    return found
+
+
+def describe_network(model: nn.Module) -> dict[str, str]:
+    """Return what is known of a model: the types of all modules in it, and their attributes that are plain data.
+
+    Objects are left out: a model may hold anything, its own configuration with paths and versions, for instance.
+
+    Example:
+        >>> describe_network(nn.Sequential(nn.Dropout(0.3)))
+        {'the class': 'torch.nn.modules.container.Sequential',
+         'the class of 0': 'torch.nn.modules.dropout.Dropout', '0.p': '0.3', '0.inplace': 'False'}
+    """
+    found: dict[str, str] = {}
+    for path, part in model.named_modules():
+        found[f"the class of {path}" if path else "the class"] = _type_name(type(part))
+        for name, value in vars(part).items():
+            if name not in _OF_ALL_MODULES and not name.startswith("_") and _is_plain(value):
+                found[f"{path}.{name}" if path else name] = text_of(value)
+    return found
+
+
+def settings_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a module that are settings, by the names that users know; no state, no module inside."""
+    kind: Any = type(module)
+    left_out, seen = _left_out(kind), set()
+    for name in _arguments(kind):
+        value = getattr(module, name, module)  # which is no setting of itself
+        if not isinstance(value, nn.Module) and name not in module._buffers and name not in module._parameters:
+            seen.add(name)
+            yield name, value
+    for key, value in vars(module).items():
+        name = key.removeprefix("_")
+        if key not in left_out and name not in seen:
+            yield name, value
+
+
+def settings_text(module: nn.Module) -> str:
+    """Return the settings of a module in one line, for `extra_repr`."""
+    return ", ".join(f"{name}={text_of(value)}" for name, value in settings_of(module))
+
+
+def text_of(value: Any, *, contents: bool = True) -> str:
+    """Return a text that is equal for equal values: the type and all that a value holds.
+
+    Args:
+        value: anything.
+        contents: as for :func:`describe`.
+
+    Example:
+        >>> from moreauc.surrogates import get_surrogate
+        >>> text_of({"loss": get_surrogate("hinge", 0.5), "sizes": (3, np.int64(4))})
+        "{'loss': Hinge(margin=0.5), 'sizes': (3, 4)}"
+        >>> text_of(functools.partial(torch.clamp, min=0.0))
+        'partial(torch._VariableFunctionsClass.clamp, min=0.0)'
+    """
+    return _text(value, contents, ())
+
+
+def _text(value: Any, contents: bool, above: tuple[int, ...]) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, PLAIN):
+        return repr(value)
+    if isinstance(value, Tensor | np.ndarray):
+        return tensor_text(value, contents=contents)
+    if isinstance(value, _FUNCTIONS):
+        return _type_name(value)
+    if isinstance(value, Enum):
+        return f"{_type_name(type(value))}.{value.name}"
+    if id(value) in above:
+        return "..."
+
+    def inner(part: Any) -> str:
+        return _text(part, contents, (*above, id(value)))
+
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(sorted(f"{inner(key)}: {inner(entry)}" for key, entry in value.items())) + "}"
+    if isinstance(value, AbstractSet):
+        return "{" + ", ".join(sorted(map(inner, value))) + "}"
+    if isinstance(value, tuple) and type(value) is tuple:
+        return f"({', '.join(map(inner, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Sequence) and type(value) is list:
+        return f"[{', '.join(map(inner, value))}]"
+    if isinstance(value, types.MethodType):
+        return f"{inner(value.__self__)}.{value.__name__}"
+    if isinstance(value, functools.partial):
+        parts = [inner(value.func), *map(inner, value.args), *(f"{k}={inner(v)}" for k, v in value.keywords.items())]
+        return f"partial({', '.join(parts)})"
+    return f"{_type_name(type(value))}({', '.join(f'{name}={inner(part)}' for name, part in _held(value))})"
+
+
+def _held(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds, by name."""
+    if isinstance(value, nn.Module):
+        yield from settings_of(value)
+        yield from value.named_children()
+    elif dataclasses.is_dataclass(value):
+        yield from ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr)
+    elif isinstance(value, tuple | list):  # of a class of its own
+        yield from getattr(
+            value, "_asdict", lambda: {str(number): entry for number, entry in enumerate(value)}
+        )().items()
+    else:
+        yield from getattr(value, "__dict__", {}).items()
+
+
+def tensor_text(value: Tensor | np.ndarray[Any, Any], *, contents: bool = True) -> str:
+    """Return type, shape and, if asked for, a checksum of what a tensor or an array holds."""
+    kind = f"{value.dtype} of shape {tuple(value.shape)}"
+    if not contents:
+        return kind
+    if isinstance(value, np.ndarray):
+        data = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
+    else:
+        flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.detach().reshape(-1))
+        data = flat.view(torch.uint8).numpy().tobytes()
+    return f"{kind} with checksum {zlib.crc32(data):08x}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(entry) for entry in value)
+    return isinstance(value, PLAIN)
+
+
+def _type_name(kind: Any) -> str:
+    """Return the name of a class or a function, with that of its module unless it is the library's."""
+    name = str(getattr(kind, "__qualname__", None) or kind.__name__)
+    place = getattr(kind, "__module__", None) or ""
+    return name if place.partition(".")[0] in ("moreauc", "builtins", "") else f"{place}.{name}"
+
+
+@functools.cache
+def _left_out(kind: type) -> frozenset[str]:
+    return _OF_ALL_MODULES.union(*(vars(base).get("_UNDESCRIBED", ()) for base in kind.__mro__))
+
+
+@functools.cache
+def _arguments(kind: type) -> tuple[str, ...]:
+    return tuple(inspect.signature(kind).parameters)
