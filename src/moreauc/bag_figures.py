@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_finite, check_real, check_shape
+from moreauc._figure_text import show_as_written
 from moreauc.pooling import Pooling, PoolingName, get_pooling
 
 __all__ = ["instance_weights", "plot_instance_weights", "plot_patch_weights"]
@@ -230,7 +231,7 @@ def _tiles(images: NDArray[Any], scores: Numbers, weights: Numbers, marked: NDAr
 
 def _titled(figure: Figure, lines: list[str]) -> Figure:
     if lines:
-        figure.suptitle("\n".join(lines), fontsize=10)
+        show_as_written([figure.suptitle("\n".join(lines), fontsize=10)])
         figure.set_figheight(figure.get_figheight() + 0.2 * len(lines))
     return figure
 

@@ -7,11 +7,9 @@ whoever alters a file on purpose can make a new one, and is kept from running co
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
-import secrets
 import struct
 import warnings
 from collections import Counter, OrderedDict
@@ -24,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_mapping, check_path
+from moreauc._files import written_whole
 
 VERSION = 1
-PART = ".part"  # ends the name of a file that is still being written
 
 _MAGIC = b"\x89moreauc\r\n\x1a\n"  # a transfer as text, which changes line ends, is found at once
 _VERSION_AND_SIZE = struct.Struct(">IQ")
@@ -63,7 +61,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     Raises:
         ValueError: for a path or a state that is none.
         CheckpointError: if `state` holds anything else, which could not be loaded again; nothing is written.
-        OSError: if it cannot be written.
+        OSError: if it cannot be written; it names the file.
 
     Example:
         >>> import tempfile
@@ -75,17 +73,10 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     """
     path, plain = check_path(_SAVER, "path", path), check_plain(state)
     make_folder(path.parent)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
-    try:
-        with open(part, "xb") as file:
-            _write(file, plain)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error counts
-            part.unlink()
-        raise
+    with written_whole(path) as part, open(part, "xb") as file:
+        _write(file, plain)
+        file.flush()
+        os.fsync(file.fileno())
     sync_folder(path.parent)
 
 

@@ -143,9 +143,10 @@ def fit_groups(request: GroupRequest) -> None:
                 groups=split.train.groups,
                 **request.saving.options(name),
             )
+            if name == method:  # at once: nothing that fails from here on costs the training
+                save_group_model(folder, model, split.kinds, target, split.columns)
             log_training(title, model, time.perf_counter() - started)
             evaluations.append(evaluate_groups(title, model, split.test))
-        save_group_model(folder, models[evaluations[0].title], split.kinds, target, split.columns)
         report = fit_groups_report(request.data, _command(request, method), split, models, evaluations)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)

@@ -15,7 +15,7 @@ import typer
 from moreauc.commands import _options as options
 from moreauc.commands._console import command_line, print_table, progress_bar, say
 from moreauc.commands._evaluation import Array
-from moreauc.commands._run_folder import PAGE, check_free, run_folder
+from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
 from moreauc.data.columns import check_features, drop_columns, split_target
 from moreauc.data.tables import TableError, read_table
 from moreauc.metrics._inputs import check_region
@@ -25,6 +25,7 @@ BOOSTERS = {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
 COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")
 
 
+@alone_in("out")
 def compare(
     out: options.Out,
     data: Annotated[

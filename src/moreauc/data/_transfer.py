@@ -148,7 +148,7 @@ class ResumingDownloader:
     def _bar(self, have: int, length: int | None) -> Iterator[Callable[[float], None]]:
         console = Console(stderr=True)
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
