@@ -355,9 +355,10 @@ def test_nothing_is_left_after_an_interrupt(tmp_path, error):
 
 
 def test_a_folder_that_came_up_meanwhile_is_not_touched(tmp_path):
-    with pytest.raises(ValueError, match="the folder is not empty") as caught, run_folder(
-        tmp_path / "run", force=False
-    ) as part:
+    with (
+        pytest.raises(ValueError, match="the folder is not empty") as caught,
+        run_folder(tmp_path / "run", force=False) as part,
+    ):
         (part / "report.html").write_text("ours")
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "report.html").write_text("theirs")

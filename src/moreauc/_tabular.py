@@ -18,6 +18,8 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from moreauc._all_or_nothing import all_or_nothing
+
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels"]
 
@@ -67,6 +69,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.standardize = standardize
         self.owner = owner
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a DataFrame or a 2-d array, and medians, scales and levels of `rows` of it.
 

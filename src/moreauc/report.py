@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from moreauc._files import written_whole
+
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
 h1 { font-size: 1.7rem; overflow-wrap: anywhere; }
@@ -120,9 +122,10 @@ class Report:
             "seconds": round(self.seconds, 1),
             **self.results,
         }
-        (folder / "report.json").write_text(to_json(content), encoding="utf-8")
         path = folder / page
-        path.write_text(self._page(), encoding="utf-8")
+        for file, text in ((folder / "report.json", to_json(content)), (path, self._page())):
+            with written_whole(file) as part:
+                part.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
         return path
 
     def _page(self) -> str:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_mapping, check_path
 from moreauc._files import written_whole
+from moreauc.checkpoint._records import check_loaded, check_records
 
 VERSION = 1
 
@@ -96,7 +97,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return what :func:`save_checkpoint` wrote, tensors on the CPU.
 
     The checksum is compared before anything is unpickled, and unpickling knows tensors and plain data only: a file that
-    somebody prepared to run code is refused.
+    somebody prepared to run code is refused, and so is one that would grow when it is loaded: records that are
+    compressed or encrypted, or tensors that are larger than the file.
 
     Raises:
         ValueError: for a path that is none.
@@ -105,11 +107,14 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         OSError: if the file cannot be read.
     """
     with open(check_path(_OWNER, "path", path), "rb") as file:
-        _check_header(str(path), file)
+        size = _check_header(str(path), file)
         try:
+            check_records(file, _HEADER, size)
+            file.seek(_HEADER)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's hints, which tell to trust the file
                 state = torch.load(file, map_location="cpu", weights_only=True)
+            check_loaded(state, size)
         except Exception as error:  # what a prepared file makes an unpickler raise can be anything
             reason = str(error).strip().splitlines()
             raise DamagedCheckpointError(
@@ -187,8 +192,8 @@ def _whole_digest(body: hashlib._Hash, numbers: bytes) -> bytes:
     return digest.digest()
 
 
-def _check_header(name: str, file: BinaryIO) -> None:
-    """Check everything but the meaning of the contents, and go to where they begin."""
+def _check_header(name: str, file: BinaryIO) -> int:
+    """Check everything but the meaning of the contents; return their length."""
     header = file.read(_HEADER)
     if header[: len(_MAGIC)] != _MAGIC[: len(header)] or not header:
         raise DamagedCheckpointError(f"{_OWNER}: {name} must be a checkpoint of moreauc, got something else")
@@ -209,7 +214,7 @@ def _check_header(name: str, file: BinaryIO) -> None:
         raise CheckpointError(
             f"{_OWNER}: {name} must be of version {VERSION} or earlier, got {version}: written by a newer moreauc"
         )
-    file.seek(_HEADER)
+    return int(size)
 
 
 def _plain(value: Any, name: str, owner: str) -> Any:

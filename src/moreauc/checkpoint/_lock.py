@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, ClassVar
 from weakref import WeakValueDictionary
 
 from moreauc.checkpoint._file import CheckpointError
@@ -29,7 +29,7 @@ class FileLock:
     that two of its runs are kept apart, too. Where the system has no such locks, there is none.
     """
 
-    _held: WeakValueDictionary[tuple[int, int], FileLock] = WeakValueDictionary()  # by device and number of the file
+    _held: ClassVar[WeakValueDictionary[tuple[int, int], FileLock]] = WeakValueDictionary()  # by device and number
     _guard = threading.Lock()
 
     def __init__(self) -> None:

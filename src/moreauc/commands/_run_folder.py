@@ -179,7 +179,7 @@ def _parents(path: Path) -> Iterator[None]:
 class _LogFile(logging.FileHandler):
     """A log that costs nothing but itself where it cannot be written; the first error is told on standard error."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # a name of logging
+    def handleError(self, record: logging.LogRecord) -> None:  # a name of logging
         """Tell why a message could not be written, once."""
         self._tell(sys.exc_info()[1])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from moreauc.commands._console import command_line, console, progress_bar, say, text_table, wide_console
 from moreauc.experiments.config import EXPERIMENTS, Experiment, load_experiment
 from moreauc.report import Report

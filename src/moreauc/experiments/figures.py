@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from moreauc._figure_text import show_as_written
+from moreauc._files import written_whole
 from moreauc.experiments.config import Contestant, Experiment
 from moreauc.experiments.curves import Curve
 from moreauc.experiments.tables import Cell, Table, is_ours, title_of
@@ -183,4 +184,5 @@ def _plain(axes: Axes) -> None:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, the same bytes for the same figure."""
-    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    with written_whole(path) as part:
+        figure.savefig(part, format="png", dpi=_DPI, metadata={"Software": None})
