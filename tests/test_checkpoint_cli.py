@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from moreauc import TPAUCLoss
 from moreauc._files import written_whole
 from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.callbacks import Callback
-from moreauc.checkpoint import CheckpointError, Checkpoints
+from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
 from moreauc.checkpoint._lock import FileLock
 from moreauc.cli import app
 from moreauc.commands._saved import load_model
@@ -388,3 +389,68 @@ def test_what_a_kill_left_of_the_note_is_removed(table, tmp_path):
     (tmp_path / ".data.json.0a1b2c3d.part").write_text("{")
     Saving(tmp_path).begin(table, {"a": "number"})
     assert [path.name for path in tmp_path.iterdir()] == ["data.json"]
+
+
+# What fails after a training
+
+PAGES = {
+    "table": ("_pages", "fit_report"),
+    "bags": ("_bag_pages", "fit_bags_report"),
+    "groups": ("_group_pages", "fit_groups_report"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("failure", [RuntimeError("no font"), OSError(28, "No space left on device", "x.png")])
+def test_a_figure_that_fails_costs_no_training(kind, failure, table, tmp_path, monkeypatch):
+    module, name = PAGES[kind]
+
+    def fail(*values):
+        raise failure
+
+    monkeypatch.setattr(importlib.import_module(f"moreauc.commands.{module}"), name, fail)
+    out = tmp_path / "out"
+    result = RUNNER.invoke(app, arguments(table, kind, out, "--epochs", 1))
+    wanted = f"error: {out / 'model.joblib'}: the model is saved here, but what comes after it failed: "
+    assert result.exit_code == 2 and f"{wanted}{type(failure).__name__}: {failure}" in result.output
+    assert sorted(path.name for path in out.iterdir()) == ["log.txt", "model.joblib"]
+    assert load_model(out).model.history_.rows
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("failure", [ValueError("diverged"), KeyboardInterrupt()])
+def test_a_second_training_that_fails_costs_not_the_first(failure, table, tmp_path, monkeypatch):
+    original = TPAUCClassifier.fit
+
+    def fit_or_fail(self, *values, **options):
+        if self.loss == "ce":
+            raise failure
+        return original(self, *values, **options)
+
+    out = tmp_path / "out"
+    assert RUNNER.invoke(app, arguments(table, "table", out, "--epochs", 1)).exit_code == 0
+    monkeypatch.setattr(TPAUCClassifier, "fit", fit_or_fail)
+    result = RUNNER.invoke(app, arguments(table, "table", out, "--epochs", 2, "--force"))
+    assert result.exit_code == (130 if isinstance(failure, KeyboardInterrupt) else 2)
+    assert f"{out / 'model.joblib'}: the model is saved here" in result.output
+    # the report that was there is not one of this model
+    assert sorted(path.name for path in out.iterdir()) == ["log.txt", "model.joblib"]
+    assert len(load_model(out).model.history_.rows) == 2
+
+
+def test_a_training_that_is_interrupted_leaves_its_checkpoint_only(table, tmp_path, monkeypatch):
+    """The same command goes on, so that nothing may stand in its way, the first of the two models neither."""
+    out, folder = tmp_path / "out", tmp_path / "saved"
+    original = TPAUCClassifier.fit
+
+    def stopped(self, *values, **options):
+        if self.loss == "ce":
+            raise Interrupted(signal.SIGTERM, "in train")
+        return original(self, *values, **options)
+
+    words = arguments(table, "table", out, "--checkpoint", folder, "--epochs", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(TPAUCClassifier, "fit", stopped)
+        assert RUNNER.invoke(app, words).exit_code == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    assert RUNNER.invoke(app, [*words, "--resume"]).exit_code == 0

@@ -12,8 +12,9 @@ from typer.core import TyperGroup
 
 import moreauc
 from moreauc._interrupt import Interrupted
+from moreauc._printable import printable
 from moreauc.commands import compare, evaluate, fit, predict, reproduce, study
-from moreauc.commands._console import complain, printable, say
+from moreauc.commands._console import complain, say
 
 
 @contextmanager

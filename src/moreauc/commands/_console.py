@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+from moreauc._printable import printable
 
 # Texts of users, names of files among them, may look like markup (`[bold]`, `:key:`) and are none.
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
@@ -22,25 +23,6 @@ errors = Console(stderr=True, **_PLAIN)
 def wide_console(width: int) -> Console:
     """Return a console like the one for standard output, of another width."""
     return Console(width=width, **_PLAIN)
-
-
-_HIDDEN = {"Cc", "Cs", "Zl", "Zp"}  # controls, half characters of broken names, ends of lines
-_TURNS = {*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}  # the direction of writing
-
-
-def printable(text: str) -> str:
-    r"""Return a text for a terminal: characters that would act there instead of being seen are spelt out.
-
-    Example:
-        >>> printable("age\x1b[2J")
-        'age\\x1b[2J'
-    """
-    return "".join(
-        sign.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(sign) in _HIDDEN or sign in _TURNS
-        else sign
-        for sign in text
-    )
 
 
 def say(*lines: str) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._interrupt import Interrupted
+from moreauc._printable import printable
 from moreauc.checkpoint._lock import FileLock
-from moreauc.commands._console import complain, printable
+from moreauc.commands._console import complain
 
 MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
 

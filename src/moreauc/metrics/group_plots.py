@@ -11,6 +11,7 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_real
 from moreauc._figure_text import show_as_written
+from moreauc._printable import printable
 from moreauc.metrics._group_values import Values
 from moreauc.metrics._inputs import as_vector
 from moreauc.metrics.group_table import GroupTable
@@ -181,6 +182,7 @@ def _note(ranked: _Ranked) -> str:
 
 
 def _short(name: str) -> str:
+    name = printable(name)
     return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
 
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.metrics import roc_curve
 
 from moreauc._figure_text import show_as_written
+from moreauc._printable import printable
 from moreauc.metrics._inputs import check_region, split_classes
 from moreauc.metrics.ranking import selected_fraction
 
@@ -68,7 +69,7 @@ def plot_roc_region(
         labels = np.repeat([1, 0], [len(positives), len(negatives)])
         fpr, tpr, _ = roc_curve(labels, np.concatenate([positives, negatives]))
         score = selected_fraction(_OWNER, classes, min_tpr, max_fpr)
-        curves.append((fpr, tpr, f"{name}: TPAUC {score:.3f}" if name else f"TPAUC {score:.3f}"))
+        curves.append((fpr, tpr, f"{printable(str(name))}: TPAUC {score:.3f}" if name else f"TPAUC {score:.3f}"))
     import matplotlib.pyplot as plt  # here, so that the metrics come without it
     from matplotlib.patches import Rectangle
 
