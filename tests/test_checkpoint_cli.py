@@ -17,7 +17,6 @@ import torch
 from typer.testing import CliRunner
 
 from moreauc import TPAUCLoss
-from moreauc._files import written_whole
 from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.callbacks import Callback
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
@@ -375,14 +374,6 @@ def test_a_folder_is_read_only_when_it_is_locked(tmp_path, table, monkeypatch):
     frame = pd.read_csv(table)
     TPAUCClassifier(epochs=1, random_state=0).fit(frame[list("abcd")], frame["y"], checkpoint=tmp_path / "saved")
     assert events == ["take", "load", "save", "save", "release"]
-
-
-def test_part_files_have_names_of_their_own(tmp_path):
-    with written_whole(tmp_path / "a") as first, written_whole(tmp_path / "a") as second:
-        assert first != second
-        first.write_text("1")
-        second.write_text("2")
-    assert (tmp_path / "a").read_text() == "1" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_what_a_kill_left_of_the_note_is_removed(table, tmp_path):
