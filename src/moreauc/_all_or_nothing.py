@@ -26,7 +26,7 @@ def all_or_nothing(
     def fit_whole(self: Estimator, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
         before: dict[str, Any] = dict(vars(self))
         source = before.get("random_state")
-        drawn = source.get_state() if isinstance(source, np.random.RandomState) else None
+        drawn: Any = source.get_state() if isinstance(source, np.random.RandomState) else None
         try:
             return fit(self, *args, **options)
         except BaseException:

@@ -23,8 +23,11 @@ def _printable_usage() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        error.message = printable(error.message)
-        raise
+        lines = error.format_message().split("\n")  # which a help text has
+        shown = [printable(line) for line in lines]
+        if shown == lines:
+            raise
+        raise click.UsageError("\n".join(shown), error.ctx) from error
 
 
 class _Group(TyperGroup):
