@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import moreauc
 from moreauc.cli import app
-from moreauc.commands import compare, fit
+from moreauc.commands import _compare_page, compare, fit
 from moreauc.commands._run_folder import run_folder
 from moreauc.commands._saved import load_model
 from moreauc.estimator import TPAUCClassifier
@@ -493,6 +493,20 @@ def test_compare_prints_a_ranked_table_and_leaves_a_report(compared):
         (row["title"], pytest.approx(row["mean"], abs=1e-4)) for row in ranked
     ]
     assert "6 of 6 pieces of work done" in (out / "log.txt").read_text()
+
+
+def test_a_figure_that_fails_costs_no_comparison(tmp_path, monkeypatch):
+    def fail(*values):
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr(_compare_page, "compare_report", fail)
+    make_table().to_csv(tmp_path / "data.csv", index=False)
+    words = ["--methods", "ce", "--folds", 2, "--inner-folds", 2, "--trials", 1, "--jobs", 1]
+    result = call("compare", tmp_path / "data.csv", "--target", "state", "--out", tmp_path / "out", *words)
+    wanted = f"error: {tmp_path / 'out' / 'report.json'}: the numbers are saved here, but what comes after it failed: "
+    assert result.exit_code == 2 and f"{wanted}RuntimeError: no font" in result.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["log.txt", "report.json"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["description"]
 
 
 def test_a_comparison_with_few_trials_says_so(compared):

@@ -114,6 +114,13 @@ class Report:
 
     def write(self, folder: Path, page: str = "index.html") -> Path:
         """Write `report.json` and the page into `folder`; return the page's path."""
+        self.write_numbers(folder)
+        path = folder / page
+        _write(path, self._page())
+        return path
+
+    def write_numbers(self, folder: Path) -> None:
+        """Write `report.json` into `folder`: before anything is drawn, which may fail, where they took long."""
         folder.mkdir(parents=True, exist_ok=True)
         content = {
             "title": self.title,
@@ -122,11 +129,7 @@ class Report:
             "seconds": round(self.seconds, 1),
             **self.results,
         }
-        path = folder / page
-        for file, text in ((folder / "report.json", to_json(content)), (path, self._page())):
-            with written_whole(file) as part:
-                part.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
-        return path
+        _write(folder / "report.json", to_json(content))
 
     def _page(self) -> str:
         parts = [f"<h1>{html.escape(self.title)}</h1>"]
@@ -151,6 +154,11 @@ class Report:
         head += f"<title>{html.escape(self.title)}</title><style>{_STYLE}</style>"
         body = "\n".join(parts)
         return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _write(file: Path, text: str) -> None:
+    with written_whole(file) as part:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
 
 
 def versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ from moreauc.checkpoint._lock import FileLock
 from moreauc.commands._console import complain
 
 MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
+_RESULTS = {MODEL: "the model is saved here", NUMBERS: "the numbers are saved here"}  # what took long
 
 
 class OutputError(ValueError):
@@ -26,7 +27,7 @@ class OutputError(ValueError):
 
 
 class UnreportedError(ValueError):
-    """A model was trained and saved; something that comes after that failed."""
+    """A model or the numbers of a comparison are saved; something that comes after that failed."""
 
 
 def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
@@ -106,12 +107,12 @@ def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator
     `path` is as before. With `force` only files of the same names are replaced. Messages of the library and warnings
     go to the log in the folder, with their times.
 
-    A model that was written into the folder outlives an error: it is moved to `path` with the log, and reports of
-    another model that are there are removed. An :class:`~moreauc.checkpoint.Interrupted` training, which goes on with
+    A model or numbers that were written into the folder outlive an error: they are moved to `path` with the log, and a
+    report of others that is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training, which goes on with
     the same command, leaves nothing here.
 
     Raises:
-        UnreportedError: for an error after the model was written; it says where the model is.
+        UnreportedError: for an error after the model or the numbers were written; it says where they are.
         OutputError: as :func:`check_free`; where something came up at `path` meanwhile, it says where the results are.
     """
     path = Path(os.path.abspath(path))
@@ -124,7 +125,7 @@ def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator
             with _log_to(part / LOG):
                 yield part
         except BaseException as error:
-            if isinstance(error, Interrupted) or not (part / MODEL).exists():
+            if isinstance(error, Interrupted) or not any((part / name).exists() for name in _RESULTS):
                 shutil.rmtree(part, ignore_errors=True)
                 raise
             failure = error
@@ -139,9 +140,9 @@ def _finish(part: Path, path: Path, failure: BaseException | None, *, force: boo
     except OutputError as error:
         place, refusal = path.with_name(f"{path.name}-{secrets.token_hex(4)}"), error
     try:
-        if failure is not None:  # half a report is none, and one that is there is of another model
-            for file in (folder / name for folder in (part, place) for name in (PAGE, NUMBERS)):
-                file.unlink(missing_ok=True)
+        if failure is not None:  # a report that is there is of other results
+            for name in (PAGE, NUMBERS):
+                (place / name).unlink(missing_ok=True)
         if place.is_dir():
             for file in sorted(part.iterdir()):
                 os.replace(file, place / file.name)
@@ -155,7 +156,7 @@ def _finish(part: Path, path: Path, failure: BaseException | None, *, force: boo
         raise OutputError(f"{refusal}; it came up meanwhile, so that the results are in {place}") from refusal
     if failure is None:
         return
-    text = f"{place / MODEL}: the model is saved here"
+    text = next(f"{place / name}: {what}" for name, what in _RESULTS.items() if (place / name).exists())
     if not isinstance(failure, Exception):
         failure.add_note(text)
         raise failure
