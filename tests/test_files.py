@@ -75,6 +75,13 @@ def test_errors_without_a_number_name_the_file_too(tmp_path):
     assert caught.value.filename == str(tmp_path / "nowhere" / "a")  # and not that of the part
 
 
+def test_the_folder_that_is_named_is_the_one_that_was_asked_for(tmp_path):
+    place = run_folder(tmp_path / "run", force=False)
+    with pytest.raises(OSError, match="File too large") as caught, place as folder, no_room():
+        Report("t" * 200, "c", {}).write(folder)
+    assert caught.value.filename == str(tmp_path / "run" / "report.json") and not list(tmp_path.iterdir())
+
+
 def test_a_log_that_cannot_be_written_costs_nothing_else(tmp_path, capsys):
     with run_folder(tmp_path / "run", force=False) as folder:
         (folder / "report.html").write_text("here")

@@ -125,6 +125,8 @@ def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator
             with _log_to(part / LOG):
                 yield part
         except BaseException as error:
+            if isinstance(error, OSError) and Path(str(error.filename)).parent == part:  # which nobody knows
+                error.filename = str(path / Path(str(error.filename)).name)
             if isinstance(error, Interrupted) or not any((part / name).exists() for name in _RESULTS):
                 shutil.rmtree(part, ignore_errors=True)
                 raise
