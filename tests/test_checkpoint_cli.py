@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -14,12 +16,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from moreauc import TPAUCLoss
 from moreauc.bag_estimator import MultiInstanceClassifier
-from moreauc.checkpoint import CheckpointError, Checkpoints
+from moreauc.callbacks import Callback
+from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
+from moreauc.checkpoint._lock import FileLock
 from moreauc.cli import app
 from moreauc.commands._saved import load_model
+from moreauc.commands._saving import Saving
+from moreauc.data import TensorBatches
 from moreauc.estimator import TPAUCClassifier
 from moreauc.group_estimator import GroupDROClassifier
+from moreauc.samplers import PosNegSampler
+from moreauc.train import fit
 
 RUNNER = CliRunner()
 KINDS = {
@@ -233,3 +242,206 @@ def test_estimators_go_on(make, data, table, tmp_path, monkeypatch):
         make().set_params(random_state=2).fit(*given, **options, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="fit: checkpoint must hold no checkpoints where resume is False"):
         make().fit(*given, **options, checkpoint=tmp_path, resume=False)
+
+
+# Two commands at once
+
+OTHER = """
+import fcntl, sys
+file = open(sys.argv[1], "ab")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("locked", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def held_by_another(folder):
+    """Another process that writes to a folder, as its lock tells; it ends by a kill."""
+    command = [sys.executable, "-c", OTHER, str(folder.with_name(f".{folder.name}.lock"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "locked\n"
+        yield
+        process.kill()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shared", ["out", "saved"])
+def test_a_second_command_is_refused_at_once(kind, shared, table, tmp_path, monkeypatch):
+    words = arguments(table, kind, tmp_path / "out", "--checkpoint", tmp_path / "saved", "--epochs", 1)
+    with held_by_another(tmp_path / shared):
+        result = RUNNER.invoke(app, ["fit", "no_table.csv", *words[2:]])  # not even the table was looked at
+        option = "--out" if shared == "out" else "--checkpoint"
+        wanted = (
+            f"error: {tmp_path / shared}: another process is writing there; wait for it, or choose another {option}"
+        )
+        assert result.exit_code == 2 and result.output == f"{wanted}\n"
+        assert [path.name for path in tmp_path.iterdir()] == [f".{shared}.lock"]
+    result = RUNNER.invoke(app, ["fit", "no_table.csv", *words[2:]])  # the other was killed, and its lock with it
+    assert "no_table.csv: no such file" in result.output and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["begin", "options"])
+def test_two_first_starts_in_one_folder(place, table, tmp_path, monkeypatch):
+    """The second begins before the first has written anything, or when its training begins, on another table."""
+    other = tmp_path / "other.csv"
+    pd.read_csv(table).iloc[::-1].to_csv(other, index=False)
+    folder, original, outputs = tmp_path / "saved", getattr(Saving, place), []
+    words = {
+        name: arguments(source, "table", tmp_path / name, "--checkpoint", folder, "--epochs", 1)
+        for name, source in (("a", table), ("b", other))
+    }
+
+    def meanwhile(self, *values, **facts):
+        monkeypatch.setattr(Saving, place, original)
+        outputs.append(RUNNER.invoke(app, words["b"]).output)
+        return original(self, *values, **facts)
+
+    monkeypatch.setattr(Saving, place, meanwhile)
+    result = RUNNER.invoke(app, words["a"])
+    assert result.exit_code == 0, result.output
+    assert f"{folder}: another process is writing there" in outputs[0] and not (tmp_path / "b").exists()
+    result = RUNNER.invoke(app, [*words["a"], "--resume", "--force"])  # what is there belongs together
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "other.csv", "saved"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "no_run", "no_table.csv"],
+        ["compare", "no_table.csv", "--target", "y"],
+        ["study", "convergence"],
+        ["study", "label-noise"],
+        ["study", "thresholds"],
+    ],
+    ids=" ".join,
+)
+def test_other_commands_lock_their_folder_too(words, tmp_path):
+    out = tmp_path / "folder" / ".." / "out"
+    with held_by_another(tmp_path / "out"):
+        result = RUNNER.invoke(app, [*words, "--out", str(out)])
+    assert result.exit_code == 2 and "out: another process is writing there" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
+
+
+def test_locks_of_one_process(tmp_path):
+    """Two of its runs are kept apart; a file that was left hinders nobody, one that is removed does no harm."""
+    first, second, path = FileLock(), FileLock(), tmp_path / "lock"
+    path.touch()
+    assert first.take(path) and not second.take(path)
+    second.release()  # of what it has not
+    assert not second.take(path) and path.exists()
+    first.release()
+    assert not path.exists() and second.take(path)
+    path.unlink()  # by somebody who cleans up
+    assert first.take(path)
+    second.release()
+    assert path.exists() and not second.take(path)
+    first.release()
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_of_one_process_are_kept_apart(table, tmp_path):
+    X = pd.read_csv(table)[list("abcd")].to_numpy()
+    y = pd.read_csv(table)["y"].to_numpy()
+    errors = []
+
+    class Second(Callback):
+        def on_begin(self, state):
+            with pytest.raises(CheckpointError, match="must be a folder of one run at a time"):
+                TPAUCClassifier(epochs=1, random_state=0).fit(X, y, checkpoint=tmp_path)
+            errors.append(state.phase)
+
+    labels = torch.tensor(y)
+    criterion = TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
+    batches = TensorBatches(torch.tensor(X).float(), labels, PosNegSampler(labels, num_positives=4, num_negatives=8))
+    fit(torch.nn.Linear(4, 1), criterion, batches, epochs=1, checkpoint=tmp_path, callbacks=[Second()])
+    assert errors == ["train"] and not (tmp_path / "lock").exists()
+
+
+def test_a_folder_is_read_only_when_it_is_locked(tmp_path, table, monkeypatch):
+    """Another run may end between a look at the checkpoints and the lock, and would then be overwritten."""
+    events = []
+    for owner, name in ((FileLock, "take"), (Checkpoints, "load"), (Checkpoints, "save"), (FileLock, "release")):
+        original = getattr(owner, name)
+
+        def noted(self, *values, original=original, name=name):
+            events.append(name)
+            return original(self, *values)
+
+        monkeypatch.setattr(owner, name, noted)
+    frame = pd.read_csv(table)
+    TPAUCClassifier(epochs=1, random_state=0).fit(frame[list("abcd")], frame["y"], checkpoint=tmp_path / "saved")
+    assert events == ["take", "load", "save", "save", "release"]
+
+
+def test_what_a_kill_left_of_the_note_is_removed(table, tmp_path):
+    (tmp_path / ".data.json.0a1b2c3d.part").write_text("{")
+    Saving(tmp_path).begin(table, {"a": "number"})
+    assert [path.name for path in tmp_path.iterdir()] == ["data.json"]
+
+
+# What fails after a training
+
+PAGES = {
+    "table": ("_pages", "fit_report"),
+    "bags": ("_bag_pages", "fit_bags_report"),
+    "groups": ("_group_pages", "fit_groups_report"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("failure", [RuntimeError("no font"), OSError(28, "No space left on device", "x.png")])
+def test_a_figure_that_fails_costs_no_training(kind, failure, table, tmp_path, monkeypatch):
+    module, name = PAGES[kind]
+
+    def fail(*values):
+        raise failure
+
+    monkeypatch.setattr(importlib.import_module(f"moreauc.commands.{module}"), name, fail)
+    out = tmp_path / "out"
+    result = RUNNER.invoke(app, arguments(table, kind, out, "--epochs", 1))
+    wanted = f"error: {out / 'model.joblib'}: the model is saved here, but what comes after it failed: "
+    assert result.exit_code == 2 and f"{wanted}{type(failure).__name__}: {failure}" in result.output
+    assert sorted(path.name for path in out.iterdir()) == ["log.txt", "model.joblib"]
+    assert load_model(out).model.history_.rows
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("failure", [ValueError("diverged"), KeyboardInterrupt()])
+def test_a_second_training_that_fails_costs_not_the_first(failure, table, tmp_path, monkeypatch):
+    original = TPAUCClassifier.fit
+
+    def fit_or_fail(self, *values, **options):
+        if self.loss == "ce":
+            raise failure
+        return original(self, *values, **options)
+
+    out = tmp_path / "out"
+    assert RUNNER.invoke(app, arguments(table, "table", out, "--epochs", 1)).exit_code == 0
+    monkeypatch.setattr(TPAUCClassifier, "fit", fit_or_fail)
+    result = RUNNER.invoke(app, arguments(table, "table", out, "--epochs", 2, "--force"))
+    assert result.exit_code == (130 if isinstance(failure, KeyboardInterrupt) else 2)
+    assert f"{out / 'model.joblib'}: the model is saved here" in result.output
+    # the report that was there is not one of this model
+    assert sorted(path.name for path in out.iterdir()) == ["log.txt", "model.joblib"]
+    assert len(load_model(out).model.history_.rows) == 2
+
+
+def test_a_training_that_is_interrupted_leaves_its_checkpoint_only(table, tmp_path, monkeypatch):
+    """The same command goes on, so that nothing may stand in its way, the first of the two models neither."""
+    out, folder = tmp_path / "out", tmp_path / "saved"
+    original = TPAUCClassifier.fit
+
+    def stopped(self, *values, **options):
+        if self.loss == "ce":
+            raise Interrupted(signal.SIGTERM, "in train")
+        return original(self, *values, **options)
+
+    words = arguments(table, "table", out, "--checkpoint", folder, "--epochs", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(TPAUCClassifier, "fit", stopped)
+        assert RUNNER.invoke(app, words).exit_code == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    assert RUNNER.invoke(app, [*words, "--resume"]).exit_code == 0

@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import struct
+import zipfile
 from collections import Counter, OrderedDict
 from pathlib import Path
 
@@ -194,6 +195,87 @@ def test_rubbish_and_other_data_behind_a_right_checksum(tmp_path):
     (tmp_path / "a").write_bytes(forged(buffer.getvalue()))
     with pytest.raises(DamagedCheckpointError, match="must hold a dictionary, got list"):
         load_checkpoint(tmp_path / "a")
+
+
+def archive_of(state, **options):
+    """What torch saves, zipped again by another program."""
+    source, out = io.BytesIO(), io.BytesIO()
+    torch.save(state, source)
+    with zipfile.ZipFile(source) as given, zipfile.ZipFile(out, "w", **options) as archive:
+        for record in given.infolist():
+            archive.writestr(record.filename, given.read(record))
+    return out.getvalue()
+
+
+class Calls:
+    """A pickle that calls a function which torch allows."""
+
+    def __init__(self, function, *values):
+        self.call = function, values
+
+    def __reduce__(self):
+        return self.call
+
+
+def altered(payload, flags=0, size=None):
+    """A zip archive with other flags or sizes in its table of contents."""
+    found, payload = payload.find(b"PK\x01\x02"), bytearray(payload)
+    while found >= 0:
+        payload[found + 8] |= flags
+        if size is not None:
+            payload[found + 20 : found + 28] = struct.pack("<2I", size, size)
+        found = payload.find(b"PK\x01\x02", found + 1)
+    return bytes(payload)
+
+
+ZEROS = {"a": torch.zeros(100_000)}
+BOMBS = {
+    "deflated": (lambda: archive_of(ZEROS, compression=zipfile.ZIP_DEFLATED), "data.pkl' is compressed"),
+    "bzip2": (lambda: archive_of(ZEROS, compression=zipfile.ZIP_BZIP2), "data.pkl' is compressed"),
+    "encrypted": (lambda: altered(archive_of(ZEROS), flags=1), "data.pkl' is encrypted"),
+    "sizes": (lambda: altered(archive_of(ZEROS), size=2**30), r"records of \d+ bytes in \d+ bytes"),
+    "prefix": (lambda: b"more" + archive_of(ZEROS), "a table of contents that is not at the end"),
+    "behind": (lambda: archive_of(ZEROS) + bytes(22), "no archive, or one with something behind it"),
+    "bytearray": (lambda: archive_of({"a": Calls(bytearray, 10**9)}), "__builtin__ bytearray in it"),
+    "tensor": (lambda: archive_of({"a": Calls(torch.Tensor, 10**9)}), "torch Tensor in it"),
+    "storage": (lambda: archive_of({"a": Calls(torch.UntypedStorage, 10**6)}), "tensors of 1000000 bytes in "),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_files_that_would_grow_are_refused(tmp_path, kind):
+    """The checksum is right: whoever prepares such a file can see to that."""
+    make, message = BOMBS[kind]
+    (tmp_path / "a").write_bytes(forged(make()))
+    with pytest.raises(DamagedCheckpointError, match=message):
+        load_checkpoint(tmp_path / "a")
+
+
+def test_records_that_lie_over_each_other_are_refused(tmp_path):
+    """A table of contents may name one record many times."""
+    payload = archive_of(ZEROS)
+    end = payload.rfind(b"PK\x05\x06")
+    start = payload.find(b"PK\x01\x02")
+    table = payload[start:end]
+    for names, message in ((table, "records of the same name"), (table.replace(b"arch", b"hcra"), "records of")):
+        entries = payload.count(b"PK\x01\x02")
+        tail = b"PK\x05\x06" + struct.pack("<4H2IH", 0, 0, 2 * entries, 2 * entries, 2 * len(table), start, 0)
+        (tmp_path / "a").write_bytes(forged(payload[:start] + table + names + tail))
+        with pytest.raises(DamagedCheckpointError, match=message):
+            load_checkpoint(tmp_path / "a")
+
+
+def test_containers_that_hold_each_other_end(tmp_path):
+    nested = []
+    for _ in range(60):
+        nested = [nested, nested]
+    (tmp_path / "a").write_bytes(forged(archive_of({"a": nested, "b": torch.ones(2)})))
+    assert len(load_checkpoint(tmp_path / "a")["a"]) == 2
+
+
+def test_archives_of_other_programs_are_read(tmp_path):
+    (tmp_path / "a").write_bytes(forged(archive_of(STATE)))
+    assert same(load_checkpoint(tmp_path / "a"), STATE)
 
 
 def test_a_newer_version_is_named(tmp_path):

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import moreauc
 from moreauc.cli import app
-from moreauc.commands import compare, fit
+from moreauc.commands import _compare_page, compare, fit
 from moreauc.commands._run_folder import run_folder
 from moreauc.commands._saved import load_model
 from moreauc.data.tables import write_table
@@ -375,11 +375,16 @@ def test_nothing_is_left_after_an_interrupt(tmp_path, error):
 
 
 def test_a_folder_that_came_up_meanwhile_is_not_touched(tmp_path):
-    with pytest.raises(ValueError, match="the folder is not empty"), run_folder(tmp_path / "run", force=False) as part:
+    with (
+        pytest.raises(ValueError, match="the folder is not empty") as caught,
+        run_folder(tmp_path / "run", force=False) as part,
+    ):
         (part / "report.html").write_text("ours")
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "report.html").write_text("theirs")
-    assert snapshot(tmp_path) == {"run": None, "run/report.html": b"theirs"}
+    place = Path(str(caught.value).split("the results are in ")[1])  # what was finished is not thrown away
+    files = {"run": None, "run/report.html": b"theirs", place.name: None}
+    assert snapshot(tmp_path) == {**files, f"{place.name}/log.txt": b"", f"{place.name}/report.html": b"ours"}
 
 
 def test_warnings_go_to_the_log(tmp_path):
@@ -508,6 +513,20 @@ def test_compare_prints_a_ranked_table_and_leaves_a_report(compared):
         (row["title"], pytest.approx(row["mean"], abs=1e-4)) for row in ranked
     ]
     assert "6 of 6 pieces of work done" in (out / "log.txt").read_text()
+
+
+def test_a_figure_that_fails_costs_no_comparison(tmp_path, monkeypatch):
+    def fail(*values):
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr(_compare_page, "compare_report", fail)
+    make_table().to_csv(tmp_path / "data.csv", index=False)
+    words = ["--methods", "ce", "--folds", 2, "--inner-folds", 2, "--trials", 1, "--jobs", 1]
+    result = call("compare", tmp_path / "data.csv", "--target", "state", "--out", tmp_path / "out", *words)
+    wanted = f"error: {tmp_path / 'out' / 'report.json'}: the numbers are saved here, but what comes after it failed: "
+    assert result.exit_code == 2 and f"{wanted}RuntimeError: no font" in result.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["log.txt", "report.json"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["description"]
 
 
 def test_a_comparison_with_few_trials_says_so(compared):

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import resource
 import socket
 import ssl
 import sys
@@ -426,6 +427,46 @@ def test_what_cannot_be_unpacked_is_refused(toy, server, cache):
     assert leftovers(cache) == []
 
 
+def test_the_checksum_of_an_archive_comes_before_it_is_unpacked(toy, server, cache, monkeypatch):
+    packed = gzip.compress(BODY, mtime=0)
+    unpacked = []
+
+    def unpack(part):
+        unpacked.append(part)
+        return prepare.unpack(part)
+
+    url = server.url("toy.csv.gz", gives(packed))
+    toy(url, prepare=unpack, packed_sha256=hashlib.sha256(b"another").hexdigest())
+    with pytest.raises(DownloadError, match=r"cannot be unpacked: the archive must have the sha256 .*, got "):
+        find_file("test", "toy.csv")
+    assert not unpacked and leftovers(cache) == []
+    toy(url, prepare=unpack, packed_sha256=hashlib.sha256(packed).hexdigest())
+    assert fetched(cache) and len(unpacked) == 1
+    (cache / "molecules" / "toy.csv").unlink()
+    toy(server.url("toy.csv", gives()), packed_sha256=hashlib.sha256(packed).hexdigest())  # a copy that is not packed
+    assert fetched(cache)
+
+
+def test_a_download_without_end_is_ended(toy, server, cache, monkeypatch):
+    monkeypatch.setattr(_transfer, "LARGEST_ARCHIVE", 50_000)
+    toy(server.url("toy.csv", gives(length=False)))
+    with pytest.raises(DownloadError, match="more than 50000 bytes"):
+        find_file("test", "toy.csv")
+    assert leftovers(cache) == []
+
+
+def test_a_full_disk_is_named_and_what_came_stays(toy, server, cache):
+    toy(server.url("toy.csv", gives()))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
+    try:
+        with pytest.raises(DownloadError, match=rf"{cache / 'molecules' / 'toy.csv'}: .*File too large"):
+            find_file("test", "toy.csv")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert fetched(cache) and ranges(server)[-1] == "bytes=60000-"
+
+
 def test_a_part_of_another_file_does_not_stay(toy, server, cache):
     url = server.url("toy.csv", gives())
     toy(url)
@@ -599,6 +640,53 @@ ENDS = partial(prepare.with_adult_ends, member="a", first="|1x3")
 )
 def test_content_of_a_download(tmp_path, step, before, after):
     assert step(raw(tmp_path, before)) == after
+
+
+def encrypted(content):
+    """A zip archive that says its members are encrypted."""
+    found = content.find(b"PK\x01\x02")
+    return content[: found + 8] + bytes([content[found + 8] | 1]) + content[found + 9 :]
+
+
+@pytest.mark.parametrize(
+    ("step", "content"),
+    [
+        (prepare.unpack, bytes(5000)),
+        (prepare.unpack, gzip.compress(bytes(5000))),
+        (partial(prepare.unpack, member="a"), zipped(a=bytes(5000))),
+        (prepare.without_blank_lines, gzip.compress(b"\n" * 5000)),
+        (
+            partial(prepare.collect_images, inside="set", classes={"a": "ay"}, count=9),
+            tarred({f"r/set/a/ay{number}.jpeg": bytes(500) for number in range(1, 10)}),
+        ),
+    ],
+)
+def test_no_more_is_unpacked_than_a_file_may_hold(tmp_path, monkeypatch, step, content):
+    monkeypatch.setattr(prepare, "LARGEST", 4000)
+    with pytest.raises(ValueError, match="more than 4000 bytes"):
+        step(raw(tmp_path, content))
+
+
+def test_an_archive_is_read_up_to_a_limit(tmp_path, monkeypatch):
+    """Also what is passed over, and headers that say they are long."""
+    collect = partial(prepare.collect_images, inside="set", classes={"a": "ay"}, count=1)
+    content = tarred({"r/other": bytes(200_000), "r/set/a/ay1.jpeg": b"1"})
+    monkeypatch.setattr(prepare, "LARGEST_ARCHIVE", 100_000)
+    with pytest.raises(ValueError, match="more than 100000 bytes"):
+        collect(raw(tmp_path, content))
+    (tmp_path / "x.tar.gz").write_bytes(content)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(200_000)))
+    assert prepare.content_sha256(tmp_path / "x.tar.gz", tar=True) == "unreadable"
+    assert prepare.content_sha256(tmp_path / "x.gz") == "unreadable"
+
+
+def test_members_that_are_encrypted_or_unusual_are_refused(tmp_path):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a", b"x")
+    for content in (encrypted(zipped(a=b"x")), out.getvalue()):
+        with pytest.raises(ValueError, match="a is encrypted, or compressed in an unusual way"):
+            prepare.unpack(raw(tmp_path, content), member="a")
 
 
 def test_images_of_a_repository(tmp_path):

@@ -22,9 +22,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from torch import nn
 
+from moreauc import train
 from moreauc._operating_point import choose_threshold, fit_platt
 from moreauc._tabular import TableEncoder
+from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.estimator import TPAUCClassifier
+from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
 from moreauc.metrics import TiedScoresWarning, tpauc_score, tpauc_scorer
 from moreauc.models import MLP
 from moreauc.optim.presets import METHODS
@@ -660,3 +663,128 @@ def test_a_score_of_tied_rows_warns_with_their_share():
         parameter.zero_()
     with pytest.warns(TiedScoresWarning, match=r"TPAUCClassifier: 100.0% of the rows of the region"):
         assert classifier.score(X, y) == 0.0
+
+
+FAILURES = [ValueError("in a step"), MemoryError("in a step"), KeyboardInterrupt()]
+
+
+def bags_of(X):
+    return [X[start : start + 2] for start in range(0, len(X), 2)]
+
+
+FITS = {  # the estimator, and its data made of a table and two classes
+    "rows": (lambda **options: quick(**options), lambda X, y: (X, y)),
+    "bags": (
+        lambda **options: MultiInstanceClassifier(epochs=2, **options),
+        lambda X, y: (bags_of(X), y[::2]),
+    ),
+    "groups": (
+        lambda **options: GroupDROClassifier(epochs=2, **options),
+        lambda X, y: (X, y, np.arange(len(y)) % 3),
+    ),
+    "numbers": (
+        lambda **options: GroupDRORegressor(epochs=2, **options),
+        lambda X, y: (X, y.astype(float), np.arange(len(y)) % 3),
+    ),
+}
+
+
+def contents(estimator):
+    """All attributes, and what is in those that a training could change."""
+    networks = {name: part for name, part in vars(estimator).items() if isinstance(part, nn.Module)}
+    states = {name: copy.deepcopy(part.state_dict()) for name, part in networks.items()}
+    modes = {name: part.training for name, part in networks.items()}
+    return dict(vars(estimator)), states, modes
+
+
+def unchanged(estimator, before):
+    attributes, states, modes = contents(estimator)
+    assert attributes.keys() == before[0].keys()
+    assert all(value is before[0][name] for name, value in attributes.items())
+    for name, state in before[1].items():
+        assert all(torch.equal(states[name][key], value) for key, value in state.items())
+    return modes == before[2]
+
+
+def failing_step(monkeypatch, failure, number=2):
+    """Let a training fail in its step of that number."""
+    count, step = [0], train.train_step
+
+    def limited(*arguments):
+        count[0] += 1
+        if count[0] == number:
+            raise failure
+        return step(*arguments)
+
+    monkeypatch.setattr(train, "train_step", limited)
+
+
+@pytest.fixture
+def two_tables():
+    random = np.random.RandomState(0)
+    y = np.arange(96) // 2 % 2
+    first = pd.DataFrame(random.normal(size=(96, 3)) + y[:, None], columns=["a", "b", "c"])
+    return first, first.rename(columns={"a": "other"}).assign(more=1.0, extra=np.arange(96.0)), y
+
+
+@pytest.mark.parametrize("kind", FITS)
+class TestAllOrNothing:
+    @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+    def test_a_training_that_fails(self, kind, failure, two_tables, monkeypatch):
+        make, arrange = FITS[kind]
+        first, second, y = two_tables
+        estimator = make(random_state=0).fit(*arrange(first, y))
+        before = contents(estimator)
+        failing_step(monkeypatch, failure)
+        with pytest.raises(type(failure)):
+            estimator.fit(*arrange(second, y))
+        assert unchanged(estimator, before)
+        with pytest.raises(type(failure)):  # and one that was not fitted has nothing but its arguments
+            failing_step(monkeypatch, failure)
+            make(random_state=0).fit(*arrange(second, y))
+
+    def test_targets_and_arguments_that_are_refused(self, kind, two_tables):
+        make, arrange = FITS[kind]
+        first, second, y = two_tables
+        estimator = make(random_state=0).fit(*arrange(first, y))
+        before = contents(estimator)
+        X, _, *groups = arrange(second, y)
+        for targets in (np.full(len(X), np.nan), np.arange(7)):
+            with pytest.raises(ValueError, match=r"NaN|inconsistent|y must|missing"):
+                estimator.fit(X, targets, *groups)
+            assert unchanged(estimator, before)
+        new = make(random_state=0)
+        with pytest.raises(ValueError, match=r"NaN|missing"):
+            new.fit(X, np.full(len(X), np.nan), *groups)
+        assert vars(new) == vars(make(random_state=0))
+
+    def test_a_generator_draws_the_same_again(self, kind, two_tables, monkeypatch):
+        make, arrange = FITS[kind]
+        first, _, y = two_tables
+        source = np.random.RandomState(5)
+        estimator = make(random_state=source)
+        with monkeypatch.context() as patch:
+            failing_step(patch, KeyboardInterrupt())
+            with pytest.raises(KeyboardInterrupt):
+                estimator.fit(*arrange(first, y))
+        again, new = estimator.fit(*arrange(first, y)), make(random_state=np.random.RandomState(5))
+        assert again.history_["loss"] == new.fit(*arrange(first, y)).history_["loss"]
+
+    def test_a_function_that_gives_one_module_again_and_again(self, kind, two_tables, monkeypatch):
+        make, arrange = FITS[kind]
+        first, _, y = two_tables
+        shared = nn.Sequential(nn.Linear(3, 2 if kind == "bags" else 1))
+        estimator = make(random_state=0, module=lambda *sizes: nn.Sequential(shared)).fit(*arrange(first, y))
+        before = contents(estimator)
+        failing_step(monkeypatch, KeyboardInterrupt(), number=3)
+        with pytest.raises(KeyboardInterrupt):
+            estimator.fit(*arrange(first, y))
+        assert unchanged(estimator, before)
+
+
+def test_an_encoder_that_fails_is_as_before(table):
+    encoder = TableEncoder().fit(table[0][["size", "town"]])
+    before = dict(vars(encoder))
+    with pytest.raises(ValueError, match="infinity in column 'a'"):
+        encoder.fit(pd.DataFrame({"a": [1.0, np.inf], "b": ["x", "y"]}))
+    assert vars(encoder) == before and all(value is before[name] for name, value in vars(encoder).items())

@@ -25,6 +25,7 @@ import torch
 from scipy.stats import wilcoxon
 
 import moreauc
+from moreauc.checkpoint import load_checkpoint, save_checkpoint
 from moreauc.data import histology, mil, molecules
 from moreauc.experiments import _closing_sections, _one_run, _sections, _starts, figures
 from moreauc.experiments._hardware import deterministic
@@ -586,7 +587,7 @@ def plan_with_start(**changes):
 
 def start_of(out: Path, plan) -> dict[str, torch.Tensor]:
     reproduce(plan, out, methods=["ce"], runs=1)
-    return torch.load(out / "starts" / "example-0-0.pt", weights_only=True)["weights"]
+    return load_checkpoint(out / "starts" / "example-0-0.pt")["weights"]
 
 
 def same(one, other) -> bool:
@@ -677,10 +678,10 @@ def test_a_start_of_other_data_or_another_device_is_made_again(tmp_path, monkeyp
     other = start_of(tmp_path, plan)
     assert not same(before, other)
     file = tmp_path / "starts" / "example-0-0.pt"
-    content = torch.load(file, weights_only=True)
+    content = load_checkpoint(file)
     content["weights"] = before
     content["made"]["device"] = "GPU of somebody"
-    torch.save(content, file)
+    save_checkpoint(file, content)
     (tmp_path / "runs" / "example-ce-0-0.json").unlink()
     assert same(start_of(tmp_path, plan), other)
 

@@ -391,3 +391,31 @@ def test_of_many_groups_the_worst_are_printed():
     title, columns, cells = group_rows(GroupEvaluation("SONX", table, 1, 0.5, "R2"))
     assert title == "Groups by SONX, the worst first (20 of 50)" and columns == ("group", "rows", "share", "loss")
     assert cells[0] == ("g49", "1", "2.00%", "49.0000") and len(cells) == 20
+
+
+HOSTILE = ["$", r"$\frac$", "a$b$c", "[bold]", "[/]", ":key:", "\x1b[2Jgone", "\u202eturned", "%s", "{0}", "_hidden"]
+
+
+def test_names_are_shown_as_they_are_written(tmp_path):
+    """Neither read as mathematics in figures, nor as markup or escape sequences on the terminal."""
+    frame = make_table(rows=len(HOSTILE) * 12)[["size", "shape", "state"]]
+    frame["[red]race\x1b[1m"] = np.array(HOSTILE)[np.arange(len(frame)) % len(HOSTILE)]
+    frame["state"] = np.where(frame["state"] == "ill", "$ill$[/]\x1b[0m", "well")
+    data = tmp_path / "[i]data.csv"
+    frame.to_csv(data, index=False)
+    words = ["--groups", "[red]race\x1b[1m", "--target", "state", "--out", tmp_path / "[b]run", "--epochs", 1]
+    result = call("fit", data, *words)
+    assert result.exit_code == 0, result.output
+    spelt = [name.replace("\x1b", r"\x1b").replace("\u202e", r"\u202e") for name in HOSTILE]
+    for shown in ("[b]run/report.html", *spelt):
+        assert shown in result.output, shown
+    assert "\x1b" not in result.output and "\u202e" not in result.output
+    assert "\x1b" not in (tmp_path / "[b]run" / "log.txt").read_text()
+    again = call("evaluate", tmp_path / "[b]run", data, "--out", tmp_path / "evaluation")
+    assert again.exit_code == 0 and "[i]data.csv: 132 rows" in again.output and "\x1b" not in again.output
+    scored = call("predict", tmp_path / "[b]run", data, "--out", tmp_path / "scores.csv")
+    assert scored.exit_code == 0 and r"$ill$[/]\x1b[0m" in scored.output and "\x1b" not in scored.output
+    missing = call("fit", data, "--groups", "x\x1b[2J", *words[2:], "--force")
+    assert missing.exit_code == 2 and r"x\x1b[2J" in missing.output and "\x1b" not in missing.output
+    strange = call("predict", "run", "x.csv", "y\x1b[2J.csv", "--out", "z.csv")
+    assert strange.exit_code == 2 and "\x1b[2J" not in strange.output

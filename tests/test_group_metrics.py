@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import warnings
@@ -17,7 +18,10 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from moreauc import metrics
-from moreauc.metrics import GroupTable, group_gap, group_table, group_values, plot_groups
+from moreauc._printable import printable
+from moreauc.bag_figures import plot_instance_weights
+from moreauc.figures import draw_comparison
+from moreauc.metrics import GroupTable, group_gap, group_table, group_values, plot_groups, plot_roc_region
 
 N = 400
 
@@ -484,3 +488,19 @@ def test_plot_of_bad_input_draws_nothing(losses, options, match):
 def test_numbers_of_persons_are_not_taken_for_groups():
     with pytest.raises(ValueError, match="numbered from 0, or num_groups be given, got an id of 1000000000"):
         group_values([1.0, 2.0], [0, 10**9])
+
+
+@pytest.mark.parametrize("name", ["$", "a$b$c", r"$\frac$", "$$", "_hidden", "a\nb", "\x1b[2J", "\udcff", "\0"])
+def test_names_in_figures_are_shown_as_they_are_written(name):
+    """Not read as mathematics, and drawn whatever they hold: a figure must not fail by a name."""
+    shown = printable(name)
+    few = plot_groups([0.2, 0.9], names=[name, "b"])
+    many = plot_groups(np.arange(60.0), names=[name] * 60)
+    weights = plot_instance_weights([0.3, 2.0], [0.2, 0.8], title=name)
+    axes = Figure().subplots()
+    plot_roc_region([1, 1, 0, 0], {name: [0.9, 0.4, 0.4, 0.1]}, min_tpr=0.5, max_fpr=0.5, ax=axes)
+    for figure in (few, many, weights, axes.figure):
+        figure.savefig(io.BytesIO(), format="png")
+    assert shown in [text.get_text() for text in few.axes[0].get_yticklabels()]
+    assert f"{shown}: TPAUC 0.500" in [text.get_text() for text in axes.get_legend().get_texts()]
+    draw_comparison([{"title": name, "scores": [0.1], "mean": 0.1, "std": 0.0}])

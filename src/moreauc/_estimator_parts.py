@@ -107,8 +107,14 @@ def check_known(owner: str, values: Array, classes: Array) -> None:
         raise ValueError(f"{owner}: y must hold the classes {classes.tolist()}, got {strange[:1].tolist()}")
 
 
-def make_module(owner: str, module: nn.Module | Callable[..., Any], *sizes: int, seed: int) -> nn.Module:
-    """Return a copy of a module, or what a function makes of the sizes, its weights drawn by the seed."""
+def make_module(
+    owner: str, module: nn.Module | Callable[..., Any], *sizes: int, seed: int, fitted: nn.Module | None = None
+) -> nn.Module:
+    """Return a copy of a module, or what a function makes of the sizes, its weights drawn by the seed.
+
+    A function that gives weights of the `fitted` module again has its result copied: if the new training fails, the
+    old model must be as before.
+    """
     if isinstance(module, nn.Module):
         return copy.deepcopy(module)
     with torch.random.fork_rng(devices=[]):
@@ -116,7 +122,9 @@ def make_module(owner: str, module: nn.Module | Callable[..., Any], *sizes: int,
         made = module(*sizes)
     if not isinstance(made, nn.Module):
         raise ValueError(f"{owner}: module must make a torch module, got {type(made).__name__}")
-    return made
+    own = set() if fitted is None else {id(tensor) for tensor in (*fitted.parameters(), *fitted.buffers())}
+    shared = any(id(tensor) in own for tensor in (*made.parameters(), *made.buffers()))
+    return copy.deepcopy(made) if shared else made
 
 
 def training_arguments(estimator: Any, *, held: Array, seed: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc._checks import check_count
 from moreauc._checksum import checksum
 from moreauc._estimator_parts import (
@@ -171,6 +172,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
+    @all_or_nothing
     def fit(
         self,
         X: Any,
@@ -202,7 +204,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         top_k = count_worst(self._owner, self.top_k, len(names))
         random = check_random_state(self.random_state)
         if groups is None:
-            warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=2)
+            warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=3)
         train, held = hold_out(codes, values, self.validation_fraction, random, classes=classes is not None)
         goal = self._make_goal(classes, values[train])
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
@@ -311,7 +313,8 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         if self.module is None:
             network = partial(MLP, hidden=self.hidden, num_outputs=num_outputs)
             return make_module(self._owner, network, num_inputs, seed=seed)
-        made = make_module(self._owner, self.module, num_inputs, num_outputs, seed=seed)
+        fitted = getattr(self, "module_", None)
+        made = make_module(self._owner, self.module, num_inputs, num_outputs, seed=seed, fitted=fitted)
         scores = predict_scores(made.to(self.device), [(inputs[:1], torch.zeros(1))])[0]
         wanted = (1,) if num_outputs == 1 else (1, num_outputs)
         if tuple(scores.shape) != wanted:

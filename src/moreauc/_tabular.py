@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc.data._column_types import lost_in_floats
 from moreauc.data._normal_form import label_text
 
@@ -71,6 +72,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.standardize = standardize
         self.owner = owner
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a DataFrame or a 2-d array, and medians, scales and levels of `rows` of it.
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instances, prepare
 from moreauc._bag_target import classes_of, two_classes
 from moreauc._checks import check_count
@@ -178,6 +179,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @all_or_nothing
     def fit(
         self,
         bags: Any,
@@ -319,7 +321,8 @@ class MultiInstanceClassifier(TPAUCEstimator):
                 f"{_OWNER}: module must be given for instances that are no vectors, got shape {form.shape}"
             )
         module = partial(InstanceMLP, attention=pooling.columns == 2) if self.module is None else self.module
-        return make_module(_OWNER, module, math.prod(form.shape), seed=seed)
+        fitted = getattr(self, "module_", None)
+        return make_module(_OWNER, module, math.prod(form.shape), seed=seed, fitted=fitted)
 
     def _scores(self, bags: Any) -> NDArray[np.float64]:
         check_is_fitted(self)

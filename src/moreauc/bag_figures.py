@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_finite, check_real, check_shape
+from moreauc._figure_text import show_as_written
+from moreauc._printable import printable
 from moreauc.pooling import Pooling, PoolingName, get_pooling
 
 __all__ = ["instance_weights", "plot_instance_weights", "plot_patch_weights"]
@@ -114,7 +116,7 @@ def plot_instance_weights(
     stars = np.zeros(count, dtype=bool) if marked is None else _marks(owner, marked, count)
     check_count(owner, "limit", limit)
     order = np.argsort(-heights, kind="stable")[:limit]  # equal ones as they stand in the bag
-    heading = [] if title is None else [title]
+    heading = [] if title is None else title.split("\n")
     if count > limit:
         share = heights[order].sum() / max(heights.sum(), np.finfo(float).tiny)
         heading.append(f"the {limit} heaviest of {count} instances, with {100 * share:.0f} % of the weight")
@@ -177,7 +179,7 @@ def plot_patch_weights(
     for axes in (left, right):
         axes.set_axis_off()
     _color_bar(figure, figure.add_subplot(places[1, :]), scale)
-    return _titled(figure, [] if title is None else [title])
+    return _titled(figure, [] if title is None else title.split("\n"))
 
 
 def _bars(order: NDArray[np.int64], scores: Numbers, weights: Numbers, marked: NDArray[np.bool_]) -> Figure:
@@ -230,7 +232,7 @@ def _tiles(images: NDArray[Any], scores: Numbers, weights: Numbers, marked: NDAr
 
 def _titled(figure: Figure, lines: list[str]) -> Figure:
     if lines:
-        figure.suptitle("\n".join(lines), fontsize=10)
+        show_as_written([figure.suptitle("\n".join(map(printable, lines)), fontsize=10)])
         figure.set_figheight(figure.get_figheight() + 0.2 * len(lines))
     return figure
 

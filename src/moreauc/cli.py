@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
+import click
 import typer
 from typer.core import TyperGroup
 
 import moreauc
 from moreauc._interrupt import Interrupted
+from moreauc._printable import printable
 from moreauc.commands import compare, evaluate, fit, predict, reproduce, study
-from moreauc.commands._console import say
+from moreauc.commands._console import complain, say
+
+
+@contextmanager
+def _printable_usage() -> Iterator[None]:
+    """Spell out what would act on the terminal in messages about words of the command line, which name files."""
+    try:
+        yield
+    except click.UsageError as error:
+        lines = error.format_message().split("\n")  # which a help text has
+        shown = [printable(line) for line in lines]
+        if shown == lines:
+            raise
+        raise click.UsageError("\n".join(shown), error.ctx) from error
 
 
 class _Group(TyperGroup):
     """Turns an error about the input into one line and exit code 2, a signal while training into 130 or 143."""
 
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        with _printable_usage():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _printable_usage():
+                return super().invoke(ctx)
         except Interrupted as interrupt:  # which has saved the training
-            typer.echo(f"{interrupt} with --resume", err=True)
+            complain(f"{interrupt} with --resume")
             raise typer.Exit(interrupt.exit_code) from interrupt
+        except KeyboardInterrupt as interrupt:
+            complain(*getattr(interrupt, "__notes__", ()))  # where a model is that was trained before
+            raise
         except (ValueError, OSError, ModuleNotFoundError) as error:
             if ctx.params["traceback"]:
                 raise
             text = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
-            typer.echo(f"error: {text}", err=True)
+            complain(f"error: {text}")
             raise typer.Exit(2) from error
 
 

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, RandomSampler
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc._checks import check_count, check_real
 from moreauc._checksum import checksum
 from moreauc._estimator_parts import (
@@ -169,6 +170,7 @@ class TPAUCClassifier(TPAUCEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @all_or_nothing
     def fit(
         self,
         X: Any,
@@ -280,7 +282,7 @@ class TPAUCClassifier(TPAUCEstimator):
         module = self.module
         if isinstance(module, str):
             module = partial(MLP, hidden=self.hidden if module == "mlp" else (), dropout=self.dropout)
-        return make_module(_OWNER, module, num_inputs, seed=seed)
+        return make_module(_OWNER, module, num_inputs, seed=seed, fitted=getattr(self, "model_", None))
 
     def _make_sampler(self, criterion: nn.Module, labels: Tensor, seed: int) -> Iterable[list[int]]:
         balanced = self.sampler == "balanced" or (

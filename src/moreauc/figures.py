@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from moreauc._figure_text import show_as_written
+from moreauc._printable import printable
 from moreauc.history import History
 from moreauc.metrics import plot_roc_region
 from moreauc.report import Image
@@ -89,7 +91,7 @@ def draw_training(histories: Mapping[str, History]) -> list[Image]:
         axes.plot(range(1, len(scores) + 1), scores, color=color, label=name)
         if scores and history.best_epoch is not None and history.best_epoch >= 0:
             axes.plot(history.best_epoch + 1, scores[history.best_epoch], "o", color=color, markersize=6)
-    axes.legend(frameon=False)
+    show_as_written(axes.legend(frameon=False).get_texts())
     images.append(as_image(figure, "TPAUC on the validation rows after every epoch; the weights kept are dotted."))
     return images
 
@@ -109,7 +111,8 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
         heights = place + 0.22 * np.sin(2.4 * np.arange(len(scores)))
         axes.plot(scores, heights, "o", color=color, alpha=0.3, markersize=5, markeredgewidth=0)
         axes.errorbar(row["mean"], place, xerr=row["std"], fmt="D", color=color, markersize=7, capsize=4, linewidth=1.6)
-    axes.set_yticks(range(len(rows)), [row["title"] for row in rows])
+    axes.set_yticks(range(len(rows)), [printable(row["title"]) for row in rows])
+    show_as_written(axes.get_yticklabels())
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("TPAUC of the folds (dots), mean and standard deviation")
     _plain(axes)

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from moreauc._files import written_whole
+
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
 h1 { font-size: 1.7rem; overflow-wrap: anywhere; }
@@ -112,6 +114,13 @@ class Report:
 
     def write(self, folder: Path, page: str = "index.html") -> Path:
         """Write `report.json` and the page into `folder`; return the page's path."""
+        self.write_numbers(folder)
+        path = folder / page
+        _write(path, self._page())
+        return path
+
+    def write_numbers(self, folder: Path) -> None:
+        """Write `report.json` into `folder`: before anything is drawn, which may fail, where they took long."""
         folder.mkdir(parents=True, exist_ok=True)
         content = {
             "title": self.title,
@@ -120,10 +129,7 @@ class Report:
             "seconds": round(self.seconds, 1),
             **self.results,
         }
-        (folder / "report.json").write_text(to_json(content), encoding="utf-8")
-        path = folder / page
-        path.write_text(self._page(), encoding="utf-8")
-        return path
+        _write(folder / "report.json", to_json(content))
 
     def _page(self) -> str:
         parts = [f"<h1>{html.escape(self.title)}</h1>"]
@@ -148,6 +154,11 @@ class Report:
         head += f"<title>{html.escape(self.title)}</title><style>{_STYLE}</style>"
         body = "\n".join(parts)
         return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _write(file: Path, text: str) -> None:
+    with written_whole(file) as part:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
 
 
 def versions() -> dict[str, str]:

@@ -7,11 +7,9 @@ whoever alters a file on purpose can make a new one, and is kept from running co
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
-import secrets
 import struct
 import warnings
 from collections import Counter, OrderedDict
@@ -24,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_mapping, check_path
+from moreauc._files import written_whole
+from moreauc.checkpoint._records import check_loaded, check_records
 
 VERSION = 1
-PART = ".part"  # ends the name of a file that is still being written
 
 _MAGIC = b"\x89moreauc\r\n\x1a\n"  # a transfer as text, which changes line ends, is found at once
 _VERSION_AND_SIZE = struct.Struct(">IQ")
@@ -63,7 +62,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     Raises:
         ValueError: for a path or a state that is none.
         CheckpointError: if `state` holds anything else, which could not be loaded again; nothing is written.
-        OSError: if it cannot be written.
+        OSError: if it cannot be written; it names the file.
 
     Example:
         >>> import tempfile
@@ -75,17 +74,10 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     """
     path, plain = check_path(_SAVER, "path", path), check_plain(state)
     make_folder(path.parent)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
-    try:
-        with open(part, "xb") as file:
-            _write(file, plain)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error counts
-            part.unlink()
-        raise
+    with written_whole(path) as part, open(part, "xb") as file:
+        _write(file, plain)
+        file.flush()
+        os.fsync(file.fileno())
     sync_folder(path.parent)
 
 
@@ -105,7 +97,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return what :func:`save_checkpoint` wrote, tensors on the CPU.
 
     The checksum is compared before anything is unpickled, and unpickling knows tensors and plain data only: a file that
-    somebody prepared to run code is refused.
+    somebody prepared to run code is refused, and so is one that would grow when it is loaded: records that are
+    compressed or encrypted, or tensors that are larger than the file.
 
     Raises:
         ValueError: for a path that is none.
@@ -114,11 +107,14 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         OSError: if the file cannot be read.
     """
     with open(check_path(_OWNER, "path", path), "rb") as file:
-        _check_header(str(path), file)
+        size = _check_header(str(path), file)
         try:
+            check_records(file, _HEADER, size)
+            file.seek(_HEADER)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's hints, which tell to trust the file
                 state = torch.load(file, map_location="cpu", weights_only=True)
+            check_loaded(state, size)
         except Exception as error:  # what a prepared file makes an unpickler raise can be anything
             reason = str(error).strip().splitlines()
             raise DamagedCheckpointError(
@@ -196,8 +192,8 @@ def _whole_digest(body: hashlib._Hash, numbers: bytes) -> bytes:
     return digest.digest()
 
 
-def _check_header(name: str, file: BinaryIO) -> None:
-    """Check everything but the meaning of the contents, and go to where they begin."""
+def _check_header(name: str, file: BinaryIO) -> int:
+    """Check everything but the meaning of the contents; return their length."""
     header = file.read(_HEADER)
     if header[: len(_MAGIC)] != _MAGIC[: len(header)] or not header:
         raise DamagedCheckpointError(f"{_OWNER}: {name} must be a checkpoint of moreauc, got something else")
@@ -218,7 +214,7 @@ def _check_header(name: str, file: BinaryIO) -> None:
         raise CheckpointError(
             f"{_OWNER}: {name} must be of version {VERSION} or earlier, got {version}: written by a newer moreauc"
         )
-    file.seek(_HEADER)
+    return int(size)
 
 
 def _plain(value: Any, name: str, owner: str) -> Any:

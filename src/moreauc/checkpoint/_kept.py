@@ -76,18 +76,16 @@ class Kept(Unkept):
         self._phase, self._state = "", TrainState(model, criterion, optimizer, "", 0)
         self._epochs_before, self._steps = 0, 0
         self._inside: dict[str, Any] | None = None  # what is known of an epoch that was interrupted
-        self._saved = self._read(resume)
-        try:
-            self._check(self._saved)
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
-        except Exception as error:  # what is no run's may hold anything
-            what = f"got another: {type(error).__name__}: {error}; the checkpoint is in {folder}"
-            raise CheckpointError(f"fit: checkpoint must be that of a run of fit, {what}") from error
         # What can be known to fail when the first epoch ends, maybe hours from now, fails here.
         check_plain(self._state_without_callbacks())
         self._callbacks.check_plain()
-        self._prepare()
+        self._prepare()  # before anything is read: a run that ends meanwhile would be overwritten
+        try:
+            self._saved = self._read(resume)
+            self._compare()
+        except BaseException:
+            self._lock.release()
+            raise
 
     def __enter__(self) -> Kept:
         self._watch.__enter__()
@@ -201,6 +199,17 @@ class Kept(Unkept):
             folder = str(self._checkpoints.folder)
             raise ValueError(f"fit: checkpoint must hold no checkpoints where resume is False, got {folder!r}")
         return self._checkpoints.load()
+
+    def _compare(self) -> None:
+        """Check what was saved against this run; what is refused says where it is."""
+        folder = self._checkpoints.folder
+        try:
+            self._check(self._saved)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
+        except Exception as error:  # what is no run's may hold anything
+            what = f"got another: {type(error).__name__}: {error}; the checkpoint is in {folder}"
+            raise CheckpointError(f"fit: checkpoint must be that of a run of fit, {what}") from error
 
     def _prepare(self) -> None:
         """Make the folder, see that it can be written to, and keep others out."""

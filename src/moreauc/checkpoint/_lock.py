@@ -1,11 +1,14 @@
-"""A lock on a folder, so that two runs do not write checkpoints into one."""
+"""Locks on files and folders, so that two runs do not write into one."""
 
 from __future__ import annotations
 
 import errno
+import os
+import threading
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, ClassVar
+from weakref import WeakValueDictionary
 
 from moreauc.checkpoint._file import CheckpointError
 
@@ -18,38 +21,86 @@ except ImportError:  # Windows
 _NAME = "lock"
 
 
-class FolderLock:
-    """Keeps other processes out of a folder, until it is released or this process ends, however it ends.
+class FileLock:
+    """Keeps others away from what a file stands for, until it is released or this process ends, however it ends.
 
     The lock is one of the process and not of the open file, which workers inherit: they may outlive a process that was
-    killed for some seconds, and the run must be able to go on meanwhile. So it does not see two runs in one process.
-    Where the system has no such locks, there is none.
+    killed for some seconds, and the run must be able to go on meanwhile. Locks of this process are listed besides, so
+    that two of its runs are kept apart, too. Where the system has no such locks, there is none.
     """
+
+    _held: ClassVar[WeakValueDictionary[tuple[int, int], FileLock]] = WeakValueDictionary()  # by device and number
+    _guard = threading.Lock()
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
+        self._path, self._process = Path(), 0
 
-    def take(self, folder: Path) -> None:
+    def take(self, path: Path) -> bool:
+        """Lock a file, which is made where it is missing; return False where somebody else has locked it.
+
+        Raises:
+            OSError: if the file cannot be made.
+        """
+        if fcntl is None:
+            return True
+        with self._guard:
+            while True:
+                if self._is_ours(path):  # to close a second handle would give up the lock of the first
+                    return False
+                file = open(path, "ab")  # noqa: SIM115  # which is kept
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    file.close()
+                    return error.errno not in (errno.EACCES, errno.EAGAIN)  # else a file system without locks
+                key = _key(os.fstat(file.fileno()))
+                if _key_at(path) == key:
+                    self._file, self._path, self._process = file, path, os.getpid()
+                    self._held[key] = self
+                    return True
+                file.close()  # whoever had it has removed it meanwhile
+
+    def release(self) -> None:
+        """Remove the file, and let others in."""
+        with self._guard:
+            if self._file is None:
+                return
+            key = _key(os.fstat(self._file.fileno()))
+            if self._process == os.getpid():  # and not a copy in a forked process
+                self._held.pop(key, None)
+                if _key_at(self._path) == key:
+                    self._path.unlink()
+            self._file.close()
+            self._file = None
+
+    def _is_ours(self, path: Path) -> bool:
+        found = _key_at(path)
+        holder = None if found is None else self._held.get(found)
+        return holder is not None and holder._process == os.getpid()
+
+
+class FolderLock(FileLock):
+    """Keeps other runs out of a folder, by a file in it."""
+
+    def take(self, path: Path) -> bool:
         """Lock a folder.
 
         Raises:
-            CheckpointError: if another process has locked it.
+            CheckpointError: if another run has locked it.
         """
-        if fcntl is None:
-            return
-        file = open(folder / _NAME, "ab")  # noqa: SIM115  # which is kept
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.close()
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                what = f"got {str(folder)!r}, in which another process is saving"
-                raise CheckpointError(f"fit: checkpoint must be a folder of one run at a time, {what}") from error
-            return  # a file system without locks
-        self._file = file
+        if not super().take(path / _NAME):
+            what = f"got {str(path)!r}, in which another process is saving"
+            raise CheckpointError(f"fit: checkpoint must be a folder of one run at a time, {what}")
+        return True
 
-    def release(self) -> None:
-        """Let others in."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+
+def _key(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _key_at(path: Path) -> tuple[int, int] | None:
+    try:
+        return _key(os.stat(path))
+    except OSError:
+        return None

@@ -51,8 +51,13 @@ def compare_report(title: str, command: str, description: Sequence[str], result:
         ),
         Section("Data", description, columns=COUNT_COLUMNS, rows=[count_row("the table", counts)], labels=1),
     ]
+    return Report(title, command, compare_numbers(description, result), sections)
+
+
+def compare_numbers(description: Sequence[str], result: ComparisonResult) -> dict[str, Any]:
+    """Return what was measured as plain data."""
     measured = {key: value for key, value in result.to_dict().items() if key != "seconds"}
-    return Report(title, command, {"description": list(description), **measured}, sections)
+    return {"description": list(description), **measured}
 
 
 def _facts(rows: list[dict[str, Any]], counts: dict[str, Any], region: str) -> list[Fact]:

@@ -6,29 +6,50 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-console = Console()
-errors = Console(stderr=True)
+from moreauc._printable import printable
+
+# Texts of users, names of files among them, may look like markup (`[bold]`, `:key:`) and are none.
+_PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+console = Console(**_PLAIN)
+errors = Console(stderr=True, **_PLAIN)
+
+
+def wide_console(width: int) -> Console:
+    """Return a console like the one for standard output, of another width."""
+    return Console(width=width, **_PLAIN)
 
 
 def say(*lines: str) -> None:
-    """Print lines as they are: no colours, no wrapping inside a path."""
+    """Print lines as they are: no colours, no wrapping inside a path, nothing that moves the terminal."""
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), soft_wrap=True)
+
+
+def complain(*lines: str) -> None:
+    """Print lines on standard error as :func:`say` does."""
+    for line in lines:
+        errors.print(printable(line), soft_wrap=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table whose first column is text and whose others are numbers."""
-    table = Table(title=title, title_justify="left")
+    console.print(text_table(title, columns, rows))
+
+
+def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, labels: int = 1) -> Table:
+    """Return a table for a console; the first `labels` columns are texts, the others numbers."""
+    table = Table(title=printable(title), title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
+        table.add_column(printable(column), justify="left" if number < labels else "right")
     for row in rows:
-        table.add_row(*row)
-    console.print(table, markup=False, highlight=False)
+        table.add_row(*map(printable, row))
+    return table
 
 
 @contextmanager
@@ -36,14 +57,14 @@ def progress_bar(text: str, total: float) -> Iterator[Callable[[float], None]]:
     """Show a bar on a terminal, nothing elsewhere; gives the function that advances it."""
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-        bar = progress.add_task(text, total=total)
+        bar = progress.add_task(printable(text), total=total)
         yield lambda done: progress.advance(bar, done)
 
 

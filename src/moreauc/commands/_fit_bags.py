@@ -100,9 +100,9 @@ def fit_bags(request: BagRequest) -> None:
                 **_given(request),
             )
             models[title] = train(title, classifier, bags, split.train.labels, **request.saving.options(name))
+            if name == method:  # at once: nothing that fails from here on costs the training
+                save_bag_model(folder, classifier, split.kinds, split.target, region, request.bags, encoder)
             evaluations.append(evaluate_bags(title, classifier, test, split.test.labels))
-        first = models[evaluations[0].title]
-        save_bag_model(folder, first, split.kinds, split.target, region, request.bags, encoder)
         report = fit_bags_report(request.data, _command(request, method), split, test, models, evaluations)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)

@@ -138,8 +138,9 @@ def fit_groups(request: GroupRequest) -> None:
             model = kind(method=name, random_state=request.seed, verbose=int(console.is_terminal), **_given(request))
             rows, saved = split.train, request.saving.options(name)
             models[title] = train(title, model, rows.features, rows.values, groups=rows.groups, **saved)
+            if name == method:  # at once: nothing that fails from here on costs the training
+                save_group_model(folder, model, split.kinds, target, split.columns)
             evaluations.append(evaluate_groups(title, model, split.test))
-        save_group_model(folder, models[evaluations[0].title], split.kinds, target, split.columns)
         report = fit_groups_report(request.data, _command(request, method), split, models, evaluations)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from moreauc._figure_text import show_as_written
 from moreauc.commands._fit_groups import GroupSplit
 from moreauc.commands._group_evaluation import GroupEvaluation, group_cells, group_columns, summary_columns
 from moreauc.commands._group_table import GroupRows, GroupTarget
@@ -158,7 +159,7 @@ def _draw_epochs(lines: dict[str, list[float]], best: dict[str, Any], quantity: 
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     if len(lines) > 1:
-        axes.legend(frameon=False)
+        show_as_written(axes.legend(frameon=False).get_texts())
     return as_image(figure, caption)
 
 

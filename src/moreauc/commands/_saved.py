@@ -12,6 +12,7 @@ from typing import Any
 import joblib  # type: ignore[import-untyped]
 import pandas as pd
 
+from moreauc._files import written_whole
 from moreauc._tabular import TableEncoder
 from moreauc.commands._group_table import GroupTarget
 from moreauc.commands._run_folder import MODEL
@@ -107,7 +108,8 @@ def save_group_model(
 
 
 def _write(folder: Path, saved: SavedModel | SavedGroupModel) -> None:
-    joblib.dump(saved, folder / MODEL, compress=3)
+    with written_whole(folder / MODEL) as part:
+        joblib.dump(saved, part, compress=3)
 
 
 def load_model(run: Path) -> SavedModel | SavedGroupModel:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moreauc.checkpoint._file import PART, make_folder, sync_folder
+from moreauc._files import PART, written_whole
+from moreauc.checkpoint._file import make_folder, sync_folder
 from moreauc.commands._run_folder import OutputError
 
 _NOTE = "data.json"
@@ -54,6 +55,8 @@ class Saving:
         with open(data, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         now = {"sha256": digest, "features": [list(pair) for pair in kinds.items()], **facts}
+        for part in self.folder.glob(f".{_NOTE}.*{PART}"):  # of a process that was killed: the folder is locked
+            part.unlink()
         if self.folder.is_dir() and any(self.folder.iterdir()):
             if not self.resume:
                 raise OutputError(
@@ -98,10 +101,8 @@ def _read(note: Path) -> dict[str, Any] | None:
 
 def _write(note: Path, facts: Mapping[str, Any]) -> None:
     """Write the note so that a kill leaves all of it or nothing."""
-    part = note.with_name(f".{note.name}{PART}")
-    with open(part, "w", encoding="utf-8") as file:
+    with written_whole(note) as part, open(part, "x", encoding="utf-8") as file:
         json.dump(facts, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(part, note)
     sync_folder(note.parent)

@@ -15,17 +15,19 @@ import typer
 from moreauc.commands import _options as options
 from moreauc.commands._console import command_line, print_table, progress_bar, say
 from moreauc.commands._evaluation import Array
-from moreauc.commands._run_folder import PAGE, check_free, run_folder
+from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
 from moreauc.data.columns import check_features, drop_columns, split_target
 from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
 from moreauc.metrics.ranking import ties_text
+from moreauc.report import Report
 
 _LOGGER = logging.getLogger("moreauc.commands.compare")
 BOOSTERS = {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
 COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")
 
 
+@alone_in("out")
 def compare(
     out: options.Out,
     data: Annotated[
@@ -58,7 +60,7 @@ def compare(
     Every method gets the same number of settings to try. Leaves report.html, report.json and log.txt in the folder OUT.
     LightGBM and XGBoost take part where they are installed (extra "boosting").
     """
-    from moreauc.commands._compare_page import compare_report
+    from moreauc.commands._compare_page import compare_numbers, compare_report
     from moreauc.comparison import Comparison
 
     begin = time.perf_counter()
@@ -96,7 +98,11 @@ def compare(
             **{"trials": trials, "drop": drop},
         )
         name = example if data is None else data.name
-        report = compare_report(f"Comparison on {name}", command, [description, *missing], result)
+        title, lines = f"Comparison on {name}", [description, *missing]
+        # at once: a figure that fails costs no training
+        numbers = Report(title, command, compare_numbers(lines, result), seconds=time.perf_counter() - begin)
+        numbers.write_numbers(folder)
+        report = compare_report(title, command, lines, result)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)

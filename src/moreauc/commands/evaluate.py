@@ -15,13 +15,14 @@ from moreauc.commands._evaluation import COLUMNS, check_rows
 from moreauc.commands._fit_bags import evaluate_bags
 from moreauc.commands._fit_groups import read_group_rows
 from moreauc.commands._group_evaluation import evaluate_groups, group_rows, summary_columns
-from moreauc.commands._run_folder import PAGE, check_free, run_folder
+from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
 from moreauc.commands._saved import SavedBagModel, SavedGroupModel, load_model
 from moreauc.commands.fit import evaluate_model
 from moreauc.data.columns import match_target
 from moreauc.data.tables import read_texts
 
 
+@alone_in("out")
 def evaluate(
     run: options.Run,
     data: options.Data,

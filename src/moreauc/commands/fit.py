@@ -19,7 +19,7 @@ from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows,
 from moreauc.commands._fit_bags import BagRequest, fit_bags
 from moreauc.commands._fit_groups import GroupRequest, fit_groups
 from moreauc.commands._fit_options import check_options
-from moreauc.commands._run_folder import PAGE, check_free, run_folder
+from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.commands._saving import Saving
 from moreauc.commands._training import train, untrained_notes
@@ -43,6 +43,7 @@ class Split:
     target: Target
 
 
+@alone_in("out", "checkpoint")
 def fit(
     context: typer.Context,
     data: options.Data,
@@ -231,8 +232,9 @@ def fit(
                 **given,
             )
             models[title] = train(title, classifier, split.train, split.train_labels, **saving.options(name))
+            if name == loss:  # at once: nothing that fails from here on costs the training
+                save_model(folder, classifier, split.kinds, split.target, (min_tpr, max_fpr))
             evaluations.append(evaluate_model(title, models[title], split.test, split.test_labels))
-        save_model(folder, models[evaluations[0].title], split.kinds, split.target, (min_tpr, max_fpr))
         command = command_line(
             *("fit", data),
             **{"target": target, "positive": positive, "min_tpr": min_tpr, "max_fpr": max_fpr, "out": out},

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from moreauc.commands._console import command_line, console, progress_bar, say
+from moreauc.commands._console import command_line, console, progress_bar, say, text_table, wide_console
 from moreauc.experiments.config import EXPERIMENTS, Experiment, load_experiment
-from moreauc.report import Report, Section
+from moreauc.report import Report
 
 _WIDTH = 120  # of tables where there is no terminal to ask
 
@@ -187,18 +185,9 @@ def _report(plan: Experiment, out: Path, command: str) -> None:
 
 
 def _show(report: Report, out: Path) -> None:
-    place = console if console.is_terminal else Console(width=_WIDTH)
+    place = console if console.is_terminal else wide_console(_WIDTH)
     for section in report.sections:
         if section.rows:
-            place.print(_table(section), highlight=False)
+            place.print(text_table(section.heading, section.columns, section.rows, labels=section.labels))
             say(*section.text[1:])  # the first paragraph explains the table, on the page
     say(f"Report: {out / 'index.html'}")
-
-
-def _table(section: Section) -> Table:
-    table = Table(title=section.heading, title_justify="left")
-    for number, column in enumerate(section.columns):
-        table.add_column(column, justify="left" if number < section.labels else "right")
-    for row in section.rows:
-        table.add_row(*row)
-    return table

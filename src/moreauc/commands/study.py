@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 from moreauc.commands._console import console, print_table, progress_bar, say
+from moreauc.commands._run_folder import alone_in
 from moreauc.report import Report
 
 app = typer.Typer(no_args_is_help=True, help="Studies: what the docs claim, measured again.")
@@ -19,6 +20,7 @@ Trials = Annotated[int, typer.Option(min=1, help="Settings tried for each method
 
 
 @app.command()
+@alone_in("out")
 def convergence(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/convergence"),
     steps: Annotated[int, typer.Option(min=50, help="Iterations of each run.")] = 6000,
@@ -49,7 +51,7 @@ def convergence(
         last = row[0]
     console.print(table)
     for part in report.sections[1:]:
-        console.print(*part.text, sep="\n", highlight=False)
+        console.print(*part.text, sep="\n")
     say(f"Report: {out / 'index.html'}")
 
 
@@ -80,6 +82,7 @@ def keel(
 
 
 @app.command()
+@alone_in("out")
 def label_noise(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/label_noise"),
     seeds: Annotated[int, typer.Option(min=2, help="Tables drawn.")] = 6,
@@ -94,6 +97,7 @@ def label_noise(
 
 
 @app.command()
+@alone_in("out")
 def thresholds(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/thresholds"),
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other folds.")] = 2,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.pipeline import make_pipeline
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc._extras import import_extra
 from moreauc._tabular import TableEncoder
 from moreauc.estimator import TPAUCClassifier
@@ -212,6 +213,7 @@ class _XGBoost(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.options = options
         self.seed = seed
 
+    @all_or_nothing
     def fit(self, X: NDArray[Any], y: NDArray[Any]) -> _XGBoost:
         from xgboost import XGBClassifier
 

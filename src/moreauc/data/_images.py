@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from moreauc._extras import import_extra
+from moreauc._files import naming
 from moreauc.data.download import cache_folder
 
 Patches = NDArray[np.uint8]
@@ -190,14 +191,15 @@ def _store(place: Path, count: int, images: Iterator[Patches]) -> None:
         images_file, sums_file = Path(folder) / "images.npy", Path(folder) / "sums.npy"
         sums = np.zeros(count, dtype=np.uint32)
         # a plain file, which is closed before it is moved: some systems move no file that is open or mapped
-        with images_file.open("wb") as file:
+        with naming(place), images_file.open("wb") as file:
             for number, image in enumerate(images):
                 if number == 0:
                     header = {"descr": "|u1", "fortran_order": False, "shape": (count, *image.shape)}
                     np.lib.format.write_array_header_1_0(file, header)
                 file.write(image.data)
                 sums[number] = zlib.crc32(image.data)
-        np.save(sums_file, sums)
+        with naming(_sums(place)):
+            np.save(sums_file, sums)
         os.replace(images_file, place)
         os.replace(sums_file, _sums(place))
 

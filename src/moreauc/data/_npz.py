@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -12,20 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moreauc._files import written_whole
+
 _UNSIGNED = (np.uint8, np.uint16, np.uint32)
 
 
 def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write `arrays` into one compressed file, integers that are not negative in the smallest type that holds them."""
-    place = Path(path)
-    # beside its place and then moved there, so that nobody reads half a file
-    half = place.with_name(f"{place.name}.{os.getpid()}.part")
-    try:
-        with half.open("wb") as file:
-            np.savez_compressed(file, **{key: _smallest(array) for key, array in arrays.items()})  # type: ignore[arg-type]
-        half.replace(place)
-    finally:
-        half.unlink(missing_ok=True)
+    with written_whole(path) as part, part.open("xb") as file:
+        np.savez_compressed(file, **{key: _smallest(array) for key, array in arrays.items()})  # type: ignore[arg-type]
 
 
 def read_arrays(owner: str, path: Path | str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
@@ -37,7 +31,16 @@ def read_arrays(owner: str, path: Path | str, names: Iterable[str]) -> dict[str,
     try:
         with Path(path).open("rb") as source, np.load(source, allow_pickle=False) as file:
             arrays = {name: file[name] for name in names}
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        MemoryError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise ValueError(f"{owner}: path must be a file that save wrote, got {str(path)!r}") from error
     return {
         name: array.astype(np.int64) if array.dtype.kind in "iu" and array.dtype != np.uint8 else array

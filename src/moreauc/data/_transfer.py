@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from moreauc._extras import import_extra
-from moreauc.data._prepare import BROKEN
+from moreauc.data._prepare import BROKEN, LARGEST_ARCHIVE, is_packed
 from moreauc.data._registry import PublicFile
 
 __all__ = ["PAUSES", "TIMEOUT", "ResumingDownloader", "TransferError", "part_file"]
@@ -142,13 +142,16 @@ class ResumingDownloader:
             for chunk in stream.stream(_CHUNK, decode_content=False):
                 came += file.write(chunk)
                 advance(len(chunk))
+                if have + came > LARGEST_ARCHIVE:
+                    part.unlink()
+                    raise TransferError(f"more than {LARGEST_ARCHIVE} bytes")
         return came
 
     @contextmanager
     def _bar(self, have: int, length: int | None) -> Iterator[Callable[[float], None]]:
         console = Console(stderr=True)
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
@@ -161,6 +164,7 @@ class ResumingDownloader:
 
     def _prepare(self, part: Path, output: Path) -> None:
         try:
+            self._check_packed(part)
             output.write_bytes(self.entry.prepare(part))
             found = self.entry.checksum(output)
         except BROKEN as error:
@@ -168,6 +172,16 @@ class ResumingDownloader:
         part.unlink()  # it has served, or it is of no use
         if found != self.entry.sha256:
             raise TransferError(f"another content, of sha256 {found}")
+
+    def _check_packed(self, part: Path) -> None:
+        """Compare the checksum of a packed download, where it is known, before anything is unpacked."""
+        wanted = self.entry.packed_sha256
+        if wanted is None or not is_packed(part):
+            return
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != wanted:
+            raise ValueError(f"the archive must have the sha256 {wanted}, got {found}")
 
 
 def _tls_reason(error: BaseException) -> str:

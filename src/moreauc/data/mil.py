@@ -7,9 +7,9 @@ Multiple-Instance Learning, 2002 (Fox: does an image show a fox, by its regions?
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from moreauc._checks import check_count, check_finite, check_real
-from moreauc.data._prepare import BROKEN
+from moreauc.data._prepare import BROKEN, unpack
 from moreauc.data.bags import Bags, FlatBags
 from moreauc.data.download import find_file
 
@@ -78,8 +78,7 @@ def load_fox(folder: Path | None = None, *, download: bool = True, verify: bool 
     """
     path = find_file("load_fox", "fox.mat", folder=folder, download=download, verify=verify)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = loadmat(file, simplify_cells=True)
+        content = loadmat(BytesIO(unpack(path)), simplify_cells=True)
     except (*BROKEN, MatReadError, NotImplementedError, OSError) as error:
         raise ValueError(f"load_fox: {path.name} must be a .mat file, got {error}") from error
     try:

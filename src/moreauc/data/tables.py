@@ -8,9 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import os
 import re
-import secrets
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ import pandas as pd
 from pandas.api.types import infer_dtype
 
 from moreauc._extras import import_extra
+from moreauc._files import written_whole
 from moreauc.data._column_types import type_columns
 from moreauc.data._normal_form import normal_fields, normal_text, normal_texts
 
@@ -104,7 +103,7 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
 
     Raises:
         TableError: for another suffix.
-        OSError: if the file cannot be written.
+        OSError: if the file cannot be written; it names the file.
 
     Example:
         >>> import tempfile
@@ -114,15 +113,11 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
         ['row,score', '1,0.5', '2,-1.0']
     """
     path = check_table_path(path)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
+    with written_whole(path) as part:
         if path.suffix.lower() in (".csv", ".tsv"):
             frame.to_csv(part, index=False, sep="\t" if path.suffix.lower() == ".tsv" else ",")
         else:
             frame.to_parquet(part, index=False, engine="pyarrow")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def check_table_path(path: str | Path) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moreauc._files import written_whole
 from moreauc.experiments._hardware import deterministic, device_name
 from moreauc.experiments._parts import make_parts
 from moreauc.experiments._starts import made_with, start_weights
@@ -38,7 +39,9 @@ def do_run(
     if curves_to is not None:
         curves_to.parent.mkdir(parents=True, exist_ok=True)
         names = ("merit", "validation", "test", "auc")
-        np.savez_compressed(curves_to, **{name: getattr(seen, name).astype(np.float32) for name in names})
+        arrays = {name: getattr(seen, name).astype(np.float32) for name in names}
+        with written_whole(curves_to) as part, part.open("xb") as file:
+            np.savez_compressed(file, **arrays)
     chosen = {
         "chosen": [choose(seen, contestant, column) for column in columns],
         "chosen_smoothed": [choose(seen, contestant, column, epochs=SMOOTHED) for column in columns],

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from moreauc.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from moreauc.experiments._hardware import deterministic, device_name
 from moreauc.experiments._parts import Parts, make_parts
 from moreauc.experiments._trial import Weights, pretrain
 from moreauc.experiments.config import DataSet, Experiment, batch_of
-
-_DAMAGED = (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, pickle.UnpicklingError)
 
 
 def start_name(dataset: str, split: int, run: int) -> str:
@@ -81,15 +78,13 @@ def _read(file: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        content = torch.load(file, weights_only=True)
+        content = load_checkpoint(file)
         return {name: content[name] for name in ("weights", "made", "data", "seconds")}
-    except _DAMAGED:
+    except (OSError, CheckpointError, KeyError):
         return None
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.with_suffix(".json").unlink(missing_ok=True)  # a record of the weights that were there before
-    waiting = file.with_name(f"{file.stem}.{os.getpid()}.part")
-    torch.save(content, waiting)
-    waiting.replace(file)
+    save_checkpoint(file, content)

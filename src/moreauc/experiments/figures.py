@@ -13,6 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.optimize import isotonic_regression
 
+from moreauc._figure_text import show_as_written
+from moreauc._files import written_whole
 from moreauc.experiments.config import Contestant, Experiment
 from moreauc.experiments.curves import Curve
 from moreauc.experiments.tables import Cell, Table, is_ours, title_of
@@ -47,9 +49,10 @@ def draw_table(table: Table) -> Figure:
             low, high = regions[column]
             left, right = axes.get_xlim()
             axes.set_xlim(max(left, -0.04), min(right, 1.04))  # a spread may go where no score can be
-            axes.set_title(f"{dataset.title}, TPR ≥ {low:g}, FPR ≤ {high:g}", fontsize=9.5)
+            show_as_written([axes.set_title(f"{dataset.title}, TPR ≥ {low:g}, FPR ≤ {high:g}", fontsize=9.5)])
             _plain(axes)
         panels[0].set_yticks(range(len(methods)), [title_of(entry) for entry in methods])
+        show_as_written(panels[0].get_yticklabels())
         panels[0].set_ylim(len(methods) - 0.5, -0.5)
     for axes in grid[-1]:
         axes.set_xlabel("test TPAUC")
@@ -115,7 +118,8 @@ def draw_curves(plan: Experiment, curves: Sequence[Curve]) -> Figure:
         for number, curve in enumerate(own):
             _draw_curve(axes, curve, COLORS[number % len(COLORS)], _STYLES[number % len(_STYLES)])
         _plain(axes)
-        axes.set(title=plan.datasets[dataset].title, xlabel="epoch")
+        axes.set_xlabel("epoch")
+        show_as_written([axes.set_title(plan.datasets[dataset].title)])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _label_lines(axes, own)
     if plan.ablation is not None:
@@ -146,7 +150,7 @@ def _label_lines(axes: Axes, curves: Sequence[Curve]) -> None:
     for height, (_, number) in zip(heights, order, strict=True):
         curve = curves[number]
         text = curve.label + (f"\n({curve.diverged} of {curve.runs} diverged)" if curve.diverged else "")
-        axes.annotate(
+        note = axes.annotate(
             text,
             (1.0, height),
             xycoords="axes fraction",
@@ -156,6 +160,7 @@ def _label_lines(axes: Axes, curves: Sequence[Curve]) -> None:
             verticalalignment="center",
             fontsize=9.5,
         )
+        show_as_written([note])
 
 
 def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
@@ -179,4 +184,5 @@ def _plain(axes: Axes) -> None:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, the same bytes for the same figure."""
-    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    with written_whole(path) as part:
+        figure.savefig(part, format="png", dpi=_DPI, metadata={"Software": None})

@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
+from moreauc._figure_text import show_as_written
+from moreauc._printable import printable
 from moreauc.metrics._group_values import Values
 from moreauc.metrics._inputs import as_vector
 from moreauc.metrics.group_table import GroupTable
@@ -117,6 +119,7 @@ def _draw_lines(axes: Axes, ranked: _Ranked, limit: float | None) -> None:
     if limit is not None:
         axes.axvline(limit, color=_LINE, linestyle="--", linewidth=1.2, label=_threshold(limit))
     axes.set_yticks(place, [_short(name) for name in ranked.names])
+    show_as_written(axes.get_yticklabels())
     below = len(place) if losses[0] > losses[-1] else len(place) - 1
     axes.set_ylim(below + 0.6, -0.6)
     if losses[-1] >= 0.0 and (limit is None or limit >= 0.0):
@@ -146,7 +149,8 @@ def _draw_ranks(axes: Axes, ranked: _Ranked, limit: float | None) -> None:
     for end, offset, side in ((0, (7, 3), "left"), (-1, (4, -10), "right")):
         text = f"{_short(ranked.names[end])}: {losses[end]:.3g}"
         point = (place[end], losses[end])
-        axes.annotate(text, point, offset, textcoords="offset points", ha=side, va="center", fontsize=9)
+        note = axes.annotate(text, point, offset, textcoords="offset points", ha=side, va="center", fontsize=9)
+        show_as_written([note])
     if losses[0] > losses[-1]:
         right = 1.04 * count
         axes.annotate("", (right, losses[-1]), (right, losses[0]), arrowprops=_BRACKET)
@@ -178,6 +182,7 @@ def _note(ranked: _Ranked) -> str:
 
 
 def _short(name: str) -> str:
+    name = printable(name)
     return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import roc_curve
 
+from moreauc._figure_text import show_as_written
+from moreauc._printable import printable
 from moreauc.metrics._inputs import check_region, split_classes
 from moreauc.metrics.ranking import selected_fraction
 
@@ -67,17 +69,19 @@ def plot_roc_region(
         labels = np.repeat([1, 0], [len(positives), len(negatives)])
         fpr, tpr, _ = roc_curve(labels, np.concatenate([positives, negatives]))
         score = selected_fraction(_OWNER, classes, min_tpr, max_fpr)
-        curves.append((fpr, tpr, f"{name}: TPAUC {score:.3f}" if name else f"TPAUC {score:.3f}"))
+        curves.append((fpr, tpr, f"{printable(str(name))}: TPAUC {score:.3f}" if name else f"TPAUC {score:.3f}"))
     import matplotlib.pyplot as plt  # here, so that the metrics come without it
     from matplotlib.patches import Rectangle
 
     axes: Axes = plt.subplots(figsize=(4.8, 4.8), layout="constrained")[1] if ax is None else ax
-    for fpr, tpr, text in curves:
-        axes.plot(fpr, tpr, label=text)
+    others = axes.get_legend_handles_labels()[0]
+    own: list[Any] = [line for fpr, tpr, text in curves for line in axes.plot(fpr, tpr, label=text)]
     region = f"TPR >= {min_tpr:g}, FPR <= {max_fpr:g}"
-    axes.add_patch(Rectangle((0.0, min_tpr), max_fpr, 1.0 - min_tpr, color="0.5", alpha=0.2, lw=0, label=region))
+    area = Rectangle((0.0, min_tpr), max_fpr, 1.0 - min_tpr, color="0.5", alpha=0.2, lw=0, label=region)
+    own.append(axes.add_patch(area))
     axes.plot([0, 1], [0, 1], color="0.6", linestyle=":", linewidth=1)  # chance
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     axes.set_aspect("equal")
-    axes.legend(loc="lower right")
+    # Given by hand, or names that begin with "_" would be left out.
+    show_as_written(axes.legend(handles=[*others, *own], loc="lower right").get_texts())
     return axes

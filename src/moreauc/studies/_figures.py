@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from moreauc._files import written_whole
+
 COLORS = {
     "table, gamma of the theory": "#0b6e99",
     "table, gamma 0.1": "#3fa7a0",
@@ -104,5 +106,6 @@ def draw_bounds(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def _save(plt: Any, figure: Any, path: Path) -> None:
-    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    with written_whole(path) as part:
+        figure.savefig(part, format=path.suffix[1:], dpi=_DPI, metadata={"Software": None})
     plt.close(figure)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -11,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from moreauc._files import written_whole
 from moreauc.studies._claims import Claim
 from moreauc.studies._where import one_thread, where
 
@@ -153,13 +153,10 @@ class _Desk:
 
     def _write(self, name: str, result: Record) -> None:
         file = self._folder / f"{name}.json"
-        waiting = self._folder / f"{name}.{os.getpid()}.part"
         text = json.dumps({**result, "plan": self._plan}) + "\n"
-        waiting.write_text(text, encoding="utf-8", newline="\n")
-        if file.exists():  # where there are no locks somebody may have been first
-            waiting.unlink()
-        else:
-            waiting.replace(file)
+        if not file.exists():  # where there are no locks somebody may have been first
+            with written_whole(file) as part:
+                part.write_text(text, encoding="utf-8", newline="\n")
 
     def _tell(self) -> None:
         self._done += 1

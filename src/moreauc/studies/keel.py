@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata, wilcoxon
 
+from moreauc._files import written_whole
 from moreauc.comparison import Comparison, contestants, network
 from moreauc.comparison._contestants import Region
 from moreauc.comparison._run import Table, Task, run_tasks
@@ -239,9 +240,8 @@ def _write(path: Path, name: str, method: str, plan: Comparison, records: list[d
         "versions": versions(),
         "records": rounded(kept),
     }
-    part = path.with_suffix(".part")
-    part.write_text(to_json(content), encoding="utf-8")
-    part.replace(path)
+    with written_whole(path) as part:
+        part.write_text(to_json(content), encoding="utf-8")
 
 
 def _sections(results: dict[str, Any]) -> list[Section]:
