@@ -406,7 +406,7 @@ def test_names_are_shown_as_they_are_written(tmp_path):
     words = ["--groups", "[red]race\x1b[1m", "--target", "state", "--out", tmp_path / "[b]run", "--epochs", 1]
     result = call("fit", data, *words)
     assert result.exit_code == 0, result.output
-    spelt = [name.replace("\x1b", r"\x1b").replace("\u202e", r"\u202e") for name in HOSTILE]
+    spelt = [name.replace("\x1b", r"\x1b").replace("\u202e", "") for name in HOSTILE]  # the normal form
     for shown in ("[b]run/report.html", *spelt):
         assert shown in result.output, shown
     assert "\x1b" not in result.output and "\u202e" not in result.output
