@@ -297,7 +297,8 @@ def test_fit_keeps_bags_apart_whose_names_are_the_same_number(tmp_path):
     assert result.exit_code == 0, result.output
     data = json.loads((tmp_path / "run" / "report.json").read_text())["data"]
     assert data["training"]["bags"] + data["test"]["bags"] == 24
-    result = call(*words, "--min-tpr", "0", "--out", tmp_path / "other", "--test", tmp_path / "data.csv")
+    frame.assign(size=frame["size"] + 0.01).to_csv(tmp_path / "test.csv", index=False)
+    result = call(*words, "--min-tpr", "0", "--out", tmp_path / "other", "--test", tmp_path / "test.csv")
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "other" / "report.json").read_text())["data"]["test"]["bags"] == 24
 

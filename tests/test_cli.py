@@ -223,8 +223,8 @@ TABLES = {
     "three.csv": b"a,y\n1,0\n2,1\n3,2\n",
     "constant.csv": b"a,b,y\n1,5,0\n2,5,1\n3,5,0\n",
     "mixed.csv": b"a,y\n1,0\nx,1\n3,0\n",
-    "few.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (k, k in (4, 7)) for k in range(40)),
-    "tiny.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (k, k in (4, 7, 9, 11)) for k in range(40)),
+    "few.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (7 * k % 40, k in (4, 7)) for k in range(40)),
+    "tiny.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (7 * k % 40, k in (4, 7, 9, 11)) for k in range(40)),
 }
 FIT_ERRORS = [
     (["missing.csv"], "{0}/missing.csv: no such file"),

@@ -120,7 +120,7 @@ class TestLearning:
         rest = np.setdiff1d(np.arange(len(y)), rows)
         assert classifier.criterion_.num_positives == y[rest].sum()
         other = X.copy()
-        other[rows] = 1e3
+        other[rows] += 1e3
         again = quick(validation_fraction=0.25).fit(other, y)
         np.testing.assert_array_equal(classifier.preprocessor_.transform(X[:5]), again.preprocessor_.transform(X[:5]))
 

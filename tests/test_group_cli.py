@@ -228,7 +228,8 @@ def test_names_of_groups_are_read_as_text(texts, names, tmp_path):
     lines = ["site,y,x", *(f"{texts[k % 3]},{k % 2},{k % 5}" for k in range(60))]
     (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
     words = ("fit", tmp_path / "a.csv", "--groups", "site", "--target", "y", "--epochs", 1)
-    result = call(*words, "--test", tmp_path / "a.csv", "--out", tmp_path / "run")
+    (tmp_path / "b.csv").write_text("\n".join([*lines, f"{texts[0]},1,9"]), encoding="utf-8")
+    result = call(*words, "--test", tmp_path / "b.csv", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert "not tested" not in result.output
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))

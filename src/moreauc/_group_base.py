@@ -34,7 +34,7 @@ from moreauc._estimator_parts import (
 )
 from moreauc._group_goals import Array, Classes, Floats, Numbers
 from moreauc._group_rows import count_worst, group_batches, hold_out, name_groups, plain_batches
-from moreauc._tabular import TableEncoder
+from moreauc._tabular import TableEncoder, same_rows
 from moreauc.data import TensorBatches
 from moreauc.data.columns import label_text
 from moreauc.metrics.group_table import GroupTable, group_table
@@ -200,7 +200,14 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state)
         if groups is None:
             warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=2)
-        train, held = hold_out(codes, values, self.validation_fraction, random, classes=classes is not None)
+        train, held = hold_out(
+            codes,
+            values,
+            self.validation_fraction,
+            random,
+            classes=classes is not None,
+            same=same_rows(self._owner, X),
+        )
         goal = self._make_goal(classes, values[train])
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
 

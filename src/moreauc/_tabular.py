@@ -6,7 +6,8 @@ numbers.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import warnings
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,12 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from moreauc._duplicates import Codes, hash_rows, number_equal
+from moreauc.data._doubtful import LEAST_ROWS, MOST_LEVELS, ColumnWarning, doubtful_columns
+
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels"]
-
-# A level seen in fewer rows goes with the other rare ones; a column has at most so many levels, the most frequent.
-_LEAST_ROWS = 3
-_MOST_LEVELS = 50
+Kinds: tuple[Kind, ...] = get_args(Kind)
 
 # What pandas calls the content of a column of Python objects.
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
@@ -76,7 +77,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             rows: row numbers that the statistics are taken from; None for all.
         """
         kinds = _kinds(self.owner, X)
-        numbers, levels = self._split(X, kinds)
+        numbers, levels = _split(self.owner, X, kinds)
+        if isinstance(X, pd.DataFrame):
+            self._warn(X, kinds, numbers, levels)
         if rows is not None:
             numbers, levels = numbers[rows], levels[rows]
         filled = SimpleImputer(strategy="median", keep_empty_features=True)
@@ -86,8 +89,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if levels.shape[1]:
             self.levels_ = OneHotEncoder(
                 handle_unknown="infrequent_if_exist",
-                min_frequency=_LEAST_ROWS,
-                max_categories=_MOST_LEVELS,
+                min_frequency=LEAST_ROWS,
+                max_categories=MOST_LEVELS,
                 sparse_output=False,
                 dtype=np.float32,
             )
@@ -101,7 +104,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`."""
         check_is_fitted(self)
-        numbers, levels = self._split(X, self.kinds_)
+        numbers, levels = _split(self.owner, X, self.kinds_)
         if self.levels_ is not None:
             _spell_truths(levels, self.levels_.categories_)
         parts = [part.transform(values) for part, values in self._fitted(numbers, levels)]
@@ -110,28 +113,50 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         result: NDArray[np.float32] = np.clip(np.concatenate(parts, axis=1), -limit, limit).astype(np.float32)
         return result
 
+    def _warn(self, X: pd.DataFrame, kinds: list[Kind], numbers: Array, levels: Array) -> None:
+        """Warn of columns that should perhaps not be learnt from."""
+        names = {kind: [name for name, own in zip(X.columns, kinds, strict=True) if own == kind] for kind in Kinds}
+        table = pd.concat(
+            [pd.DataFrame(numbers, columns=names["numbers"]), pd.DataFrame(levels, columns=names["levels"])], axis=1
+        )
+        for line in doubtful_columns(table):
+            warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=4)
+
     def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:
         pairs = [(self.numbers_, numbers), (self.levels_, levels)]
         return [(part, values) for part, values in pairs if part is not None]
 
-    def _split(self, X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
-        """Return the numbers as floats, NaN where missing, and the levels as strings, None where missing."""
-        if not isinstance(X, pd.DataFrame):
-            if "levels" in kinds:
-                raise ValueError(
-                    f"{self.owner}: X must be a DataFrame, as in fit, where not all columns are numbers (column "
-                    f"{kinds.index('levels')} is not), got {type(X).__name__}"
-                )
-            return X, np.empty((len(X), 0), dtype=object)
-        columns = [X.iloc[:, j] for j in range(len(kinds))]
-        numbers = [
-            _numbers(self.owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"
-        ]
-        levels = [_levels(self.owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
-        return (
-            np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
-            np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
-        )
+
+def same_rows(owner: str, X: Any) -> Codes:
+    """Return a number for each row of a table, from 0, the same for rows that are equal.
+
+    Raises:
+        ValueError: for columns that :class:`TableEncoder` does not take.
+
+    Example:
+        >>> same_rows("doctest", pd.DataFrame({"a": [1, 2, 1, 1], "b": ["x", "x", "x", None]}))
+        array([0, 1, 0, 2])
+    """
+    numbers, levels = _split(owner, X, _kinds(owner, X))
+    return number_equal(hash_rows(pd.DataFrame(numbers)) + hash_rows(pd.DataFrame(levels, dtype=object)))
+
+
+def _split(owner: str, X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
+    """Return the numbers as floats, NaN where missing, and the levels as strings, None where missing."""
+    if not isinstance(X, pd.DataFrame):
+        if "levels" in kinds:
+            raise ValueError(
+                f"{owner}: X must be a DataFrame, as in fit, where not all columns are numbers (column "
+                f"{kinds.index('levels')} is not), got {type(X).__name__}"
+            )
+        return X, np.empty((len(X), 0), dtype=object)
+    columns = [X.iloc[:, j] for j in range(len(kinds))]
+    numbers = [_numbers(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"]
+    levels = [_levels(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
+    return (
+        np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
+        np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
+    )
 
 
 def _kinds(owner: str, X: Any) -> list[Kind]:

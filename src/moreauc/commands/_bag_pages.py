@@ -19,6 +19,7 @@ from moreauc.commands._pages import (
     settings_section,
     target_dict,
     training_section,
+    warning_text,
 )
 from moreauc.data import Bags
 from moreauc.figures import as_image
@@ -54,7 +55,7 @@ def fit_bags_report(
     parts = {"training": split.train, "test": split.test}
     settings = settings_of(first)
     shown = _instances(split.test, test, first)
-    numbers = sum(kind == "number" for kind in split.kinds.values())
+    numbers = sum(kind != "text" for kind in split.kinds.values())
     target = split.target
     text = (
         f"{data.name}: bags by {split.column}, target {target.name}, positive class {target.positive} "
@@ -66,7 +67,7 @@ def fit_bags_report(
         score_section(split.test.labels, scores, first),
         *_instance_sections(shown, evaluations[0].title),
         training_section(histories, unit="bags"),
-        _data_section([text], parts),
+        _data_section([text, *warning_text(split.warnings)], parts),
         settings_section(settings),
     ]
     results = {
@@ -75,6 +76,7 @@ def fit_bags_report(
             "bags": split.column,
             "target": target_dict(target),
             "columns": split.kinds,
+            "warnings": list(split.warnings),
             **{name: _counts(part) for name, part in parts.items()},
         },
         "test": [evaluation.to_dict() for evaluation in evaluations],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+from moreauc.data._doubtful import ColumnWarning
 
 console = Console()
 errors = Console(stderr=True)
@@ -19,6 +22,20 @@ def say(*lines: str) -> None:
     """Print lines as they are: no colours, no wrapping inside a path."""
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(*lines: str) -> None:
+    """Print warnings on standard error."""
+    for line in lines:
+        errors.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def already_told() -> Iterator[None]:
+    """Leave out the warnings about columns that the estimators have: the command has printed them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)
+        yield
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

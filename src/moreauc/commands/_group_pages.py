@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from moreauc.commands._fit_groups import GroupSplit
 from moreauc.commands._group_evaluation import GroupEvaluation, group_cells, group_columns, summary_columns
 from moreauc.commands._group_table import GroupRows, GroupTarget
-from moreauc.commands._pages import plain_settings, settings_of, settings_section
+from moreauc.commands._pages import plain_settings, settings_of, settings_section, warning_text
 from moreauc.figures import COLORS, as_image
 from moreauc.metrics.group_plots import plot_groups
 from moreauc.report import Fact, Image, Report, Section
@@ -49,6 +49,7 @@ def fit_groups_report(
             "target": _target_dict(split.target),
             "groups": list(split.columns),
             "columns": split.kinds,
+            "warnings": list(split.warnings),
             **{name: _counts(part) for name, part in parts.items()},
             "untested": {
                 "note": split.note,
@@ -155,7 +156,7 @@ def _draw_epochs(lines: dict[str, list[float]], best: dict[str, Any], quantity: 
 
 
 def _data_section(data: Path, parts: dict[str, GroupRows], split: GroupSplit) -> Section:
-    target, numbers = split.target, sum(kind == "number" for kind in split.kinds.values())
+    target, numbers = split.target, sum(kind != "text" for kind in split.kinds.values())
     kept = [name for name in split.columns if name in split.kinds]
     text = (
         f"{data.name}: {target.task} of {target.name} ({target.reason}), groups by {' and '.join(split.columns)}, "
@@ -163,7 +164,8 @@ def _data_section(data: Path, parts: dict[str, GroupRows], split: GroupSplit) ->
         f"{len(split.kinds) - numbers} of text."
     )
     rows = [_count_cells(name, part) for name, part in parts.items()]
-    return Section("Data", [text], columns=("rows of", "rows", "groups", "smallest", "largest"), rows=rows, labels=1)
+    head = ("rows of", "rows", "groups", "smallest", "largest")
+    return Section("Data", [text, *warning_text(split.warnings)], columns=head, rows=rows, labels=1)
 
 
 def _counts(rows: GroupRows) -> dict[str, int]:

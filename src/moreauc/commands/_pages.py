@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def fit_report(data: Path, command: str, split: Split, models: dict[str, Any], e
             "file": str(data),
             "target": target_dict(split.target),
             "columns": split.kinds,
+            "warnings": list(split.warnings),
             **{name: count_classes(labels) for name, labels in parts.items()},
         },
         "test": [evaluation.to_dict() for evaluation in evaluations],
@@ -141,10 +143,15 @@ def training_section(histories: dict[str, Any], *, unit: str = "rows") -> Sectio
 
 
 def _data_section(data: Path, parts: dict[str, Array], split: Split) -> Section:
-    target, numbers = split.target, sum(kind == "number" for kind in split.kinds.values())
+    target, numbers = split.target, sum(kind != "text" for kind in split.kinds.values())
     text = (
         f"{data.name}: target {target.name}, positive class {target.positive} ({target.reason}), other class "
         f"{target.negative}. {len(split.kinds)} columns: {numbers} of numbers, {len(split.kinds) - numbers} of text."
     )
     rows = [count_row(name, count_classes(labels)) for name, labels in parts.items()]
-    return Section("Data", [text], columns=COUNT_COLUMNS, rows=rows, labels=1)
+    return Section("Data", [text, *warning_text(split.warnings)], columns=COUNT_COLUMNS, rows=rows, labels=1)
+
+
+def warning_text(lines: Sequence[str]) -> list[str]:
+    """Return the paragraphs of a page for warnings about columns and rows."""
+    return [f"Warning: {line}." for line in lines]

@@ -13,9 +13,10 @@ import pandas as pd
 import typer
 
 from moreauc.commands import _options as options
-from moreauc.commands._console import command_line, print_table, progress_bar, say
+from moreauc.commands._console import already_told, command_line, print_table, progress_bar, say, warn
 from moreauc.commands._evaluation import Array
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
+from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, split_target
 from moreauc.data.tables import TableError, read_table
 from moreauc.metrics._inputs import check_region
@@ -75,8 +76,12 @@ def compare(
         jobs=jobs,
     )
     say(description, *missing)
-    with run_folder(out, force=force) as folder:
+    doubts = doubtful_columns(features)
+    warn(*doubts)
+    with run_folder(out, force=force) as folder, already_told():
         _LOGGER.info("%s", description)
+        for line in doubts:
+            _LOGGER.warning("%s", line)
         for line in missing:
             _LOGGER.info("%s", line)
         with progress_bar(f"{len(chosen)} methods, {folds} folds", len(plan.tasks())) as advance:
@@ -95,7 +100,7 @@ def compare(
             **{"trials": trials, "drop": drop},
         )
         name = example if data is None else data.name
-        report = compare_report(f"Comparison on {name}", command, [description, *missing], result)
+        report = compare_report(f"Comparison on {name}", command, [description, *missing, *doubts], result)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)

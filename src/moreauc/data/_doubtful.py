@@ -1,0 +1,84 @@
+"""Columns that can be learnt from and perhaps should not be: numbers of rows, and texts of too many kinds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+__all__ = ["ColumnWarning", "doubtful_columns"]
+
+# A level seen in fewer rows goes with the other rare ones; a column has at most so many levels, the most frequent.
+LEAST_ROWS = 3
+MOST_LEVELS = 50
+
+_ID_ROWS = 20  # below, distinct numbers in order may be chance
+_ORDERED = 0.95  # rank correlation with the number of the row
+_MERGED = 0.2  # share of the rows whose levels may be told apart from none of the other rare ones
+_ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "pid", "identifier", "index", "idx", "key", "row", "rownumber", "nr"}
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+class ColumnWarning(UserWarning):
+    """A column that can be used, but perhaps not as it was meant."""
+
+
+def doubtful_columns(table: pd.DataFrame) -> list[str]:
+    """Return a warning for each column that looks like a number of rows, or has too many texts to be told apart.
+
+    Args:
+        table: columns of floats, NaN where missing, and of texts, None or NaN where missing.
+
+    Example:
+        >>> doubtful_columns(pd.DataFrame({"age": [40.0, 31.0] * 15, "case": np.arange(30.0)}))[0][:57]
+        "column 'case' holds a different whole number in every row"
+    """
+    found = []
+    for place, name in enumerate(table.columns):
+        values = table.iloc[:, place].to_numpy()
+        reason = _row_number(str(name), values) if values.dtype.kind == "f" else _many_levels(values)
+        if reason is not None:
+            found.append(f"column {name!r} {reason}")
+    return found
+
+
+def _row_number(name: str, values: NDArray[Any]) -> str | None:
+    number = len(values)
+    if number < _ID_ROWS or not np.isfinite(values).all() or (values % 1 != 0).any():
+        return None
+    distinct = len(pd.unique(values))
+    named = not _ID_WORDS.isdisjoint(word.lower() for word in _WORDS.findall(name))
+    if distinct == number and abs(_rank_correlation(values)) > _ORDERED:
+        what = "holds a different whole number in every row, in the order of the rows, as row numbers do"
+    elif named and distinct == number:
+        what = "holds a different whole number in every row and is named like an id"
+    elif named and 2 * distinct > number:
+        what = f"holds {distinct:,} different whole numbers in {number:,} rows and is named like an id"
+    else:
+        return None
+    return f"{what}; leave it out unless it is a measurement"
+
+
+def _rank_correlation(values: NDArray[Any]) -> float:
+    """Return the rank correlation of distinct values with their places."""
+    ranks = np.empty(len(values))
+    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
+    return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
+
+
+def _many_levels(values: NDArray[Any]) -> str | None:
+    counts = pd.Series(values, dtype=object).value_counts(dropna=False).to_numpy()
+    kept = counts[counts >= LEAST_ROWS]
+    if len(counts) > MOST_LEVELS:
+        kept = kept[: MOST_LEVELS - 1]  # the others share one column
+    merged, rows = len(counts) - len(kept), int(counts.sum() - kept.sum())
+    if merged < 2 or rows <= _MERGED * len(values):
+        return None
+    return (
+        f"holds {len(counts):,} different texts in {len(values):,} rows; {merged:,} of them, in "
+        f"{rows / len(values):.0%} of the rows, are too rare to be told apart and count as one level; join levels, or "
+        "leave it out"
+    )
