@@ -10,7 +10,8 @@ from sklearn.datasets import make_classification
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc.comparison import Comparison, Contestant, contestants, network
-from moreauc.comparison._run import Table, tune_and_test
+from moreauc.comparison._run import tune_and_test
+from moreauc.comparison._table import Table
 from moreauc.metrics import tpauc_score
 
 REGION = (0.5, 0.5)

@@ -55,7 +55,8 @@ def hash_bags(rows: Hashes, bags: Codes, number: int) -> Hashes:
     order = np.argsort(bags, kind="stable")
     sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(hash_array(rows)[order], dtype=np.uint64)])
     ends = np.bincount(bags, minlength=number).cumsum()
-    return np.diff(sums[np.concatenate([[0], ends])])  # modulo 2^64, as the sums
+    found: Hashes = np.diff(sums[np.concatenate([[0], ends])])  # modulo 2^64, as the sums
+    return found
 
 
 def same_bags(bags: Bags) -> Codes:
@@ -65,7 +66,7 @@ def same_bags(bags: Bags) -> Codes:
         instances = bags.instances(bag).numpy(force=True)
         if instances.dtype.kind == "f":
             instances = instances + 0.0  # one zero
-        digests = sorted(hashlib.blake2b(np.ascontiguousarray(one), digest_size=8).digest() for one in instances)
+        digests = sorted(hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in instances)
         hashes.append(hash(tuple(digests)))
     return number_equal(hashes)
 

@@ -212,7 +212,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
 
         encoder = TableEncoder(standardize=self.standardize, owner=type(self).__name__).fit(X, rows=train)
-        inputs = torch.from_numpy(encoder.transform(X)).to(self.device)
+        inputs = torch.from_numpy(encoder.encode(X)).to(self.device)
         targets = torch.from_numpy(goal.targets(values)).to(self.device)
         model = self._make_module(inputs, goal.num_outputs, seeds[0])
         criterion = make_group_criterion(

@@ -20,7 +20,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc._duplicates import Codes, hash_rows, number_equal
+from moreauc._unknown_levels import UnknownLevels, find_unknown
 from moreauc.data._doubtful import LEAST_ROWS, MOST_LEVELS, ColumnWarning, doubtful_columns
+from moreauc.data._written import distinct_texts, find_numbers_or_dates
 
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels"]
@@ -79,6 +81,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         kinds = _kinds(self.owner, X)
         numbers, levels = _split(self.owner, X, kinds)
         if isinstance(X, pd.DataFrame):
+            _check_texts(self.owner, X, kinds)
             self._warn(X, kinds, numbers, levels)
         if rows is not None:
             numbers, levels = numbers[rows], levels[rows]
@@ -102,7 +105,41 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`."""
+        """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`.
+
+        A :class:`~moreauc.data._doubtful.ColumnWarning` tells of levels that were not there in `fit`.
+
+        Raises:
+            ValueError: for a column all of whose levels are unknown, and for kinds of columns other than in `fit`.
+        """
+        for column in self.unknown_levels(X):
+            if column.unknown:
+                warnings.warn(f"{self.owner}: {column}", ColumnWarning, stacklevel=2)
+        return self.encode(X)
+
+    def unknown_levels(self, X: Any, *, owner: str | None = None) -> list[UnknownLevels]:
+        """Return for each column of levels how many values were not there in `fit`.
+
+        Args:
+            X: the table.
+            owner: name of the table in errors; None for the owner.
+
+        Raises:
+            ValueError: for a column all of whose levels are unknown.
+        """
+        check_is_fitted(self)
+        if self.levels_ is None:
+            return []
+        levels = _split(self.owner, X, self.kinds_)[1]
+        _spell_truths(levels, self.levels_.categories_)
+        columns = [X.iloc[:, j] for j, kind in enumerate(self.kinds_) if kind == "levels"]
+        return [
+            find_unknown(owner or self.owner, str(column.name), values, known, numbers=_is_number(self.owner, column))
+            for column, values, known in zip(columns, levels.T, self.levels_.categories_, strict=True)
+        ]
+
+    def encode(self, X: Any) -> NDArray[np.float32]:
+        """Return what :meth:`transform` returns, without a word about levels that were not there in `fit`."""
         check_is_fitted(self)
         numbers, levels = _split(self.owner, X, self.kinds_)
         if self.levels_ is not None:
@@ -139,6 +176,23 @@ def same_rows(owner: str, X: Any) -> Codes:
     """
     numbers, levels = _split(owner, X, _kinds(owner, X))
     return number_equal(hash_rows(pd.DataFrame(numbers)) + hash_rows(pd.DataFrame(levels, dtype=object)))
+
+
+def _check_texts(owner: str, X: pd.DataFrame, kinds: list[Kind]) -> None:
+    """Check that texts are no numbers or dates, which as levels would lose their order; categories may be anything."""
+    for place, kind in enumerate(kinds):
+        column = X.iloc[:, place].reset_index(drop=True)
+        if kind == "levels" and not isinstance(column.dtype, pd.CategoricalDtype):
+            texts = distinct_texts(column)
+            if len(texts) and (reason := find_numbers_or_dates(texts)):
+                raise ValueError(
+                    f"{owner}: column {column.name!r} of X {reason}, or make the column a category to learn its texts "
+                    "as levels"
+                )
+
+
+def _is_number(owner: str, column: pd.Series) -> bool:
+    return _kind(owner, column) == "numbers"
 
 
 def _split(owner: str, X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
@@ -188,7 +242,10 @@ def _kind(owner: str, column: pd.Series) -> Kind:
 
 def _numbers(owner: str, column: pd.Series) -> Array:
     if _kind(owner, column) == "levels" and not types.is_bool_dtype(column.dtype):
-        raise ValueError(f"{owner}: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}")
+        raise ValueError(
+            f"{owner}: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}; turn it into "
+            "numbers"
+        )
     values: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isinf(values).any():
         raise ValueError(f"{owner}: X must be finite or missing, got infinity in column {column.name!r}")

@@ -194,7 +194,7 @@ class TPAUCClassifier(TPAUCEstimator):
         train, held, seeds = self._divide(positive, same_rows(_OWNER, X), num_seeds=3)
 
         preprocessor = TableEncoder(standardize=self.standardize).fit(X, rows=train)
-        inputs = torch.from_numpy(preprocessor.transform(X)).to(self.device)
+        inputs = torch.from_numpy(preprocessor.encode(X)).to(self.device)
         labels = torch.from_numpy(positive.astype(np.int64)).to(self.device)
         model = self._make_module(preprocessor.num_outputs_, seeds[0])
         options = self.loss_options or {}

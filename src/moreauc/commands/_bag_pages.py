@@ -11,6 +11,7 @@ from moreauc.bag_figures import plot_instance_weights
 from moreauc.commands._bag_table import BagTable
 from moreauc.commands._evaluation import Array, Evaluation
 from moreauc.commands._fit_bags import BagSplit, margins
+from moreauc.commands._levels import levels_text
 from moreauc.commands._pages import (
     plain_settings,
     result_section,
@@ -88,18 +89,25 @@ def fit_bags_report(
 
 
 def evaluate_bags_report(
-    data: Path, command: str, title: str, table: BagTable, bags: Bags, model: Any, evaluation: Evaluation
+    data: Path,
+    command: str,
+    title: str,
+    table: BagTable,
+    bags: Bags,
+    model: Any,
+    evaluation: Evaluation,
+    unknown: dict[str, float],
 ) -> Report:
-    """Return the report of a saved model on the bags of another table."""
+    """Return the report of a saved model on other bags; `unknown` is the share of unknown levels of each column."""
     shown = _instances(table, bags, model)
     sections = [
         result_section([evaluation], model.min_tpr, model.max_fpr, unit="bags"),
         score_section(table.labels, {evaluation.title: margins(model, bags)}, model),
         *_instance_sections(shown, evaluation.title),
-        _data_section([], {data.name: table}),
+        _data_section(levels_text(unknown), {data.name: table}),
     ]
     results = {
-        "data": {"file": str(data), **_counts(table)},
+        "data": {"file": str(data), **_counts(table), "unknown_levels": unknown},
         "test": [evaluation.to_dict()],
         "instances": [_heaviest(entry) for entry in shown],
     }

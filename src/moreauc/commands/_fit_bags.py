@@ -14,6 +14,7 @@ from moreauc._tabular import TableEncoder
 from moreauc.commands._bag_table import BagTable, match_bags, read_bags, read_instances
 from moreauc.commands._console import already_told, command_line, console, print_table, say, warn
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
+from moreauc.commands._levels import compare_levels
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_bag_model
 from moreauc.commands._saving import Saving
@@ -135,10 +136,11 @@ def read_bag_split(request: BagRequest) -> BagSplit:
         codes, names, labels = match_bags(frame, request.bags, target, source=source)
         test = BagTable(match_features(frame, kinds, source=source), codes, names, labels)
         parts = (hashes, table.labels), (test.hashes(), test.labels)
+        doubts += compare_levels(table.features, test.features, source)
         doubts += compare_rows(*parts, request.data, request.test, unit="bags")
         return BagSplit(table, test, kinds, target, request.bags, tuple(doubts))
     share = TEST_SIZE if request.test_size is None else request.test_size
-    held = draw_test_rows(table.labels, share, request.seed, hashes)
+    held = draw_test_rows(table.labels, share, request.seed, hashes, unit="bags")
     rest = np.setdiff1d(np.arange(len(table.names)), held)
     return BagSplit(table.part(rest), table.part(held), kinds, target, request.bags, tuple(doubts))
 

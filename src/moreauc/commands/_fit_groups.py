@@ -23,6 +23,7 @@ from moreauc.commands._group_table import (
     match_values,
     split_names,
 )
+from moreauc.commands._levels import compare_levels
 from moreauc.commands._named_columns import with_group_names
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_group_model
@@ -183,6 +184,7 @@ def read_group_split(request: GroupRequest) -> GroupSplit:
     hashes, doubts = hash_rows(features), doubtful_columns(features)
     if request.test is not None:
         test = read_group_rows(request.test, kinds, target, tuple(columns))
+        doubts += compare_levels(features, test.features, str(request.test))
         doubts += compare_rows((hashes, values), (hash_rows(test.features), test.values), request.data, request.test)
         return GroupSplit(table, test, kinds, target, tuple(columns), request.test.name, tuple(doubts))
     share = TEST_SIZE if request.test_size is None else request.test_size

@@ -12,11 +12,13 @@ from matplotlib.ticker import MaxNLocator
 from moreauc.commands._fit_groups import GroupSplit
 from moreauc.commands._group_evaluation import GroupEvaluation, group_cells, group_columns, summary_columns
 from moreauc.commands._group_table import GroupRows, GroupTarget
+from moreauc.commands._levels import levels_text
 from moreauc.commands._pages import plain_settings, settings_of, settings_section, warning_text
 from moreauc.figures import COLORS, as_image
 from moreauc.metrics.group_plots import plot_groups
 from moreauc.report import Fact, Image, Report, Section
 
+COUNT_COLUMNS = ("rows of", "rows", "groups", "smallest", "largest")
 _LOSSES = {"squared": "squared error", "absolute": "absolute error"}
 
 
@@ -65,16 +67,22 @@ def fit_groups_report(
 
 
 def evaluate_groups_report(
-    data: Path, command: str, title: str, rows: GroupRows, model: Any, evaluation: GroupEvaluation
+    data: Path,
+    command: str,
+    title: str,
+    rows: GroupRows,
+    model: Any,
+    evaluation: GroupEvaluation,
+    unknown: dict[str, float],
 ) -> Report:
-    """Return the report of a saved model on another table."""
+    """Return the report of a saved model on another table; `unknown` is the share of unknown levels of each column."""
     cells = [_count_cells(data.name, rows)]
     sections = [
         _result_section([evaluation], model),
         _group_section([evaluation], model),
-        Section("Data", columns=("rows of", "rows", "groups", "smallest", "largest"), rows=cells, labels=1),
+        Section("Data", levels_text(unknown), columns=COUNT_COLUMNS, rows=cells, labels=1),
     ]
-    results = {"data": {"file": str(data), **_counts(rows)}, "test": [evaluation.to_dict()]}
+    results = {"data": {"file": str(data), **_counts(rows), "unknown_levels": unknown}, "test": [evaluation.to_dict()]}
     return Report(title, command, results, sections)
 
 
@@ -164,8 +172,7 @@ def _data_section(data: Path, parts: dict[str, GroupRows], split: GroupSplit) ->
         f"{len(split.kinds) - numbers} of text."
     )
     rows = [_count_cells(name, part) for name, part in parts.items()]
-    head = ("rows of", "rows", "groups", "smallest", "largest")
-    return Section("Data", [text, *warning_text(split.warnings)], columns=head, rows=rows, labels=1)
+    return Section("Data", [text, *warning_text(split.warnings)], columns=COUNT_COLUMNS, rows=rows, labels=1)
 
 
 def _counts(rows: GroupRows) -> dict[str, int]:

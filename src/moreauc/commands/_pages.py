@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from moreauc.commands._evaluation import COLUMNS, EXPLANATION, Array, Evaluation
+from moreauc.commands._levels import levels_text
 from moreauc.commands.fit import Split
 from moreauc.data.columns import Target
 from moreauc.figures import draw_histograms, draw_roc, draw_training
@@ -53,16 +54,23 @@ def fit_report(data: Path, command: str, split: Split, models: dict[str, Any], e
 
 
 def evaluate_report(
-    data: Path, command: str, title: str, labels: Array, scores: Array, model: Any, evaluation: Evaluation
+    data: Path,
+    command: str,
+    title: str,
+    labels: Array,
+    scores: Array,
+    model: Any,
+    evaluation: Evaluation,
+    unknown: dict[str, float],
 ) -> Report:
-    """Return the report of a saved model on another table."""
+    """Return the report of a saved model on another table; `unknown` is the share of unknown levels of each column."""
     counts = count_classes(labels)
     sections = [
         result_section([evaluation], model.min_tpr, model.max_fpr),
         score_section(labels, {evaluation.title: scores}, model),
-        Section("Data", columns=COUNT_COLUMNS, rows=[count_row(data.name, counts)], labels=1),
+        Section("Data", levels_text(unknown), columns=COUNT_COLUMNS, rows=[count_row(data.name, counts)], labels=1),
     ]
-    results = {"data": {"file": str(data), **counts}, "test": [evaluation.to_dict()]}
+    results = {"data": {"file": str(data), **counts, "unknown_levels": unknown}, "test": [evaluation.to_dict()]}
     return Report(title, command, results, sections)
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from moreauc._tabular import TableEncoder
 from moreauc.commands._group_table import GroupTarget
+from moreauc.commands._levels import check_levels
 from moreauc.commands._run_folder import MODEL
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError
@@ -44,6 +45,10 @@ class SavedModel:
         """Return the columns of a table that the model takes."""
         return match_features(frame, self.kinds, source=source)
 
+    def check_levels(self, features: pd.DataFrame, source: str) -> dict[str, float]:
+        """Return the share of unknown levels of each text column; see :func:`moreauc.commands._levels.check_levels`."""
+        return check_levels(self.model.preprocessor_, features, source)
+
 
 @dataclass(frozen=True)
 class SavedBagModel(SavedModel):
@@ -56,6 +61,10 @@ class SavedBagModel(SavedModel):
 
     bags: str
     encoder: TableEncoder
+
+    def check_levels(self, features: pd.DataFrame, source: str) -> dict[str, float]:
+        """Return the share of unknown levels of each text column; see :func:`moreauc.commands._levels.check_levels`."""
+        return check_levels(self.encoder, features, source)
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,10 @@ class SavedGroupModel:
     def features(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
         """Return the columns of a table that the model takes."""
         return match_features(frame, self.kinds, source=source)
+
+    def check_levels(self, features: pd.DataFrame, source: str) -> dict[str, float]:
+        """Return the share of unknown levels of each text column; see :func:`moreauc.commands._levels.check_levels`."""
+        return check_levels(self.model.preprocessor_, features, source)
 
 
 def save_model(folder: Path, model: Any, kinds: dict[str, str], target: Target, region: tuple[float, float]) -> None:

@@ -14,7 +14,9 @@ from moreauc.data.tables import TableError
 TEST_SIZE = 0.25
 
 
-def draw_test_rows(labels: Array, share: float, seed: int, hashes: Hashes | None = None) -> Array:
+def draw_test_rows(
+    labels: Array, share: float, seed: int, hashes: Hashes | None = None, *, unit: str = "rows"
+) -> Array:
     """Draw a share of either class; return the row numbers, in order.
 
     Args:
@@ -22,6 +24,7 @@ def draw_test_rows(labels: Array, share: float, seed: int, hashes: Hashes | None
         share: in (0, 1).
         seed: of the draw.
         hashes: of the rows, or bags: equal ones are not parted. None where all differ.
+        unit: what they are called, "rows" or "bags".
 
     Raises:
         TableError: if a class would be missing in one of the two parts.
@@ -30,29 +33,30 @@ def draw_test_rows(labels: Array, share: float, seed: int, hashes: Hashes | None
         raise TableError(f"--test-size must be in (0, 1), got {share:g}")
     rng = np.random.default_rng(seed)
     same = None if hashes is None else number_equal(hashes)
-    drawn = []
+    counts = {}
     for label, name in ((1, "positives"), (0, "negatives")):
         rows = np.flatnonzero(labels == label)
-        count = round(share * len(rows))
+        counts[label] = count = round(share * len(rows))
         if count in (0, len(rows)):
             part = "test" if count == 0 else "training"
             raise TableError(
                 f"no {name} in the {part} split: the table has {len(rows)}, "
                 f"of which --test-size {share:g} takes {count}"
             )
-        if not any_equal(same):
-            drawn.append(rng.choice(rows, count, replace=False))
-    return np.sort(np.concatenate(drawn)) if drawn else _draw_together(labels, share, rng, same)
+    if same is not None and any_equal(same):
+        return _draw_together(labels, share, rng, same, unit)
+    drawn = [rng.choice(np.flatnonzero(labels == label), count, replace=False) for label, count in counts.items()]
+    return np.sort(np.concatenate(drawn))
 
 
-def _draw_together(labels: Array, share: float, rng: np.random.Generator, same: Codes) -> Array:
+def _draw_together(labels: Array, share: float, rng: np.random.Generator, same: Codes, unit: str) -> Array:
     held = take_together(same, labels, share, rng)
     for part, rows in (("test", held), ("training", ~held)):
         for label, name in ((1, "positives"), (0, "negatives")):
             if not (labels[rows] == label).any():
                 raise TableError(
-                    f"no {name} in the {part} split: equal rows stay together, and only {int(same.max()) + 1} of "
-                    f"{len(same)} differ; give a table of its own with --test"
+                    f"no {name} in the {part} split: equal {unit} stay together, and the table has only "
+                    f"{int(same.max()) + 1} different among {len(same)}; give a table to test on with --test"
                 )
     return np.flatnonzero(held)
 
@@ -72,8 +76,8 @@ def compare_rows(
     Raises:
         TableError: if both tables hold the same rows and targets, as a file and its copy do.
     """
-    whole = [np.sort(hashes + hash_array(targets)) for hashes, targets in (train, test)]
-    if np.array_equal(*whole):
+    first, second = (np.sort(hashes + hash_array(targets)) for hashes, targets in (train, test))
+    if np.array_equal(first, second):
         raise TableError(
             f"{other}: --test holds the same {unit} as {data}, which are trained on; give {unit} of their own, or "
             "leave --test out, and a share is set aside"

@@ -20,6 +20,7 @@ from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows,
 from moreauc.commands._fit_bags import BagRequest, fit_bags
 from moreauc.commands._fit_groups import GroupRequest, fit_groups
 from moreauc.commands._fit_options import check_options
+from moreauc.commands._levels import compare_levels
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.commands._saving import Saving
@@ -285,6 +286,7 @@ def read_split(
     if test is not None:
         other, other_labels = match_target(read_table(test), classes, source=str(test))
         rows = match_features(other, kinds, source=str(test))
+        doubts += compare_levels(features, rows, str(test))
         doubts += compare_rows((hashes, labels), (hash_rows(rows), other_labels), data, test)
         return Split(features, labels, rows, other_labels, kinds, classes, tuple(doubts))
     held = draw_test_rows(labels, TEST_SIZE if test_size is None else test_size, seed, hashes)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["ColumnWarning", "doubtful_columns"]
+__all__ = ["ColumnWarning", "doubtful_columns", "too_many_texts"]
 
 # A level seen in fewer rows goes with the other rare ones; a column has at most so many levels, the most frequent.
 LEAST_ROWS = 3
@@ -81,4 +81,16 @@ def _many_levels(values: NDArray[Any]) -> str | None:
         f"holds {len(counts):,} different texts in {len(values):,} rows; {merged:,} of them, in "
         f"{rows / len(values):.0%} of the rows, are too rare to be told apart and count as one level; join levels, or "
         "leave it out"
+    )
+
+
+def too_many_texts(column: pd.Series[Any]) -> str | None:
+    """Return what is the matter with a column of texts most of which occur once or twice, and the remedy; else None."""
+    present = column.dropna()
+    distinct = present.nunique()
+    if len(present) < _ID_ROWS or 2 * distinct <= len(present):
+        return None
+    return (
+        f"holds {distinct:,} different texts in {len(present):,} rows, such as {present.iloc[0]!r}, too many to learn "
+        "from; write numbers without a unit, join texts that belong together"
     )
