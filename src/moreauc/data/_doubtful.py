@@ -15,7 +15,7 @@ __all__ = ["ColumnWarning", "doubtful_columns", "too_many_texts"]
 LEAST_ROWS = 3
 MOST_LEVELS = 50
 
-_ID_ROWS = 20  # below, distinct numbers in order may be chance
+_ID_ROWS = 20  # below, distinct numbers in order and rare texts may be chance
 _ORDERED = 0.95  # rank correlation with the number of the row
 _MERGED = 0.2  # share of the rows whose levels may be told apart from none of the other rare ones
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "pid", "identifier", "index", "idx", "key", "row", "rownumber", "nr"}
@@ -70,6 +70,8 @@ def _rank_correlation(values: NDArray[Any]) -> float:
 
 
 def _many_levels(values: NDArray[Any]) -> str | None:
+    if len(values) < _ID_ROWS:
+        return None
     counts = pd.Series(values, dtype=object).value_counts(dropna=False).to_numpy()
     kept = counts[counts >= LEAST_ROWS]
     if len(counts) > MOST_LEVELS:
