@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -263,6 +264,22 @@ def test_a_column_without_any_known_level_is_refused(trained, tmp_path, ward, me
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == f"error: {data}: {message}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_evaluate_tells_of_rows_that_the_model_was_trained_on(trained, tmp_path):
+    folder, _ = trained
+    result = call("evaluate", folder / "run", folder / "data.csv")
+    assert result.stderr == (
+        f"warning: 180 of 240 rows of {folder / 'data.csv'} (75.0%) equal rows that are trained on: the test may look "
+        "better than it is\n"
+    )
+    make_table(60, seed=3).to_csv(tmp_path / "new.csv", index=False)
+    assert call("evaluate", folder / "run", tmp_path / "new.csv").stderr == ""
+    saved = load_model(folder / "run")
+    del saved.__dict__["trained_on"]  # as in a file of an earlier version
+    (tmp_path / "old").mkdir()
+    joblib.dump(saved, tmp_path / "old" / "model.joblib")
+    assert call("evaluate", tmp_path / "old", folder / "data.csv").stderr == ""
 
 
 def test_a_test_table_with_rows_of_the_training(trained, tmp_path):

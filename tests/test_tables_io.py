@@ -374,6 +374,10 @@ def test_numbers_as_people_write_them(texts, kind, numbers):
         (["Jan 12, 2024", "May 2024"], "holds dates or times, 'Jan 12, 2024' in row 1; turn them"),
         (["Mon, 31. 12. 2024", "2024-01"], "holds dates or times, 'Mon, 31. 12. 2024' in row 1; turn them"),
         (["12:30", "9:05 pm"], "holds dates or times, '12:30' in row 1; turn them"),
+        (
+            [f"({k}.50)" for k in range(20)],
+            "holds 20 different texts in 20 rows, such as '(0.50)', too many to learn from",
+        ),
         ([f"{k % 12}.5 mg" for k in range(20)], "holds 12 different texts in 20 rows, such as '0.5 mg', too many to"),
     ],
 )
@@ -432,13 +436,22 @@ def test_columns_to_doubt():
             "width": np.arange(60) / 7,
             "town": [f"t{k // 2}" for k in range(60)],
             "ward": ["A", "B", "C"] * 20,
+            "time": [f"{k % 20}h 5m" for k in range(60)],
             "gap": [None, *range(59)],
         }
     )
     lines = doubtful_columns(frame)
-    assert [line.split()[1] for line in lines] == ["'case'", "'nearly'", "'PatientID'", "'visit_id'", "'town'"]
-    assert "30 of them, in 100% of the rows, are too rare to be told apart" in lines[-1]
-    assert not doubtful_columns(frame[:19].drop(columns="town"))
+    assert [line.split()[1] for line in lines] == [
+        "'case'",
+        "'nearly'",
+        "'PatientID'",
+        "'visit_id'",
+        "'town'",
+        "'time'",
+    ]
+    assert "30 of them, in 100% of the rows, are too rare to be told apart" in lines[-2]
+    assert "holds 20 different texts that begin with a number, such as '0h 5m'; if they are quantities" in lines[-1]
+    assert not doubtful_columns(frame[:19])
 
 
 def test_texts_that_look_like_numbers_or_dates_and_are_none():

@@ -110,7 +110,7 @@ def fit_bags(request: BagRequest) -> None:
             log_training(title, classifier, time.perf_counter() - started)
             evaluations.append(evaluate_bags(title, classifier, test, split.test.labels))
         first = models[evaluations[0].title]
-        save_bag_model(folder, first, split.kinds, split.target, region, request.bags, encoder)
+        save_bag_model(folder, first, split.kinds, split.target, region, split.train.hashes(), request.bags, encoder)
         report = fit_bags_report(request.data, _command(request, method), split, test, models, evaluations)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)

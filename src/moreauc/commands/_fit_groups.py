@@ -152,7 +152,8 @@ def fit_groups(request: GroupRequest) -> None:
             )
             log_training(title, model, time.perf_counter() - started)
             evaluations.append(evaluate_groups(title, model, split.test))
-        save_group_model(folder, models[evaluations[0].title], split.kinds, target, split.columns)
+        trained_on = hash_rows(split.train.features)
+        save_group_model(folder, models[evaluations[0].title], split.kinds, target, split.columns, trained_on)
         report = fit_groups_report(request.data, _command(request, method), split, models, evaluations)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)

@@ -82,7 +82,12 @@ def compare_rows(
             f"{other}: --test holds the same {unit} as {data}, which are trained on; give {unit} of their own, or "
             "leave --test out, and a share is set aside"
         )
-    known, number = int(np.isin(test[0], train[0]).sum()), len(test[0])
+    return name_known(train[0], test[0], other, unit=unit)
+
+
+def name_known(train: Hashes, test: Hashes, other: Path, *, unit: str = "rows") -> list[str]:
+    """Return a warning where rows, or bags, of a table are among those that a model is trained on, else nothing."""
+    known, number = int(np.isin(test, train).sum()), len(test)
     if not known:
         return []
     share = f"{known:,} of {number:,} {unit} of {other} ({known / number:.1%})"

@@ -8,15 +8,17 @@ from typing import Annotated
 
 import typer
 
+from moreauc._duplicates import hash_rows
 from moreauc.commands import _options as options
 from moreauc.commands._bag_table import BagTable, match_bags, read_instances
-from moreauc.commands._console import already_told, command_line, print_table, say
+from moreauc.commands._console import already_told, command_line, print_table, say, warn
 from moreauc.commands._evaluation import COLUMNS, check_rows
 from moreauc.commands._fit_bags import evaluate_bags
 from moreauc.commands._fit_groups import read_group_rows
 from moreauc.commands._group_evaluation import evaluate_groups, group_rows, summary_columns
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import SavedBagModel, SavedGroupModel, SavedModel, load_model
+from moreauc.commands._test_rows import name_known
 from moreauc.commands.fit import evaluate_model
 from moreauc.data.columns import match_target
 from moreauc.data.tables import read_table
@@ -55,6 +57,7 @@ def _evaluate_rows(run: Path, data: Path, out: Path | None, force: bool, saved: 
     check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr)
     features = saved.features(frame, str(data))
     unknown = saved.check_levels(features, str(data))
+    warn(*name_known(saved.trained_on, hash_rows(features), data))
     title = METHODS[saved.model.loss].title
     if out is None:
         evaluation = evaluate_model(title, saved.model, features, labels)
@@ -87,6 +90,7 @@ def _evaluate_bags(run: Path, data: Path, out: Path | None, force: bool, saved: 
     check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr, unit="bags")
     table = BagTable(saved.features(frame, str(data)), codes, names, labels)
     unknown = saved.check_levels(table.features, str(data))
+    warn(*name_known(saved.trained_on, table.hashes(), data, unit="bags"))
     bags, title = table.encode(saved.encoder), BAG_METHODS[saved.model.method].title
     if out is None:
         evaluation = evaluate_bags(title, saved.model, bags, labels)
@@ -110,6 +114,7 @@ def _evaluate_groups(
 
     rows = read_group_rows(data, saved.kinds, saved.target, saved.groups)
     unknown = saved.check_levels(rows.features, str(data))
+    warn(*name_known(saved.trained_on, hash_rows(rows.features), data))
     title = GROUP_METHODS[saved.model.method].title
     if out is None:
         evaluation = evaluate_groups(title, saved.model, rows)

@@ -248,7 +248,9 @@ def fit(
             )
             models[title] = train(title, classifier, split, **saving.options(name))
             evaluations.append(evaluate_model(title, models[title], split.test, split.test_labels))
-        save_model(folder, models[evaluations[0].title], split.kinds, split.target, (min_tpr, max_fpr))
+        save_model(
+            folder, models[evaluations[0].title], split.kinds, split.target, (min_tpr, max_fpr), hash_rows(split.train)
+        )
         command = command_line(
             *("fit", data),
             **{"target": target, "positive": positive, "min_tpr": min_tpr, "max_fpr": max_fpr, "out": out},

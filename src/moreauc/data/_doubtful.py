@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ _ID_ROWS = 20  # below, distinct numbers in order and rare texts may be chance
 _ORDERED = 0.95  # rank correlation with the number of the row
 _MERGED = 0.2  # share of the rows whose levels may be told apart from none of the other rare ones
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "pid", "identifier", "index", "idx", "key", "row", "rownumber", "nr"}
+_NUMBER = re.compile(r"[(<>~+\-\u2212\u2264\u2265 ]*\d")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -30,7 +32,7 @@ def doubtful_columns(table: pd.DataFrame) -> list[str]:
     """Return a warning for each column that looks like a number of rows, or has too many texts to be told apart.
 
     Args:
-        table: columns of floats, NaN where missing, and of texts, None or NaN where missing.
+        table: columns of numbers, NaN where missing, and of texts, None or NaN where missing.
 
     Example:
         >>> doubtful_columns(pd.DataFrame({"age": [40.0, 31.0] * 15, "case": np.arange(30.0)}))[0][:57]
@@ -39,7 +41,8 @@ def doubtful_columns(table: pd.DataFrame) -> list[str]:
     found = []
     for place, name in enumerate(table.columns):
         values = table.iloc[:, place].to_numpy()
-        reason = _row_number(str(name), values) if values.dtype.kind == "f" else _many_levels(values)
+        number = values.dtype.kind in "biuf"
+        reason = _row_number(str(name), values.astype(float)) if number else _many_levels(values)
         if reason is not None:
             found.append(f"column {name!r} {reason}")
     return found
@@ -72,7 +75,13 @@ def _rank_correlation(values: NDArray[Any]) -> float:
 def _many_levels(values: NDArray[Any]) -> str | None:
     if len(values) < _ID_ROWS:
         return None
-    counts = pd.Series(values, dtype=object).value_counts(dropna=False).to_numpy()
+    found = pd.Series(values, dtype=object).value_counts(dropna=False)
+    counts, texts = found.to_numpy(), [text for text in found.index if isinstance(text, str)]
+    if len(texts) >= _ID_ROWS and begin_with_numbers(texts):
+        return (
+            f"holds {len(texts):,} different texts that begin with a number, such as {texts[0]!r}; if they are "
+            "quantities or dates, turn them into numbers, since as texts they have no order"
+        )
     kept = counts[counts >= LEAST_ROWS]
     if len(counts) > MOST_LEVELS:
         kept = kept[: MOST_LEVELS - 1]  # the others share one column
@@ -86,6 +95,12 @@ def _many_levels(values: NDArray[Any]) -> str | None:
     )
 
 
+def begin_with_numbers(texts: Iterable[str]) -> bool:
+    """Return whether nine of ten texts, or more, begin with a number, as quantities and dates do."""
+    found = [_NUMBER.match(text) is not None for text in texts]
+    return bool(found) and sum(found) >= 0.9 * len(found)
+
+
 def too_many_texts(column: pd.Series[Any]) -> str | None:
     """Return what is the matter with a column of texts most of which occur once or twice, and the remedy; else None."""
     present = column.dropna()
@@ -94,5 +109,5 @@ def too_many_texts(column: pd.Series[Any]) -> str | None:
         return None
     return (
         f"holds {distinct:,} different texts in {len(present):,} rows, such as {present.iloc[0]!r}, too many to learn "
-        "from; write numbers without a unit, join texts that belong together"
+        "from; write numbers as numbers, without a unit, join texts that belong together"
     )

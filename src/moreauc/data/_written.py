@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from moreauc.data._texts import no_text
+from moreauc.data.tables import TableError
 
 _CODES = (
     "USD EUR GBP CHF JPY CNY RMB INR AUD CAD NZD SEK NOK DKK ISK PLN CZK HUF RON BGN RUB UAH TRY ILS ZAR BRL MXN ARS "
@@ -203,6 +204,17 @@ def find_numbers_or_dates(texts: pd.Series[Any]) -> str | None:
     if isinstance(found, NumberFormat):
         return f"holds numbers as text, {texts.iloc[0]!r} in row {texts.index[0] + 1}; turn them into numbers"
     return found or no_text(texts) or find_dates(texts, more_than=0.99)
+
+
+def read_written(source: str, name: str, column: pd.Series[Any], form: NumberFormat) -> pd.Series[Any]:
+    """Return the numbers of a column that is written in a certain way; a missing value is NaN."""
+    numbers, strange = form.read_column(column)
+    if len(strange):
+        raise TableError(
+            f"{source}: column {name!r} must hold numbers {form.example}, as in training, got {str(strange.iloc[0])!r} "
+            f"in row {strange.index[0] + 1}"
+        )
+    return numbers
 
 
 def _is_grouped(digits: str) -> bool:

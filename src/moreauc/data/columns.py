@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from moreauc.data._doubtful import ColumnWarning, too_many_texts
+from moreauc.data._doubtful import ColumnWarning, begin_with_numbers, too_many_texts
 from moreauc.data._texts import no_text
-from moreauc.data._written import NumberFormat, distinct_texts, find_dates, find_format
+from moreauc.data._written import NumberFormat, distinct_texts, find_dates, find_format, read_written
 from moreauc.data.tables import TableError, list_names
 
 __all__ = [
@@ -171,7 +171,7 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
         form = find_format(distinct_texts(frame[name]))
         if isinstance(form, NumberFormat):
             formats[name] = form.kind
-            columns[name] = _read_written(source, name, frame[name], form)
+            columns[name] = read_written(source, name, frame[name], form)
             continue
         if form is not None:
             raise TableError(f"{source}: column {name!r} {form}, or {drop}")
@@ -185,7 +185,10 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     names = [
         name
         for name, column in columns.items()
-        if kinds[name] == "text" and len(column) >= _ID_ROWS and column.nunique() == column.notna().sum()
+        if kinds[name] == "text"
+        and len(column) >= _ID_ROWS
+        and column.nunique() == column.notna().sum()
+        and not begin_with_numbers(column.dropna())
     ]
     _refuse(source, names, "hold a different text in every row, as names of rows do")
     for name, column in columns.items():
@@ -218,7 +221,7 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     for name, kind in kinds.items():
         form = NumberFormat.of_kind(kind)
         if form is not None:
-            columns[name] = _read_written(source, name, frame[name], form)
+            columns[name] = read_written(source, name, frame[name], form)
             continue
         column = _as_number_or_text(source, name, frame[name])
         if kind == "text" and column.dtype.kind == "f":
@@ -317,17 +320,6 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
             f"{text.iloc[0]!r} in row {text.index[0] + 1}{remedy}"
         )
     return column.astype(object).where(column.notna(), np.nan).replace(_TRUTHS)
-
-
-def _read_written(source: str, name: str, column: pd.Series[Any], form: NumberFormat) -> pd.Series[Any]:
-    """Return the numbers of a column that is written in a certain way; a missing value is NaN."""
-    numbers, strange = form.read_column(column)
-    if len(strange):
-        raise TableError(
-            f"{source}: column {name!r} must hold numbers {form.example}, as in training, got {str(strange.iloc[0])!r} "
-            f"in row {strange.index[0] + 1}"
-        )
-    return numbers
 
 
 def _are_truths(values: pd.Series[Any]) -> bool:
