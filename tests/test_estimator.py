@@ -371,6 +371,12 @@ class TestTables:
             quick().fit(X, np.arange(40) % 2)
         quick().fit(X.assign(a=X["a"].astype("category")), np.arange(40) % 2)
 
+    def test_texts_that_begin_with_numbers_are_named_unless_they_are_categories(self):
+        X = pd.DataFrame({"x": np.arange(80) / 7, "code": [f"{k % 20} b" for k in range(80)]})
+        with pytest.warns(ColumnWarning, match="column 'code' holds 20 different texts that begin with a number"):
+            TableEncoder().fit(X)
+        TableEncoder().fit(X.astype({"code": "category"}))
+
     def test_a_number_of_rows_is_named(self):
         X = pd.DataFrame({"x": np.arange(40) / 7, "case": np.arange(40)})
         with pytest.warns(

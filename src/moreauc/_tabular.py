@@ -156,7 +156,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         table = pd.concat(
             [pd.DataFrame(numbers, columns=names["numbers"]), pd.DataFrame(levels, columns=names["levels"])], axis=1
         )
-        for line in doubtful_columns(table):
+        chosen = [name for name in names["levels"] if isinstance(X.dtypes[name], pd.CategoricalDtype)]
+        for line in doubtful_columns(table.astype(dict.fromkeys(chosen, "category"))):
             warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=4)
 
     def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:

@@ -32,7 +32,7 @@ def doubtful_columns(table: pd.DataFrame) -> list[str]:
     """Return a warning for each column that looks like a number of rows, or has too many texts to be told apart.
 
     Args:
-        table: columns of numbers, NaN where missing, and of texts, None or NaN where missing.
+        table: columns of numbers, NaN where missing, and of texts or categories, None or NaN where missing.
 
     Example:
         >>> doubtful_columns(pd.DataFrame({"age": [40.0, 31.0] * 15, "case": np.arange(30.0)}))[0][:57]
@@ -40,9 +40,13 @@ def doubtful_columns(table: pd.DataFrame) -> list[str]:
     """
     found = []
     for place, name in enumerate(table.columns):
-        values = table.iloc[:, place].to_numpy()
-        number = values.dtype.kind in "biuf"
-        reason = _row_number(str(name), values.astype(float)) if number else _many_levels(values)
+        column = table.iloc[:, place]
+        if column.dtype.kind in "biuf":
+            reason = _row_number(str(name), column.to_numpy(dtype=float))
+        else:
+            counts = column.astype(object).value_counts(dropna=False)
+            chosen = isinstance(column.dtype, pd.CategoricalDtype)  # somebody wants them to be levels
+            reason = _many_levels(counts.to_numpy()) or (None if chosen else _like_numbers(counts.index))
         if reason is not None:
             found.append(f"column {name!r} {reason}")
     return found
@@ -72,25 +76,29 @@ def _rank_correlation(values: NDArray[Any]) -> float:
     return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
 
 
-def _many_levels(values: NDArray[Any]) -> str | None:
-    if len(values) < _ID_ROWS:
+def _like_numbers(levels: Iterable[Any]) -> str | None:
+    texts = [level for level in levels if isinstance(level, str)]
+    if len(texts) < _ID_ROWS or not begin_with_numbers(texts):
         return None
-    found = pd.Series(values, dtype=object).value_counts(dropna=False)
-    counts, texts = found.to_numpy(), [text for text in found.index if isinstance(text, str)]
-    if len(texts) >= _ID_ROWS and begin_with_numbers(texts):
-        return (
-            f"holds {len(texts):,} different texts that begin with a number, such as {texts[0]!r}; if they are "
-            "quantities or dates, turn them into numbers, since as texts they have no order"
-        )
+    return (
+        f"holds {len(texts):,} different texts that begin with a number, such as {texts[0]!r}; if they are quantities "
+        "or dates, turn them into numbers, since as texts they have no order"
+    )
+
+
+def _many_levels(counts: NDArray[Any]) -> str | None:
+    number = int(counts.sum())
+    if number < _ID_ROWS:
+        return None
     kept = counts[counts >= LEAST_ROWS]
     if len(counts) > MOST_LEVELS:
         kept = kept[: MOST_LEVELS - 1]  # the others share one column
-    merged, rows = len(counts) - len(kept), int(counts.sum() - kept.sum())
-    if merged < 2 or rows <= _MERGED * len(values):
+    merged, rows = len(counts) - len(kept), number - int(kept.sum())
+    if merged < 2 or rows <= _MERGED * number:
         return None
     return (
-        f"holds {len(counts):,} different texts in {len(values):,} rows; {merged:,} of them, in "
-        f"{rows / len(values):.0%} of the rows, are too rare to be told apart and count as one level; join levels, or "
+        f"holds {len(counts):,} different texts in {number:,} rows; {merged:,} of them, in "
+        f"{rows / number:.0%} of the rows, are too rare to be told apart and count as one level; join levels, or "
         "leave it out"
     )
 
