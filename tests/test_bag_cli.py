@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.cli import app
 from moreauc.commands._bag_table import BagTable, group_bags, match_bags
+from moreauc.commands._fit_bags import BagRequest, read_bag_split
 from moreauc.commands._saved import SavedBagModel, load_model
 from moreauc.data.columns import Target
 from moreauc.data.tables import TableError, read_texts, write_table
@@ -59,7 +60,7 @@ def by_hand(folder, frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
     saved = load_model(folder / "run")
     names = list(dict.fromkeys(frame["patient"]))
     columns = frame[list(saved.kinds)]
-    bags = [saved.encoder.transform(columns[(frame["patient"] == name).to_numpy()]) for name in names]
+    bags = [saved.encoder.encode(columns[(frame["patient"] == name).to_numpy()]) for name in names]
     return names, saved.model.decision_function(bags) - saved.model.threshold_
 
 
@@ -196,6 +197,62 @@ def test_predict_writes_bags_and_instances(trained, tmp_path, with_target):
     called = (scores["decision"] == "ill").sum()
     lines = [f"{called} of 20 bags are called state = ill", f"Scores: {out}", f"Instances: {parts}"]
     assert result.stdout.splitlines() == lines
+    assert f"column 'stain' holds levels that were not there in training in 1 of {len(frame)} rows" in result.stderr
+
+
+def test_unknown_stains_and_bags_that_are_trained_on(trained, tmp_path):
+    folder, _ = trained
+    new = make_table(24, seed=1)
+    new.assign(stain="C").to_csv(tmp_path / "new.csv", index=False)
+    fit = ["fit", folder / "data.csv", "--bags", "patient", "--target", "state", *QUICK, "--method", "ce_att"]
+    fit += ["--epochs", "1", "--out", tmp_path / "again"]
+    refusal = f"error: {tmp_path / 'new.csv'}: column 'stain' must hold levels of the training ('A', 'B'), got others"
+    for words in (
+        ["evaluate", folder / "run", tmp_path / "new.csv"],
+        ["predict", folder / "run", tmp_path / "new.csv", "--out", tmp_path / "scores.csv"],
+        [*fit, "--test", tmp_path / "new.csv"],
+    ):
+        result = call(*words)
+        assert result.exit_code == 2 and result.stderr.startswith(refusal), result.output
+    new.loc[::2, "stain"] = "C"
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert "(50." in call("evaluate", folder / "run", tmp_path / "new.csv", "--out", tmp_path / "report").stderr
+    shares = json.loads((tmp_path / "report" / "report.json").read_text())["data"]["unknown_levels"]
+    assert shares == {"stain": pytest.approx(0.5, abs=0.01)}
+    frame = make_table()
+    frame[::-1].assign(patient=frame["patient"] + "x").to_csv(tmp_path / "turned.csv", index=False)
+    result = call(*fit, "--test", tmp_path / "turned.csv")
+    assert result.exit_code == 2 and "--test holds the same bags as" in result.stderr
+    known = frame[frame["patient"].isin(["p0", "p1", "p2"])]
+    pd.concat([make_table(21, seed=1).assign(patient=lambda new: "n" + new["patient"]), known]).to_csv(
+        tmp_path / "some.csv", index=False
+    )
+    result = call(*fit, "--test", tmp_path / "some.csv")
+    assert result.exit_code == 0 and "3 of 24 bags of " in result.stderr and "(12.5%) equal bags that" in result.stderr
+
+
+def test_equal_bags_are_on_one_side(tmp_path):
+    frame = make_table(40)
+    copy = frame.assign(patient="copy of " + frame["patient"])
+    pd.concat([frame, copy[::-1]]).to_csv(tmp_path / "data.csv", index=False)
+    split = read_bag_split(
+        BagRequest(
+            data=tmp_path / "data.csv",
+            bags="patient",
+            target="state",
+            out=tmp_path,
+            positive=None,
+            test_size=None,
+            test=None,
+            drop=[],
+            seed=0,
+            **dict.fromkeys(
+                ["min_tpr", "max_fpr", "method", "instances_per_bag", "epochs", "batch_size", "lr", "force", "saving"]
+            ),
+        )
+    )
+    trained, tested = ({name.removeprefix("copy of ") for name in part.names} for part in (split.train, split.test))
+    assert not trained & tested and abs(len(split.test.names) - 20) <= 2
 
 
 def test_predict_without_instances_writes_one_file(trained, tmp_path):
@@ -306,7 +363,8 @@ def test_fit_keeps_bags_apart_whose_names_are_the_same_number(tmp_path):
     assert result.exit_code == 0, result.output
     data = json.loads((tmp_path / "run" / "report.json").read_text())["data"]
     assert data["training"]["bags"] + data["test"]["bags"] == 24
-    result = call(*words, "--min-tpr", "0", "--out", tmp_path / "other", "--test", tmp_path / "data.csv")
+    frame.assign(size=frame["size"] + 0.01).to_csv(tmp_path / "test.csv", index=False)
+    result = call(*words, "--min-tpr", "0", "--out", tmp_path / "other", "--test", tmp_path / "test.csv")
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "other" / "report.json").read_text())["data"]["test"]["bags"] == 24
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,6 +20,7 @@ from moreauc.cli import app
 from moreauc.commands import _compare_page, compare, fit
 from moreauc.commands._run_folder import run_folder
 from moreauc.commands._saved import load_model
+from moreauc.data.columns import ColumnWarning
 from moreauc.data.tables import write_table
 from moreauc.estimator import TPAUCClassifier
 from moreauc.metrics import tpauc_score
@@ -195,13 +197,21 @@ def test_predict_writes_scores(trained, tmp_path, suffix, with_target):
     assert list(scores) == ["row", "score", "probability", "decision"]
     assert scores["row"].tolist() == list(range(1, 51))
     saved = load_model(folder / "run")
-    np.testing.assert_allclose(scores["score"], saved.model.decision_function(frame[list(saved.kinds)]), rtol=1e-5)
+    with pytest.warns(
+        ColumnWarning, match="column 'ward' holds levels that were not there in training in 1 of 50 rows"
+    ):
+        expected = saved.model.decision_function(frame[list(saved.kinds)])
+    np.testing.assert_allclose(scores["score"], expected, rtol=1e-5)
     assert ((scores["score"] > 0) == (scores["decision"] == "ill")).all()
     assert set(scores["decision"]) == {"ill", "well"}
     assert scores["probability"].between(0, 1).all()
     assert (np.argsort(scores["probability"], kind="stable") == np.argsort(scores["score"], kind="stable")).mean() > 0.9
     called = (scores["decision"] == "ill").sum()
     assert result.stdout.splitlines() == [f"{called} of 50 rows are called state = ill", f"Scores: {out}"]
+    assert result.stderr == (
+        f"warning: {tmp_path / 'new.csv'}: column 'ward' holds levels that were not there in training in 1 of 50 rows "
+        "(2.0%), such as 'never seen'; they count as rare ones\n"
+    )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -236,6 +246,140 @@ def test_as_a_program(trained, tmp_path):
     assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", line)
 
 
+def test_evaluate_reports_unknown_levels(trained, tmp_path):
+    folder, _ = trained
+    frame = make_table(60, seed=3)
+    frame.loc[:14, "ward"] = "D"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    result = call("evaluate", folder / "run", tmp_path / "new.csv", "--out", tmp_path / "out")
+    assert result.exit_code == 0 and "in 15 of 60 rows (25.0%), such as 'D'" in result.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["data"]["unknown_levels"] == {"ward": 0.25}
+    assert "by column: ward 25.0%." in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ward", "message"),
+    [
+        (
+            "D",
+            "column 'ward' must hold levels of the training ('A', 'B', 'C'), got others only, such as 'D'; write its "
+            "values as they were in training, or train again with such rows",
+        ),
+        (
+            7,
+            "column 'ward' must hold text, as in training, got the number 7 in row 1; write its values as they were in "
+            "training",
+        ),
+    ],
+)
+def test_a_column_without_any_known_level_is_refused(trained, tmp_path, ward, message):
+    folder, _ = trained
+    data = tmp_path / "new.csv"
+    make_table(60, seed=3).assign(ward=ward).to_csv(data, index=False)
+    words = ["fit", folder / "data.csv", "--target", "state", "--test", data, *QUICK]
+    for command in (["evaluate", folder / "run", data], ["predict", folder / "run", data], words):
+        options = [] if command[0] == "evaluate" else ["--out", tmp_path / "out.csv"]
+        result = call(*command, *options)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == f"error: {data}: {message}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_evaluate_tells_of_rows_that_the_model_was_trained_on(trained, tmp_path):
+    folder, _ = trained
+    result = call("evaluate", folder / "run", folder / "data.csv")
+    assert result.stderr == (
+        f"warning: 180 of 240 rows of {folder / 'data.csv'} (75.0%) equal rows that are trained on: the test may look "
+        "better than it is\n"
+    )
+    make_table(60, seed=3).to_csv(tmp_path / "new.csv", index=False)
+    assert call("evaluate", folder / "run", tmp_path / "new.csv").stderr == ""
+    saved = load_model(folder / "run")
+    del saved.__dict__["trained_on"]  # as in a file of an earlier version
+    (tmp_path / "old").mkdir()
+    joblib.dump(saved, tmp_path / "old" / "model.joblib")
+    assert call("evaluate", tmp_path / "old", folder / "data.csv").stderr == ""
+
+
+def test_a_test_table_with_rows_of_the_training(trained, tmp_path):
+    folder, _ = trained
+    frame = make_table()
+    words = [
+        "fit",
+        folder / "data.csv",
+        "--target",
+        "state",
+        "--epochs",
+        "1",
+        "--loss",
+        "ce",
+        "--out",
+        tmp_path / "run",
+    ]
+    pd.concat([make_table(60, seed=2), frame[:20]]).to_csv(tmp_path / "some.csv", index=False)
+    result = call(*words, "--test", tmp_path / "some.csv")
+    line = (
+        f"20 of 80 rows of {tmp_path / 'some.csv'} (25.0%) equal rows that are trained on: the test may look better "
+        "than it is"
+    )
+    assert (result.exit_code, result.stderr) == (0, f"warning: {line}\n")
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["data"]["warnings"] == [line]
+    assert f"Warning: {line}." in (tmp_path / "run" / "report.html").read_text()
+    assert f"WARNING {line}" in (tmp_path / "run" / "log.txt").read_text()
+    (tmp_path / "link.csv").symlink_to(folder / "data.csv")
+    (tmp_path / "copy.csv").write_bytes((folder / "data.csv").read_bytes())
+    frame[::-1].to_parquet(tmp_path / "turned.parquet")
+    for name in (folder / "data.csv", tmp_path / "link.csv", tmp_path / "copy.csv", tmp_path / "turned.parquet"):
+        result = call(*words, "--force", "--test", name)
+        assert result.exit_code == 2 and result.stderr.startswith(
+            f"error: {name}: --test holds the same rows as {folder / 'data.csv'}, which are trained on; give rows of"
+        )
+
+
+def test_columns_that_number_rows_are_named(tmp_path):
+    frame = make_table().assign(case=np.arange(240) + 1000, patient_id=np.random.default_rng(0).permutation(240))
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    words = [tmp_path / "data.csv", "--target", "state", "--out", tmp_path / "run"]
+    result = call("fit", *words, "--epochs", "1", "--loss", "ce")
+    lines = [
+        "column 'case' holds a different whole number in every row, in the order of the rows, as row numbers do; "
+        "leave it out unless it is a measurement",
+        "column 'patient_id' holds a different whole number in every row and is named like an id; leave it out unless "
+        "it is a measurement",
+    ]
+    assert (result.exit_code, result.stderr) == (0, "".join(f"warning: {line}\n" for line in lines))
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["data"]["warnings"] == lines
+    few = ["--methods", "ce", "--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1"]
+    assert call("compare", *words[:3], *few, "--out", tmp_path / "compared").stderr == result.stderr
+
+
+def test_equal_rows_are_on_one_side(tmp_path):
+    frame = make_table()
+    twice = pd.concat([frame, frame[:100]]).sample(frac=1.0, random_state=0)
+    twice.to_csv(tmp_path / "data.csv", index=False)
+    split = fit.read_split(tmp_path / "data.csv", "state", positive=None, test_size=None, test=None, seed=0, drop=[])
+    assert not len(split.train.merge(split.test)) and abs(len(split.test) - 85) <= 1
+
+
+def test_written_numbers_are_read_the_same_way_everywhere(tmp_path):
+    frame = make_table()
+    price = [f"${1000 + 200 * value:,.2f}" for value in frame["age"]]
+    frame.assign(age=price, dose=(10 * frame["dose"]).map("{:.1f} %".format)).to_csv(tmp_path / "a.csv", index=False)
+    words = ["--target", "state", "--epochs", "1", "--loss", "ce"]
+    result = call("fit", tmp_path / "a.csv", *words, "--out", tmp_path / "run")
+    assert (result.exit_code, result.stderr) == (0, "")
+    kinds = json.loads((tmp_path / "run" / "report.json").read_text())["data"]["columns"]
+    assert kinds == {"age": "number like 1,234.5 $", "dose": "number like 1234.5 %", "gap": "number", "ward": "text"}
+    assert "4 columns: 3 of numbers, 1 of text." in (tmp_path / "run" / "report.html").read_text()
+    result = call("predict", tmp_path / "run", tmp_path / "a.csv", "--out", tmp_path / "scores.csv")
+    assert (result.exit_code, result.stderr) == (0, "")
+    frame.assign(age=price, dose=frame["dose"] / 10).to_csv(tmp_path / "b.csv", index=False)
+    result = call("predict", tmp_path / "run", tmp_path / "b.csv", "--out", tmp_path / "other.csv")
+    assert result.exit_code == 2
+    assert "column 'dose' must hold numbers like 1234.5 %, as in training, got " in result.stderr
+
+
 TABLES = {
     "empty.csv": b"",
     "latin.csv": b"name,y\ncaf\xe9,1\n",
@@ -243,8 +387,8 @@ TABLES = {
     "three.csv": b"a,y\n1,0\n2,1\n3,2\n",
     "constant.csv": b"a,b,y\n1,5,0\n2,5,1\n3,5,0\n",
     "mixed.csv": b"a,y\n1,0\nx,1\n3,0\n",
-    "few.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (k, k in (4, 7)) for k in range(40)),
-    "tiny.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (k, k in (4, 7, 9, 11)) for k in range(40)),
+    "few.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (7 * k % 40, k in (4, 7)) for k in range(40)),
+    "tiny.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (7 * k % 40, k in (4, 7, 9, 11)) for k in range(40)),
 }
 FIT_ERRORS = [
     (["missing.csv"], "{0}/missing.csv: no such file"),
@@ -624,8 +768,8 @@ def test_a_collapsed_model_is_no_winner_and_is_named(trained, monkeypatch, tmp_p
     result = call("fit", trained[0] / "data.csv", "--target", "state", "--out", tmp_path / "run", *options)
     assert result.exit_code == 0, result.output
     line = "100.0% of the rows of the region have a score that rows of the other class have too"
-    for text in (result.output, *((tmp_path / "run" / name).read_text() for name in ("report.html", "log.txt"))):
-        assert f"Warning: SONX: {line}" in text
+    for text in (result.stderr, *((tmp_path / "run" / name).read_text() for name in ("report.html", "log.txt"))):
+        assert f"SONX: {line}" in text
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [row["tpauc"]["estimate"] for row in report["test"]] == [0.0, 0.0]
     assert [row["tied"] for row in report["test"]] == [1.0, 1.0]

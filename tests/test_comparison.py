@@ -11,7 +11,8 @@ from sklearn.model_selection import StratifiedKFold
 
 from moreauc.commands.compare import tie_warnings
 from moreauc.comparison import Comparison, Contestant, contestants, network
-from moreauc.comparison._run import Table, tune_and_test
+from moreauc.comparison._run import tune_and_test
+from moreauc.comparison._table import Table
 from moreauc.metrics import tpauc_score
 
 REGION = (0.5, 0.5)
@@ -169,7 +170,7 @@ def test_a_model_that_ties_everything_is_not_chosen(table):
     only = Contestant("flat", "Flat", False, {"column": (3,)}, Flat)
     result = Comparison([only], (REGION,), folds=3, inner_folds=2, trials=1).run(X, y)
     assert result.rows[0]["tied"] == 1.0 and result.rows[0]["mean"] == 0.0
-    assert tie_warnings(result.rows)[0].startswith("Warning: Flat: 100.0% of the rows of the region")
+    assert tie_warnings(result.rows)[0].startswith("Flat: 100.0% of the rows of the region")
 
 
 @pytest.mark.parametrize("name", ["sonx", "ce", "lightgbm", "xgboost"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -26,6 +27,7 @@ from moreauc import train
 from moreauc._operating_point import choose_threshold, fit_platt
 from moreauc._tabular import TableEncoder
 from moreauc.bag_estimator import MultiInstanceClassifier
+from moreauc.data.columns import ColumnWarning
 from moreauc.estimator import TPAUCClassifier
 from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
 from moreauc.metrics import TiedScoresWarning, tpauc_score, tpauc_scorer
@@ -124,7 +126,7 @@ class TestLearning:
         rest = np.setdiff1d(np.arange(len(y)), rows)
         assert classifier.criterion_.num_positives == y[rest].sum()
         other = X.copy()
-        other[rows] = 1e3
+        other[rows] += 1e3
         again = quick(validation_fraction=0.25).fit(other, y)
         np.testing.assert_array_equal(classifier.preprocessor_.transform(X[:5]), again.preprocessor_.transform(X[:5]))
 
@@ -295,7 +297,10 @@ class TestTables:
         np.testing.assert_array_equal(encoder.transform(X)[:4], expected)
         assert encoder.transform(X)[6].tolist() == [*encoder.transform(X)[7].tolist()[:5], 0, 1]  # rare ones together
         new = pd.DataFrame({"number": [None], "level": ["new"], "bool": [None]})
-        assert encoder.transform(new).tolist() == [[2, 1, 0, 0, 1, 0, 0]]
+        with pytest.warns(
+            ColumnWarning, match=r"column 'level' holds levels .* in 1 of 1 rows \(100.0%\), such as 'new'"
+        ):
+            assert encoder.transform(new).tolist() == [[2, 1, 0, 0, 1, 0, 0]]
         scaled = TableEncoder().fit(X).transform(X)[:, 0]
         assert scaled.mean() == pytest.approx(0.0, abs=1e-6) and scaled.std() == pytest.approx(1.0)
 
@@ -321,9 +326,68 @@ class TestTables:
 
     def test_many_levels_are_cut_to_the_most_frequent(self):
         frequent = np.repeat(np.arange(80).astype(str), np.where(np.arange(80) < 49, 5, 4))
-        encoder = TableEncoder().fit(pd.DataFrame({"id": frequent}))
+        with pytest.warns(
+            ColumnWarning, match=r"'id' holds 80 different texts in 369 rows; 31 of them, in 34% of the rows"
+        ):
+            encoder = TableEncoder().fit(pd.DataFrame({"id": frequent}))
         assert encoder.num_outputs_ == 50
         np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"id": ["60"]})), [[0.0] * 49 + [1.0]])
+
+    def test_levels_that_were_not_there_in_fit(self, table):
+        X, y = table
+        classifier = quick().fit(X, y)
+        some = X.copy()
+        some.loc[:29, "town"] = "d"
+        some["kind"] = some["kind"].astype(object).where(some.index > 29, 7)
+        with pytest.warns(ColumnWarning, match=r"column '(town|kind)' holds levels that were not") as found:
+            classifier.predict(some)
+        shares = classifier.preprocessor_.unknown_levels(some)
+        assert [column.name for column in shares if column.unknown] == ["town", "kind"] and len(found) == 2
+        assert shares[0].unknown == 30 and shares[0].share == 30 / some["town"].notna().sum()
+        for values, message in (
+            ("d", "column 'town' must hold levels of the training ('a', 'b', 'c'), got others only, such as 'd'"),
+            (3.5, "column 'town' must hold texts, as in training ('a', 'b', 'c'), got numbers, 3.5; write its values"),
+        ):
+            with pytest.raises(ValueError, match=f"^TPAUCClassifier: {re.escape(message)}"):
+                classifier.predict(X.assign(town=values))
+        with pytest.raises(ValueError, match=r"must hold texts, as in training .* got numbers, 3;"):
+            classifier.predict(X[:1].assign(town=3))
+        with pytest.raises(
+            ValueError, match=r"must hold numbers in column 'size', as in fit, got .*; turn it into num"
+        ):
+            classifier.predict(X.assign(size="large"))
+        with pytest.warns(ColumnWarning, match="in 1 of 1 rows"):  # a row may come alone
+            classifier.predict(X[1:2].assign(town="d"))
+        classifier.predict(X.assign(town=None))  # missing is no level that could be misspelt
+
+    def test_a_level_of_the_held_out_rows_only_is_no_surprise(self, table):
+        X, y = table
+        held = quick().fit(X, y).validation_rows_
+        town = X["town"].copy()
+        town.iloc[held[:4]] = "held"
+        assert (quick().fit(X.assign(town=town), y).validation_rows_ == held).all()  # without a warning
+
+    @pytest.mark.parametrize("texts", [["$5", "$6.50"], ["0,5", "1,5"], ["31.12.24", "1.1.25"], ["1 000", "20"]])
+    def test_numbers_and_dates_as_texts_are_refused(self, texts):
+        X = pd.DataFrame({"a": texts * 20, "x": np.arange(40) / 7})
+        with pytest.raises(
+            ValueError, match=r"^TPAUCClassifier: column 'a' of X holds .* or make the column a category"
+        ):
+            quick().fit(X, np.arange(40) % 2)
+        quick().fit(X.assign(a=X["a"].astype("category")), np.arange(40) % 2)
+
+    def test_texts_that_begin_with_numbers_are_named_unless_they_are_categories(self):
+        X = pd.DataFrame({"x": np.arange(80) / 7, "code": [f"{k % 20} b" for k in range(80)]})
+        with pytest.warns(ColumnWarning, match="column 'code' holds 20 different texts that begin with a number"):
+            TableEncoder().fit(X)
+        TableEncoder().fit(X.astype({"code": "category"}))
+
+    def test_a_number_of_rows_is_named(self):
+        X = pd.DataFrame({"x": np.arange(40) / 7, "case": np.arange(40)})
+        with pytest.warns(
+            ColumnWarning, match="TPAUCClassifier: column 'case' holds a different whole number in every"
+        ):
+            quick().fit(X, np.arange(40) % 2)
 
     def test_missing_for_the_first_time_is_the_median(self):
         encoder = TableEncoder(standardize=False).fit(np.array([[1.0, np.nan], [2.0, 5.0], [9.0, 5.0]]))

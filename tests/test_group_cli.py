@@ -142,6 +142,34 @@ class TestRun:
             assert f"240 rows are called {target} = " in result.stdout
 
 
+def test_unknown_stains_and_rows_that_are_trained_on(trained, tmp_path):
+    folder, _ = trained
+    new = make_table(seed=1)
+    new.assign(stain=3).to_csv(tmp_path / "new.csv", index=False)
+    fit = ["fit", folder / "data.csv", "--groups", "race,sex", "--target", "cost", *others("cost"), "--epochs", 1]
+    fit += ["--method", "erm", "--out", tmp_path / "again", "--test"]
+    for words in (
+        ["evaluate", folder / "cost", tmp_path / "new.csv"],
+        ["predict", folder / "cost", tmp_path / "new.csv", "--out", tmp_path / "scores.csv"],
+        [*fit, tmp_path / "new.csv"],
+    ):
+        result = call(*words)
+        assert (
+            result.exit_code == 2 and "column 'stain' must hold text, as in training, got the number 3" in result.stderr
+        )
+    new.loc[:59, "stain"] = "C"
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert "(25.0%), such as 'C'" in call("evaluate", folder / "cost", tmp_path / "new.csv").stderr
+    result = call(*fit, folder / "data.csv")
+    assert result.exit_code == 2 and "--test holds the same rows as" in result.stderr
+    pd.concat([new, make_table()[:60]]).to_csv(tmp_path / "some.csv", index=False)
+    result = call(*fit, tmp_path / "some.csv")
+    assert (
+        result.exit_code == 0 and "60 of 300 rows of " in result.stderr and "(20.0%) equal rows that" in result.stderr
+    )
+    assert len(json.loads((tmp_path / "again" / "report.json").read_text())["data"]["warnings"]) == 2
+
+
 def test_options_reach_the_estimator(tmp_path):
     frame = make_table().drop(columns=["grade", "cost"])
     frame.to_csv(tmp_path / "data.csv", index=False)
@@ -230,7 +258,8 @@ def test_names_of_groups_are_read_as_text(texts, names, tmp_path):
     lines = ["site,y,x", *(f"{texts[k % 3]},{k % 2},{k % 5}" for k in range(60))]
     (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
     words = ("fit", tmp_path / "a.csv", "--groups", "site", "--target", "y", "--epochs", 1)
-    result = call(*words, "--test", tmp_path / "a.csv", "--out", tmp_path / "run")
+    (tmp_path / "b.csv").write_text("\n".join([*lines, f"{texts[0]},1,9"]), encoding="utf-8")
+    result = call(*words, "--test", tmp_path / "b.csv", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert "not tested" not in result.output
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))

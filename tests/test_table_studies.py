@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from moreauc.cli import app
 from moreauc.comparison import _contestants
-from moreauc.comparison._run import Table
+from moreauc.comparison._table import Table
 from moreauc.data.examples import load_example
 from moreauc.studies import LabelNoiseStudy, label_noise, thresholds
 from moreauc.studies.label_noise import FLIPS, noisy_table

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from moreauc.data._column_types import lost_in_floats
+from moreauc.data._doubtful import doubtful_columns
 from moreauc.data._normal_form import label_text, normal_text
 from moreauc.data.columns import (
     Target,
@@ -480,6 +481,128 @@ def test_columns_that_are_refused(columns, message):
         check_features(pd.DataFrame(columns), source="t")
 
 
+@pytest.mark.parametrize(
+    ("texts", "kind", "numbers"),
+    [
+        (["$1,200.50", "$7", "-$3", "$ -0.5"], "number like 1,234.5 $", [1200.5, 7, -3, -0.5]),
+        (["1.200,50 €", "7 €", "-3,5€"], "number like 1.234,5 €", [1200.5, 7, -3.5]),
+        (["1.200.300 €", "7 €"], "number like 1.234,5 €", [1200300, 7]),
+        (["12 %", "7%", "-0.5 %"], "number like 1234.5 %", [12, 7, -0.5]),
+        (["0,5 %", "12 %"], "number like 1234,5 %", [0.5, 12]),
+        (["1 000", "500", "12 000 000"], "number like 1 234.5", [1000, 500, 12e6]),
+        (["1\u00a0000", "2\u202f500,5", "\u2212500"], "number like 1 234,5", [1000, 2500.5, -500]),
+        (["CHF 1'200.50", "CHF 7", "3 CHF"], "number like 1'234.5 CHF", [1200.5, 7, 3]),
+        (["1\u2019000", "7"], "number like 1'234.5", [1000, 7]),
+        (["US$ 5", "US$ 6.5"], "number like 1234.5 US$", [5, 6.5]),
+    ],
+)
+def test_numbers_as_people_write_them(texts, kind, numbers):
+    frame = pd.DataFrame({"a": [None, *texts]})
+    columns, kinds = check_features(frame)
+    assert kinds == {"a": kind}
+    np.testing.assert_array_equal(columns["a"], [np.nan, *numbers])
+    pd.testing.assert_frame_equal(match_features(frame[::-1], kinds), columns[::-1])
+    empty = match_features(pd.DataFrame({"a": [None, None]}), kinds)
+    assert empty["a"].dtype == float and empty["a"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["$1,200", "$7"], "holds numbers that can be read in two ways, '$1,200' in row 1"),
+        (["7 %", "1.250 %"], "holds numbers that can be read in two ways, '1.250 %' in row 2"),
+        (["$5", "5 €"], "holds numbers in different units: '$5' in row 1, '5 €' in row 2"),
+        (["$5", "7"], "holds numbers in different units: '$5' in row 1, '7' in row 2"),
+        (["1,200.50 $", "1.200,50 $"], "holds numbers that are not all written in one way, such as '1,200.50 $' in"),
+        (["10 %", "none"], "mixes numbers and text: '10 %' in row 1, 'none' in row 2"),
+        (["x", "1 000"], "mixes numbers and text: '1 000' in row 2, 'x' in row 1"),
+        (["$5", "($7)"], "mixes numbers and text: '$5' in row 1, '($7)' in row 2"),
+        (["31.12.24", "1.1.25"], "holds dates or times, '31.12.24' in row 1; turn them into numbers, such as days"),
+        (["31/12/24", "x", "1/1/25"], "holds dates or times, '31/12/24' in row 1, beside 'x' in row 2; turn them"),
+        (["12 Jan 2024", "3. Feb 24"], "holds dates or times, '12 Jan 2024' in row 1; turn them"),
+        (["Jan 12, 2024", "May 2024"], "holds dates or times, 'Jan 12, 2024' in row 1; turn them"),
+        (["Mon, 31. 12. 2024", "2024-01"], "holds dates or times, 'Mon, 31. 12. 2024' in row 1; turn them"),
+        (["12:30", "9:05 pm"], "holds dates or times, '12:30' in row 1; turn them"),
+        (
+            [f"({k}.50)" for k in range(20)],
+            "holds 20 different texts in 20 rows, such as '(0.50)', too many to learn from",
+        ),
+        ([f"{k % 12}.5 mg" for k in range(20)], "holds 12 different texts in 20 rows, such as '0.5 mg', too many to"),
+    ],
+)
+def test_written_numbers_and_dates_that_are_refused(texts, message):
+    with pytest.raises(TableError, match=f"^t: column 'a' {re.escape(message)}.*, or leave it out with --drop a$"):
+        check_features(pd.DataFrame({"a": texts}), source="t")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "where"),
+    [
+        ("number like 1234.5 %", [0.12, 0.5], "'0.12' in row 1"),
+        ("number like 1,234.5 $", ["$5", "5 €"], "'5 €' in row 2"),
+        ("number like 1,234.5 $", ["1.234,5 $"], "'1.234,5 $' in row 1"),
+        ("number like 1 234,5", [1.5], "'1.5' in row 1"),
+        ("number like 1 234.5", ["1 000", "x"], "'x' in row 2"),
+        ("number like 1 234.5", [np.inf], "'inf' in row 1"),
+    ],
+)
+def test_numbers_that_are_written_otherwise_than_in_training(kind, values, where):
+    message = f"t: column 'a' must hold numbers {kind[7:]}, as in training, got {where}"
+    with pytest.raises(TableError, match=exactly(message)):
+        match_features(pd.DataFrame({"a": values}), {"a": kind}, source="t")
+
+
+def test_plain_numbers_where_thousands_had_spaces():
+    kinds = {"a": "number like 1 234.5"}
+    assert match_features(pd.DataFrame({"a": [999, 12.5]}), kinds)["a"].tolist() == [999.0, 12.5]
+    assert match_features(pd.DataFrame({"a": [999, 12]}), {"a": "number like 1 234,5"})["a"].tolist() == [999.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["123 45", "678 90"],
+        ["5 mg", "10 mg"],
+        ["Q1 24", "Q2 24"],
+        ["1.2.3", "1.2.4"],
+        ["<9 %", ">9 %"],
+        ["5'11", "6'2"],
+    ],
+)
+def test_codes_are_levels(texts):
+    assert check_features(pd.DataFrame({"a": texts}))[1] == {"a": "text"}
+
+
+def test_columns_to_doubt():
+    order = np.random.default_rng(0).permutation(60)
+    frame = pd.DataFrame(
+        {
+            "case": np.arange(60.0)[::-1],
+            "nearly": np.where(np.arange(60) == 3, 5.5 * 2, np.arange(60.0) * 3),
+            "PatientID": order.astype(float),
+            "visit_id": (order // 1.5).round(),
+            "size": order.astype(float),
+            "width": np.arange(60) / 7,
+            "town": [f"t{k // 2}" for k in range(60)],
+            "ward": ["A", "B", "C"] * 20,
+            "time": [f"{k % 20}h 5m" for k in range(60)],
+            "gap": [None, *range(59)],
+        }
+    )
+    lines = doubtful_columns(frame)
+    assert [line.split()[1] for line in lines] == [
+        "'case'",
+        "'nearly'",
+        "'PatientID'",
+        "'visit_id'",
+        "'town'",
+        "'time'",
+    ]
+    assert "30 of them, in 100% of the rows, are too rare to be told apart" in lines[-2]
+    assert "holds 20 different texts that begin with a number, such as '0h 5m'; if they are quantities" in lines[-1]
+    assert not doubtful_columns(frame[:19])
+
+
 def test_texts_that_look_like_numbers_or_dates_and_are_none():
     texts = ["1,2,3", "0,5 mg", "a,5", "1-2-3", "10.1.20", "2024-01", "2024-02-01", "1,", "2024-02-01 or so"]
     columns, kinds = check_features(pd.DataFrame({"a": texts}))
@@ -516,10 +639,10 @@ def test_few_distinct_texts_are_no_names():
 
 
 def test_columns_of_another_table():
-    frame = pd.DataFrame({"more": [1, 2, 3], "ward": [1.0, 2.5, None], "age": [3, 4, None]})
+    frame = pd.DataFrame({"more": [1, 2, 3], "ward": ["A", "B", None], "age": [3, 4, None]})
     columns = match_features(frame, KINDS)
     assert list(columns) == ["age", "ward"]
-    assert columns["ward"].tolist()[:2] == ["1", "2.5"] and columns["ward"].isna().tolist() == [False, False, True]
+    assert columns["ward"].tolist()[:2] == ["A", "B"] and columns["ward"].isna().tolist() == [False, False, True]
     empty = match_features(pd.DataFrame({"age": [None], "ward": [None]}), KINDS)
     assert empty["age"].dtype == float and empty["ward"].dtype == object
 
@@ -536,6 +659,15 @@ def test_columns_of_another_table():
         (
             {"age": ["1", "old"], "ward": ["A", "B"]},
             "t: column 'age' mixes numbers and text: 1 in row 1, 'old' in row 2",
+        ),
+        (
+            {"age": [1, 2], "ward": [None, 2.5]},
+            "t: column 'ward' must hold text, as in training, got the number 2.5 in row 2; write its values as they "
+            "were in training",
+        ),
+        (
+            {"age": ["12 %", "7 %"], "ward": ["A", "B"]},
+            "t: column 'age' must hold numbers, as in training, got '12 %' in row 1",
         ),
         (
             {"age": [np.inf], "ward": ["A"]},

@@ -662,7 +662,7 @@ def test_of_epochs_with_one_score_the_wider_region_then_the_auc_then_the_earlies
     better = [1.0, 4.5, 3.0, 4.0]  # AUC 0.5
     history, model = chosen_of(worst, bad, better, better, worst)
     assert history.best_score == 0.0 and history.best_epoch == 1 and model.place == 2
-    assert history.best_scores == {"score": 0.0, "wider_score": 0.0, "auc": 0.5}
+    assert history.best_scores == {"score": 0.0, "wider_score": 0.0, "auc": 0.5, "gap": 0.0}
     assert history.chosen_by == "earliest" and "earliest" in history.choice
     assert history["score"] == [0.0] * 4 and history["auc"] == [0.25, 0.5, 0.5, 0.0]
     history, model = chosen_of(worst, bad, better, worst)
@@ -670,6 +670,15 @@ def test_of_epochs_with_one_score_the_wider_region_then_the_auc_then_the_earlies
     history, model = chosen_of(worst, better, [3.5, 5.0, 3.0, 4.0], [5.0, 6.0, 3.0, 4.0], worst)
     assert history.best_epoch == 2 and history.chosen_by == "score" and history.choice == ""
     assert history.best_score == 1.0
+
+
+def test_where_all_pairs_are_in_order_the_widest_gap_then_the_earliest_is_kept():
+    narrow, wide = [5.0, 8.0, 0.0, 4.0], [7.0, 8.0, 0.0, 1.0]
+    history, _ = chosen_of(narrow, wide, [14.0, 16.0, 0.0, 2.0], narrow)  # the scale of the scores does not matter
+    assert history.best_epoch == 0 and history.chosen_by == "earliest"
+    assert history.best_scores["gap"] == pytest.approx(6.0 / np.std(wide))
+    history, _ = chosen_of(narrow, wide, narrow)
+    assert history.best_epoch == 0 and history.chosen_by == "gap" and "gap between the classes" in history.choice
 
 
 def test_a_model_that_gives_all_rows_one_score_is_not_kept():

@@ -95,15 +95,15 @@ def test_the_command_says_so_in_every_place(module, words, titles, tmp_path, mon
     log = (tmp_path / "run" / "log.txt").read_text()
     assert len(notes) == 2
     for note, title in zip(notes, titles, strict=True):
-        assert note.startswith(f"Warning: {title} is untrained. No epoch did better")
-        assert note in result.stdout and note in page and f"WARNING {title} is untrained" in log
+        assert note.startswith(f"{title} is untrained. No epoch did better")
+        assert f"warning: {note}" in result.stderr and note in page and f"WARNING {title} is untrained" in log
     assert page.count("before training") >= 4 and "after epoch 0" not in page
 
 
 def test_a_trained_model_has_no_note(tmp_path):
     command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--groups", "site", "--drop", "bag"]
     result = CliRunner().invoke(app, [str(word) for word in [*command, "--epochs", 3, "--out", tmp_path / "run"]])
-    assert result.exit_code == 0 and "Warning" not in result.stdout
+    assert result.exit_code == 0 and "warning" not in result.stderr
     assert json.loads((tmp_path / "run" / "report.json").read_text())["warnings"] == []
 
 
@@ -111,4 +111,4 @@ def test_a_step_far_too_long_leaves_an_untrained_model_with_a_warning(tmp_path):
     command = ["fit", csv(tmp_path / "data.csv"), "--target", "y", "--groups", "site", "--drop", "bag", "--lr", 1e4]
     result = CliRunner().invoke(app, [str(word) for word in [*command, "--epochs", 1, "--out", tmp_path / "run"]])
     assert result.exit_code == 0, result.output
-    assert "Warning: SONX is untrained" in result.stdout and "Warning: ERM is untrained" in result.stdout
+    assert "warning: SONX is untrained" in result.stderr and "warning: ERM is untrained" in result.stderr

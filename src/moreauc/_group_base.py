@@ -36,7 +36,7 @@ from moreauc._estimator_parts import (
 from moreauc._group_choice import epoch_choice
 from moreauc._group_goals import Array, Classes, Floats, Numbers
 from moreauc._group_rows import count_worst, group_batches, hold_out, name_groups, plain_batches
-from moreauc._tabular import TableEncoder
+from moreauc._tabular import TableEncoder, same_rows
 from moreauc.data import TensorBatches
 from moreauc.data._normal_form import label_text
 from moreauc.metrics.group_table import GroupTable, group_table
@@ -205,12 +205,19 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state)
         if groups is None:
             warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=3)
-        train, held = hold_out(codes, values, self.validation_fraction, random, classes=classes is not None)
+        train, held = hold_out(
+            codes,
+            values,
+            self.validation_fraction,
+            random,
+            classes=classes is not None,
+            same=same_rows(self._owner, X),
+        )
         goal = self._make_goal(classes, values[train])
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
 
         encoder = TableEncoder(standardize=self.standardize, owner=type(self).__name__).fit(X, rows=train)
-        inputs = torch.from_numpy(encoder.transform(X)).to(self.device)
+        inputs = torch.from_numpy(encoder.encode(X)).to(self.device)
         targets = torch.from_numpy(goal.targets(values)).to(self.device)
         model = self._make_module(inputs, goal.num_outputs, seeds[0])
         criterion = make_group_criterion(

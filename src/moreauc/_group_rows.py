@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import floor_count
+from moreauc._duplicates import Codes, any_equal
 from moreauc.data._normal_form import label_text, normal_text
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 
@@ -73,19 +74,42 @@ def _check_texts(owner: str, texts: list[str]) -> None:
 
 
 def hold_out(
-    groups: NDArray[np.int64], targets: Array, share: float, random: Random, *, classes: bool = False
+    groups: NDArray[np.int64],
+    targets: Array,
+    share: float,
+    random: Random,
+    *,
+    classes: bool = False,
+    same: Codes | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return row numbers of what stays and of what is held out: the share of each group, rounded.
 
     At least one row of each group stays. What is held out of a group is spread evenly over its targets, in their order,
     so that its classes, or its large and small values, are in both parts as far as may be. Where the targets are
-    `classes`, none is held out as a whole: it could not be learnt.
+    `classes`, none is held out as a whole: it could not be learnt. Rows with equal numbers `same`, from 0, are not
+    parted: the first of them is drawn, or not, and the others follow, whatever their groups and targets.
 
     Example:
         >>> groups, targets = np.array([0, 0, 0, 0, 1]), np.array([1, 0, 1, 0, 1])
         >>> hold_out(groups, targets, 0.5, np.random.RandomState(0))
         (array([2, 3, 4]), array([0, 1]))
     """
+    if same is None or not any_equal(same):
+        held = _spread(groups, targets, share, random)
+        if classes:
+            held &= np.isin(targets, targets[~held])
+    else:
+        first = np.unique(same, return_index=True)[1]
+        held = _spread(groups[first], targets[first], share, random)[same]
+        back = ~np.isin(groups, groups[~held])
+        if classes:
+            back |= ~np.isin(targets, targets[~held])
+        held &= ~np.isin(same, same[back])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _spread(groups: NDArray[np.int64], targets: Array, share: float, random: Random) -> NDArray[np.bool_]:
+    """Return which rows are held out: the share of each group, spread evenly over its targets."""
     order = np.argsort(groups, kind="stable")
     held = np.zeros(len(groups), dtype=bool)
     for rows in np.split(order, np.cumsum(np.bincount(groups))[:-1]):
@@ -96,9 +120,7 @@ def hold_out(
         mixed = mixed[np.argsort(targets[mixed], kind="stable")]
         places = (np.arange(number) + random.uniform()) * len(rows) / number
         held[mixed[np.minimum(places.astype(np.int64), len(rows) - 1)]] = True
-    if classes:
-        held &= np.isin(targets, targets[~held])
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    return held
 
 
 def count_worst(owner: str, top_k: Any, num_groups: int) -> int:

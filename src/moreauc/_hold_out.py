@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moreauc._checks import floor_count
+from moreauc._duplicates import Codes, any_equal, take_together
 
 Array = NDArray[Any]
 
@@ -15,7 +16,13 @@ _SMALLEST_PART = 2  # of each class, to train on and to hold out
 
 
 def hold_out(
-    positive: Array, random: np.random.RandomState, *, fraction: float, min_tpr: float, max_fpr: float
+    positive: Array,
+    random: np.random.RandomState,
+    *,
+    fraction: float,
+    min_tpr: float,
+    max_fpr: float,
+    same: Codes | None = None,
 ) -> tuple[Array, Array]:
     """Return numbers of the rows, or bags, to train on and of the hold-out, which is empty where it cannot be had.
 
@@ -25,10 +32,18 @@ def hold_out(
         fraction: share of each class to hold out.
         min_tpr: region that must hold at least one pair of the hold-out.
         max_fpr: as `min_tpr`.
+        same: numbers from 0, equal where features are, shape `(n,)`: those are not parted. None where all differ.
     """
     train: list[Array] = []
     held: list[Array] = []
+    together = None
+    if fraction > 0.0 and same is not None and any_equal(same):
+        together = take_together(same, positive, fraction, random)
     for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
+        if together is not None:
+            held.append(rows[together[rows]])
+            train.append(rows[~together[rows]])
+            continue
         order = random.permutation(rows)
         number = round(len(rows) * fraction)
         held.append(order[:number])

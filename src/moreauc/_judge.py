@@ -75,12 +75,12 @@ class Judge:
 
     def finish(self, state: TrainState) -> None:
         """Give the model its best weights back; warn where they give many rows one score."""
-        text = ties_text(state.history.best_tied, unit="validation rows")
-        if text is not None:
-            warnings.warn(f"{_OWNER}: {text}", TiedScoresWarning, stacklevel=3)
         if self._keep_best:
             bare(state.model).load_state_dict(self._best)
             state.history.restored = True
+        text = ties_text(state.history.best_tied, unit="validation rows")
+        if self._keep_best and text is not None:
+            warnings.warn(f"{_OWNER}: {text}", TiedScoresWarning, stacklevel=3)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Judge:
 class _TwoWayScore:
     """TPAUC in the region, and in wider ones for epochs that are equal in it."""
 
-    names = ("score", "wider_score", "auc")
+    names = ("score", "wider_score", "auc", "gap")
 
     def __init__(self, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None) -> None:
         region = {"min_tpr": min_tpr, "max_fpr": max_fpr}

@@ -6,7 +6,8 @@ numbers.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import warnings
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,15 +20,16 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc._all_or_nothing import all_or_nothing
+from moreauc._duplicates import Codes, hash_rows, number_equal
+from moreauc._unknown_levels import UnknownLevels, find_unknown
 from moreauc.data._column_types import lost_in_floats
+from moreauc.data._doubtful import LEAST_ROWS, MOST_LEVELS, ColumnWarning, doubtful_columns
 from moreauc.data._normal_form import label_text
+from moreauc.data._written import distinct_texts, find_numbers_or_dates
 
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels"]
-
-# A level seen in fewer rows goes with the other rare ones; a column has at most so many levels, the most frequent.
-_LEAST_ROWS = 3
-_MOST_LEVELS = 50
+Kinds: tuple[Kind, ...] = get_args(Kind)
 
 # What pandas calls the content of a column of Python objects.
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
@@ -82,9 +84,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             rows: row numbers that the statistics are taken from; None for all.
         """
         kinds = _kinds(self.owner, X)
+        numbers, levels = _split(self.owner, X, kinds)
         if isinstance(X, pd.DataFrame):
             check_exact(self.owner, X)
-        numbers, levels = self._split(X, kinds)
+            _check_texts(self.owner, X, kinds)
+            self._warn(X, kinds, numbers, levels)
         if rows is not None:
             numbers, levels = numbers[rows], levels[rows]
         filled = SimpleImputer(strategy="median", keep_empty_features=True)
@@ -94,8 +98,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if levels.shape[1]:
             self.levels_ = OneHotEncoder(
                 handle_unknown="infrequent_if_exist",
-                min_frequency=_LEAST_ROWS,
-                max_categories=_MOST_LEVELS,
+                min_frequency=LEAST_ROWS,
+                max_categories=MOST_LEVELS,
                 sparse_output=False,
                 dtype=np.float32,
             )
@@ -107,9 +111,43 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`."""
+        """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`.
+
+        A :class:`~moreauc.data._doubtful.ColumnWarning` tells of levels that were not there in `fit`.
+
+        Raises:
+            ValueError: for a column all of whose levels are unknown, and for kinds of columns other than in `fit`.
+        """
+        for column in self.unknown_levels(X):
+            if column.unknown:
+                warnings.warn(f"{self.owner}: {column}", ColumnWarning, stacklevel=2)
+        return self.encode(X)
+
+    def unknown_levels(self, X: Any, *, owner: str | None = None) -> list[UnknownLevels]:
+        """Return for each column of levels how many values were not there in `fit`.
+
+        Args:
+            X: the table.
+            owner: name of the table in errors; None for the owner.
+
+        Raises:
+            ValueError: for a column all of whose levels are unknown.
+        """
         check_is_fitted(self)
-        numbers, levels = self._split(X, self.kinds_)
+        if self.levels_ is None:
+            return []
+        levels = _split(self.owner, X, self.kinds_)[1]
+        _spell_truths(levels, self.levels_.categories_)
+        columns = [X.iloc[:, j] for j, kind in enumerate(self.kinds_) if kind == "levels"]
+        return [
+            find_unknown(owner or self.owner, str(column.name), values, known, numbers=_is_number(self.owner, column))
+            for column, values, known in zip(columns, levels.T, self.levels_.categories_, strict=True)
+        ]
+
+    def encode(self, X: Any) -> NDArray[np.float32]:
+        """Return what :meth:`transform` returns, without a word about levels that were not there in `fit`."""
+        check_is_fitted(self)
+        numbers, levels = _split(self.owner, X, self.kinds_)
         if self.levels_ is not None:
             _spell_truths(levels, self.levels_.categories_)
         parts = [part.transform(values) for part, values in self._fitted(numbers, levels)]
@@ -118,28 +156,68 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         result: NDArray[np.float32] = np.clip(np.concatenate(parts, axis=1), -limit, limit).astype(np.float32)
         return result
 
+    def _warn(self, X: pd.DataFrame, kinds: list[Kind], numbers: Array, levels: Array) -> None:
+        """Warn of columns that should perhaps not be learnt from."""
+        names = {kind: [name for name, own in zip(X.columns, kinds, strict=True) if own == kind] for kind in Kinds}
+        table = pd.concat(
+            [pd.DataFrame(numbers, columns=names["numbers"]), pd.DataFrame(levels, columns=names["levels"])], axis=1
+        )
+        chosen = [name for name in names["levels"] if isinstance(X.dtypes[name], pd.CategoricalDtype)]
+        for line in doubtful_columns(table.astype(dict.fromkeys(chosen, "category"))):
+            warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=4)
+
     def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:
         pairs = [(self.numbers_, numbers), (self.levels_, levels)]
         return [(part, values) for part, values in pairs if part is not None]
 
-    def _split(self, X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
-        """Return the numbers as floats, NaN where missing, and the levels as strings, None where missing."""
-        if not isinstance(X, pd.DataFrame):
-            if "levels" in kinds:
+
+def same_rows(owner: str, X: Any) -> Codes:
+    """Return a number for each row of a table, from 0, the same for rows that are equal.
+
+    Raises:
+        ValueError: for columns that :class:`TableEncoder` does not take.
+
+    Example:
+        >>> same_rows("doctest", pd.DataFrame({"a": [1, 2, 1, 1], "b": ["x", "x", "x", None]}))
+        array([0, 1, 0, 2])
+    """
+    numbers, levels = _split(owner, X, _kinds(owner, X))
+    return number_equal(hash_rows(pd.DataFrame(numbers)) + hash_rows(pd.DataFrame(levels, dtype=object)))
+
+
+def _check_texts(owner: str, X: pd.DataFrame, kinds: list[Kind]) -> None:
+    """Check that texts are no numbers or dates, which as levels would lose their order; categories may be anything."""
+    for place, kind in enumerate(kinds):
+        column = X.iloc[:, place].reset_index(drop=True)
+        if kind == "levels" and not isinstance(column.dtype, pd.CategoricalDtype):
+            texts = distinct_texts(column)
+            if len(texts) and (reason := find_numbers_or_dates(texts)):
                 raise ValueError(
-                    f"{self.owner}: X must be a DataFrame, as in fit, where not all columns are numbers (column "
-                    f"{kinds.index('levels')} is not), got {type(X).__name__}"
+                    f"{owner}: column {column.name!r} of X {reason}, or make the column a category to learn its texts "
+                    "as levels"
                 )
-            return X, np.empty((len(X), 0), dtype=object)
-        columns = [X.iloc[:, j] for j in range(len(kinds))]
-        numbers = [
-            _numbers(self.owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"
-        ]
-        levels = [_levels(self.owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
-        return (
-            np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
-            np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
-        )
+
+
+def _is_number(owner: str, column: pd.Series) -> bool:
+    return _kind(owner, column) == "numbers"
+
+
+def _split(owner: str, X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
+    """Return the numbers as floats, NaN where missing, and the levels as strings, None where missing."""
+    if not isinstance(X, pd.DataFrame):
+        if "levels" in kinds:
+            raise ValueError(
+                f"{owner}: X must be a DataFrame, as in fit, where not all columns are numbers (column "
+                f"{kinds.index('levels')} is not), got {type(X).__name__}"
+            )
+        return X, np.empty((len(X), 0), dtype=object)
+    columns = [X.iloc[:, j] for j in range(len(kinds))]
+    numbers = [_numbers(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"]
+    levels = [_levels(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
+    return (
+        np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
+        np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
+    )
 
 
 def _kinds(owner: str, X: Any) -> list[Kind]:
@@ -182,7 +260,10 @@ def _kind(owner: str, column: pd.Series) -> Kind:
 
 def _numbers(owner: str, column: pd.Series) -> Array:
     if _kind(owner, column) == "levels" and not types.is_bool_dtype(column.dtype):
-        raise ValueError(f"{owner}: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}")
+        raise ValueError(
+            f"{owner}: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}; turn it into "
+            "numbers"
+        )
     values: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isinf(values).any():
         raise ValueError(f"{owner}: X must be finite or missing, got infinity in column {column.name!r}")

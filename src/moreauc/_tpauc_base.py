@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from moreauc._checks import check_real
+from moreauc._duplicates import Codes
 from moreauc._estimator_parts import check_known, check_training, training_arguments
 from moreauc._hold_out import hold_out
 from moreauc._operating_point import PlattScaling, choose_threshold, fit_platt
@@ -64,10 +65,13 @@ class TPAUCEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _region(self) -> dict[str, Any]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
 
-    def _divide(self, positive: Array, *, num_seeds: int) -> tuple[Array, Array, list[int]]:
-        """Return numbers of what to train on and of what to hold out, and seeds of all that is drawn afterwards."""
+    def _divide(self, positive: Array, same: Codes, *, num_seeds: int) -> tuple[Array, Array, list[int]]:
+        """Return numbers of what to train on and of what to hold out, and seeds of all that is drawn afterwards.
+
+        Rows, or bags, with equal numbers `same` are not parted.
+        """
         random = check_random_state(self.random_state)
-        train, held = hold_out(positive, random, fraction=self.validation_fraction, **self._region())
+        train, held = hold_out(positive, random, fraction=self.validation_fraction, same=same, **self._region())
         return train, held, [int(seed) for seed in random.randint(2**31 - 1, size=num_seeds)]
 
     def _training_arguments(self, *, held: Array, seed: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from moreauc._bag_input import InstanceFormat, PreparedBags, as_bags, as_instanc
 from moreauc._bag_target import classes_of, two_classes
 from moreauc._checks import check_count
 from moreauc._checksum import checksum
+from moreauc._duplicates import same_bags
 from moreauc._estimator_parts import (
     check_choices,
     check_label,
@@ -202,7 +203,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
         self._check_arguments()
         source, form = as_bags(_OWNER, bags)
         classes, positive_label, positive = self._check_target(bags, y)
-        train, held, seeds = self._divide(positive, num_seeds=4)
+        train, held, seeds = self._divide(positive, same_bags(source), num_seeds=4)
 
         labels = torch.from_numpy(positive.astype(np.int64))
         scaled = self.standardize and form.kind == "numbers"

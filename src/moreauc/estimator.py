@@ -29,7 +29,7 @@ from moreauc._estimator_parts import (
     make_module,
     table_scores,
 )
-from moreauc._tabular import TableEncoder
+from moreauc._tabular import TableEncoder, same_rows
 from moreauc._tpauc_base import TPAUCEstimator, balanced_batches
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
@@ -193,10 +193,10 @@ class TPAUCClassifier(TPAUCEstimator):
         self._check_arguments()
         X = check_table(_OWNER, self, X, reset=True)
         classes, positive_label, positive = self._check_target(X, y)
-        train, held, seeds = self._divide(positive, num_seeds=3)
+        train, held, seeds = self._divide(positive, same_rows(_OWNER, X), num_seeds=3)
 
         preprocessor = TableEncoder(standardize=self.standardize).fit(X, rows=train)
-        inputs = torch.from_numpy(preprocessor.transform(X)).to(self.device)
+        inputs = torch.from_numpy(preprocessor.encode(X)).to(self.device)
         labels = torch.from_numpy(positive.astype(np.int64)).to(self.device)
         model = self._make_module(preprocessor.num_outputs_, seeds[0])
         options = self.loss_options or {}

@@ -20,11 +20,12 @@ class History:
         rows: dictionaries with `phase` ("warm start" or "train"), `epoch` (from 0 in its phase), `loss` (mean over the
             epoch's steps), `lr`, `seconds`, and `score` (of the validation data: TPAUC, or what `fit` was
             given) where there is validation data; where that is TPAUC, also `wider_score`, the TPAUC of the region half
-            way to the whole square, and `auc`.
+            way to the whole square, `auc`, and `gap`, from the highest negative to the lowest positive in standard
+            deviations of the scores (0 where a pair is not in order).
         best_score: the highest `score` of the phase "train" (of its start, too), or None without validation data.
         best_epoch: its epoch, -1 for the weights before the first one. Of epochs with one `score` the best is that with
-            the highest `wider_score`, then `auc`, then the earliest.
-        best_scores: `score`, `wider_score` and `auc` of that epoch.
+            the highest `wider_score`, then `auc`, then `gap`, then the earliest.
+        best_scores: `score`, `wider_score`, `auc` and `gap` of that epoch.
         best_tied: share of the region's validation rows whose score, at that epoch, a row of the other class has too.
         chosen_by: which of these told the best epoch from all others; "earliest" where none did.
         restored: whether the model was given the weights of `best_epoch` at the end.
@@ -51,6 +52,11 @@ class History:
         if self.chosen_by in wider:
             return (
                 f"equal in other epochs, chosen by the {wider[self.chosen_by]}, {self.best_scores[self.chosen_by]:.4f}"
+            )
+        if self.chosen_by == "gap":
+            return (
+                "all validation pairs are in order, in other epochs too; chosen by the gap between the classes, "
+                f"{self.best_scores['gap']:.3g} standard deviations of the scores"
             )
         return "equal in other epochs, the earliest was chosen" if self.chosen_by == "earliest" else ""
 

@@ -115,8 +115,9 @@ def fit(
             `(n,)` or `(n, columns)` and all labels, in their order, on the CPU.
         keep_best: whether to end with the weights of the best validation score instead of the last ones. Of epochs
             with one TPAUC the best is that with the highest TPAUC half way to the whole square, then AUC, then the
-            earliest (see :class:`~moreauc.history.History`). The criterion keeps its last state. Where the best are
-            the weights before the first epoch there is an :class:`UntrainedWarning`.
+            widest gap between classes that are wholly in order, then the earliest (see
+            :class:`~moreauc.history.History`). The criterion keeps its last state. Where the best are the weights
+            before the first epoch there is an :class:`UntrainedWarning`.
         patience: end the run after so many epochs without a better validation score; None to run all.
         seed: seed of dropout and the like; None to go on with the global random state.
         device: where to train; model and criterion are moved there. None to stay where the model is.

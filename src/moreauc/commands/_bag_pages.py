@@ -11,6 +11,7 @@ from moreauc.bag_figures import plot_instance_weights
 from moreauc.commands._bag_table import BagTable
 from moreauc.commands._evaluation import Array, Evaluation
 from moreauc.commands._fit_bags import BagSplit, margins
+from moreauc.commands._levels import levels_text
 from moreauc.commands._pages import (
     plain_settings,
     result_section,
@@ -19,6 +20,7 @@ from moreauc.commands._pages import (
     settings_section,
     target_dict,
     training_section,
+    warning_text,
 )
 from moreauc.commands._training import untrained_notes
 from moreauc.data import Bags
@@ -55,7 +57,7 @@ def fit_bags_report(
     parts = {"training": split.train, "test": split.test}
     settings = settings_of(first)
     shown = _instances(split.test, test, first)
-    numbers = sum(kind == "number" for kind in split.kinds.values())
+    numbers = sum(kind != "text" for kind in split.kinds.values())
     target = split.target
     text = (
         f"{data.name}: bags by {split.column}, target {target.name}, positive class {target.positive} "
@@ -67,7 +69,7 @@ def fit_bags_report(
         score_section(split.test.labels, scores, first),
         *_instance_sections(shown, evaluations[0].title),
         training_section(histories, unit="bags"),
-        _data_section([text], parts),
+        _data_section([text, *warning_text(split.warnings)], parts),
         settings_section(settings),
     ]
     results = {
@@ -76,6 +78,7 @@ def fit_bags_report(
             "bags": split.column,
             "target": target_dict(target),
             "columns": split.kinds,
+            "warnings": list(split.warnings),
             **{name: _counts(part) for name, part in parts.items()},
         },
         "test": [evaluation.to_dict() for evaluation in evaluations],
@@ -88,18 +91,25 @@ def fit_bags_report(
 
 
 def evaluate_bags_report(
-    data: Path, command: str, title: str, table: BagTable, bags: Bags, model: Any, evaluation: Evaluation
+    data: Path,
+    command: str,
+    title: str,
+    table: BagTable,
+    bags: Bags,
+    model: Any,
+    evaluation: Evaluation,
+    unknown: dict[str, float],
 ) -> Report:
-    """Return the report of a saved model on the bags of another table."""
+    """Return the report of a saved model on other bags; `unknown` is the share of unknown levels of each column."""
     shown = _instances(table, bags, model)
     sections = [
         result_section([evaluation], model.min_tpr, model.max_fpr, unit="bags"),
         score_section(table.labels, {evaluation.title: margins(model, bags)}, model),
         *_instance_sections(shown, evaluation.title),
-        _data_section([], {data.name: table}),
+        _data_section(levels_text(unknown), {data.name: table}),
     ]
     results = {
-        "data": {"file": str(data), **_counts(table)},
+        "data": {"file": str(data), **_counts(table), "unknown_levels": unknown},
         "test": [evaluation.to_dict()],
         "instances": [_heaviest(entry) for entry in shown],
     }

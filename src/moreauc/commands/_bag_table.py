@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from moreauc._duplicates import Hashes, hash_bags, hash_rows
 from moreauc._tabular import TableEncoder
 from moreauc.commands._evaluation import Array
 from moreauc.data import FlatBags
@@ -51,6 +52,10 @@ class BagTable:
         order = np.argsort(self.codes, kind="stable")
         ends = np.bincount(self.codes, minlength=len(self.names)).cumsum()
         return np.split(self.features.index.to_numpy()[order] + 1, ends[:-1])
+
+    def hashes(self) -> Hashes:
+        """Return a hash of each bag, whatever the order of its rows."""
+        return hash_bags(hash_rows(self.features), self.codes, len(self.names))
 
     def encode(self, encoder: TableEncoder) -> FlatBags:
         """Return the bags as a network takes them."""

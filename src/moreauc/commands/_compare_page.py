@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from moreauc.commands._pages import COUNT_COLUMNS, count_classes, count_row
+from moreauc.commands._pages import COUNT_COLUMNS, count_classes, count_row, warning_text
 from moreauc.commands.compare import COLUMNS, ranked, table_row, tie_warnings
 from moreauc.comparison import ComparisonResult
 from moreauc.figures import draw_comparison, draw_roc
@@ -85,7 +85,7 @@ def _result_text(result: ComparisonResult) -> list[str]:
             f"With {plan.trials} of the usual {_FEW_TRIALS} settings a method may be stuck with one that does not suit "
             "it, such as too few steps: a low score here may be the setting's, not the method's."
         )
-    text += tie_warnings(result.rows)
+    text += warning_text(tie_warnings(result.rows))
     diverged: Counter[str] = Counter()
     for record in result.records:
         diverged[record["method"]] += record["failures"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from moreauc._printable import printable
+from moreauc.data._doubtful import ColumnWarning
 
 # Texts of users, names of files among them, may look like markup (`[bold]`, `:key:`) and are none.
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
@@ -35,6 +37,20 @@ def complain(*lines: str) -> None:
     """Print lines on standard error as :func:`say` does."""
     for line in lines:
         errors.print(printable(line), soft_wrap=True)
+
+
+def warn(*lines: str) -> None:
+    """Print warnings on standard error."""
+    for line in lines:
+        errors.print(printable(f"warning: {line}"), soft_wrap=True)
+
+
+@contextmanager
+def already_told() -> Iterator[None]:
+    """Leave out the warnings about columns that the estimators have: the command has printed them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)
+        yield
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

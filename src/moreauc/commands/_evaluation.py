@@ -55,7 +55,7 @@ class Evaluation:
     def warnings(self) -> list[str]:
         """What a user must know before believing the numbers."""
         text = ties_text(self.tied, unit=self.unit)
-        return [] if text is None else [f"Warning: {self.title}: {text}."]
+        return [] if text is None else [f"{self.title}: {text}"]
 
     @property
     def interval(self) -> str:

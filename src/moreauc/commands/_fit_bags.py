@@ -12,13 +12,16 @@ import numpy as np
 
 from moreauc._tabular import TableEncoder
 from moreauc.commands._bag_table import BagTable, match_bags, read_bags
-from moreauc.commands._console import command_line, console, print_table, say
+from moreauc.commands._console import already_told, command_line, console, print_table, say, warn
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
+from moreauc.commands._levels import compare_levels
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_bag_model
 from moreauc.commands._saving import Saving
+from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows
 from moreauc.commands._training import train, untrained_notes
 from moreauc.data import Bags
+from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
@@ -35,6 +38,7 @@ class BagSplit:
     kinds: dict[str, str]
     target: Target
     column: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,13 +80,16 @@ def fit_bags(request: BagRequest) -> None:
     split = read_bag_split(request)
     check_rows(split.test.labels, "test bags", min_tpr=region[0], max_fpr=region[1], unit="bags")
     say(f"Positive class: {split.target.name} = {split.target.positive} ({split.target.reason})")
+    warn(*split.warnings)
     facts: dict[str, Any] = {"target": request.target, "positive": str(split.target.positive), "bags": request.bags}
     facts |= {"method": method, "min_tpr": region[0], "max_fpr": region[1]}
     facts |= {"instances_per_bag": request.instances_per_bag}
     request.saving.begin(request.data, split.kinds, **facts)
-    with run_folder(request.out, force=request.force, with_model=True) as folder:
+    with run_folder(request.out, force=request.force, with_model=True) as folder, already_told():
         counts = len(split.train.names), len(split.test.names)
         _LOGGER.info("%s: %d bags to train on, %d to test on", request.data, *counts)
+        for line in split.warnings:
+            _LOGGER.warning("%s", line)
         encoder = TableEncoder(owner="fit").fit(split.train.features)
         bags, test = split.train.encode(encoder), split.test.encode(encoder)
         models: dict[str, Any] = {}
@@ -101,15 +108,16 @@ def fit_bags(request: BagRequest) -> None:
             )
             models[title] = train(title, classifier, bags, split.train.labels, **request.saving.options(name))
             if name == method:  # at once: nothing that fails from here on costs the training
-                save_bag_model(folder, classifier, split.kinds, split.target, region, request.bags, encoder)
+                hashes = split.train.hashes()
+                save_bag_model(folder, classifier, split.kinds, split.target, region, hashes, request.bags, encoder)
             evaluations.append(evaluate_bags(title, classifier, test, split.test.labels))
         report = fit_bags_report(request.data, _command(request, method), split, test, models, evaluations)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)
     print_table(f"Test bags: {len(split.test.names)}", COLUMNS, [evaluation.row for evaluation in evaluations])
-    say(*(line for evaluation in evaluations for line in evaluation.warnings))
-    say(*untrained_notes({title: model.history_ for title, model in models.items()}))
+    warn(*(line for evaluation in evaluations for line in evaluation.warnings))
+    warn(*untrained_notes({title: model.history_ for title, model in models.items()}))
     say(f"Report: {request.out / PAGE}")
 
 
@@ -119,22 +127,24 @@ def read_bag_split(request: BagRequest) -> BagSplit:
     Raises:
         TableError: if a table cannot be used.
     """
-    from moreauc.commands.fit import TEST_SIZE, draw_test_rows
-
     if request.test is not None and request.test_size is not None:
         raise TableError("--test and --test-size exclude each other")
     table, kinds, target = read_bags(
         request.data, request.bags, request.target, positive=request.positive, drop=request.drop
     )
+    hashes, doubts = table.hashes(), doubtful_columns(table.features)
     if request.test is not None:
         source, frame = str(request.test), read_texts(request.test)
         codes, names, labels = match_bags(frame, request.bags, target, source=source)
         test = BagTable(match_features(frame, kinds, source=source), codes, names, labels)
-        return BagSplit(table, test, kinds, target, request.bags)
+        parts = (hashes, table.labels), (test.hashes(), test.labels)
+        doubts += compare_levels(table.features, test.features, source)
+        doubts += compare_rows(*parts, request.data, request.test, unit="bags")
+        return BagSplit(table, test, kinds, target, request.bags, tuple(doubts))
     share = TEST_SIZE if request.test_size is None else request.test_size
-    held = draw_test_rows(table.labels, share, request.seed)
+    held = draw_test_rows(table.labels, share, request.seed, hashes, unit="bags")
     rest = np.setdiff1d(np.arange(len(table.names)), held)
-    return BagSplit(table.part(rest), table.part(held), kinds, target, request.bags)
+    return BagSplit(table.part(rest), table.part(held), kinds, target, request.bags, tuple(doubts))
 
 
 def margins(classifier: Any, bags: Bags) -> Array:

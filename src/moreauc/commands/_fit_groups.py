@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from moreauc._duplicates import hash_rows, number_equal
 from moreauc._group_rows import hold_out, name_groups
-from moreauc.commands._console import command_line, console, print_table, say
+from moreauc.commands._console import already_told, command_line, console, print_table, say, warn
 from moreauc.commands._group_evaluation import GroupEvaluation, evaluate_groups, group_rows, summary_columns
 from moreauc.commands._group_table import (
     TASKS,
@@ -22,10 +23,13 @@ from moreauc.commands._group_table import (
     match_values,
     split_names,
 )
+from moreauc.commands._levels import compare_levels
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_group_model
 from moreauc.commands._saving import Saving
+from moreauc.commands._test_rows import TEST_SIZE, compare_rows
 from moreauc.commands._training import train, untrained_notes
+from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, match_features
 from moreauc.data.tables import TableError, read_texts
 
@@ -44,6 +48,7 @@ class GroupSplit:
         target: what is predicted.
         columns: those that name the group.
         test_name: name of the table that the test rows are from; None where they are set aside from the one table.
+        warnings: what to tell about columns and rows.
     """
 
     train: GroupRows
@@ -52,6 +57,7 @@ class GroupSplit:
     target: GroupTarget
     columns: tuple[str, ...]
     test_name: str | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def untested(self) -> dict[str, int]:
@@ -122,14 +128,15 @@ def fit_groups(request: GroupRequest) -> None:
     split = read_group_split(request)
     target = split.target
     say(f"Task: {target.task} of {target.name} ({target.reason})")
+    warn(*split.warnings)
     facts = {"target": target.name, "task": target.task, "groups": list(split.columns), "method": method}
     options = ("top_k", "model", "groups_per_batch", "samples_per_group")
     request.saving.begin(request.data, split.kinds, **facts, **{name: getattr(request, name) for name in options})
-    with run_folder(request.out, force=request.force, with_model=True) as folder:
+    with run_folder(request.out, force=request.force, with_model=True) as folder, already_told():
         counts = len(split.train.values), len(split.test.values), len(set(split.train.groups))
         _LOGGER.info("%s: %d rows to train on, %d to test on, %d groups", request.data, *counts)
-        if split.note is not None:
-            _LOGGER.warning(split.note)
+        for line in (*split.warnings, *([] if split.note is None else [split.note])):
+            _LOGGER.warning("%s", line)
         kind = GroupDRORegressor if target.task == "regression" else GroupDROClassifier
         models: dict[str, Any] = {}
         evaluations: list[GroupEvaluation] = []
@@ -139,7 +146,7 @@ def fit_groups(request: GroupRequest) -> None:
             rows, saved = split.train, request.saving.options(name)
             models[title] = train(title, model, rows.features, rows.values, groups=rows.groups, **saved)
             if name == method:  # at once: nothing that fails from here on costs the training
-                save_group_model(folder, model, split.kinds, target, split.columns)
+                save_group_model(folder, model, split.kinds, target, split.columns, hash_rows(rows.features))
             evaluations.append(evaluate_groups(title, model, split.test))
         report = fit_groups_report(request.data, _command(request, method), split, models, evaluations)
         report.seconds = time.perf_counter() - begin
@@ -150,7 +157,7 @@ def fit_groups(request: GroupRequest) -> None:
     print_table(*group_rows(first))
     if split.note is not None:
         say(split.note)
-    say(*untrained_notes({title: model.history_ for title, model in models.items()}))
+    warn(*untrained_notes({title: model.history_ for title, model in models.items()}))
     say(f"Report: {request.out / PAGE}")
 
 
@@ -160,8 +167,6 @@ def read_group_split(request: GroupRequest) -> GroupSplit:
     Raises:
         TableError: if a table cannot be used.
     """
-    from moreauc.commands.fit import TEST_SIZE
-
     if request.test is not None and request.test_size is not None:
         raise TableError("--test and --test-size exclude each other")
     source, frame = str(request.data), read_texts(request.data)
@@ -172,19 +177,24 @@ def read_group_split(request: GroupRequest) -> GroupSplit:
     rest = drop_columns(frame, [*request.drop, target.name, *dropped], source=source)
     features, kinds = check_features(rest, source=source)
     table = GroupRows(features, values, groups)
+    hashes, doubts = hash_rows(features), doubtful_columns(features)
     if request.test is not None:
         test = read_group_rows(request.test, kinds, target, tuple(columns))
-        return GroupSplit(table, test, kinds, target, tuple(columns), request.test.name)
+        doubts += compare_levels(features, test.features, str(request.test))
+        doubts += compare_rows((hashes, values), (hash_rows(test.features), test.values), request.data, request.test)
+        return GroupSplit(table, test, kinds, target, tuple(columns), request.test.name, tuple(doubts))
     share = TEST_SIZE if request.test_size is None else request.test_size
     if not 0.0 < share < 1.0:
         raise TableError(f"--test-size must be in (0, 1), got {share:g}")
     codes = name_groups(source, groups, len(groups))[1]
     order = np.unique(values, return_inverse=True)[1]
     random = np.random.default_rng(request.seed)
-    train, held = hold_out(codes, order, share, random, classes=target.task == "classification")
+    classes, same = target.task == "classification", number_equal(hashes)
+    train, held = hold_out(codes, order, share, random, classes=classes, same=same)
     if not len(held):
         raise TableError(f"no rows in the test split: --test-size {share:g} takes none of any group, all are too small")
-    return GroupSplit(table.part(train), table.part(held), kinds, target, tuple(columns))
+    parts = table.part(train), table.part(held)
+    return GroupSplit(*parts, kinds, target, tuple(columns), warnings=tuple(doubts))
 
 
 def read_group_rows(data: Path, kinds: dict[str, str], target: GroupTarget, columns: tuple[str, ...]) -> GroupRows:

@@ -14,12 +14,14 @@ from moreauc._figure_text import show_as_written
 from moreauc.commands._fit_groups import GroupSplit
 from moreauc.commands._group_evaluation import GroupEvaluation, group_cells, group_columns, summary_columns
 from moreauc.commands._group_table import GroupRows, GroupTarget
-from moreauc.commands._pages import plain_settings, settings_of, settings_section
+from moreauc.commands._levels import levels_text
+from moreauc.commands._pages import plain_settings, settings_of, settings_section, warning_text
 from moreauc.commands._training import kept_when, untrained_notes
 from moreauc.figures import COLORS, as_image
 from moreauc.metrics.group_plots import plot_groups
 from moreauc.report import Fact, Image, Report, Section
 
+COUNT_COLUMNS = ("rows of", "rows", "groups", "smallest", "largest")
 _LOSSES = {"squared": "squared error", "absolute": "absolute error"}
 
 
@@ -52,6 +54,7 @@ def fit_groups_report(
             "target": _target_dict(split.target),
             "groups": list(split.columns),
             "columns": split.kinds,
+            "warnings": list(split.warnings),
             **{name: _counts(part) for name, part in parts.items()},
             "untested": {
                 "note": split.note,
@@ -68,16 +71,22 @@ def fit_groups_report(
 
 
 def evaluate_groups_report(
-    data: Path, command: str, title: str, rows: GroupRows, model: Any, evaluation: GroupEvaluation
+    data: Path,
+    command: str,
+    title: str,
+    rows: GroupRows,
+    model: Any,
+    evaluation: GroupEvaluation,
+    unknown: dict[str, float],
 ) -> Report:
-    """Return the report of a saved model on another table."""
+    """Return the report of a saved model on another table; `unknown` is the share of unknown levels of each column."""
     cells = [_count_cells(data.name, rows)]
     sections = [
         _result_section([evaluation], model),
         _group_section([evaluation], model),
-        Section("Data", columns=("rows of", "rows", "groups", "smallest", "largest"), rows=cells, labels=1),
+        Section("Data", levels_text(unknown), columns=COUNT_COLUMNS, rows=cells, labels=1),
     ]
-    results = {"data": {"file": str(data), **_counts(rows)}, "test": [evaluation.to_dict()]}
+    results = {"data": {"file": str(data), **_counts(rows), "unknown_levels": unknown}, "test": [evaluation.to_dict()]}
     return Report(title, command, results, sections)
 
 
@@ -96,7 +105,9 @@ def _result_section(evaluations: list[GroupEvaluation], model: Any, notes: Seque
         "are uncertain."
     )
     rows = [evaluation.row for evaluation in evaluations]
-    return Section("Result", [*notes, text], columns=summary_columns(first), rows=rows, labels=2, facts=facts)
+    return Section(
+        "Result", [*warning_text(notes), text], columns=summary_columns(first), rows=rows, labels=2, facts=facts
+    )
 
 
 def _group_section(evaluations: list[GroupEvaluation], model: Any, note: str | None = None) -> Section:
@@ -164,7 +175,7 @@ def _draw_epochs(lines: dict[str, list[float]], best: dict[str, Any], quantity: 
 
 
 def _data_section(data: Path, parts: dict[str, GroupRows], split: GroupSplit) -> Section:
-    target, numbers = split.target, sum(kind == "number" for kind in split.kinds.values())
+    target, numbers = split.target, sum(kind != "text" for kind in split.kinds.values())
     kept = [name for name in split.columns if name in split.kinds]
     text = (
         f"{data.name}: {target.task} of {target.name} ({target.reason}), groups by {' and '.join(split.columns)}, "
@@ -172,7 +183,7 @@ def _data_section(data: Path, parts: dict[str, GroupRows], split: GroupSplit) ->
         f"{len(split.kinds) - numbers} of text."
     )
     rows = [_count_cells(name, part) for name, part in parts.items()]
-    return Section("Data", [text], columns=("rows of", "rows", "groups", "smallest", "largest"), rows=rows, labels=1)
+    return Section("Data", [text, *warning_text(split.warnings)], columns=COUNT_COLUMNS, rows=rows, labels=1)
 
 
 def _counts(rows: GroupRows) -> dict[str, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from moreauc.commands._evaluation import COLUMNS, EXPLANATION, Array, Evaluation
+from moreauc.commands._levels import levels_text
 from moreauc.commands._training import kept_when, untrained_notes
 from moreauc.commands.fit import Split
 from moreauc.data.columns import Target
@@ -43,6 +44,7 @@ def fit_report(data: Path, command: str, split: Split, models: dict[str, Any], e
             "file": str(data),
             "target": target_dict(split.target),
             "columns": split.kinds,
+            "warnings": list(split.warnings),
             **{name: count_classes(labels) for name, labels in parts.items()},
         },
         "test": [evaluation.to_dict() for evaluation in evaluations],
@@ -54,16 +56,23 @@ def fit_report(data: Path, command: str, split: Split, models: dict[str, Any], e
 
 
 def evaluate_report(
-    data: Path, command: str, title: str, labels: Array, scores: Array, model: Any, evaluation: Evaluation
+    data: Path,
+    command: str,
+    title: str,
+    labels: Array,
+    scores: Array,
+    model: Any,
+    evaluation: Evaluation,
+    unknown: dict[str, float],
 ) -> Report:
-    """Return the report of a saved model on another table."""
+    """Return the report of a saved model on another table; `unknown` is the share of unknown levels of each column."""
     counts = count_classes(labels)
     sections = [
         result_section([evaluation], model.min_tpr, model.max_fpr),
         score_section(labels, {evaluation.title: scores}, model),
-        Section("Data", columns=COUNT_COLUMNS, rows=[count_row(data.name, counts)], labels=1),
+        Section("Data", levels_text(unknown), columns=COUNT_COLUMNS, rows=[count_row(data.name, counts)], labels=1),
     ]
-    results = {"data": {"file": str(data), **counts}, "test": [evaluation.to_dict()]}
+    results = {"data": {"file": str(data), **counts, "unknown_levels": unknown}, "test": [evaluation.to_dict()]}
     return Report(title, command, results, sections)
 
 
@@ -86,7 +95,9 @@ def result_section(
     rows = [evaluation.row for evaluation in evaluations]
     text = EXPLANATION.replace("rows", unit)
     warnings = [line for evaluation in evaluations for line in evaluation.warnings]
-    return Section("Result", [*notes, *warnings, text], columns=COLUMNS, rows=rows, labels=1, facts=facts)
+    return Section(
+        "Result", [*warning_text([*notes, *warnings]), text], columns=COLUMNS, rows=rows, labels=1, facts=facts
+    )
 
 
 def settings_of(model: Any) -> dict[str, Any]:
@@ -148,10 +159,15 @@ def training_section(histories: dict[str, Any], *, unit: str = "rows") -> Sectio
 
 
 def _data_section(data: Path, parts: dict[str, Array], split: Split) -> Section:
-    target, numbers = split.target, sum(kind == "number" for kind in split.kinds.values())
+    target, numbers = split.target, sum(kind != "text" for kind in split.kinds.values())
     text = (
         f"{data.name}: target {target.name}, positive class {target.positive} ({target.reason}), other class "
         f"{target.negative}. {len(split.kinds)} columns: {numbers} of numbers, {len(split.kinds) - numbers} of text."
     )
     rows = [count_row(name, count_classes(labels)) for name, labels in parts.items()]
-    return Section("Data", [text], columns=COUNT_COLUMNS, rows=rows, labels=1)
+    return Section("Data", [text, *warning_text(split.warnings)], columns=COUNT_COLUMNS, rows=rows, labels=1)
+
+
+def warning_text(lines: Sequence[str]) -> list[str]:
+    """Return the paragraphs of a page for warnings."""
+    return [f"Warning: {line.removesuffix('.')}." for line in lines]

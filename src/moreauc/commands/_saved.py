@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import joblib  # type: ignore[import-untyped]
+import numpy as np
 import pandas as pd
 
+from moreauc._duplicates import Hashes
 from moreauc._files import written_whole
 from moreauc._tabular import TableEncoder
 from moreauc.commands._group_table import GroupTarget
+from moreauc.commands._levels import check_levels
 from moreauc.commands._run_folder import MODEL
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError
@@ -32,6 +35,7 @@ class SavedModel:
         min_tpr: region it was trained for.
         max_fpr: as `min_tpr`.
         versions: versions of what it was trained with.
+        trained_on: hashes of the rows, or bags, that it was trained on.
     """
 
     model: Any
@@ -40,10 +44,15 @@ class SavedModel:
     min_tpr: float
     max_fpr: float
     versions: dict[str, str]
+    trained_on: Hashes
 
     def features(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
         """Return the columns of a table that the model takes."""
         return match_features(frame, self.kinds, source=source)
+
+    def check_levels(self, features: pd.DataFrame, source: str) -> dict[str, float]:
+        """Return the share of unknown levels of each text column; see :func:`moreauc.commands._levels.check_levels`."""
+        return check_levels(self.model.preprocessor_, features, source)
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,10 @@ class SavedBagModel(SavedModel):
     bags: str
     encoder: TableEncoder
 
+    def check_levels(self, features: pd.DataFrame, source: str) -> dict[str, float]:
+        """Return the share of unknown levels of each text column; see :func:`moreauc.commands._levels.check_levels`."""
+        return check_levels(self.encoder, features, source)
+
 
 @dataclass(frozen=True)
 class SavedGroupModel:
@@ -69,6 +82,7 @@ class SavedGroupModel:
         target: what it predicts.
         groups: columns that name the group of a row; they need not be among `kinds`.
         versions: versions of what it was trained with.
+        trained_on: hashes of the rows that it was trained on.
     """
 
     model: Any
@@ -76,15 +90,22 @@ class SavedGroupModel:
     target: GroupTarget
     groups: tuple[str, ...]
     versions: dict[str, str]
+    trained_on: Hashes
 
     def features(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
         """Return the columns of a table that the model takes."""
         return match_features(frame, self.kinds, source=source)
 
+    def check_levels(self, features: pd.DataFrame, source: str) -> dict[str, float]:
+        """Return the share of unknown levels of each text column; see :func:`moreauc.commands._levels.check_levels`."""
+        return check_levels(self.model.preprocessor_, features, source)
 
-def save_model(folder: Path, model: Any, kinds: dict[str, str], target: Target, region: tuple[float, float]) -> None:
+
+def save_model(
+    folder: Path, model: Any, kinds: dict[str, str], target: Target, region: tuple[float, float], trained_on: Hashes
+) -> None:
     """Write a fitted classifier into the folder of a run."""
-    _write(folder, SavedModel(model, kinds, target, *region, versions()))
+    _write(folder, SavedModel(model, kinds, target, *region, versions(), trained_on))
 
 
 def save_bag_model(
@@ -93,18 +114,24 @@ def save_bag_model(
     kinds: dict[str, str],
     target: Target,
     region: tuple[float, float],
+    trained_on: Hashes,
     bags: str,
     encoder: TableEncoder,
 ) -> None:
     """Write a fitted classifier of bags into the folder of a run."""
-    _write(folder, SavedBagModel(model, kinds, target, *region, versions(), bags, encoder))
+    _write(folder, SavedBagModel(model, kinds, target, *region, versions(), trained_on, bags, encoder))
 
 
 def save_group_model(
-    folder: Path, model: Any, kinds: dict[str, str], target: GroupTarget, groups: tuple[str, ...]
+    folder: Path,
+    model: Any,
+    kinds: dict[str, str],
+    target: GroupTarget,
+    groups: tuple[str, ...],
+    trained_on: Hashes,
 ) -> None:
     """Write a fitted model of rows in groups into the folder of a run."""
-    _write(folder, SavedGroupModel(model, kinds, target, groups, versions()))
+    _write(folder, SavedGroupModel(model, kinds, target, groups, versions(), trained_on))
 
 
 def _write(folder: Path, saved: SavedModel | SavedGroupModel) -> None:
@@ -129,4 +156,6 @@ def load_model(run: Path) -> SavedModel | SavedGroupModel:
         raise TableError(f"{path}: the model cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(saved, SavedModel | SavedGroupModel):
         raise TableError(f"{path}: not a model of `moreauc fit`, got {type(saved).__name__}")
+    if not hasattr(saved, "trained_on"):  # saved before these were kept
+        object.__setattr__(saved, "trained_on", np.zeros(0, dtype=np.uint64))
     return saved

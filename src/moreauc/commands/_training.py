@@ -26,7 +26,7 @@ def train(title: str, model: Any, *data: Any, **options: Any) -> Any:
         _LOGGER.info("%s: weights kept %s, %s", title, kept_when(model.history_), model.history_.choice)
     _LOGGER.info("%s: trained in %.1f s", title, time.perf_counter() - begin)
     for note in untrained_notes({title: model.history_}):
-        _LOGGER.warning(note.removeprefix("Warning: "))
+        _LOGGER.warning("%s", note)
     return model
 
 
@@ -40,10 +40,10 @@ def untrained_notes(histories: Mapping[str, History]) -> list[str]:
         >>> untrained_notes({"SONX": History(best_epoch=3, restored=True)})
         []
         >>> untrained_notes({"SONX": History(best_epoch=-1, restored=True)})
-        ['Warning: SONX is untrained. No epoch did better on the validation data than ...']
+        ['SONX is untrained. No epoch did better on the validation data than ...']
     """
     return [
-        f"Warning: {title} is untrained. No epoch did better on the validation data than the weights before training, "
+        f"{title} is untrained. No epoch did better on the validation data than the weights before training, "
         "which were kept. Either the columns tell nothing about the target, or there are too few rows, or the learning "
         "rate (--lr) does not fit."
         for title, history in histories.items()

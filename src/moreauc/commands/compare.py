@@ -13,9 +13,10 @@ import pandas as pd
 import typer
 
 from moreauc.commands import _options as options
-from moreauc.commands._console import command_line, print_table, progress_bar, say
+from moreauc.commands._console import already_told, command_line, print_table, progress_bar, say, warn
 from moreauc.commands._evaluation import Array
 from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
+from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, split_target
 from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
@@ -78,8 +79,12 @@ def compare(
         jobs=jobs,
     )
     say(description, *missing)
-    with run_folder(out, force=force) as folder:
+    doubts = doubtful_columns(features)
+    warn(*doubts)
+    with run_folder(out, force=force) as folder, already_told():
         _LOGGER.info("%s", description)
+        for line in doubts:
+            _LOGGER.warning("%s", line)
         for line in missing:
             _LOGGER.info("%s", line)
         with progress_bar(f"{len(chosen)} methods, {folds} folds", len(plan.tasks())) as advance:
@@ -98,7 +103,7 @@ def compare(
             **{"trials": trials, "drop": drop},
         )
         name = example if data is None else data.name
-        title, lines = f"Comparison on {name}", [description, *missing]
+        title, lines = f"Comparison on {name}", [description, *missing, *doubts]
         # at once: a figure that fails costs no training
         numbers = Report(title, command, compare_numbers(lines, result), seconds=time.perf_counter() - begin)
         numbers.write_numbers(folder)
@@ -108,7 +113,7 @@ def compare(
         _LOGGER.info("done in %.1f s", report.seconds)
     times = "1 seed" if seeds == 1 else f"{seeds} seeds"
     print_table(f"TPAUC over {folds} folds and {times}", COLUMNS, [table_row(row) for row in ranked(result.rows)])
-    say(*tie_warnings(result.rows))
+    warn(*tie_warnings(result.rows))
     say(f"Report: {out / PAGE}")
 
 
@@ -171,7 +176,7 @@ def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def tie_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return a line for each method whose test scores are tied in more than a tenth of the region's rows."""
     texts = ((row["title"], ties_text(row["tied"])) for row in ranked(rows))
-    return [f"Warning: {title}: {text}." for title, text in texts if text is not None]
+    return [f"{title}: {text}" for title, text in texts if text is not None]
 
 
 def table_row(row: dict[str, Any]) -> tuple[str, ...]:

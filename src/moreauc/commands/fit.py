@@ -13,27 +13,40 @@ import pandas as pd
 import typer
 
 from moreauc._checks import check_path
+from moreauc._duplicates import hash_rows
 from moreauc.commands import _options as options
-from moreauc.commands._console import command_line, console, print_table, say
+from moreauc.commands._console import already_told, command_line, console, print_table, say, warn
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
 from moreauc.commands._fit_bags import BagRequest, fit_bags
 from moreauc.commands._fit_groups import GroupRequest, fit_groups
 from moreauc.commands._fit_options import check_options
+from moreauc.commands._levels import compare_levels
 from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.commands._saving import Saving
+from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows
 from moreauc.commands._training import train, untrained_notes
+from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
 from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
 
 _LOGGER = logging.getLogger("moreauc.commands.fit")
-TEST_SIZE = 0.25
 
 
 @dataclass(frozen=True)
 class Split:
-    """A table with its target taken out, in rows to train on and rows to test on."""
+    """A table with its target taken out, in rows to train on and rows to test on.
+
+    Attributes:
+        train: rows to train on.
+        train_labels: their labels.
+        test: rows to test on.
+        test_labels: their labels.
+        kinds: columns to learn from, and what they hold.
+        target: what is predicted.
+        warnings: what to tell about columns and rows.
+    """
 
     train: pd.DataFrame
     train_labels: Array
@@ -41,6 +54,7 @@ class Split:
     test_labels: Array
     kinds: dict[str, str]
     target: Target
+    warnings: tuple[str, ...] = ()
 
 
 @alone_in("out", "checkpoint")
@@ -210,10 +224,13 @@ def fit(
     split = read_split(data, target, positive=positive, test_size=test_size, test=test, seed=seed, drop=drop or [])
     check_rows(split.test_labels, "test rows", min_tpr=min_tpr, max_fpr=max_fpr)
     say(f"Positive class: {split.target.name} = {split.target.positive} ({split.target.reason})")
+    warn(*split.warnings)
     facts: dict[str, Any] = {"target": target, "positive": str(split.target.positive), "loss": loss, "model": model}
     saving.begin(data, split.kinds, **facts, min_tpr=min_tpr, max_fpr=max_fpr)
-    with run_folder(out, force=force, with_model=True) as folder:
+    with run_folder(out, force=force, with_model=True) as folder, already_told():
         _LOGGER.info("%s: %d rows to train on, %d to test on", data, len(split.train), len(split.test))
+        for line in split.warnings:
+            _LOGGER.warning("%s", line)
         # What was not given is left to the classifier: a second set of defaults here would drift from its own.
         given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
         given = {key: value for key, value in given.items() if value is not None}
@@ -233,7 +250,8 @@ def fit(
             )
             models[title] = train(title, classifier, split.train, split.train_labels, **saving.options(name))
             if name == loss:  # at once: nothing that fails from here on costs the training
-                save_model(folder, classifier, split.kinds, split.target, (min_tpr, max_fpr))
+                hashes = hash_rows(split.train)
+                save_model(folder, classifier, split.kinds, split.target, (min_tpr, max_fpr), hashes)
             evaluations.append(evaluate_model(title, models[title], split.test, split.test_labels))
         command = command_line(
             *("fit", data),
@@ -246,8 +264,8 @@ def fit(
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)
     print_table(f"Test rows: {len(split.test)}", COLUMNS, [evaluation.row for evaluation in evaluations])
-    say(*(line for evaluation in evaluations for line in evaluation.warnings))
-    say(*untrained_notes({title: model.history_ for title, model in models.items()}))
+    warn(*(line for evaluation in evaluations for line in evaluation.warnings))
+    warn(*untrained_notes({title: model.history_ for title, model in models.items()}))
     say(f"Report: {out / PAGE}")
 
 
@@ -270,35 +288,17 @@ def read_split(
         raise TableError("--test and --test-size exclude each other")
     frame, labels, classes = split_target(read_texts(data), target, positive=positive, source=str(data))
     features, kinds = check_features(drop_columns(frame, drop, source=str(data)), source=str(data))
+    hashes, doubts = hash_rows(features), doubtful_columns(features)
     if test is not None:
         other, other_labels = match_target(read_texts(test), classes, source=str(test))
-        return Split(features, labels, match_features(other, kinds, source=str(test)), other_labels, kinds, classes)
-    held = draw_test_rows(labels, TEST_SIZE if test_size is None else test_size, seed)
+        rows = match_features(other, kinds, source=str(test))
+        doubts += compare_levels(features, rows, str(test))
+        doubts += compare_rows((hashes, labels), (hash_rows(rows), other_labels), data, test)
+        return Split(features, labels, rows, other_labels, kinds, classes, tuple(doubts))
+    held = draw_test_rows(labels, TEST_SIZE if test_size is None else test_size, seed, hashes)
     rest = np.setdiff1d(np.arange(len(labels)), held)
-    return Split(features.iloc[rest], labels[rest], features.iloc[held], labels[held], kinds, classes)
-
-
-def draw_test_rows(labels: Array, share: float, seed: int) -> Array:
-    """Draw a share of either class; return the row numbers, in order.
-
-    Raises:
-        TableError: if a class would be missing in one of the two parts.
-    """
-    if not 0.0 < share < 1.0:
-        raise TableError(f"--test-size must be in (0, 1), got {share:g}")
-    rng = np.random.default_rng(seed)
-    drawn = []
-    for label, name in ((1, "positives"), (0, "negatives")):
-        rows = np.flatnonzero(labels == label)
-        count = round(share * len(rows))
-        if count in (0, len(rows)):
-            part = "test" if count == 0 else "training"
-            raise TableError(
-                f"no {name} in the {part} split: the table has {len(rows)}, "
-                f"of which --test-size {share:g} takes {count}"
-            )
-        drawn.append(rng.choice(rows, count, replace=False))
-    return np.sort(np.concatenate(drawn))
+    parts = (features.iloc[rest], labels[rest], features.iloc[held], labels[held])
+    return Split(*parts, kinds, classes, tuple(doubts))
 
 
 def evaluate_model(title: str, classifier: Any, features: pd.DataFrame, labels: Array) -> Evaluation:

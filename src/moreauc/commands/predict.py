@@ -11,7 +11,7 @@ import typer
 
 from moreauc.commands import _options as options
 from moreauc.commands._bag_table import BagTable, group_bags
-from moreauc.commands._console import say
+from moreauc.commands._console import already_told, say
 from moreauc.commands._evaluation import Array
 from moreauc.commands._fit_bags import margins
 from moreauc.commands._run_folder import OutputError
@@ -45,13 +45,20 @@ def predict(
     if instances is not None and instances.absolute() == out.absolute():
         raise OutputError(f"{out}: --out and --instances must be two files")
     saved = load_model(run)
-    if isinstance(saved, SavedBagModel):
-        return _predict_bags(saved, data, out, instances)
-    if instances is not None:
+    if instances is not None and not isinstance(saved, SavedBagModel):
         raise ValueError(f"moreauc predict: --instances needs a model of bags, got one of rows in {run}")
-    if isinstance(saved, SavedGroupModel):
-        return _predict_groups(saved, data, out)
+    with already_told():
+        if isinstance(saved, SavedBagModel):
+            _predict_bags(saved, data, out, instances)
+        elif isinstance(saved, SavedGroupModel):
+            _predict_groups(saved, data, out)
+        else:
+            _predict_rows(saved, data, out)
+
+
+def _predict_rows(saved: SavedModel, data: Path, out: Path) -> None:
     features = saved.features(read_table(data), str(data))
+    saved.check_levels(features, str(data))
     scores = saved.model.decision_function(features)
     table = pd.DataFrame(
         {
@@ -70,6 +77,7 @@ def _predict_bags(saved: SavedBagModel, data: Path, out: Path, instances: Path |
     frame = read_texts(data)
     codes, names = group_bags(frame, saved.bags, source=str(data))
     table = BagTable(saved.features(frame, str(data)), codes, names, np.zeros(len(names), dtype=np.int64))
+    saved.check_levels(table.features, str(data))
     bags = table.encode(saved.encoder)
     scores = margins(saved.model, bags)
     result = pd.DataFrame(
@@ -94,6 +102,7 @@ def _predict_bags(saved: SavedBagModel, data: Path, out: Path, instances: Path |
 
 def _predict_groups(saved: SavedGroupModel, data: Path, out: Path) -> None:
     features = saved.features(read_table(data), str(data))
+    saved.check_levels(features, str(data))
     columns: dict[str, Array] = {"row": np.arange(1, len(features) + 1)}
     if saved.target.task == "regression":
         columns["prediction"] = saved.model.predict(features)

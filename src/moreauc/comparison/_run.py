@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
-from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import check_count, floor_count
+from moreauc._tabular import same_rows
 from moreauc.comparison._contestants import Contestant, Options, Region, contestants
+from moreauc.comparison._table import Table
 from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics._inputs import check_region
 from moreauc.metrics._selection import selection_scores
@@ -32,9 +33,10 @@ class Comparison:
 
     For each seed the rows are cut into stratified folds. In each fold every method has the same number of trials: its
     default options, then options drawn from its grid. A trial is judged by its mean TPAUC over inner stratified folds
-    of the training rows, trials of one TPAUC by that of a wider region, then by the AUC; the best trial (the first of
-    equals) is trained again on all of them and scores the test rows, which nothing was chosen by. Networks train
-    without early choice; their epochs are among the options.
+    of the training rows, trials of one TPAUC by that of a wider region, by the AUC, then by the gap between classes
+    that are wholly in order; the best trial (the first of equals) is trained again on all of them and scores the test
+    rows, which nothing was chosen by. Equal rows stay together in all folds. Networks train without early choice;
+    their epochs are among the options.
 
     Args:
         methods: keys of :data:`moreauc.optim.presets.METHODS`, "lightgbm", "xgboost", or contestants of your own.
@@ -96,14 +98,17 @@ class Comparison:
             progress: called with the pieces of work done and in all.
 
         Raises:
-            ValueError: for labels other than 0/1, or so few of a class that a fold's region would be empty.
+            ValueError: for labels other than 0/1, and where so few rows of a class differ that a fold's region would be
+                empty.
         """
         positive = np.asarray(y)
         self._check(positive)
+        table = Table(X, positive, same=same_rows(_OWNER, X))
+        table.check_folds(self.folds, self.inner_folds, self.seeds, self.regions)
         tasks, started = self.tasks(), time.perf_counter()
         finished: dict[int, list[dict[str, Any]]] = {}
         work = [(task, "") for task in tasks]
-        for number, records in run_tasks(work, {"": Table(X, positive)}, self, jobs=self.jobs):
+        for number, records in run_tasks(work, {"": table}, self, jobs=self.jobs):
             finished[number] = records
             if progress is not None:
                 progress(len(finished), len(tasks))
@@ -133,23 +138,6 @@ class Task:
     regions: tuple[Region, ...]
     seed: int
     fold: int
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, its 0/1 labels, and the split into training and test rows where it is given."""
-
-    X: Any
-    positive: NDArray[Any]
-    split: tuple[NDArray[Any], NDArray[Any]] | None = None
-
-    def split_rows(self, folds: int, seed: int, fold: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return training and test rows: those given, or a stratified fold."""
-        if self.split is not None:
-            return self.split
-        outer = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        train, test = list(outer.split(self.positive, self.positive))[fold]
-        return train, test
 
 
 @dataclass
@@ -265,10 +253,9 @@ def tune_and_test(task: Task, table: Table, plan: Comparison) -> list[dict[str, 
     started = time.perf_counter()
     positive = table.positive
     train, test = table.split_rows(plan.folds, task.seed, task.fold)
-    inner = StratifiedKFold(plan.inner_folds, shuffle=True, random_state=task.seed)
-    parts = [(train[a], train[b]) for a, b in inner.split(train, positive[train])]
+    parts = table.inner_rows(train, plan.inner_folds, task.seed)
     options = task.contestant.draw(plan.trials, task.seed)
-    means = np.array([_inner_scores(task, option, table, parts) for option in options])  # (trials, regions, 3)
+    means = np.array([_inner_scores(task, option, table, parts) for option in options])  # (trials, regions, 4)
     failures = int(np.isnan(means).any(axis=(1, 2)).sum())
     means = np.where(np.isnan(means), -1.0, means)
     cache: dict[int, NDArray[Any] | None] = {}
@@ -306,12 +293,12 @@ def tune_and_test(task: Task, table: Table, plan: Comparison) -> list[dict[str, 
 
 
 def _inner_scores(task: Task, option: Options, table: Table, parts: Sequence[Any]) -> NDArray[Any]:
-    """Return the mean over the inner folds of what trials are chosen by, `(regions, 3)`; NaN where it diverged."""
+    """Return the mean over the inner folds of what trials are chosen by, `(regions, 4)`; NaN where it diverged."""
     scores = []
     for rows, others in parts:
         values = _scores(task, option, task.regions[0], table, rows, others)
         if values is None:
-            return np.full((len(task.regions), 3), math.nan)
+            return np.full((len(task.regions), 4), math.nan)
         labels = table.positive[others]
         scores.append([selection_scores(labels, values, min_tpr=a, max_fpr=b) for a, b in task.regions])
     means: NDArray[Any] = np.mean(scores, axis=0)

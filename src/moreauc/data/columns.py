@@ -18,11 +18,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from moreauc.data._column_types import is_number, lost_in_floats, type_column, type_columns
+from moreauc.data._doubtful import ColumnWarning, begin_with_numbers, too_many_texts
 from moreauc.data._normal_form import TRUTHS, class_text, label_text, name_texts, normal_text, normal_texts
 from moreauc.data._texts import no_text
+from moreauc.data._written import NumberFormat, distinct_texts, find_dates, find_format, read_written
 from moreauc.data.tables import TableError, list_names
 
 __all__ = [
+    "ColumnWarning",
     "Target",
     "check_classes",
     "check_features",
@@ -146,15 +149,16 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     """Check the columns to learn from, and bring them to two kinds: numbers (float64) and text.
 
     Refused are columns without any value, with one value only, with infinities, with numbers and text mixed, with other
-    things (dates, as texts too, or lists), with numbers that have a comma, and texts that are all distinct, which name
-    a row instead of describing it.
+    things (dates, as texts too, or lists), with numbers that have a comma, and texts of which more than half are
+    distinct, which name a row instead of describing it. Numbers with a currency, a percent sign or spaces between
+    thousands are read where all of a column are written in one way that leaves no doubt, and refused elsewhere.
 
     Args:
         frame: the columns without the target.
         source: name of the table in errors.
 
     Returns:
-        The columns, and the kind of each, "number" or "text".
+        The columns, and the kind of each: "number", "text", or how its numbers are written, as "number like 1,234.5 $".
 
     Raises:
         TableError: for such a column; it names them, and the option that leaves them out.
@@ -170,23 +174,35 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     _refuse(source, [name for name in frame if _INDEX.fullmatch(str(name))], "hold the index of a DataFrame")
     empty = [name for name in frame if frame[name].isna().all()]
     _refuse(source, empty, "hold missing values only")
-    columns = {}
+    columns, formats = {}, {}
     for name in frame:
-        remedy = f"; make it one kind, or leave it out with {_drop_option([name])}"
-        if reason := lost_in_floats(frame[name]):
-            raise TableError(f"{source}: column {name!r} {reason}, or leave it out with {_drop_option([name])}")
-        columns[name] = _as_number_or_text(source, name, frame[name], remedy)
-        if columns[name].dtype.kind != "f" and (reason := no_text(columns[name].dropna())):
-            raise TableError(f"{source}: column {name!r} {reason}, or leave it out with {_drop_option([name])}")
+        drop = f"leave it out with {_drop_option([name])}"
+        form = find_format(distinct_texts(frame[name]))
+        if isinstance(form, NumberFormat):
+            formats[name] = form.kind
+            columns[name] = read_written(source, name, frame[name], form)
+            continue
+        if reason := form or lost_in_floats(frame[name]):
+            raise TableError(f"{source}: column {name!r} {reason}, or {drop}")
+        columns[name] = _as_number_or_text(source, name, frame[name], f"; make it one kind, or {drop}")
+        texts = distinct_texts(columns[name])
+        if len(texts) and (reason := no_text(texts) or find_dates(texts)):
+            raise TableError(f"{source}: column {name!r} {reason}, or {drop}")
     constant = [name for name, column in columns.items() if column.nunique(dropna=False) == 1]
     _refuse(source, constant, "hold one value only")
-    kinds = {name: "number" if column.dtype.kind == "f" else "text" for name, column in columns.items()}
+    kinds = {name: "number" if column.dtype.kind == "f" else "text" for name, column in columns.items()} | formats
     names = [
         name
         for name, column in columns.items()
-        if kinds[name] == "text" and len(column) >= _ID_ROWS and column.nunique() == column.notna().sum()
+        if kinds[name] == "text"
+        and len(column) >= _ID_ROWS
+        and column.nunique() == column.notna().sum()
+        and not begin_with_numbers(column.dropna())
     ]
     _refuse(source, names, "hold a different text in every row, as names of rows do")
+    for name, column in columns.items():
+        if kinds[name] == "text" and (reason := too_many_texts(column)):
+            raise TableError(f"{source}: column {name!r} {reason}, or leave it out with {_drop_option([name])}")
     return pd.DataFrame(columns), kinds
 
 
@@ -202,7 +218,8 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
         The columns.
 
     Raises:
-        TableError: if a column is missing, holds text where there were numbers, or cannot be used at all.
+        TableError: if a column is missing, holds text where there were numbers or the reverse, numbers that are written
+            in another way than in training, or cannot be used at all.
     """
     missing = [name for name in kinds if name not in frame]
     if missing:
@@ -212,10 +229,19 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     frame = type_columns(frame[list(kinds)])
     columns = {}
     for name, kind in kinds.items():
+        form = NumberFormat.of_kind(kind)
+        if form is not None:
+            columns[name] = read_written(source, name, frame[name], form)
+            continue
         column = _as_number_or_text(source, name, frame[name])
         if kind == "text" and column.dtype.kind == "f":
-            given = frame[name] if _are_truths(frame[name].dropna()) else column  # 1 and 0 in `column`
-            column = given.map(label_text, na_action="ignore").astype(object)
+            row = column.first_valid_index()
+            if row is not None and not _are_truths(frame[name].dropna()):
+                raise TableError(
+                    f"{source}: column {name!r} must hold text, as in training, got the number {column[row]:g} in row "
+                    f"{row + 1}; write its values as they were in training"
+                )
+            column = frame[name].map(label_text, na_action="ignore").astype(object)
         elif kind == "number" and column.dtype.kind != "f":
             row = column.first_valid_index()
             raise TableError(

@@ -78,10 +78,10 @@ def test_and_folds(
     counts = np.zeros((group.max() + 1, classes.max() + 1), dtype=np.int64)
     np.add.at(counts, (group, classes), 1)
     order = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM,)))
-    for_test = _take(counts, test_share, _shuffled(np.arange(len(counts)), order))
+    for_test = take_share(counts, test_share, _shuffled(np.arange(len(counts)), order))
     rest = _shuffled(np.flatnonzero(~for_test), order)
     of_group = np.full(len(counts), -1)
-    of_group[rest] = _deal(counts[rest], folds)
+    of_group[rest] = deal_folds(counts[rest], folds)
     part = of_group[group]  # of each row: its fold, or -1 for test
     chosen = [np.flatnonzero((part != -1) & (part != fold)) for fold in range(folds)]
     held = [np.flatnonzero(part == fold) for fold in range(-1, folds)]
@@ -122,7 +122,7 @@ def _shuffled(values: Counts, source: np.random.PCG64) -> Counts:
     return shuffled
 
 
-def _take(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]:
+def take_share(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]:
     """Return which groups make up a share of each class, as nearly as the order lets them.
 
     Args:
@@ -132,16 +132,19 @@ def _take(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]:
     """
     total = counts.sum(0)
     missing = np.maximum(share * total, 1.0)
+    weight = 1.0 / np.maximum(total, 1) ** 2
     taken = np.zeros(len(counts), dtype=bool)
 
     def gain(group: Any) -> Any:
         """By how much the squared distance, in shares of the classes, becomes less."""
-        return ((missing**2 - (missing - counts[group]) ** 2) / total**2).sum(-1)
+        return ((missing**2 - (missing - counts[group]) ** 2) * weight).sum(-1)
 
-    for group in order.tolist():
-        if gain(group) > 0.0:
+    lacks, weights = missing.tolist(), weight.tolist()
+    for group, sizes in zip(order.tolist(), counts[order].tolist(), strict=True):  # the same gain, fast
+        if sum(w * size * (2.0 * lack - size) for w, size, lack in zip(weights, sizes, lacks, strict=True)) > 0.0:
             taken[group] = True
-            missing -= counts[group]
+            lacks = [lack - size for lack, size in zip(lacks, sizes, strict=True)]
+    missing = np.array(lacks)
     for kind in range(counts.shape[1]):
         if not counts[taken, kind].any():  # all groups of this class are too large: the one that fits best
             able = order[counts[order, kind] > 0]
@@ -151,8 +154,13 @@ def _take(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]:
     return taken
 
 
-def _deal(counts: Counts, folds: int) -> Counts:
-    """Return the fold of each group: the largest groups first, each to where least is of what it brings."""
+def deal_folds(counts: Counts, folds: int) -> Counts:
+    """Return the fold of each group: the largest groups first, each to where least is of what it brings.
+
+    Args:
+        counts: rows of each group (first dimension) and class (second).
+        folds: how many there are.
+    """
     total = np.maximum(counts.sum(0), 1)
     filled = np.zeros((folds, counts.shape[1]))
     result = np.zeros(len(counts), dtype=np.int64)

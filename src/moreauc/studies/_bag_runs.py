@@ -152,7 +152,7 @@ def _train(
         )
     except ValueError as error:  # scores that are not finite
         return None, {"validation": None, "scores": None, "error": str(error).splitlines()[0]}
-    scores = list(history.best_scores.values())  # TPAUC, that of a wider region, AUC
+    scores = list(history.best_scores.values())  # TPAUC, that of a wider region, AUC, gap
     return model, {"validation": history.best_score, "scores": scores, "epoch": history.best_epoch}
 
 

@@ -98,7 +98,7 @@ def draw_parts(name: GroupSet, seed: int, folder: Path | None) -> Parts:
     rows = np.arange(len(data))
     rest, test = train_test_split(rows, test_size=0.2, stratify=data.groups, random_state=seed)
     train, validation = train_test_split(rest, test_size=0.25, stratify=data.groups[rest], random_state=seed)
-    table = TableEncoder().fit(data.X, rows=train).transform(data.X)
+    table = TableEncoder().fit(data.X, rows=train).encode(data.X)
     whole = GroupData(table, data.y, data.groups, data.names)
     return Parts(*(whole.subset(part) for part in (train, validation, test)))
 

@@ -15,7 +15,8 @@ from scipy.stats import rankdata, wilcoxon
 from moreauc._files import written_whole
 from moreauc.comparison import Comparison, contestants, network
 from moreauc.comparison._contestants import Region
-from moreauc.comparison._run import Table, Task, run_tasks
+from moreauc.comparison._run import Task, run_tasks
+from moreauc.comparison._table import Table
 from moreauc.data.keel import KEEL_SETS, load_keel
 from moreauc.optim.presets import METHODS
 from moreauc.report import Report, Section, rounded, to_json, versions

@@ -15,7 +15,8 @@ from sklearn.datasets import make_classification
 from moreauc._checks import check_count
 from moreauc.comparison import Comparison, Contestant, network
 from moreauc.comparison._contestants import Region
-from moreauc.comparison._run import Table, Task, run_tasks
+from moreauc.comparison._run import Task, run_tasks
+from moreauc.comparison._table import Table
 from moreauc.report import Report, Section
 
 FLIPS = (0.0, 0.01, 0.02, 0.05)

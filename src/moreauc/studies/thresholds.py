@@ -17,7 +17,8 @@ from sklearn.datasets import make_classification
 from moreauc._tabular import TableEncoder
 from moreauc.comparison import Comparison, Contestant, network
 from moreauc.comparison._contestants import Region
-from moreauc.comparison._run import Table, run_tasks
+from moreauc.comparison._run import run_tasks
+from moreauc.comparison._table import Table
 from moreauc.criteria import TPAUCLoss
 from moreauc.criteria._labelled import Link
 from moreauc.criteria._two_way import ThresholdRate

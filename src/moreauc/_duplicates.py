@@ -1,0 +1,112 @@
+"""Rows and bags that occur more than once: found by hashes, and kept on one side of a split.
+
+A model that is tested on a row it was trained on is tested on its memory. What counts are the features: two rows with
+equal features and different labels belong together as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.util import hash_array
+
+from moreauc.data.bags import Bags
+from moreauc.data.splits import deal_folds, take_share
+
+Codes = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+Random = np.random.RandomState | np.random.Generator
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an earlier column is lost
+
+
+def hash_rows(table: pd.DataFrame) -> Hashes:
+    """Return a hash of each row, shape `(n,)`; missing values are equal to each other, and 0.0 to -0.0.
+
+    Args:
+        table: columns of floats, or of objects: strings, None or NaN where missing.
+
+    Example:
+        >>> hashes = hash_rows(pd.DataFrame({"a": [0.0, 1.0, -0.0, None], "b": ["x", "x", "x", None]}))
+        >>> bool(hashes[0] == hashes[2]), len(set(hashes.tolist()))
+        (True, 3)
+    """
+    total = np.zeros(len(table), dtype=np.uint64)
+    for place in range(table.shape[1]):
+        values = table.iloc[:, place].to_numpy()
+        if values.dtype.kind == "f":
+            values = np.where(np.isnan(values), np.nan, values + 0.0)  # one NaN, one zero
+        total = total * _FACTOR + hash_array(values)
+    return total
+
+
+def hash_bags(rows: Hashes, bags: Codes, number: int) -> Hashes:
+    """Return a hash of each bag, whatever the order of its instances.
+
+    Args:
+        rows: hashes of the instances.
+        bags: number of each instance's bag.
+        number: how many bags there are.
+    """
+    order = np.argsort(bags, kind="stable")
+    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(hash_array(rows)[order], dtype=np.uint64)])
+    ends = np.bincount(bags, minlength=number).cumsum()
+    found: Hashes = np.diff(sums[np.concatenate([[0], ends])])  # modulo 2^64, as the sums
+    return found
+
+
+def same_bags(bags: Bags) -> Codes:
+    """Return a number for each bag, equal for bags with the same instances in any order; one pass over all of them."""
+    hashes = []
+    for bag in range(len(bags.sizes)):
+        instances = bags.instances(bag).numpy(force=True)
+        if instances.dtype.kind == "f":
+            instances = instances + 0.0  # one zero
+        digests = sorted(hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in instances)
+        hashes.append(hash(tuple(digests)))
+    return number_equal(hashes)
+
+
+def number_equal(hashes: Any) -> Codes:
+    """Return for each hash its number, by first appearance."""
+    codes: Codes = pd.factorize(np.asarray(hashes))[0].astype(np.int64)
+    return codes
+
+
+def any_equal(same: Codes | None) -> bool:
+    """Return whether any number occurs twice."""
+    return same is not None and len(same) > 0 and int(same.max()) + 1 < len(same)
+
+
+def take_together(same: Codes, labels: NDArray[Any], share: float, random: Random) -> NDArray[np.bool_]:
+    """Return which rows make up a share of each class, as nearly as equal rows, which stay together, allow.
+
+    Example:
+        >>> same = np.array([0, 0, 1, 2, 3, 4, 5, 5])
+        >>> labels = np.array([1, 1, 1, 1, 0, 0, 0, 0])
+        >>> taken = take_together(same, labels, 0.5, np.random.default_rng(0))
+        >>> bool(taken[0] == taken[1]), bool(taken[6] == taken[7]), int(taken[:4].sum()), int(taken[4:].sum())
+        (True, True, 2, 2)
+    """
+    counts = _count(same, labels)
+    return take_share(counts, share, random.permutation(len(counts)))[same]
+
+
+def fold_together(same: Codes, labels: NDArray[Any], folds: int, random: Random) -> Codes:
+    """Return the fold of each row: equal rows in one, the classes spread evenly as far as that allows."""
+    counts = _count(same, labels)
+    order = random.permutation(len(counts))
+    part = np.empty(len(counts), dtype=np.int64)
+    part[order] = deal_folds(counts[order], folds)
+    return part[same]
+
+
+def _count(same: Codes, labels: NDArray[Any]) -> Codes:
+    """Return the rows of each number (first dimension) and class, 0 or 1."""
+    counts = np.zeros((int(same.max()) + 1, 2), dtype=np.int64)
+    np.add.at(counts, (same, np.asarray(labels).astype(np.int64)), 1)
+    return counts
