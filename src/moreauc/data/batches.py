@@ -45,8 +45,8 @@ class TensorBatches(SampledRows):
         >>> train = TensorBatches(x, y, PosNegSampler(y, num_positives=1, num_negatives=2))
         >>> for inputs, labels, index in train:
         ...     print(inputs.squeeze(1), labels, index)
+        tensor([1., 0., 2.]) tensor([1, 0, 0]) tensor([1, 0, 2])
         tensor([3., 2., 4.]) tensor([1, 0, 0]) tensor([3, 2, 4])
-        tensor([1., 0., 4.]) tensor([1, 0, 0]) tensor([1, 0, 4])
         >>> [index.tolist() for inputs, labels, index in TensorBatches(x, y, batch_size=3)]
         [[0, 1, 2], [3, 4]]
     """
