@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc.data import IndexedDataset
-from moreauc.samplers import PosNegSampler
+from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches
+from moreauc.samplers import DealtSampler, PosNegSampler
 
 
 def make_labels(positives: int, negatives: int, seed: int = 0) -> torch.Tensor:
@@ -208,7 +208,8 @@ def test_resuming_in_the_middle_continues_as_if_uninterrupted(step):
     assert list(resumed) == expected[step:] == resumed.remaining().tolist()
     resumed.set_epoch(3)
     whole.set_epoch(3)
-    assert list(resumed) == list(whole) and len(list(resumed)) == 8
+    following = list(resumed)
+    assert following == list(whole) and len(following) == 8
 
 
 def test_moving_the_position_does_not_disturb_an_iteration_under_way():
@@ -226,6 +227,7 @@ def test_changing_a_result_does_not_change_the_next():
     expected = list(sampler)
     sampler.batch(0, 0).zero_()
     sampler.remaining().zero_()
+    sampler.set_epoch(0)
     assert list(sampler) == expected
 
 
@@ -273,8 +275,9 @@ def test_workers_give_the_batches_of_the_main_process():
     labels, sampler = make((9, 50, 4, 7, 1))
     sampler.set_epoch(1)
     expected = [[rows, labels[rows].tolist(), rows] for rows in sampler]
-    assert read(loader(sampler, labels, 0)) == expected
-    assert read(loader(sampler, labels, 2)) == expected
+    for workers in (0, 2):
+        sampler.set_epoch(1)
+        assert read(loader(sampler, labels, workers)) == expected
     assert len(loader(sampler, labels, 0)) == len(sampler)
 
 
@@ -282,6 +285,7 @@ def test_resuming_with_workers_goes_by_what_the_loop_consumed():
     """Two workers have fetched ahead when the loop stops after three batches."""
     labels, sampler = make((9, 50, 4, 7, 1))
     expected = read(loader(sampler, labels, 0))
+    sampler.set_epoch(0)
     consumed = []
     for step, batch in enumerate(loader(sampler, labels, 2), start=1):
         consumed.append(batch)
@@ -291,6 +295,53 @@ def test_resuming_with_workers_goes_by_what_the_loop_consumed():
     _, resumed = make((9, 50, 4, 7, 1))
     resumed.load_state_dict(sampler.state_dict())
     assert read(consumed) + read(loader(resumed, labels, 2)) == expected
+
+
+# Epochs that nobody tells
+
+
+SAME = "PosNegSampler: iterating again without set_epoch gives the same batches again; call set_epoch"
+
+
+def loaders(sampler: PosNegSampler, labels: torch.Tensor) -> dict[str, object]:
+    inputs = torch.arange(len(labels), dtype=torch.float32).unsqueeze(1)
+    bags = ListBags(list(inputs.unsqueeze(1)), labels)
+    data = IndexedDataset(TensorDataset(inputs, labels))
+    workers = {"batch_sampler": sampler, "num_workers": 2}
+    return {
+        "sampler": sampler,
+        "tensors": TensorBatches(inputs, labels, sampler),
+        "one by one": TensorBatches(inputs, labels, DealtSampler(sampler, rank=0, world_size=2)),
+        "bags": BagBatches(bags, sampler, instances_per_bag=1),
+        "DataLoader": DataLoader(data, batch_sampler=sampler),
+        "workers": DataLoader(data, **workers),
+        "persistent workers": DataLoader(data, **workers, persistent_workers=True),
+    }
+
+
+@pytest.mark.parametrize("kind", list(loaders(*make((9, 50, 4, 7, 1))[::-1])))
+def test_a_second_pass_without_set_epoch_warns_once(kind):
+    labels, sampler = make((9, 50, 4, 7, 1))
+    batches = loaders(sampler, labels)[kind]
+    moves = [lambda: sampler.set_epoch(0), lambda: sampler.load_state_dict(sampler.state_dict())]
+    for move in [*moves, lambda: sampler.set_position(1, 3)]:
+        move()
+        assert len(list(batches)) > 0
+    with pytest.warns(UserWarning, match=SAME) as caught:
+        list(batches), list(batches)
+    assert len(caught) == 1
+    assert len(list(copy.deepcopy(sampler))) == 5
+
+
+def test_instances_of_bags_in_batches_without_epochs_warn_too():
+    batches = BagBatches(ListBags([torch.zeros(3, 1)] * 2, [0, 1]), [[0, 1]], instances_per_bag=1)
+    list(batches)
+    batches.set_epoch(1)
+    list(batches)
+    with pytest.warns(UserWarning, match="BagSampler: iterating again without set_epoch"):
+        list(batches)
+    in_order = TensorBatches(torch.zeros(3, 1), [0, 1, 0])
+    assert len(list(in_order)) == len(list(in_order)) == 1
 
 
 GOOD = {"num_positives": 2, "num_negatives": 3}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, shown
+from moreauc.samplers._plan import PlannedSampler
 
 
 class SampledRows:
@@ -70,6 +71,8 @@ class SampledRows:
         if self.sampler is None:
             return iter(torch.split(torch.arange(len(self.labels), device=device), self.batch_size))
         if hasattr(self.sampler, "remaining"):
+            if isinstance(self.sampler, PlannedSampler):
+                self.sampler.begin_pass()
             return self._check_rows(self.sampler.remaining())
         batches = iter(self.sampler)
         return (self._check_rows(self._as_rows(batch)) for batch in batches)

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, Sampler
 
 from moreauc._checks import check_count
 from moreauc.data.bags import Bags, check_bags
+from moreauc.samplers._passes import Passes
 
 _DENSE = 4  # up to so many times the instances wanted, all of a bag are put in order
 _STREAM = 1  # keeps these random numbers apart from those that choose bags by the same seed
@@ -183,6 +184,7 @@ class BagSampler(Sampler[list[BagKey]]):
             raise ValueError(f"{type(self).__name__}: sampler must be an iterable over batches, got {kind}")
         self.sampler = sampler
         self._epoch = 0
+        self._passes = Passes(type(self).__name__)
 
     @property
     def epoch(self) -> int:
@@ -194,8 +196,13 @@ class BagSampler(Sampler[list[BagKey]]):
 
     def __iter__(self) -> Iterator[list[BagKey]]:
         epoch, start = self.epoch, int(getattr(self.sampler, "start", 0))
-        batches = enumerate(iter(self.sampler), start)
-        return ([BagKey(operator.index(bag), epoch, step) for bag in batch] for step, batch in batches)
+        return self._batches(enumerate(iter(self.sampler), start), epoch)
+
+    def _batches(self, batches: Iterable[tuple[int, Sequence[int]]], epoch: int) -> Iterator[list[BagKey]]:
+        if not hasattr(self.sampler, "epoch"):  # else it is the sampler's own affair
+            self._passes.begin()
+        for step, batch in batches:
+            yield [BagKey(operator.index(bag), epoch, step) for bag in batch]
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; a sampler that has epochs is told."""
@@ -203,6 +210,7 @@ class BagSampler(Sampler[list[BagKey]]):
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(number)
         self._epoch = number
+        self._passes.told()
 
     def set_position(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch.
@@ -216,6 +224,7 @@ class BagSampler(Sampler[list[BagKey]]):
         number = check_count(owner, "epoch", epoch, minimum=0)
         self.sampler.set_position(number, step)
         self._epoch = number
+        self._passes.told()
 
 
 def collate_bags(items: Sequence[tuple[Tensor, int, int]]) -> BagBatch:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from moreauc._checks import check_count, check_mapping
+from moreauc.samplers._passes import Passes
 
 Rows = NDArray[np.int64]
 
@@ -33,6 +34,7 @@ class PlannedSampler(Sampler[list[int]]):
         self._steps = steps
         self.epoch, self.start = 0, 0
         self._cached: tuple[int, Any] | None = None
+        self._passes = Passes(self._owner)
 
     @abstractmethod
     def _make(self, epoch: int) -> Any:
@@ -46,8 +48,21 @@ class PlannedSampler(Sampler[list[int]]):
         return self._steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        rest = self._plan(self.epoch)[self.start :]  # here, not at the first batch: the position may move meanwhile
-        return (row.tolist() for row in rest)
+        # here, not at the first batch: the position may move meanwhile
+        return self._batches(self._plan(self.epoch)[self.start :], self.draw())
+
+    def _batches(self, rest: Any, draw: Mapping[str, Any]) -> Iterator[list[int]]:
+        self._passes.begin(draw)  # not before the first batch: a DataLoader with workers makes two iterators for a pass
+        for row in rest:
+            yield row.tolist()
+
+    def draw(self) -> dict[str, Any]:
+        """Return what iterating would draw: the class and the state, the same in all processes at one position."""
+        return {"sampler": self._owner, **self.state_dict()}
+
+    def begin_pass(self) -> None:
+        """Note that somebody takes the batches of the present position by other ways than iterating."""
+        self._passes.begin(self.draw())
 
     def batch(self, epoch: int, step: int) -> Tensor:
         """Return the rows of one batch, as a vector; the position does not move.
@@ -68,6 +83,7 @@ class PlannedSampler(Sampler[list[int]]):
         if check_count(self._owner, "step", step, minimum=0) > self._steps:
             raise ValueError(f"{self._owner}: step must lie in [0, {self._steps}], got {step}")
         self.epoch, self.start = number, int(step)
+        self._passes.told()
 
     def state_dict(self) -> dict[str, int]:
         """Return the position and what the batches depend on; the same in all processes at the same position."""
