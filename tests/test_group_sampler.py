@@ -133,7 +133,12 @@ def test_each_group_and_row_is_as_likely_as_any_other_at_each_step():
 # sum over a period is 0; the same number in all epochs.
 @pytest.mark.parametrize(
     ("sizes", "per_batch", "per_group"),
-    [([20, 21, 23, 7, 30], 2, 7), ([12, 31, 30, 9, 17, 8], 2, 8), ([100, 30, 30, 30, 30, 30, 30], 5, 30), ([20] * 4, 2, 6)],
+    [
+        ([20, 21, 23, 7, 30], 2, 7),
+        ([12, 31, 30, 9, 17, 8], 2, 8),
+        ([100, 30, 30, 30, 30, 30, 30], 5, 30),
+        ([20] * 4, 2, 6),
+    ],
 )
 def test_groups_and_their_rows_meet_equally_often_within_one_seed(sizes, per_batch, per_group):
     ids = np.repeat(np.arange(len(sizes)), sizes)

@@ -17,8 +17,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from moreauc import TPAUCLoss, distributed
 from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches
 from moreauc.samplers import DealtSampler, PosNegSampler
+from moreauc.train import fit, predict_scores
 
 
 def make_labels(positives: int, negatives: int, seed: int = 0) -> torch.Tensor:
@@ -139,7 +141,11 @@ def test_rows_meet_equally_often_within_one_seed(sizes):
     met, at_step = present.T @ present, present.reshape(epochs, -1, n).sum(axis=0)
     positive = np.arange(n) < positives
     upper = np.triu(np.ones((n, n), dtype=bool), 1)
-    kinds = [positive[:, None] & ~positive, positive[:, None] & positive & upper, upper & ~positive & ~positive[:, None]]
+    kinds = [
+        positive[:, None] & ~positive,
+        positive[:, None] & positive & upper,
+        upper & ~positive & ~positive[:, None],
+    ]
     for counts in [*(met[kind] for kind in kinds), at_step[:, positive], at_step[:, ~positive]]:
         assert np.abs(counts - counts.mean()).max() < 5 * counts.mean() ** 0.5
 
@@ -333,6 +339,17 @@ def test_a_second_pass_without_set_epoch_warns_once(kind):
     assert len(list(copy.deepcopy(sampler))) == 5
 
 
+def test_scores_of_the_same_batches_do_not_warn():
+    labels, sampler = make((9, 50, 4, 7, 1))
+    model, batches = torch.nn.Linear(1, 1), loaders(sampler, labels)["tensors"]
+    scores = [predict(model, batches)[0] for predict in (predict_scores, distributed.predict_scores) for _ in range(2)]
+    assert torch.equal(scores[0], scores[1]) and torch.equal(scores[2], scores[3])
+    validation = loaders(sampler, labels)["DataLoader"]
+    train = TensorBatches(torch.randn(59, 1), labels, make((9, 50, 4, 7, 1))[1])
+    criterion = TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
+    assert len(fit(model, criterion, train, validation=validation, epochs=3, warm_start_epochs=1).rows) == 4
+
+
 def test_instances_of_bags_in_batches_without_epochs_warn_too():
     batches = BagBatches(ListBags([torch.zeros(3, 1)] * 2, [0, 1]), [[0, 1]], instances_per_bag=1)
     list(batches)
@@ -388,7 +405,10 @@ def test_bad_arguments(labels, change, match):
         (lambda s: s.load_state_dict(s.state_dict() | {"seed": 4}), r"state must have seed 0, as this sampler, got 4"),
         (lambda s: s.load_state_dict(s.state_dict() | {"all_negatives": 49}), r"must have all_negatives 50, .* got 49"),
         (lambda s: s.load_state_dict(s.state_dict() | {"plan": 1}), r"must have plan 2, as this sampler, got 1"),
-        (lambda s: s.load_state_dict(s.state_dict() | {"checksum_of_labels": 5}), r"must have checksum_of_labels .* got 5"),
+        (
+            lambda s: s.load_state_dict(s.state_dict() | {"checksum_of_labels": 5}),
+            r"must have checksum_of_labels .* got 5",
+        ),
         (lambda s: s.load_state_dict(s.state_dict() | {"step": 9}), r"step must lie in \[0, 8\], got 9"),
     ],
 )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+_SCORING: ContextVar[bool] = ContextVar("scoring", default=False)
 _LATEST: list[Mapping[str, Any]] = []  # of this process, at most one
 
 
@@ -28,6 +31,8 @@ class Passes:
 
     def begin(self, draw: Mapping[str, Any] | None = None) -> None:
         """Note that a pass begins, which gives the batches that `draw` names: settings, epoch and step."""
+        if _SCORING.get():
+            return
         if self._used and not self._warned:
             self._warned = True
             warnings.warn(
@@ -42,6 +47,16 @@ class Passes:
     def __reduce__(self) -> Any:
         """Be made anew where it is copied."""
         return Passes, (self.owner,)
+
+
+@contextmanager
+def passes_for_scores() -> Iterator[None]:
+    """Take no note of passes: scores are of the same batches, however often, and processes have their own."""
+    token = _SCORING.set(True)
+    try:
+        yield
+    finally:
+        _SCORING.reset(token)
 
 
 def latest_draw() -> Mapping[str, Any] | None:

@@ -223,9 +223,7 @@ def counts_before(num_rows: int, size: int, steps: int, epoch: int, source: Sour
     return counts
 
 
-def _ahead_first(
-    num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction]
-) -> Rows:
+def _ahead_first(num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction]) -> Rows:
     """Return an order of the rows that begins with those who are ahead in count, before the epoch and after it.
 
     The rows that come once more than others are the next ones of this order, after its end from the beginning on. So

@@ -32,8 +32,8 @@ class PosNegSampler(PlannedSampler):
     its positives first; no row stands in it twice. With :math:`n_+` and :math:`n_-` rows, an epoch is one pass over
     the class that takes longer, :math:`\max(\lceil n_+ / B_+ \rceil, \lceil n_- / B_- \rceil)` steps, and every row
     of either class is in it. The rows of a class come equally often: their counts differ by at most 1 inside an epoch,
-    and by at most 1 over all epochs from 0 to any other. Any positive and any negative, and any two rows of a class, meet
-    in a batch as often as any others, up to chance.
+    and by at most 1 over all epochs from 0 to any other. Any positive and any negative, and any two rows of a class,
+    meet in a batch as often as any others, up to chance.
 
     The batch of a step is a pure function of the seed, the epoch and the step, in every version of NumPy and torch. No
     global random state is read or changed. To resume in the middle, tell the sampler what the training loop has
