@@ -180,7 +180,8 @@ class Rounds:
 
     def _order(self, number: int) -> Rows:
         name = 2 * number if number >= 0 else -2 * number - 1
-        return self.source.orders(_ROUND + _KINDS * name, 1, self.num_rows)[0]
+        order: Rows = self.source.orders(_ROUND + _KINDS * name, 1, self.num_rows)[0]
+        return order
 
 
 def plan_class(
@@ -247,7 +248,7 @@ def _ahead_first(num_rows: int, size: int, steps: int, epoch: int, source: Sourc
     rounds, ahead = Rounds(source, num_rows, width), np.zeros(num_rows, dtype=np.int64)
     for place in (start, start + change):
         ahead[rounds.ahead(place)] += 1
-    order = source.orders(_ORDER + _KINDS * unit, 1, num_rows)[0]
+    order: Rows = source.orders(_ORDER + _KINDS * unit, 1, num_rows)[0]
     return order[np.argsort(-ahead[order], kind="stable")]
 
 
