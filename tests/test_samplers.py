@@ -355,10 +355,11 @@ def test_instances_of_bags_in_batches_without_epochs_warn_too():
     list(batches)
     batches.set_epoch(1)
     list(batches)
-    with pytest.warns(UserWarning, match="BagSampler: iterating again without set_epoch"):
+    with pytest.warns(UserWarning, match="BagBatches: iterating again without set_epoch"):
         list(batches)
-    in_order = TensorBatches(torch.zeros(3, 1), [0, 1, 0])
-    assert len(list(in_order)) == len(list(in_order)) == 1
+    all_instances = BagBatches(batches.bags, [[0, 1]], instances_per_bag=None)
+    for in_order in (TensorBatches(torch.zeros(3, 1), [0, 1, 0]), all_instances):
+        assert len(list(in_order)) == len(list(in_order)) == 1
 
 
 GOOD = {"num_positives": 2, "num_negatives": 3}

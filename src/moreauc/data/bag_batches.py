@@ -86,13 +86,16 @@ class BagBatches:
         self._keys = BagSampler(sampler)
         self.bags, self.labels, self.sampler = bags, bags.labels, sampler
         self.instances_per_bag, self.seed = instances_per_bag, seed
+        self._passes = Passes(type(self).__name__)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[BagBatch]:
         keys = iter(self._keys)  # here, not at the first batch: the position may move meanwhile
-        return (self._joined(batch) for batch in keys)
+        batches = (self._joined(batch) for batch in keys)
+        own = self.instances_per_bag is not None and not hasattr(self.sampler, "epoch")  # else the sampler takes note
+        return self._passes.noted(batches) if own else batches
 
     def _joined(self, keys: Sequence[BagKey]) -> BagBatch:
         if keys:
@@ -104,6 +107,7 @@ class BagBatches:
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
         self._keys.set_epoch(epoch)
+        self._passes.told()
 
     def set_position(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch.
@@ -112,6 +116,7 @@ class BagBatches:
             ValueError: if the sampler has no `set_position`.
         """
         self._keys.set_position(epoch, step)
+        self._passes.told()
 
 
 class SampledBags(Dataset[tuple[Tensor, int, int]]):
@@ -184,7 +189,6 @@ class BagSampler(Sampler[list[BagKey]]):
             raise ValueError(f"{type(self).__name__}: sampler must be an iterable over batches, got {kind}")
         self.sampler = sampler
         self._epoch = 0
-        self._passes = Passes(type(self).__name__)
 
     @property
     def epoch(self) -> int:
@@ -196,13 +200,8 @@ class BagSampler(Sampler[list[BagKey]]):
 
     def __iter__(self) -> Iterator[list[BagKey]]:
         epoch, start = self.epoch, int(getattr(self.sampler, "start", 0))
-        return self._batches(enumerate(iter(self.sampler), start), epoch)
-
-    def _batches(self, batches: Iterable[tuple[int, Sequence[int]]], epoch: int) -> Iterator[list[BagKey]]:
-        if not hasattr(self.sampler, "epoch"):  # else it is the sampler's own affair
-            self._passes.begin()
-        for step, batch in batches:
-            yield [BagKey(operator.index(bag), epoch, step) for bag in batch]
+        batches = enumerate(iter(self.sampler), start)
+        return ([BagKey(operator.index(bag), epoch, step) for bag in batch] for step, batch in batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; a sampler that has epochs is told."""
@@ -210,7 +209,6 @@ class BagSampler(Sampler[list[BagKey]]):
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(number)
         self._epoch = number
-        self._passes.told()
 
     def set_position(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch.
@@ -224,7 +222,6 @@ class BagSampler(Sampler[list[BagKey]]):
         number = check_count(owner, "epoch", epoch, minimum=0)
         self.sampler.set_position(number, step)
         self._epoch = number
-        self._passes.told()
 
 
 def collate_bags(items: Sequence[tuple[Tensor, int, int]]) -> BagBatch:

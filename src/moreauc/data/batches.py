@@ -74,7 +74,7 @@ class TensorBatches(SampledRows):
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
         rows = self._rows(self.device)  # here, not at the first batch: the sampler's position may move meanwhile
-        return self._gather(rows.to(self.device) if isinstance(rows, Tensor) else rows)
+        return self._noted(self._gather(rows.to(self.device) if isinstance(rows, Tensor) else rows))
 
     def to(self, device: torch.device | str) -> TensorBatches:
         """Return the same batches, from the same sampler, with the tensors on `device`."""

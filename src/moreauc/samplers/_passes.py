@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
+
+Batch = TypeVar("Batch")
 
 _SCORING: ContextVar[bool] = ContextVar("scoring", default=False)
 _LATEST: list[Mapping[str, Any]] = []  # of this process, at most one
@@ -29,7 +31,12 @@ class Passes:
         """Note that the sampler has been sent to an epoch."""
         self._used = False
 
-    def begin(self, draw: Mapping[str, Any] | None = None) -> None:
+    def noted(self, batches: Iterator[Batch], draw: Mapping[str, Any] | None = None) -> Iterator[Batch]:
+        """Yield batches; the pass begins with the first: loops may make more iterators than they go through."""
+        self._begin(draw)
+        yield from batches
+
+    def _begin(self, draw: Mapping[str, Any] | None) -> None:
         """Note that a pass begins, which gives the batches that `draw` names: settings, epoch and step."""
         if _SCORING.get():
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from moreauc._checks import check_count, check_mapping
 from moreauc.samplers._passes import Passes
 
 Rows = NDArray[np.int64]
+Batch = TypeVar("Batch")
 
 PLAN = 2  # number of the rule below; states name it, since batches by another rule are others
 _ROUND, _ORDER, _SURPLUS, _PASSES, _BEGIN, _KINDS = range(6)  # kinds of random orders, and how many there are
@@ -48,21 +49,16 @@ class PlannedSampler(Sampler[list[int]]):
         return self._steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        # here, not at the first batch: the position may move meanwhile
-        return self._batches(self._plan(self.epoch)[self.start :], self.draw())
-
-    def _batches(self, rest: Any, draw: Mapping[str, Any]) -> Iterator[list[int]]:
-        self._passes.begin(draw)  # not before the first batch: a DataLoader with workers makes two iterators for a pass
-        for row in rest:
-            yield row.tolist()
+        rest = self._plan(self.epoch)[self.start :]  # here, not at the first batch: the position may move meanwhile
+        return self.noted(row.tolist() for row in rest)
 
     def draw(self) -> dict[str, Any]:
         """Return what iterating would draw: the class and the state, the same in all processes at one position."""
         return {"sampler": self._owner, **self.state_dict()}
 
-    def begin_pass(self) -> None:
-        """Note that somebody takes the batches of the present position by other ways than iterating."""
-        self._passes.begin(self.draw())
+    def noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Return batches, which are made of those of the present position, and take note of the pass over them."""
+        return self._passes.noted(batches, self.draw())
 
     def batch(self, epoch: int, step: int) -> Tensor:
         """Return the rows of one batch, as a vector; the position does not move.
