@@ -343,6 +343,7 @@ def test_what_remains_is_not_offered_where_batches_differ(build):
 def test_moving_the_position_does_not_disturb_an_iteration_under_way(build):
     sampler = build()
     expected = list(sampler)
+    sampler.set_epoch(0)
     running, found = iter(sampler), []
     for step in range(len(sampler)):
         sampler.set_position(4, step)

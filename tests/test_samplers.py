@@ -221,6 +221,7 @@ def test_resuming_in_the_middle_continues_as_if_uninterrupted(step):
 def test_moving_the_position_does_not_disturb_an_iteration_under_way():
     _, sampler = make((9, 50, 4, 7, 1))
     expected = list(sampler)
+    sampler.set_epoch(0)
     running, found = iter(sampler), []
     for step in range(len(sampler)):
         sampler.set_position(4, step)

@@ -25,29 +25,34 @@ class Passes:
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self._used, self._warned = False, False
+        self._told, self._used = 0, -1  # how often it was sent to an epoch, now and before the pass that began last
+        self._warned = False
 
     def told(self) -> None:
         """Note that the sampler has been sent to an epoch."""
-        self._used = False
+        self._told += 1
 
     def noted(self, batches: Iterator[Batch], draw: Mapping[str, Any] | None = None) -> Iterator[Batch]:
-        """Yield batches; the pass begins with the first: loops may make more iterators than they go through."""
-        self._begin(draw)
+        """Return batches of the present position, by settings, epoch and step that `draw` names.
+
+        The pass begins with the first of them: loops may make more iterators than they go through.
+        """
+        return self._begun(batches, self._told, draw)
+
+    def _begun(self, batches: Iterator[Batch], told: int, draw: Mapping[str, Any] | None) -> Iterator[Batch]:
+        if not _SCORING.get():
+            self._begin(told, draw)
         yield from batches
 
-    def _begin(self, draw: Mapping[str, Any] | None) -> None:
-        """Note that a pass begins, which gives the batches that `draw` names: settings, epoch and step."""
-        if _SCORING.get():
-            return
-        if self._used and not self._warned:
+    def _begin(self, told: int, draw: Mapping[str, Any] | None) -> None:
+        if told == self._used and not self._warned:
             self._warned = True
             warnings.warn(
                 f"{self.owner}: iterating again without set_epoch gives the same batches again; call "
                 "set_epoch(epoch) of the loader or the sampler before each epoch",
-                stacklevel=3,
+                stacklevel=4,
             )
-        self._used = True
+        self._used = told
         if draw is not None:
             _LATEST[:] = [draw]
 

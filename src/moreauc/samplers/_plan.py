@@ -57,7 +57,7 @@ class PlannedSampler(Sampler[list[int]]):
         return {"sampler": self._owner, **self.state_dict()}
 
     def noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return batches, which are made of those of the present position, and take note of the pass over them."""
+        """Return batches that are made of those of the present position; the pass over them is taken note of."""
         return self._passes.noted(batches, self.draw())
 
     def batch(self, epoch: int, step: int) -> Tensor:
