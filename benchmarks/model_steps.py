@@ -7,7 +7,7 @@ sizes; bags are random bytes. Each step goes through `moreauc.train.train_step`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
@@ -141,10 +141,19 @@ def moved(batch: Batch, device: torch.device) -> Batch:
     return inputs, labels.to(device), index.to(device)
 
 
-def endless(loader: Iterable[Any]) -> Iterator[Any]:
+def endless(loader: GraphBatches | BagBatches) -> Iterator[Any]:
     """Pass after pass over a loader: an epoch is planned again at its beginning, as in training."""
+    epoch = 0
     while True:
+        loader.set_epoch(epoch)
         yield from loader
+        epoch += 1
+
+
+def ready(loader: GraphBatches | BagBatches) -> list[Any]:
+    """Return some batches, the same at every call."""
+    loader.set_epoch(0)
+    return list(islice(loader, READY))
 
 
 class Alone(nn.Module):
@@ -194,7 +203,7 @@ def _forward(model: nn.Module, inputs: Any) -> None:
 
 def gin_steps(loader: GraphBatches, sizes: Sizes, device: torch.device) -> dict[str, Step]:
     """A step of GIN by each loss, the loss on the model's device and on the CPU."""
-    labels, batches = loader.labels.cpu(), list(islice(loader, READY))
+    labels, batches = loader.labels.cpu(), ready(loader)
     variants = {}
     for gamma in (None, *GAMMAS):
         name = CE if gamma is None else f"SONX, gamma {gamma:g}"
@@ -208,7 +217,7 @@ def gin_steps(loader: GraphBatches, sizes: Sizes, device: torch.device) -> dict[
 
 def resnet_steps(loader: BagBatches, sizes: Sizes, device: torch.device) -> dict[str, Step]:
     """A step of ResNet20 by each loss, with attention."""
-    labels, batches = loader.labels, [moved(batch, device) for batch in islice(loader, READY)]
+    labels, batches = loader.labels, [moved(batch, device) for batch in ready(loader)]
     losses: dict[str, nn.Module] = {
         name: PooledLoss(CrossEntropyLoss(labels), "attention").to(device) for name in (CE, FLOOR)
     }
@@ -230,7 +239,7 @@ def resnet_step(sizes: Sizes, gamma: float, graphed: bool, device: torch.device)
     model = ResNet20(attention=True, width=sizes.resnet_width).to(device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch has no type for it
     loss = MultiInstanceTPAUCLoss(loader.labels, min_tpr=0.5, max_fpr=0.5, pooling="attention", gamma=gamma).to(device)
-    batches = [moved(batch, device) for batch in islice(loader, READY)]
+    batches = [moved(batch, device) for batch in ready(loader)]
     return training_step(model, loss, batches, graphed=graphed)
 
 
@@ -238,12 +247,12 @@ def together(loader: GraphBatches, sizes: Sizes, device: torch.device, copies: i
     """A step of all copies of GIN in one model; losses on the CPU."""
     model = SideBySide([gin(sizes, device, seed) for seed in range(copies)])
     losses = [sonx(loader.labels.cpu(), GAMMAS[-1]) for _ in range(copies)]
-    return training_step(model, SideBySideLoss(losses), list(islice(loader, READY)))
+    return training_step(model, SideBySideLoss(losses), ready(loader))
 
 
 def one_by_one(loader: GraphBatches, sizes: Sizes, device: torch.device, copies: int) -> Step:
     """A step of each of as many single models; losses on the CPU."""
-    labels, batches = loader.labels.cpu(), list(islice(loader, READY))
+    labels, batches = loader.labels.cpu(), ready(loader)
     singles = [
         training_step(Alone(gin(sizes, device, seed)), SideBySideLoss([sonx(labels, GAMMAS[-1])]), batches)
         for seed in range(copies)

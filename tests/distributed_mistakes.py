@@ -23,7 +23,7 @@ from moreauc.distributed import DistributedCriterion, gather_scores, predict_sco
 from moreauc.distributed._exchange import Exchange
 from moreauc.distributed._match import exchange_of
 from moreauc.optim import ProximalPoint
-from moreauc.samplers import DealtSampler, PosNegSampler
+from moreauc.samplers import DealtSampler, PlainSampler, PosNegSampler
 from moreauc.train import fit, train_step
 
 ROWS = 53
@@ -256,6 +256,40 @@ def wrong_later(place: tuple[int, int]) -> dict[str, Any]:
     return found
 
 
+def train_by(sampler: Any, epochs: int, rows: Tensor | None = None) -> None:
+    """Go through some epochs as a loop of one's own does; `rows` are the numbers of those that the sampler knows."""
+    criterion = loss(0.0)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for batch in sampler:
+            index = torch.tensor(batch) if rows is None else rows[batch]
+            criterion(X[index, 0], LABELS[index], index)
+
+
+def wrong_samplers(place: tuple[int, int]) -> dict[str, str]:
+    """Return what is said of samplers that differ; batches have no row in common where they are of shards."""
+    rank, world = place
+    sizes = {"num_positives": 2, "num_negatives": 4}
+    split = {"rank": rank, "world_size": world}
+    forgetful = PosNegSampler(LABELS, **sizes, **split)
+    if rank:
+        forgetful.set_epoch = lambda epoch: PosNegSampler.set_epoch(forgetful, 0)
+    dealt = DealtSampler(PosNegSampler(LABELS, num_positives=4, num_negatives=8, seed=3 + rank), **split)
+    sharded_rows = PosNegSampler(LABELS, **sizes, **split, seed=3 + rank)
+    own = torch.arange(rank, ROWS, world)
+    model = DistributedDataParallel(network())
+    return {
+        "dealt": message_of(train_by, dealt, 1),
+        "shards": message_of(train_by, sharded_rows, 1),
+        "plain": message_of(train_by, DealtSampler(PlainSampler(ROWS, batch_size=30, seed=3 + rank), **split), 1),
+        "epoch": message_of(train_by, forgetful, 2),
+        "size": message_of(train_by, PosNegSampler(LABELS, num_positives=2, num_negatives=4 + rank, **split), 1),
+        "fit": message_of(fit, model, loss(0.0), TensorBatches(X, LABELS, dealt), epochs=1),
+        "own rows": message_of(train_by, PosNegSampler(LABELS[own], **sizes, seed=3 + rank), 2, own),
+        "same": message_of(train_by, DealtSampler(PosNegSampler(LABELS, num_positives=4, num_negatives=8), **split), 3),
+    }
+
+
 def wrong_parts(place: tuple[int, int]) -> dict[str, Any]:
     rank, world = place
     index = torch.arange(rank, ROWS, world)
@@ -327,6 +361,7 @@ def work(rank: int, world: int, folder: str) -> None:
         "wrong models": wrong_models(place, path),
         "wrong lengths": wrong_lengths(place),
         "wrong later": wrong_later(place),
+        "wrong samplers": wrong_samplers(place),
         "wrong parts": wrong_parts(place),
         "tensors of first": tensors_of_first(rank),
         "side groups": side_groups(),

@@ -138,7 +138,7 @@ def test_patience_and_a_stop_are_remembered(tmp_path):
         small_run(folder, callbacks=[Spoil(), *callbacks], **options)
 
     (tmp_path / "patient").mkdir()
-    assert compare_interrupted(patient, tmp_path / "patient", [6, 7]) == []
+    assert compare_interrupted(patient, tmp_path / "patient", [4, 5]) == []
     rows = final(tmp_path / "patient" / "parts")[-1]["others"]["history"]["state"]["rows"]
     assert 2 <= len(rows) < 30
 

@@ -71,6 +71,7 @@ def test_loaders_take_empty_parts():
     for sampler, size in zip(dealt(2, owners=owners), (7, 0), strict=True):
         for x, labels, index in TensorBatches(inputs, LABELS, sampler):
             assert x.shape == (size, 2) and len(labels) == len(index) == size
+        sampler.set_epoch(1)
         bags = ListBags([torch.randn(3, 2) for _ in range(13)], LABELS)
         for (instances, bag), labels, index in BagBatches(bags, sampler, instances_per_bag=2):
             assert instances.shape == (2 * size, 2) and len(bag) == 2 * size
@@ -125,6 +126,7 @@ def test_bags_keep_epoch_and_step_when_they_go_to_owners():
     sampler.set_epoch(2)
     batches = list(sampler)
     for rank in range(2):
+        sampler.set_epoch(2)
         part = list(DealtSampler(sampler, rank=rank, world_size=2, owners=owners))
         assert part == [[key for key in batch if key.bag % 2 == rank] for batch in batches]
         assert {key.epoch for batch in part for key in batch} == {2}

@@ -148,6 +148,30 @@ def test_losses_that_come_to_differ_are_found_by_the_next_call(results, name, me
         assert re.search(message, text), text
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dealt", "got seed 3 in process 0 and 4 in process 1"),
+        ("shards", "got seed 3 in process 0 and 4 in process 1"),
+        ("plain", "got seed 3 in process 0 and 4 in process 1"),
+        ("epoch", "got epoch 1 in process 0 and 0 in process 1"),
+        ("size", "got num_negatives 4 in process 0 and 5 in process 1"),
+        ("fit", "got seed 3 in process 0 and 4 in process 1"),
+    ],
+)
+def test_samplers_that_differ_are_found_by_name_at_the_first_exchange(results, name, message):
+    owner = "fit" if name == "fit" else "DistributedCriterion"
+    for found in results:
+        text = found["wrong samplers"][name]
+        expected = f"{owner}: samplers over the same rows must draw the same in all processes, {message}; "
+        assert text.startswith(expected), text
+
+
+@pytest.mark.parametrize("name", ["own rows", "same"])
+def test_samplers_over_other_rows_may_differ(results, name):
+    assert [found["wrong samplers"][name] for found in results] == ["no error"] * 2
+
+
 def test_losses_that_were_made_equal_again_go_on(results):
     first, second = (found["wrong later"]["values"] for found in results)
     assert first == second and first[0] != first[1]

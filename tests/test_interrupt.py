@@ -192,6 +192,7 @@ def test_an_error_of_the_loader_after_a_signal_is_the_signal(tmp_path):
 
         def __init__(self, batches):
             self.batches = batches
+            self.set_epoch = batches.set_epoch
 
         def __iter__(self):
             noise = float(torch.rand(()))  # as a DataLoader does for its workers

@@ -17,8 +17,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc.data import IndexedDataset
-from moreauc.samplers import PosNegSampler
+from moreauc import TPAUCLoss, distributed
+from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches
+from moreauc.samplers import DealtSampler, PosNegSampler
+from moreauc.train import fit, predict_scores
 
 
 def make_labels(positives: int, negatives: int, seed: int = 0) -> torch.Tensor:
@@ -122,6 +124,32 @@ def test_each_row_is_as_likely_as_any_other_at_each_step():
     assert (share - 2 / 7).abs().max() < 5 * (2 / 7 * 5 / 7 / seeds) ** 0.5
 
 
+# Classes whose batches do not divide them: few rows come once more in an epoch; more than half of them do; batches of
+# more than half of the rows.
+@pytest.mark.parametrize("sizes", [(20, 60, 8, 24), (15, 44, 4, 9), (14, 50, 9, 18)])
+def test_rows_meet_equally_often_within_one_seed(sizes):
+    """Counts of pairs in a batch, and of rows at a step, lie around their mean as independent draws would at most."""
+    positives, negatives, num_positives, num_negatives = sizes
+    labels = [1] * positives + [0] * negatives
+    sampler = PosNegSampler(labels, num_positives=num_positives, num_negatives=num_negatives, seed=2)
+    epochs, n = 1500, len(labels)
+    present = np.zeros((epochs * len(sampler), n), dtype=np.float32)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for step, batch in enumerate(sampler):
+            present[epoch * len(sampler) + step, batch] = 1
+    met, at_step = present.T @ present, present.reshape(epochs, -1, n).sum(axis=0)
+    positive = np.arange(n) < positives
+    upper = np.triu(np.ones((n, n), dtype=bool), 1)
+    kinds = [
+        positive[:, None] & ~positive,
+        positive[:, None] & positive & upper,
+        upper & ~positive & ~positive[:, None],
+    ]
+    for counts in [*(met[kind] for kind in kinds), at_step[:, positive], at_step[:, ~positive]]:
+        assert np.abs(counts - counts.mean()).max() < 5 * counts.mean() ** 0.5
+
+
 def test_batches_do_not_depend_on_what_was_asked_before():
     labels, sampler = make((9, 50, 4, 7, 1), seed=3)
     expected = {}
@@ -146,7 +174,7 @@ def test_batches_are_the_same_in_another_process_and_for_all_versions():
     sampler = PosNegSampler([1, 0, 0, 1, 0, 0, 1, 0], num_positives=2, num_negatives=2, seed=7)
     expected = [sampler.batch(epoch, step).tolist() for epoch in (5, 0) for step in range(3)]
     assert json.loads(result.stdout) == expected
-    assert expected == [[3, 6, 4, 7], [0, 6, 4, 5], [0, 3, 2, 1], [0, 3, 4, 5], [3, 6, 4, 7], [0, 6, 1, 2]]
+    assert expected == [[0, 3, 1, 4], [0, 6, 2, 7], [3, 6, 7, 5], [3, 6, 4, 5], [0, 3, 7, 2], [0, 6, 1, 4]]
 
 
 def test_global_random_states_are_neither_read_nor_changed():
@@ -186,12 +214,14 @@ def test_resuming_in_the_middle_continues_as_if_uninterrupted(step):
     assert list(resumed) == expected[step:] == resumed.remaining().tolist()
     resumed.set_epoch(3)
     whole.set_epoch(3)
-    assert list(resumed) == list(whole) and len(list(resumed)) == 8
+    following = list(resumed)
+    assert following == list(whole) and len(following) == 8
 
 
 def test_moving_the_position_does_not_disturb_an_iteration_under_way():
     _, sampler = make((9, 50, 4, 7, 1))
     expected = list(sampler)
+    sampler.set_epoch(0)
     running, found = iter(sampler), []
     for step in range(len(sampler)):
         sampler.set_position(4, step)
@@ -204,6 +234,7 @@ def test_changing_a_result_does_not_change_the_next():
     expected = list(sampler)
     sampler.batch(0, 0).zero_()
     sampler.remaining().zero_()
+    sampler.set_epoch(0)
     assert list(sampler) == expected
 
 
@@ -251,8 +282,9 @@ def test_workers_give_the_batches_of_the_main_process():
     labels, sampler = make((9, 50, 4, 7, 1))
     sampler.set_epoch(1)
     expected = [[rows, labels[rows].tolist(), rows] for rows in sampler]
-    assert read(loader(sampler, labels, 0)) == expected
-    assert read(loader(sampler, labels, 2)) == expected
+    for workers in (0, 2):
+        sampler.set_epoch(1)
+        assert read(loader(sampler, labels, workers)) == expected
     assert len(loader(sampler, labels, 0)) == len(sampler)
 
 
@@ -260,6 +292,7 @@ def test_resuming_with_workers_goes_by_what_the_loop_consumed():
     """Two workers have fetched ahead when the loop stops after three batches."""
     labels, sampler = make((9, 50, 4, 7, 1))
     expected = read(loader(sampler, labels, 0))
+    sampler.set_epoch(0)
     consumed = []
     for step, batch in enumerate(loader(sampler, labels, 2), start=1):
         consumed.append(batch)
@@ -269,6 +302,65 @@ def test_resuming_with_workers_goes_by_what_the_loop_consumed():
     _, resumed = make((9, 50, 4, 7, 1))
     resumed.load_state_dict(sampler.state_dict())
     assert read(consumed) + read(loader(resumed, labels, 2)) == expected
+
+
+# Epochs that nobody tells
+
+
+SAME = "PosNegSampler: iterating again without set_epoch gives the same batches again; call set_epoch"
+
+
+def loaders(sampler: PosNegSampler, labels: torch.Tensor) -> dict[str, object]:
+    inputs = torch.arange(len(labels), dtype=torch.float32).unsqueeze(1)
+    bags = ListBags(list(inputs.unsqueeze(1)), labels)
+    data = IndexedDataset(TensorDataset(inputs, labels))
+    workers = {"batch_sampler": sampler, "num_workers": 2}
+    return {
+        "sampler": sampler,
+        "tensors": TensorBatches(inputs, labels, sampler),
+        "one by one": TensorBatches(inputs, labels, DealtSampler(sampler, rank=0, world_size=2)),
+        "bags": BagBatches(bags, sampler, instances_per_bag=1),
+        "DataLoader": DataLoader(data, batch_sampler=sampler),
+        "workers": DataLoader(data, **workers),
+        "persistent workers": DataLoader(data, **workers, persistent_workers=True),
+    }
+
+
+@pytest.mark.parametrize("kind", list(loaders(*make((9, 50, 4, 7, 1))[::-1])))
+def test_a_second_pass_without_set_epoch_warns_once(kind):
+    labels, sampler = make((9, 50, 4, 7, 1))
+    batches = loaders(sampler, labels)[kind]
+    moves = [lambda: sampler.set_epoch(0), lambda: sampler.load_state_dict(sampler.state_dict())]
+    for move in [*moves, lambda: sampler.set_position(1, 3)]:
+        move()
+        assert len(list(batches)) > 0
+    with pytest.warns(UserWarning, match=SAME) as caught:
+        list(batches), list(batches)
+    assert len(caught) == 1
+    assert len(list(copy.deepcopy(sampler))) == 5
+
+
+def test_scores_of_the_same_batches_do_not_warn():
+    labels, sampler = make((9, 50, 4, 7, 1))
+    model, batches = torch.nn.Linear(1, 1), loaders(sampler, labels)["tensors"]
+    scores = [predict(model, batches)[0] for predict in (predict_scores, distributed.predict_scores) for _ in range(2)]
+    assert torch.equal(scores[0], scores[1]) and torch.equal(scores[2], scores[3])
+    validation = loaders(sampler, labels)["DataLoader"]
+    train = TensorBatches(torch.randn(59, 1), labels, make((9, 50, 4, 7, 1))[1])
+    criterion = TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
+    assert len(fit(model, criterion, train, validation=validation, epochs=3, warm_start_epochs=1).rows) == 4
+
+
+def test_instances_of_bags_in_batches_without_epochs_warn_too():
+    batches = BagBatches(ListBags([torch.zeros(3, 1)] * 2, [0, 1]), [[0, 1]], instances_per_bag=1)
+    list(batches)
+    batches.set_epoch(1)
+    list(batches)
+    with pytest.warns(UserWarning, match="BagBatches: iterating again without set_epoch"):
+        list(batches)
+    all_instances = BagBatches(batches.bags, [[0, 1]], instances_per_bag=None)
+    for in_order in (TensorBatches(torch.zeros(3, 1), [0, 1, 0]), all_instances):
+        assert len(list(in_order)) == len(list(in_order)) == 1
 
 
 GOOD = {"num_positives": 2, "num_negatives": 3}
@@ -314,6 +406,11 @@ def test_bad_arguments(labels, change, match):
         (lambda s: s.load_state_dict({"epoch": 0}), r"state must have the entry 'step', got \['epoch'\]"),
         (lambda s: s.load_state_dict(s.state_dict() | {"seed": 4}), r"state must have seed 0, as this sampler, got 4"),
         (lambda s: s.load_state_dict(s.state_dict() | {"all_negatives": 49}), r"must have all_negatives 50, .* got 49"),
+        (lambda s: s.load_state_dict(s.state_dict() | {"plan": 1}), r"must have plan 2, as this sampler, got 1"),
+        (
+            lambda s: s.load_state_dict(s.state_dict() | {"checksum_of_labels": 5}),
+            r"must have checksum_of_labels .* got 5",
+        ),
         (lambda s: s.load_state_dict(s.state_dict() | {"step": 9}), r"step must lie in \[0, 8\], got 9"),
     ],
 )

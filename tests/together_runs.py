@@ -44,7 +44,7 @@ def train(folder: Path | None, *, rank: int = 0, world: int = 1, dropout: float 
     network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1), nn.Flatten(0)).double()
     model = DistributedDataParallel(network) if world > 1 else network
     criterion: Any = TPAUCLoss(LABELS, min_tpr=0.5, max_fpr=0.5, gamma=0.1)
-    sampler: Any = PosNegSampler(LABELS, num_positives=3, num_negatives=9, seed=1)
+    sampler: Any = PosNegSampler(LABELS, num_positives=3, num_negatives=9, seed=3)
     if world > 1:
         criterion = DistributedCriterion(criterion)
         sampler = DealtSampler(sampler, rank=rank, world_size=world)

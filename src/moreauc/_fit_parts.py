@@ -15,14 +15,16 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc._checks import check_count, check_flag, check_folder, shown
 from moreauc._scoring import check_batch, instances_for, scores_of
-from moreauc.checkpoint._generators import global_states_kept
+from moreauc.checkpoint._generators import global_states_kept, loader_parts
 from moreauc.checkpoint._loader_place import length_of
 from moreauc.checkpoint._part_checks import check_loader, check_names
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion, Exchange
+from moreauc.distributed._draws import check_draws
 from moreauc.history import History, UntrainedWarning
 from moreauc.optim import PreviousIterate, ProximalPoint
 from moreauc.pooling import Pooling
+from moreauc.samplers._plan import PlannedSampler
 
 _OWNER = "fit"
 
@@ -158,6 +160,13 @@ def check_lengths(exchange: Exchange, name: str, batches: Any) -> None:
     every = exchange.gather_objects(length_of(batches), f"a comparison of {name}")
     if len({*every} - {None}) > 1:
         raise ValueError(f"{_OWNER}: {name} must have as many batches in all processes, got {every}")
+
+
+def check_samplers(exchange: Exchange, train: Any) -> None:
+    """Refuse samplers that would draw other batches in each process, in all of them alike; epochs are told later."""
+    found = [part.draw() for _, part in loader_parts(train) if isinstance(part, PlannedSampler)]
+    draw = {name: value for name, value in found[0].items() if name not in ("epoch", "step")} if found else None
+    check_draws(exchange, draw, _OWNER)
 
 
 @contextmanager

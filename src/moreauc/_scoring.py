@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from moreauc._parallel import without_communication, without_gradient
 from moreauc.optim.previous import PreviousIterate
+from moreauc.samplers._passes import passes_for_scores
 
 
 @runtime_checkable
@@ -52,7 +53,7 @@ def predict_scores(
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with without_gradient(model):
+        with without_gradient(model), passes_for_scores():
             parts = [_scored(model, batch, place) for batch in batches]
     finally:
         for module, mode in modes:

@@ -18,6 +18,7 @@ from moreauc._fit_parts import (
     Schedule,
     check_callbacks,
     check_lengths,
+    check_samplers,
     check_saving,
     joined_settings,
     loss_of,
@@ -176,6 +177,7 @@ def fit(
     exchange = exchange_of(_OWNER, model, criterion)
     if isinstance(criterion, DistributedCriterion):  # which may have changed since it was made
         check_agreement(criterion.exchange, criterion.criterion)
+        check_samplers(criterion.exchange, train)
     judge = None
     if validation is not None:
         options: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}

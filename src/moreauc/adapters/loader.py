@@ -61,7 +61,7 @@ class ResumableLoader:
         ...         break
         >>> resumed.load_state_dict(loader.state_dict())
         >>> [index.tolist() for inputs, labels, index in resumed]
-        [[1, 5]]
+        [[1, 2]]
         >>> resumed.epoch, resumed.step
         (1, 0)
     """

@@ -149,6 +149,7 @@ class LoaderPlace:
         """
         if self.epoch > 0 and getattr(self.loader, "persistent_workers", False):
             iter(self.loader)
+            set_epoch(self.loader, self.epoch)  # the workers have been given batches that nobody uses
             set_random_states(begun, self.loader)
 
 

@@ -45,8 +45,8 @@ class TensorBatches(SampledRows):
         >>> train = TensorBatches(x, y, PosNegSampler(y, num_positives=1, num_negatives=2))
         >>> for inputs, labels, index in train:
         ...     print(inputs.squeeze(1), labels, index)
+        tensor([1., 0., 2.]) tensor([1, 0, 0]) tensor([1, 0, 2])
         tensor([3., 2., 4.]) tensor([1, 0, 0]) tensor([3, 2, 4])
-        tensor([1., 0., 4.]) tensor([1, 0, 0]) tensor([1, 0, 4])
         >>> [index.tolist() for inputs, labels, index in TensorBatches(x, y, batch_size=3)]
         [[0, 1, 2], [3, 4]]
     """
@@ -74,7 +74,7 @@ class TensorBatches(SampledRows):
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
         rows = self._rows(self.device)  # here, not at the first batch: the sampler's position may move meanwhile
-        return self._gather(rows.to(self.device) if isinstance(rows, Tensor) else rows)
+        return self._noted(self._gather(rows.to(self.device) if isinstance(rows, Tensor) else rows))
 
     def to(self, device: torch.device | str) -> TensorBatches:
         """Return the same batches, from the same sampler, with the tensors on `device`."""

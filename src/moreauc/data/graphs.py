@@ -231,7 +231,7 @@ class GraphBatches(SampledRows):
 
     def __iter__(self) -> Iterator[GraphBatch]:
         # What the sampler gives is fixed here, not at the first batch: its position may move meanwhile.
-        return self._gather(self._index())
+        return self._noted(self._gather(self._index()))
 
     def to(self, device: torch.device | str) -> GraphBatches:
         """Return the same batches, from the same sampler, with the tensors on `device`."""

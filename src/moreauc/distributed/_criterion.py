@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +17,10 @@ from torch.distributed import ProcessGroup
 from moreauc.criteria import TCCOLoss
 from moreauc.criteria._base import Criterion
 from moreauc.distributed._agreement import check_agreement, checksum
+from moreauc.distributed._draws import check_draws
 from moreauc.distributed._exchange import DifferentNotes, Exchange, Whole
 from moreauc.distributed._messages import check_part
+from moreauc.samplers._passes import latest_draw
 
 _INSTANCES = ("instances", "bag", "previous_instances")  # one row for each instance; the others: for each bag or row
 _PREFIX = "criterion."
@@ -46,6 +49,9 @@ class DistributedCriterion(Criterion):
     number of processes, so that the mean over the processes that `DistributedDataParallel` and `fully_shard` take is
     the gradient of one process. Backward nothing is exchanged but by them.
 
+    Samplers of the library tell it what they draw: a call after the beginning of a pass compares seed, epoch and
+    settings of the sampler that was gone through last with those of the other processes.
+
     Parts may be of different sizes. One without positives, or without any row, is fine where the whole batch is; its
     model must still be called, or the others wait for its gradients. Which process has which row does not matter:
     :class:`~moreauc.samplers.DealtSampler` deals the batches of any sampler, by place or by owners of rows.
@@ -73,8 +79,8 @@ class DistributedCriterion(Criterion):
     Raises:
         ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`,
             :class:`~moreauc.side_by_side.SideBySideLoss`), differs from process to process, or `torch.distributed` is
-            not set up under `torchrun`. In a call, in all processes: for what the loss refuses, and for parts that
-            do not go together.
+            not set up under `torchrun`. In a call, in all processes: for what the loss refuses, for parts that do not
+            go together, and where samplers over the same rows differ in seed, epoch or settings.
 
     Example:
         >>> from moreauc import TPAUCLoss
@@ -98,6 +104,7 @@ class DistributedCriterion(Criterion):
 
     def _set_up(self, criterion: nn.Module, names: Sequence[str], exchange: Exchange) -> None:
         self._names, self.exchange, self._loaded = tuple(names), exchange, False
+        self._compared: Mapping[str, Any] | None = None  # what the sampler drew when all processes last compared it
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
@@ -136,13 +143,22 @@ class DistributedCriterion(Criterion):
         return value
 
     def _gather(self, parts: Mapping[str, Tensor | None], problem: Exception | None) -> dict[str, Whole | None]:
-        """Return the parts of all processes, whose losses must be the same; a loaded state is compared once."""
+        """Return the parts of all processes, whose losses must be the same, and the draws of their samplers.
+
+        A loaded state is compared once, and so is what a pass over a sampler draws.
+        """
         loaded, self._loaded = self._loaded, False
+        draw, note = latest_draw(), checksum(self.criterion, state=loaded)
+        if draw != self._compared:
+            note = zlib.crc32(repr(draw).encode(), note)
         try:
-            return self.exchange.gather(parts, problem, checksum(self.criterion, state=loaded))
+            whole = self.exchange.gather(parts, problem, note)
         except DifferentNotes:
             check_agreement(self.exchange, self.criterion)
-        return self.exchange.gather(parts, problem, checksum(self.criterion, state=False))
+            check_draws(self.exchange, draw)
+            whole = self.exchange.gather(parts, problem, checksum(self.criterion, state=False))
+        self._compared = draw
+        return whole
 
     def _own_parts(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]

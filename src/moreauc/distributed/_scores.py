@@ -15,6 +15,7 @@ from moreauc._checks import check_shape
 from moreauc._parallel import is_sharded
 from moreauc.distributed._exchange import Exchange
 from moreauc.distributed._messages import check_part
+from moreauc.samplers._passes import passes_for_scores
 
 _NAMES = ("scores", "labels", "index")
 _PREDICT = "predict_scores"
@@ -113,7 +114,8 @@ def predict_scores(
     """
     exchange, own, problem = Exchange(_PREDICT, group), None, None
     try:
-        own = _own_rows(exchange, model, batches, device)
+        with passes_for_scores():
+            own = _own_rows(exchange, model, batches, device)
     except ValueError as error:
         problem = error
     kinds = None if own is None else {name: (part.dtype, part.shape[1:]) for name, part in own.items()}

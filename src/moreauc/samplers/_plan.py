@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,13 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from moreauc._checks import check_count, check_mapping
+from moreauc.samplers._passes import Passes
 
 Rows = NDArray[np.int64]
+Batch = TypeVar("Batch")
+
+PLAN = 2  # number of the rule below; states name it, since batches by another rule are others
+_ROUND, _ORDER, _SURPLUS, _PASSES, _BEGIN, _KINDS = range(6)  # kinds of random orders, and how many there are
 
 
 class PlannedSampler(Sampler[list[int]]):
@@ -29,6 +35,7 @@ class PlannedSampler(Sampler[list[int]]):
         self._steps = steps
         self.epoch, self.start = 0, 0
         self._cached: tuple[int, Any] | None = None
+        self._passes = Passes(self._owner)
 
     @abstractmethod
     def _make(self, epoch: int) -> Any:
@@ -43,7 +50,15 @@ class PlannedSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         rest = self._plan(self.epoch)[self.start :]  # here, not at the first batch: the position may move meanwhile
-        return (row.tolist() for row in rest)
+        return self.noted(row.tolist() for row in rest)
+
+    def draw(self) -> dict[str, Any]:
+        """Return what iterating would draw: the class and the state, the same in all processes at one position."""
+        return {"sampler": self._owner, **self.state_dict()}
+
+    def noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Return batches that are made of those of the present position; the pass over them is taken note of."""
+        return self._passes.noted(batches, self.draw())
 
     def batch(self, epoch: int, step: int) -> Tensor:
         """Return the rows of one batch, as a vector; the position does not move.
@@ -64,6 +79,7 @@ class PlannedSampler(Sampler[list[int]]):
         if check_count(self._owner, "step", step, minimum=0) > self._steps:
             raise ValueError(f"{self._owner}: step must lie in [0, {self._steps}], got {step}")
         self.epoch, self.start = number, int(step)
+        self._passes.told()
 
     def state_dict(self) -> dict[str, int]:
         """Return the position and what the batches depend on; the same in all processes at the same position."""
@@ -118,39 +134,124 @@ class Source:
         return bits.random_raw(count * length).reshape(count, length).argsort(axis=1, kind="stable")
 
 
-def plan_class(num_rows: int, size: int, steps: int, epoch: int, source: Source, before: int | None = None) -> Rows:
+class Rounds:
+    """An endless sequence of rows in both directions: rounds of all rows, each round in a random order of its own.
+
+    No row stands twice among `width` neighbours. For that, a row among the last of a round waits in the next one for
+    the first place that is far enough. This changes the first `width` places of a round only, so that its last ones
+    are known without the round before it, and a round is made of two random orders.
+
+    Args:
+        source: of the orders.
+        num_rows: rows of a round.
+        width: at most half of them.
+    """
+
+    def __init__(self, source: Source, num_rows: int, width: int) -> None:
+        self.source, self.num_rows, self.width = source, num_rows, width
+        self._made: dict[int, Rows] = {}
+
+    def ahead(self, place: int) -> Rows:
+        """Return the rows of the round at `place`, which may be negative, that stand before it."""
+        number, begun = divmod(place, self.num_rows)
+        if begun and number not in self._made:
+            self._made[number] = self._round(number)
+        return self._made[number][:begun] if begun else np.arange(0)
+
+    def _round(self, number: int) -> Rows:
+        order = self._order(number)
+        last = self._order(number - 1)[self.num_rows - self.width + 1 :].tolist()
+        earliest = {row: place for place, row in enumerate(last, start=1)}  # in this round; 0 for all others
+        waiting: dict[int, int] = {}
+        coming = iter(order[: self.width].tolist())
+        for place in range(self.width):
+            row = waiting.pop(place, None)
+            while row is None:
+                row = next(coming)
+                if earliest.get(row, 0) > place:
+                    waiting[earliest[row]] = row
+                    row = None
+            order[place] = row
+        return order
+
+    def _order(self, number: int) -> Rows:
+        name = 2 * number if number >= 0 else -2 * number - 1
+        order: Rows = self.source.orders(_ROUND + _KINDS * name, 1, self.num_rows)[0]
+        return order
+
+
+def plan_class(
+    num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction] | None = None
+) -> Rows:
     """Return the rows of each step, shape `(steps, size)`: no repeats in a step, counts equal up to 1.
 
-    `before` is the number of steps in all earlier epochs, for counts that stay equal up to 1 over all of them; None
-    where epochs are equally long.
+    An epoch has whole passes over the rows, and some rows once more. The passes, with this surplus ahead of them, are
+    cut into batches, and the epoch begins at a random one: no step has the surplus oftener than others.
+
+    `past` is the number of steps in all earlier epochs and the mean number in an epoch, where epochs may have one step
+    more than others; None where they are equally long.
     """
-    before = epoch * steps if before is None else before
+    past = (epoch * steps, Fraction(steps)) if past is None else past
     if size == num_rows:
         return np.broadcast_to(np.arange(num_rows), (steps, size))
     if 2 * size > num_rows:  # choose who is absent: the rule below needs batches of at most half the rows
         present = np.ones((steps, num_rows), dtype=bool)
-        np.put_along_axis(present, plan_class(num_rows, num_rows - size, steps, epoch, source, before), False, axis=1)
+        np.put_along_axis(present, plan_class(num_rows, num_rows - size, steps, epoch, source, past), False, axis=1)
         return present.nonzero()[1].reshape(steps, size)
     passes, extra = divmod(steps * size, num_rows)
     first = np.arange(0)
     if extra:
-        # The rows that come once more than others go round and round in one order, so that nobody gets ahead.
-        window = (before * size + np.arange(extra)) % num_rows
-        first = source.orders(0, 1, num_rows)[0][window][source.orders(2 * epoch + 1, 1, extra)[0]]
-    rest = source.orders(2 * epoch + 2, passes, num_rows)
+        window = (past[0] * size + np.arange(extra)) % num_rows
+        first = _ahead_first(num_rows, size, steps, epoch, source, past)[window]
+        first = first[source.orders(_SURPLUS + _KINDS * epoch, 1, extra)[0]]
+    rest = source.orders(_PASSES + _KINDS * epoch, passes, num_rows)
     _separate(first, rest, size)
-    return np.concatenate([first, rest.reshape(-1)]).reshape(steps, size)
+    plan = np.concatenate([first, rest.reshape(-1)]).reshape(steps, size)
+    return np.roll(plan, source.orders(_BEGIN + _KINDS * epoch, 1, steps)[0, 0], axis=0)
 
 
 def counts_before(num_rows: int, size: int, steps: int, epoch: int, source: Source) -> Rows:
     """Return how often `plan_class` gives each row in all epochs before `epoch`, without making those plans."""
     if 2 * size > num_rows:  # size == num_rows included: nobody is ever absent
         return epoch * steps - counts_before(num_rows, num_rows - size, steps, epoch, source)
-    passes, extra = divmod(epoch * steps * size, num_rows)
-    counts = np.full(num_rows, passes, dtype=np.int64)
-    if extra:
-        counts[source.orders(0, 1, num_rows)[0][:extra]] += 1
+    change = _change(num_rows, size, steps)
+    counts = np.full(num_rows, epoch * steps * size // num_rows, dtype=np.int64)
+    counts[Rounds(source, num_rows, abs(change)).ahead(epoch * change)] += 1
     return counts
+
+
+def _ahead_first(num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction]) -> Rows:
+    """Return an order of the rows that begins with those who are ahead in count, before the epoch and after it.
+
+    The rows that come once more than others are the next ones of this order, after its end from the beginning on. So
+    counts over all epochs are equal up to 1 where the rows ahead after the epoch are among those before it, or the
+    other way round. They are a beginning of a round, and a place in the rounds moves by at most half a round.
+
+    Epochs that are not equally long may move it to and fro, with the same rows ahead again and again. Where it comes
+    round slowly, the rounds are those of whole periods, after which all have had as many steps, and inside of a period
+    there is one random order for all epochs.
+    """
+    before, mean = past
+    period, (fewest, longer) = mean.denominator, divmod(mean.numerator, mean.denominator)
+    changes = [_change(num_rows, size, number) for number in (fewest, fewest + 1)]
+    if abs((period - longer) * changes[0] + longer * changes[1]) <= num_rows:
+        unit, change = epoch // period, _change(num_rows, size, mean.numerator)
+        start, width = unit * change, abs(change)
+    else:
+        unit, change = epoch, _change(num_rows, size, steps)
+        over = before - epoch * fewest
+        start, width = (epoch - over) * changes[0] + over * changes[1], max(map(abs, changes))
+    rounds, ahead = Rounds(source, num_rows, width), np.zeros(num_rows, dtype=np.int64)
+    for place in (start, start + change):
+        ahead[rounds.ahead(place)] += 1
+    order: Rows = source.orders(_ORDER + _KINDS * unit, 1, num_rows)[0]
+    return order[np.argsort(-ahead[order], kind="stable")]
+
+
+def _change(num_rows: int, size: int, steps: int) -> int:
+    """Return how far some steps move the place in the rounds: forward by their surplus or back by what it lacks."""
+    extra = steps * size % num_rows
+    return extra if 2 * extra <= num_rows else extra - num_rows
 
 
 def _separate(first: Rows, passes: Rows, size: int) -> None:

@@ -49,13 +49,13 @@ class DealtSampler(Sampler[list[int]]):
     Example:
         >>> from moreauc.samplers import PosNegSampler
         >>> labels = [0, 0, 1, 0, 1, 0, 0, 0]
-        >>> whole = PosNegSampler(labels, num_positives=1, num_negatives=3)
-        >>> list(whole)
-        [[4, 1, 0, 3], [2, 5, 6, 7]]
-        >>> list(DealtSampler(whole, rank=0, world_size=2)), list(DealtSampler(whole, rank=1, world_size=2))
-        ([[4, 0], [2, 6]], [[1, 3], [5, 7]])
-        >>> list(DealtSampler(whole, rank=0, world_size=2, owners=[0, 0, 0, 0, 0, 0, 0, 1]))
-        [[4, 1, 0, 3], [2, 5, 6]]
+        >>> whole, same, again = (PosNegSampler(labels, num_positives=1, num_negatives=3) for _ in range(3))
+        >>> [whole.batch(0, step).tolist() for step in range(2)]
+        [[2, 7, 3, 1], [4, 0, 5, 6]]
+        >>> list(DealtSampler(whole, rank=0, world_size=2)), list(DealtSampler(same, rank=1, world_size=2))
+        ([[2, 3], [4, 5]], [[7, 1], [0, 6]])
+        >>> list(DealtSampler(again, rank=0, world_size=2, owners=[0, 0, 0, 0, 0, 0, 0, 1]))
+        [[2, 3, 1], [4, 0, 5, 6]]
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from moreauc._checks import check_count
 from moreauc._group_input import Members, check_groups
-from moreauc.samplers._plan import PlannedSampler, Rows, Source, counts_before, plan_class
+from moreauc.samplers._plan import PLAN, PlannedSampler, Rows, Source, counts_before, plan_class
 
 _log = logging.getLogger(__name__)
 _GROUPS, _ROWS, _PLAIN = range(3)  # first number of the keys of random orders
@@ -52,7 +53,8 @@ class GroupSampler(_SometimesEqual):
     For `batch_sampler=` of a `DataLoader` or for :class:`~moreauc.data.TensorBatches`. A batch lists its rows group by
     group; no row stands in it twice. All rows of a group are taken where it has no more than asked for, so that batches
     may differ in size. Groups come equally often, however rare their rows are: their counts differ by at most 1 inside
-    an epoch, and by at most 1 over all epochs from 0 to any other. So do the counts of the rows of a group.
+    an epoch, and by at most 1 over all epochs from 0 to any other. So do the counts of the rows of a group. Any two
+    groups, and any two rows of the same groups, meet in a batch as often as any others, up to chance.
 
     With :math:`n` rows and :math:`N` groups an epoch has
     :math:`\max(\lceil n / (B_1 B_2) \rceil, \lceil N / B_1 \rceil)` steps for :math:`B_1` groups per batch and
@@ -90,9 +92,9 @@ class GroupSampler(_SometimesEqual):
     Example:
         >>> sampler = GroupSampler([0, 0, 0, 0, 0, 1, 1, 2], groups_per_batch=2, samples_per_group=2)
         >>> list(sampler)
-        [[4, 2, 5, 6], [5, 6, 7]]
+        [[5, 6, 7], [1, 3, 5, 6]]
         >>> sampler.batch_groups(0, 1)
-        tensor([1, 2])
+        tensor([0, 1])
         >>> sampler
         GroupSampler(groups_per_batch=2, samples_per_group=2, num_groups=3, seed=0): 2 steps
     """
@@ -141,6 +143,7 @@ class GroupSampler(_SometimesEqual):
 
     def _settings(self) -> dict[str, int]:
         return {
+            "plan": PLAN,
             "seed": self.seed,
             "groups_per_batch": self.groups_per_batch,
             "samples_per_group": self.samples_per_group,
@@ -161,13 +164,15 @@ class GroupSampler(_SometimesEqual):
         visits = self._visits(epoch)
         sizes = (self.num_groups, self.groups_per_batch, self._steps)
         before = counts_before(*sizes, epoch, Source(self.seed, _GROUPS))
+        mean = Fraction(self._steps * self.groups_per_batch, self.num_groups)  # visits to a group in an epoch
         counts = np.bincount(visits.reshape(-1), minlength=self.num_groups)
         places = np.split(np.argsort(visits, axis=None, kind="stable"), np.cumsum(counts)[:-1])
         plan = np.full((visits.size, self.samples_per_group), -1)
         for group, (rows, place) in enumerate(zip(self._rows, places, strict=True)):
             size = min(len(rows), self.samples_per_group)
             source = Source(self.seed, _ROWS, group)
-            plan[place, :size] = rows[plan_class(len(rows), size, len(place), epoch, source, int(before[group]))]
+            past = (int(before[group]), mean)
+            plan[place, :size] = rows[plan_class(len(rows), size, len(place), epoch, source, past)]
         plan = plan.reshape(self._steps, -1)
         keep = plan >= 0
         if self._overlap:

@@ -2,7 +2,8 @@
 
 The batches of an epoch are planned at once and class by class: whole passes over the rows of the class, one after the
 other, each in an order of its own, cut into batches. Where a cut puts two passes into one batch, rows of the second
-that are already there change places with later ones. All of it is a function of the seed and the epoch alone.
+that are already there change places with later ones. Where batches do not divide the rows, some come once more than
+others, and other ones in each epoch. All of it is a function of the seed and the epoch alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_labels
-from moreauc.samplers._plan import PlannedSampler, Source, plan_class
+from moreauc.samplers._plan import PLAN, PlannedSampler, Source, plan_class
 
 _OWNER = "PosNegSampler"
 _log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ class PosNegSampler(PlannedSampler):
     its positives first; no row stands in it twice. With :math:`n_+` and :math:`n_-` rows, an epoch is one pass over
     the class that takes longer, :math:`\max(\lceil n_+ / B_+ \rceil, \lceil n_- / B_- \rceil)` steps, and every row
     of either class is in it. The rows of a class come equally often: their counts differ by at most 1 inside an epoch,
-    and by at most 1 over all epochs from 0 to any other.
+    and by at most 1 over all epochs from 0 to any other. Any positive and any negative, and any two rows of a class,
+    meet in a batch as often as any others, up to chance.
 
     The batch of a step is a pure function of the seed, the epoch and the step, in every version of NumPy and torch. No
     global random state is read or changed. To resume in the middle, tell the sampler what the training loop has
@@ -64,12 +66,12 @@ class PosNegSampler(PlannedSampler):
     Example:
         >>> sampler = PosNegSampler([0, 0, 1, 0, 1, 0, 0, 0], num_positives=1, num_negatives=3)
         >>> list(sampler)
-        [[4, 1, 0, 3], [2, 5, 6, 7]]
+        [[2, 7, 3, 1], [4, 0, 5, 6]]
         >>> sampler.set_epoch(1)
         >>> list(sampler)
-        [[4, 3, 0, 6], [2, 7, 5, 1]]
+        [[4, 0, 6, 5], [2, 1, 3, 7]]
         >>> sampler.batch(0, 1)
-        tensor([2, 5, 6, 7])
+        tensor([4, 0, 5, 6])
     """
 
     _owner = _OWNER
@@ -126,11 +128,13 @@ class PosNegSampler(PlannedSampler):
 
     def _settings(self) -> dict[str, int]:
         return {
+            "plan": PLAN,
             "seed": self.seed,
             "world_size": self.world_size,
             "num_positives": self.num_positives,
             "num_negatives": self.num_negatives,
             **{f"all_{name}": count for name, count in self._counts.items()},
+            "checksum_of_labels": self.checksum_of_labels,
         }
 
     def _make(self, epoch: int) -> Tensor:
