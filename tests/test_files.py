@@ -44,7 +44,7 @@ IMAGES = np.zeros((2, 3, 8, 8), dtype=np.uint8)
 WRITERS = {
     "a.checkpoint": lambda path: save_checkpoint(path, {"a": torch.zeros(1000)}),
     "data.json": lambda path: Saving(path.parent).begin(Path(__file__), {str(k): "number" for k in range(99)}),
-    "model.joblib": lambda path: save_model(path.parent, np.arange(999.0), {}, None, (0.5, 0.5)),
+    "model.joblib": lambda path: save_model(path.parent, np.arange(999.0), {}, None, (0.5, 0.5), None),
     "report.json": lambda path: Report("t" * 200, "c", {}).write(path.parent),
     "results.png": lambda path: save_figure(Figure(), path),
     "methods.png": lambda path: _figures._save(_figures.pyplot(), Figure(), path),

@@ -164,7 +164,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         )
         chosen = [name for name in names["levels"] if isinstance(X.dtypes[name], pd.CategoricalDtype)]
         for line in doubtful_columns(table.astype(dict.fromkeys(chosen, "category"))):
-            warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=4)
+            warnings.warn(
+                f"{self.owner}: {line}", ColumnWarning, stacklevel=6
+            )  # `fit` of an estimator, both kept whole
 
     def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:
         pairs = [(self.numbers_, numbers), (self.levels_, levels)]
