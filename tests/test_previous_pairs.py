@@ -334,6 +334,30 @@ def test_forwards_of_a_step_are_not_kept_for_later_calls():
     assert masks(previous(x)) == masks(now)
 
 
+def test_accumulation_of_several_processes(tmp_path):
+    """Without exchange between the micro batches, in `no_sync`, and recomputed."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(Masked())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        previous = PreviousIterate(model, optimizer)
+        for _ in range(2):
+            inputs = [batch(), batch()]
+            with model.no_sync():
+                now = [checkpoint(model, x, use_reentrant=False) for x in inputs]
+                now[0].sum().backward()
+                before = [previous(x) for x in inputs]
+                now[1].sum().backward()
+            x = batch()
+            now.append(model(x))
+            before.append(previous(x))
+            now[-1].sum().backward()
+            assert [masks(value) for value in before] == [masks(value) for value in now]
+            optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_loading_a_state_forgets_forwards():
     model, optimizer, previous = parts()
     x, y = batch(), batch()
@@ -438,27 +462,77 @@ def test_random_numbers_of_another_thread_are_refused():
     others(y)
 
 
-def test_two_threads_with_models_of_their_own_never_get_wrong_masks():
-    wrong, refused = [], []
+def test_numbers_that_only_another_thread_draws_are_no_matter():
+    """A model without dropout, whose calls and forwards meet the random numbers of others."""
+    (model, optimizer, previous), (other, _, others) = parts(p=0.0), parts()
+    x, y = batch(), batch()
 
-    def train(seed):
+    def interrupt(function):
+        def once():
+            model.before = lambda: None
+            in_thread(function)
+
+        model.before = once
+
+    interrupt(lambda: (other(y), others(y)))
+    now = model(x)
+    interrupt(lambda: torch.rand(3))
+    assert masks(previous(x)) == masks(now)
+    optimizer.step()
+
+
+def test_two_threads_with_models_of_their_own_never_get_wrong_masks():
+    wrong, refused, start = [], [], threading.Barrier(2)
+
+    def train():
         model = Masked()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         previous = PreviousIterate(model, optimizer)
-        for _ in range(200):
-            x = batch()
-            try:
+        start.wait(60)
+        try:
+            for _ in range(50):
+                x = batch()
                 now = model(x)
                 if masks(previous(x)) != masks(now):
-                    wrong.append(seed)
+                    wrong.append(x)
                 optimizer.step()
-            except RuntimeError as error:
-                refused.append(str(error))
+        except RuntimeError as error:
+            refused.append(str(error))
 
-    threads = [threading.Thread(target=train, args=(seed,)) for seed in range(2)]
+    threads = [threading.Thread(target=train) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
+        assert not thread.is_alive()
     assert not wrong
     assert all("PreviousIterate: " in message and "thread" in message for message in refused)
+
+
+def test_two_threads_that_draw_in_one_iteration_are_refused():
+    (model, optimizer, previous), (other, others_optimizer, others) = parts(), parts()
+    x, y, go, done = batch(), batch(), threading.Event(), threading.Event()
+    errors = []
+
+    def train():
+        other(y)
+        done.set()
+        go.wait(60)
+        try:
+            others(y)
+        except RuntimeError as error:
+            errors.append(error)
+        others_optimizer.step()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert done.wait(60)
+    model(x)
+    with pytest.raises(RuntimeError, match="another thread trains a model that draws random numbers"):
+        previous(x)
+    go.set()
+    thread.join(60)
+    assert "another thread trains a model that draws random numbers" in str(errors[0])
+    optimizer.step()
+    now = model(x)
+    assert masks(previous(x)) == masks(now)

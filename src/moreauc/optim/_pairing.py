@@ -45,18 +45,22 @@ class Draws:
     Attributes:
         inputs: what the model was given.
         start, end: states of the generators before and after.
+        disturbed: whether another thread has set generators meanwhile.
         thread: where it ran.
         drawn: devices whose generators were used.
         paired: of a forward, whether it has had its call.
         contested: of a forward, whether a call may have been meant for it that was given to another one.
+        others: pairings with numbers drawn by other threads in the same iteration.
     """
 
     inputs: Inputs
     start: RandomState
     end: RandomState
+    disturbed: bool = False
     thread: Thread = field(default_factory=current_thread)
     paired: bool = False
     contested: bool = False
+    others: weakref.WeakSet[Pairing] = field(default_factory=weakref.WeakSet)
 
     def __post_init__(self) -> None:
         self.drawn = {device for device, state in self.start.items() if not torch.equal(state, self.end[device])}
@@ -85,7 +89,6 @@ class Pairing:
         self._ahead: list[Draws] = []  # calls whose forward is still to come
         self._by_order: deque[Inputs] = deque(maxlen=_REMEMBERED)  # of calls whose forward had other inputs
         self._forgotten = False
-        self._disturbed = False
 
     @property
     def ahead(self) -> int:
@@ -110,34 +113,42 @@ class Pairing:
             return forwards[0].start
         return self._ahead[-1].end if self._ahead else None
 
-    def add_call(self, call: Draws, forwards: list[Draws]) -> None:
-        """Give a call the first of the forwards that :meth:`find` returned, or let it wait for one.
-
-        Raises:
-            RuntimeError: where the call has not drawn what its forward has, or this cannot be known.
-        """
+    def doubt(self, call: Draws, forwards: list[Draws]) -> str | None:
+        """Return why a call cannot be given the first of the forwards that :meth:`find` returned; None: it can."""
         if not call.drawn:
-            return
+            return None
         if self._forgotten:
-            raise RuntimeError(
-                f"{_OWNER}: at most {_REMEMBERED} forwards may wait for their calls, got more since the last step, so "
-                f"that the dropout masks of this one are not known; {_ADJACENT}"
+            return (
+                f"at most {_REMEMBERED} forwards may wait for their calls, got more since the last step, so that the "
+                f"dropout masks of this one are not known; {_ADJACENT}"
             )
         if not forwards:
-            self._check_threads()
+            self._meet_others(call)
+        if any(map(_others_drew, (call, *forwards[:1]))):
+            return (
+                "another thread trains a model that draws random numbers at the same time. All threads share torch's "
+                "generators, so that dropout masks cannot be replayed; train in several processes, or in one thread "
+                "after the other, and remove() what is no longer in use"
+            )
+        if forwards and not call.same_as(forwards[0]):
+            return (
+                "a call drew other random numbers than the forward it belongs to, so that their dropout masks differ: "
+                "the model draws another amount for these inputs, or another thread draws from torch's generators, "
+                f"which all threads share; in one thread, {_ADJACENT}"
+            )
+        return None
+
+    def add_call(self, call: Draws, forwards: list[Draws]) -> None:
+        """Give a call that is not in doubt its forward, or let it wait for one."""
+        if not call.drawn:
+            return
+        if not forwards:
             self._ahead.append(call)
             return
-        forward = forwards[0]
-        if self._disturbed or not call.same_as(forward):
-            raise RuntimeError(
-                f"{_OWNER}: a call drew other random numbers than the forward it belongs to, so that their dropout "
-                "masks differ: the model draws another amount for these inputs, or another thread draws from torch's "
-                f"generators, which all threads share. In one thread, {_ADJACENT}"
-            )
-        forward.paired = True
+        forwards[0].paired = True
         for rival in forwards if len(forwards) > 1 else []:
             rival.contested = True
-        if not call.inputs.same_as(forward.inputs):
+        if not call.inputs.same_as(forwards[0].inputs):
             self._by_order.append(call.inputs)
 
     def add_forward(self, forward: Draws) -> None:
@@ -148,7 +159,7 @@ class Pairing:
         """
         if not forward.drawn:
             return
-        self._check_threads()
+        self._meet_others(forward)
         if any(forward.inputs.same_as(inputs) for inputs in self._by_order):
             raise RuntimeError(
                 f"{_OWNER}: a forward had its call before, which was taken for that of another forward and has its "
@@ -200,31 +211,25 @@ class Pairing:
             self._forgotten = self._forgotten or done is None
             del self._forwards[done or 0]
 
-    def _check_threads(self) -> None:
-        """Refuse that two threads draw random numbers in turn: the generators are those of the whole process."""
-        if not _in_other_threads():
-            return
-        gc.collect()  # what nobody uses any more may wait for that
-        found = _in_other_threads()
-        for other in found:
-            other._disturbed = True
-        if found:
-            raise RuntimeError(
-                f"{_OWNER}: another thread has called a model that draws random numbers and has not taken its step. "
-                "All threads share torch's generators, so that dropout masks cannot be replayed; train in several "
-                "processes, or in one thread after the other, and remove() what is no longer in use"
-            )
+    def _meet_others(self, draws: Draws) -> None:
+        """Take note of other threads that have drawn since their last step, and let them take note of this one.
 
-    def _waits_in_another_thread(self) -> bool:
-        thread = current_thread()
-        return any(one.thread is not thread and one.thread.is_alive() for one in (*self._forwards, *self._ahead))
+        It is told when a call draws: what seems to be drawn in a forward may have been the other thread's alone.
+        """
+        for other in list(_PAIRINGS):
+            for one in (*other._forwards, *other._ahead):
+                if one.thread is not draws.thread and one.thread.is_alive():
+                    draws.others.add(other)
+                    one.others.add(self)
 
 
 _PAIRINGS: weakref.WeakSet[Pairing] = weakref.WeakSet()
 
 
-def _in_other_threads() -> list[Pairing]:
-    return [pairing for pairing in list(_PAIRINGS) if pairing._waits_in_another_thread()]
+def _others_drew(draws: Draws) -> bool:
+    if draws.others:
+        gc.collect()  # those that nobody uses any more may wait for that
+    return draws.disturbed or len(draws.others) > 0
 
 
 def _reference(value: Any) -> Any:

@@ -72,12 +72,7 @@ class Watch:
             raise RuntimeError(_OVERLAP.format("a forward"))
         if begun.inputs is None:
             return None
-        draws = Draws(begun.inputs, begun.start, current_state(begun.start))
-        if draws.drawn and begun.times_set != times_set():
-            raise RuntimeError(
-                "PreviousIterate: random numbers were drawn while another thread set torch's generators, which all "
-                "threads share, to replay dropout masks; train in several processes, or in one thread after the other"
-            )
+        draws = Draws(begun.inputs, begun.start, current_state(begun.start), begun.times_set != times_set())
         if self._caller is None:
             return draws
         self.drawn = draws

@@ -19,6 +19,8 @@ from moreauc.optim._sharded import check_shards, check_state, like_parameter, pr
 from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer, found_infinity
 from moreauc.optim._watch import ForwardHook, Watch
 
+_ATTEMPTS = 3  # at a call, where numbers drawn may be those of another thread: a model that draws none shows it in one
+
 
 class PreviousIterate:
     r"""Evaluates a model at the weights it had before the last optimizer step, :math:`w_{t-1}`.
@@ -104,23 +106,35 @@ class PreviousIterate:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model returns for these arguments at the previous weights, without gradient."""
-        captured = self._capture
         with self._watch.call(), no_autocast_cache():
-            forwards = [] if captured is not None else self._pairing.find(Inputs(args, kwargs))
-            state, devices = self._pairing.start_of(forwards), devices_of(self.model)
-            with (
-                torch.no_grad(),
-                random_state(devices, state) if captured is None else captured.random_state(),
-                self._buffers.isolated(self.model),
-                buffers_left_alone(self.model),
-                self._previous_weights(),
-            ):
-                if captured is not None:
-                    captured.copied()
-                result = self.model(*args, **kwargs)
-            if self._watch.drawn is not None:
-                self._pairing.add_call(self._watch.drawn, forwards)
+            if self._capture is not None:
+                return self._evaluate(self._capture.random_state(), args, kwargs)
+            forwards, devices = self._pairing.find(Inputs(args, kwargs)), devices_of(self.model)
+            for _ in range(_ATTEMPTS):
+                state = random_state(devices, self._pairing.start_of(forwards))
+                result = self._evaluate(state, args, kwargs)
+                call = self._watch.drawn
+                doubt = None if call is None else self._pairing.doubt(call, forwards)
+                if doubt is None:
+                    break
+            else:
+                raise RuntimeError(f"PreviousIterate: {doubt}")
+            if call is not None:
+                self._pairing.add_call(call, forwards)
         return result
+
+    def _evaluate(self, state: AbstractContextManager[None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model at the previous weights, without a trace, from a random state."""
+        with (
+            torch.no_grad(),
+            state,
+            self._buffers.isolated(self.model),
+            buffers_left_alone(self.model),
+            self._previous_weights(),
+        ):
+            if self._capture is not None:
+                self._capture.copied()
+            return self.model(*args, **kwargs)
 
     @property
     def unpaired(self) -> int:
