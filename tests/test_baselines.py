@@ -463,6 +463,23 @@ def test_proximal_point_resumes_from_a_checkpoint_as_if_not_interrupted():
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("unscaled", [True, False])
+def test_proximal_point_refuses_a_fused_optimizer_under_a_gradient_scaler(unscaled):
+    """Such a step would divide the pull by the scale, and counts as an iterate where it is skipped."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1, fused=True)
+    proximal = ProximalPoint(optimizer, 0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(weight.sum()).backward()
+    if unscaled:
+        scaler.unscale_(optimizer)
+    gradient = weight.grad.clone()
+    with pytest.raises(ValueError, match="must not be fused under a GradScaler, got SGD with fused=True"):
+        scaler.step(optimizer)
+    assert weight.tolist() == [1.0, 1.0] and torch.equal(weight.grad, gradient)
+    assert proximal.state_dict()["steps"] == 0
+
+
 def test_proximal_point_restarts_at_the_average_of_the_iterates_since_the_last_restart():
     weight = nn.Parameter(torch.tensor([0.0]))
     optimizer = torch.optim.SGD([weight], lr=1.0)

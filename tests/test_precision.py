@@ -39,12 +39,12 @@ def batches(name, number, device, dtype=torch.float32):
         yield x.to(device), LABELS[index].to(device), index.to(device)
 
 
-def parts(name, checks, device):
+def parts(name, checks, device, fused=False):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0)).to(device)
     criterion = LOSSES[name]().to(device)
     criterion.checks = checks
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     return model, criterion, optimizer, PreviousIterate(model, optimizer)
 
 
@@ -94,12 +94,13 @@ def test_float64_stays_float64(name, checks):
 @EVERY
 @CHECKS
 @ON_EACH_DEVICE
-def test_a_step_that_the_scaler_skips_shifts_nothing(name, checks, device):
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_step_that_the_scaler_skips_shifts_nothing(name, checks, device, fused):
     """The run with an overflow equals the one in which that step of the optimizer was left out by hand."""
     dtype = torch.float16 if device == "cuda" else torch.bfloat16
     runs = []
     for by_scaler in (True, False):
-        model, criterion, optimizer, previous = parts(name, checks, device)
+        model, criterion, optimizer, previous = parts(name, checks, device, fused)
         scaler = torch.amp.GradScaler(device, init_scale=4.0, growth_interval=1000, enabled=by_scaler)
         before_all = copy.deepcopy(model.state_dict())
         for number, (x, labels, index) in enumerate(batches(name, 6, device)):

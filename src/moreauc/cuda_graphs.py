@@ -23,6 +23,7 @@ from moreauc._graph_key import Held, check_hooks, check_optimizer_steps, check_p
 from moreauc._scoring import check_batch, device_of, on_device, scores_of
 from moreauc.criteria._late import outermost, several_processes
 from moreauc.optim import PreviousIterate
+from moreauc.optim._no_trace import no_autocast_cache
 from moreauc.train import train_step
 
 __all__ = ["GraphedStep"]
@@ -152,12 +153,15 @@ class GraphedStep:
         return self._streams[device]
 
     def _warm(self, batch: Any, device: torch.device) -> Tensor:
-        """Do an ordinary step on the stream of the recording, as torch asks for before one."""
+        """Do an ordinary step on the stream of the recording, as torch asks for before one.
+
+        Without autocast's cache, as the recording: compiled code is compiled again where this setting has changed.
+        """
         here, (aside, _) = torch.cuda.current_stream(device), self._streams_on(device)
         generator = torch.cuda.default_generators[_number(device)]
         drawn = generator.get_offset()
         aside.wait_stream(here)
-        with torch.cuda.stream(aside), _no_autocast_cache():
+        with torch.cuda.stream(aside), no_autocast_cache():
             loss = self._ordinary(batch)
         here.wait_stream(aside)
         self._random = self._random or generator.get_offset() != drawn
@@ -188,7 +192,8 @@ class _Recording:
             _refuse(told.pop() if told else error)
 
     def _record(self, owner: GraphedStep, told: list[Exception]) -> None:
-        with _no_autocast_cache(), _capture(self._graph, self._main), self._in_previous(owner.previous):
+        """Record the step. What autocast's cache holds would be read, not made, so that it is left alone."""
+        with no_autocast_cache(), _capture(self._graph, self._main), self._in_previous(owner.previous):
             try:
                 self._loss = self._step(owner)
             except Exception as error:
@@ -265,20 +270,6 @@ class _Twin:
             self._other.manual_seed(self._own.initial_seed())
         if self._other.get_offset() != self._own.get_offset():
             self._other.set_offset(self._own.get_offset())
-
-
-@contextmanager
-def _no_autocast_cache() -> Iterator[None]:
-    """Leave autocast's cache alone: what it holds would be read, not made, in a recording.
-
-    Also in the steps before it: compiled code is compiled again where this setting has changed, and must not be then.
-    """
-    cached = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(cached)
 
 
 @contextmanager

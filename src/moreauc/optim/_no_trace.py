@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,9 +13,21 @@ from moreauc.optim._sharded import own_part
 
 RandomState = dict[torch.device, Tensor]
 
+_SETTING = threading.Lock()
+_times_set = [0]
 
-def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy many tensors at once: one operation for all that share type and place, which is how it is fast."""
+
+def copy_all(targets: list[Tensor], sources: list[Tensor], unless: Tensor | None = None) -> None:
+    """Copy many tensors at once: one operation for all that share type and place, which is how it is fast.
+
+    Args:
+        targets: are written.
+        sources: are read.
+        unless: a number on some device. Where it is not 0 nothing is copied; nobody waits for it.
+    """
+    if unless is not None:
+        _copy_unless(unless, targets, sources)
+        return
     groups: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(map(own_part, targets), map(own_part, sources), strict=True):
         into, out_of = groups.setdefault((target.dtype, target.device), ([], []))
@@ -24,33 +37,69 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
         torch._foreach_copy_(into, out_of)
 
 
-def current_state(model: nn.Module) -> RandomState:
-    """Return the states of the generators that a forward of `model` may draw from."""
-    state = {torch.device("cpu"): torch.get_rng_state()}
+def _copy_unless(number: Tensor, targets: list[Tensor], sources: list[Tensor]) -> None:
+    flags: dict[torch.device, Tensor] = {}
+    for target, source in zip(map(own_part, targets), map(own_part, sources), strict=True):
+        if target.device not in flags:
+            on_cpu = target.device.type == "cpu"  # where what is not waited for may be read too early
+            flags[target.device] = number.to(target.device, non_blocking=not on_cpu) != 0
+        torch.where(flags[target.device], target, source.to(target), out=target)
+
+
+def devices_of(model: nn.Module) -> list[torch.device]:
+    """Return the devices whose generators a forward of `model` may draw from."""
+    devices = {torch.device("cpu")}
     if torch.accelerator.is_available():
-        for device in {p.device for p in model.parameters()} - {torch.device("cpu")}:
-            state[device] = torch.get_device_module(device).get_rng_state(device)
-    return state
+        devices |= {parameter.device for parameter in model.parameters()}
+    return list(devices)
 
 
-def _restore_state(state: RandomState) -> None:
-    for device, value in state.items():
-        if device.type == "cpu":
-            torch.set_rng_state(value)
-        else:
-            torch.get_device_module(device).set_rng_state(value, device)
+def current_state(devices: Iterable[torch.device]) -> RandomState:
+    """Return the states of the generators of some devices. Nothing waits for a device."""
+    return {
+        device: torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+        for device in devices
+    }
+
+
+def _set_state(state: RandomState) -> None:
+    with _SETTING:
+        _times_set[0] += 1
+        for device, value in state.items():
+            if device.type == "cpu":
+                torch.set_rng_state(value)
+            else:
+                torch.get_device_module(device).set_rng_state(value, device)
+
+
+def times_set() -> int:
+    """Return how often :func:`random_state` has set generators, in any thread: they are those of the process."""
+    return _times_set[0]
 
 
 @contextmanager
-def random_state(model: nn.Module, state: RandomState | None) -> Iterator[None]:
+def random_state(devices: Iterable[torch.device], state: RandomState | None) -> Iterator[None]:
     """Start from `state` (None: from where we are) and return to where we were."""
-    present = current_state(model)
+    present = current_state(devices)
     if state is not None:
-        _restore_state(state)
+        _set_state(state)
     try:
         yield
     finally:
-        _restore_state(present)
+        moved = current_state(present)
+        if any(not torch.equal(moved[device], before) for device, before in present.items()):
+            _set_state(present)
+
+
+@contextmanager
+def no_autocast_cache() -> Iterator[None]:
+    """Let autocast cast weights anew, and keep none of them."""
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
 
 
 class Buffers:

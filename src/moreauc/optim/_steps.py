@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 Closure = Callable[[], Any]
@@ -21,6 +22,20 @@ def check_optimizer(owner: str, optimizer: Any) -> Optimizer:
     if not hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "optimizer"):
         return check_optimizer(owner, optimizer.optimizer)
     return optimizer
+
+
+def found_infinity(owner: str, optimizer: Optimizer, kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the number, on a device, by which a fused optimizer skips its step where it is not 0.
+
+    A `GradScaler` does not look at it: it takes the step of such an optimizer, hooks included, and the kernels do
+    nothing. None where the step that has begun is made.
+    """
+    if kwargs.get("grad_scaler") is not None:
+        raise ValueError(
+            f"{owner}: optimizer must take found_inf from a GradScaler, or leave the skipping of steps to it, got "
+            f"{type(optimizer).__name__}, whose step is given grad_scaler and skips where nobody else can know"
+        )
+    return getattr(optimizer, "found_inf", None)
 
 
 def wrap_closure(args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure]) -> Arguments | None:

@@ -2,10 +2,8 @@ r"""The model as it was before the last optimizer step, for the correction :math
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
@@ -15,11 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from moreauc._parallel import bare, buffers_left_alone, is_shard
-from moreauc.optim._no_trace import Buffers, RandomState, copy_all, current_state, random_state
+from moreauc.optim._no_trace import Buffers, copy_all, devices_of, no_autocast_cache, random_state
+from moreauc.optim._pairing import Inputs, Pairing
 from moreauc.optim._sharded import check_shards, check_state, like_parameter, previous_shards, whole
-from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer
+from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer, found_infinity
+from moreauc.optim._watch import ForwardHook, Watch
 
-_REMEMBERED = 16  # forwards since the last step whose random state is kept
+_ATTEMPTS = 3  # at a call, where numbers drawn may be those of another thread: a model that draws none shows it in one
 
 
 class PreviousIterate:
@@ -27,15 +27,18 @@ class PreviousIterate:
 
     The weights are copied by a hook just before each step, so that no loop has to say when an iteration ends: micro
     batches between two steps all see the same :math:`w_{t-1}`, and a step that is skipped (a gradient scaler that met
-    an infinity) shifts nothing. A forward inside the closure of a step belongs to that step: its first evaluation sees
-    :math:`w_{t-1}`, and what the optimizer evaluates after that sees :math:`w_t`. Before the first step
-    :math:`w_{-1} = w_0`: a call then evaluates the present weights.
+    an infinity) shifts nothing, also where a fused optimizer skips it on the device. A forward inside the closure of a
+    step belongs to that step: its first evaluation sees :math:`w_{t-1}`, and what the optimizer evaluates after that
+    sees :math:`w_t`. Of several optimizers each moves its own parameters, which have the values before its last step.
+    Before the first step :math:`w_{-1} = w_0`: a call then evaluates the present weights.
 
     A call runs without gradient, in the model's own mode, and leaves no trace:
 
-    - it draws the **same dropout masks** as the forward it is paired with. That is the forward since the last step
-      which was given the same objects, else the oldest one not yet paired; called first, it is paired with the forward
-      that follows. The random state afterwards is what it was before;
+    - it draws the **same dropout masks** as the forward it belongs to. Forwards count from step to step, if gradients
+      are on; what activation checkpointing (`torch.utils.checkpoint`) recomputes does not. A call belongs to the oldest
+      forward of the same objects that has had none; else to the oldest at all; called first, to the one that follows.
+      Where these rules cannot tell, or the numbers drawn differ, there is an error. The random state afterwards is what
+      it was before;
     - buffers (batch-norm statistics, counters) are untouched;
     - no weight of :math:`w_{t-1}` enters autocast's cache, and none of :math:`w_t` comes from it.
 
@@ -49,10 +52,19 @@ class PreviousIterate:
             weights once more for a call, so that all processes must make it.
         optimizer: the optimizer that moves the model's parameters, or a sequence of several.
 
+    Raises:
+        ValueError: for a model or optimizer that is none, an optimizer with no parameter of the model, and at a step
+            of an optimizer that asks a gradient scaler itself whether to skip it.
+        RuntimeError: before a wrong number is returned or a step is made with one, where dropout masks cannot be
+            replayed: at a call or forward whose random numbers differ from its partner's, at a step after calls without
+            a forward, or after fewer calls than forwards that they may belong to; where more than 1024 forwards
+            wait for their calls; and where another thread uses the model during a call, or draws in between.
+
     Limits: forward hooks of the model run in a call, too. Randomness other than torch's generators (Python's, numpy's,
     the private dropout state of cuDNN's recurrent layers) is not replayed, and attributes that are no buffers are not
-    restored. A deep copy or a pickle of the model is free of this object; deep copies of an optimizer lose their hooks,
-    so make a new `PreviousIterate` for them.
+    restored. Threads share torch's generators: a thread that prepares data during training needs its own
+    `torch.Generator`. A deep copy or a pickle of the model is free of this object; deep copies of an optimizer lose
+    their hooks, so make a new `PreviousIterate` for them.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -80,44 +92,60 @@ class PreviousIterate:
         check_shards("PreviousIterate", self.model)
         self._snapshot: dict[Tensor, Tensor] = {}
         self._buffers = Buffers()
-        self._forwards: deque[_Forward] = deque(maxlen=_REMEMBERED)
-        self._ahead = 0  # calls made before the forward they belong to
-        self._inside = False
+        self._pairing = Pairing()
+        self._watch = Watch()
         self._capture: Capture | None = None
-        self._handles = [self.model.register_forward_pre_hook(_ForwardHook(self._before_forward), with_kwargs=True)]
-        self._step_handles = [item.register_step_pre_hook(self._before_step) for item in optimizers]
+        before, after = ForwardHook(self._before_forward), ForwardHook(self._after_forward)
+        self._handles = [
+            # first, so that it sees what the user gave, and what other hooks draw is replayed
+            self.model.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+            self.model.register_forward_hook(after, always_call=True),
+            *(item.register_step_pre_hook(self._before_step) for item in optimizers),
+            *(item.register_step_post_hook(self._after_step) for item in optimizers),
+        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model returns for these arguments at the previous weights, without gradient."""
-        captured = self._capture
-        state = None if captured is not None else self._paired_state(args, kwargs)
-        cached = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)
-        self._inside = True
-        try:
-            with (
-                torch.no_grad(),
-                random_state(self.model, state) if captured is None else captured.random_state(),
-                self._buffers.isolated(self.model),
-                buffers_left_alone(self.model),
-                self._previous_weights(),
-            ):
-                if captured is not None:
-                    captured.copied()
-                return self.model(*args, **kwargs)
-        finally:
-            self._inside = False
-            torch.set_autocast_cache_enabled(cached)
+        with self._watch.call(), no_autocast_cache():
+            if self._capture is not None:
+                return self._evaluate(self._capture.random_state(), args, kwargs)
+            forwards, devices = self._pairing.find(Inputs(args, kwargs)), devices_of(self.model)
+            for _ in range(_ATTEMPTS):
+                state = random_state(devices, self._pairing.start_of(forwards))
+                result = self._evaluate(state, args, kwargs)
+                call = self._watch.drawn
+                doubt = None if call is None else self._pairing.doubt(call, forwards)
+                if doubt is None:
+                    break
+            else:
+                raise RuntimeError(f"PreviousIterate: {doubt}")
+            if call is not None:
+                self._pairing.add_call(call, forwards)
+        return result
+
+    def _evaluate(self, state: AbstractContextManager[None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model at the previous weights, without a trace, from a random state."""
+        with (
+            torch.no_grad(),
+            state,
+            self._buffers.isolated(self.model),
+            buffers_left_alone(self.model),
+            self._previous_weights(),
+        ):
+            if self._capture is not None:
+                self._capture.copied()
+            return self.model(*args, **kwargs)
 
     @property
     def unpaired(self) -> int:
         """Calls since the last step whose forward is still to come, for loops that want to know that it came."""
-        return self._ahead
+        return self._pairing.ahead
 
     def remove(self) -> None:
         """Take the hooks off the model and the optimizers."""
-        for handle in chain(self._handles, self._step_handles):
+        for handle in self._handles:
             handle.remove()
+        self._pairing.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the previous weights by name, for a checkpoint; parameters that did not move are left out.
@@ -140,6 +168,7 @@ class PreviousIterate:
                 raise ValueError(f"PreviousIterate: state[{name!r}] must have shape {shapes}")
             check_state("PreviousIterate", f"state[{name!r}]", old, known[name])
         self._snapshot = {known[name]: like_parameter(old, known[name]) for name, old in weights.items()}
+        self._pairing.clear()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be pickled or copied: the hooks would be lost without a word."""
@@ -147,48 +176,46 @@ class PreviousIterate:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Copy the weights now, or after the first evaluation of a closure, which is still to see the old ones."""
-        changed = after_first_evaluation(args, kwargs, lambda: self._copy_weights(optimizer))
+        self._watch.check_step()
+        changed = after_first_evaluation(args, kwargs, lambda: self._copy_weights(optimizer, kwargs))
         if changed is None:
-            self._copy_weights(optimizer)
+            self._copy_weights(optimizer, kwargs)
         return changed
 
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """End what a closure has begun in its later evaluations."""
+        self._pairing.close()
+
     @torch.no_grad()
-    def _copy_weights(self, optimizer: Optimizer) -> None:
-        """Copy what this step may move. A parameter without a gradient stays, so that its live value is the old one."""
+    def _copy_weights(self, optimizer: Optimizer, kwargs: dict[str, Any]) -> None:
+        """Copy what this step may move. A parameter without a gradient stays, so that its live value is the old one.
+
+        Of a step that may be skipped on the device the host does not know whether it is: copies are made there as the
+        step is, and those of parameters without a gradient are kept.
+        """
+        infinity = found_infinity("PreviousIterate", optimizer, kwargs)
+        self._pairing.close()
         old, new = [], []
         for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
-            if parameter.grad is None:
-                self._snapshot.pop(parameter, None)
-                continue
             kept = self._snapshot.get(parameter)
-            if kept is None or kept.shape != parameter.shape:
-                self._snapshot[parameter] = parameter.detach().clone()
-            else:
+            moves = parameter.grad is not None or infinity is not None
+            if kept is not None and kept.shape == parameter.shape and moves:
                 old.append(kept)
                 new.append(parameter)
-        copy_all(old, new)
-        self._forwards.clear()
-        self._ahead = 0
+            elif parameter.grad is None:
+                self._snapshot.pop(parameter, None)
+            else:
+                self._snapshot[parameter] = parameter.detach().clone()
+        copy_all(old, new, unless=infinity)
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._inside or self._capture is not None or not torch.is_grad_enabled():
-            return
-        if self._ahead:
-            self._ahead -= 1
-            return
-        self._forwards.append(_Forward(_identity(args, kwargs), current_state(self.model)))
+        if self._capture is None:
+            self._watch.begin(self.model, args, kwargs)
 
-    def _paired_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RandomState | None:
-        """Random state to start from; None to start from the present one, for a forward that is still to come."""
-        if not self._forwards:
-            self._ahead += 1
-            return None
-        key = _identity(args, kwargs)
-        same = [forward for forward in self._forwards if forward.inputs == key]
-        unpaired = [forward for forward in self._forwards if not forward.paired]
-        forward = same[-1] if same else unpaired[0] if unpaired else self._forwards[-1]
-        forward.paired = True
-        return forward.state
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        drawn = self._watch.end(output) if self._capture is None else None
+        if drawn is not None:
+            self._pairing.add_forward(drawn)
 
     @contextmanager
     def _previous_weights(self) -> Iterator[None]:
@@ -222,34 +249,3 @@ class Capture(Protocol):
     def copied(self) -> None:
         """Go on: the buffers have been copied, and the model is about to be called."""
         ...
-
-
-@dataclass
-class _Forward:
-    """A forward of the model since the last step."""
-
-    inputs: tuple[int, ...]
-    state: RandomState
-    paired: bool = False
-
-
-class _ForwardHook:
-    """A hook that stays behind when its module is copied or pickled."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        # Not as a decorator: torch would load its compiler, for seconds, with this module. Optimizers load it anyway.
-        self._function: Callable[..., None] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
-
-    def __call__(self, *args: Any) -> None:
-        self._function(*args)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _ForwardHook, (_do_nothing,)
-
-
-def _do_nothing(*args: Any) -> None:
-    """Take the place of a hook in a copied model."""
-
-
-def _identity(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(id(value) for value in chain(args, kwargs.values()))

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from moreauc._checks import check_real
 from moreauc.optim._sharded import check_state, spread_as, whole
-from moreauc.optim._steps import Arguments, Closure, check_optimizer, wrap_closure
+from moreauc.optim._steps import Arguments, Closure, check_optimizer, found_infinity, wrap_closure
 
 
 class ProximalPoint:
@@ -34,8 +34,9 @@ class ProximalPoint:
 
     Cost: two copies of the weights, and one of the gradients during a step.
 
-    Limits: a deep copy of an optimizer loses its hooks, so make a new `ProximalPoint` for it. A fused optimizer under a
-    gradient scaler divides by the scale inside its step, the pull included; use one that is not fused.
+    Limits: a deep copy of an optimizer loses its hooks, so make a new `ProximalPoint` for it. A step that a gradient
+    scaler leaves to a fused optimizer is refused with a `ValueError`: it divides by the scale, the pull included, and
+    may be skipped where nobody can count it.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -142,6 +143,13 @@ class ProximalPoint:
                     kept[parameter] = kept[parameter].to(parameter.device, wide)
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        if found_infinity("ProximalPoint", optimizer, kwargs) is not None:
+            name = type(optimizer).__name__
+            raise ValueError(
+                f"ProximalPoint: optimizer must not be fused under a GradScaler, got {name} with fused=True, which "
+                "divides the pull by the scale and skips steps on the device; use fused=False"
+            )
+
         def wrap(closure: Closure) -> Closure:
             def evaluate() -> Any:
                 self._restore_gradients()  # a closure may add to what is there

@@ -1,0 +1,248 @@
+"""Which forward of a model a call at its previous weights belongs to, so that both draw the same random numbers.
+
+Only forwards that draw random numbers are remembered, and only until the next step: no other has masks to replay.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from threading import Thread, current_thread
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import TensorWeakRef
+
+from moreauc.optim._no_trace import RandomState
+
+_REMEMBERED = 1024  # forwards since the last step; the random state of a CPU has 5 kB
+_PLAIN = (bool, int, float, str)
+_OWNER = "PreviousIterate"
+_ADJACENT = "call previous(x) right before or right after model(x), with the same objects"
+
+
+class Inputs:
+    """Arguments of a model, compared by identity. Tensors are not kept alive."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        values = tree_leaves((args, [kwargs[name] for name in sorted(kwargs)]))
+        self._references = [_reference(value) for value in values]
+
+    def same_as(self, other: Inputs) -> bool:
+        """Return whether these are the same objects, in the same order, all of them still in use."""
+        mine, others = self._references, other._references
+        return len(mine) == len(others) and all(map(_same, mine, others))
+
+
+@dataclass(eq=False)
+class Draws:
+    """What a forward, or a call, has drawn.
+
+    Attributes:
+        inputs: what the model was given.
+        start, end: states of the generators before and after.
+        disturbed: whether another thread has set generators meanwhile.
+        thread: where it ran.
+        drawn: devices whose generators were used.
+        paired: of a forward, whether it has had its call.
+        contested: of a forward, whether a call may have been meant for it that was given to another one.
+        others: pairings with numbers drawn by other threads in the same iteration.
+    """
+
+    inputs: Inputs
+    start: RandomState
+    end: RandomState
+    disturbed: bool = False
+    thread: Thread = field(default_factory=current_thread)
+    paired: bool = False
+    contested: bool = False
+    others: weakref.WeakSet[Pairing] = field(default_factory=weakref.WeakSet)
+
+    def __post_init__(self) -> None:
+        self.drawn = {device for device, state in self.start.items() if not torch.equal(state, self.end[device])}
+
+    def same_as(self, other: Draws) -> bool:
+        """Return whether both have drawn the same numbers."""
+        return all(
+            device in self.start
+            and device in other.start
+            and torch.equal(self.start[device], other.start[device])
+            and torch.equal(self.end[device], other.end[device])
+            for device in self.drawn | other.drawn
+        )
+
+
+class Pairing:
+    """Forwards and calls since the last step."""
+
+    def __init__(self) -> None:
+        self.clear()
+        _PAIRINGS.add(self)
+
+    def clear(self) -> None:
+        """Forget all forwards and calls."""
+        self._forwards: list[Draws] = []
+        self._ahead: list[Draws] = []  # calls whose forward is still to come
+        self._by_order: deque[Inputs] = deque(maxlen=_REMEMBERED)  # of calls whose forward had other inputs
+        self._forgotten = False
+
+    @property
+    def ahead(self) -> int:
+        """Number of calls whose forward is still to come."""
+        return len(self._ahead)
+
+    def find(self, inputs: Inputs) -> list[Draws]:
+        """Return the forwards that a call with these inputs may belong to, the best first; none where it is to come.
+
+        The best is the oldest of the same inputs that has had no call. Where all of those have had one the last is
+        called again; where there are none, it is the oldest of this thread that has had no call.
+        """
+        same = [forward for forward in self._forwards if forward.inputs.same_as(inputs)]
+        if same:
+            return [forward for forward in same if not forward.paired] or same[-1:]
+        thread = current_thread()
+        return [forward for forward in self._forwards if not forward.paired and forward.thread is thread]
+
+    def start_of(self, forwards: list[Draws]) -> RandomState | None:
+        """Return the random state that a call starts from; None for the present one."""
+        if forwards:
+            return forwards[0].start
+        return self._ahead[-1].end if self._ahead else None
+
+    def doubt(self, call: Draws, forwards: list[Draws]) -> str | None:
+        """Return why a call cannot be given the first of the forwards that :meth:`find` returned; None: it can."""
+        if not call.drawn:
+            return None
+        if self._forgotten:
+            return (
+                f"at most {_REMEMBERED} forwards may wait for their calls, got more since the last step, so that the "
+                f"dropout masks of this one are not known; {_ADJACENT}"
+            )
+        if not forwards:
+            self._meet_others(call)
+        if any(map(_others_drew, (call, *forwards[:1]))):
+            return (
+                "another thread trains a model that draws random numbers at the same time. All threads share torch's "
+                "generators, so that dropout masks cannot be replayed; train in several processes, or in one thread "
+                "after the other, and remove() what is no longer in use"
+            )
+        if forwards and not call.same_as(forwards[0]):
+            return (
+                "a call drew other random numbers than the forward it belongs to, so that their dropout masks differ: "
+                "the model draws another amount for these inputs, or another thread draws from torch's generators, "
+                f"which all threads share; in one thread, {_ADJACENT}"
+            )
+        return None
+
+    def add_call(self, call: Draws, forwards: list[Draws]) -> None:
+        """Give a call that is not in doubt its forward, or let it wait for one."""
+        if not call.drawn:
+            return
+        if not forwards:
+            self._ahead.append(call)
+            return
+        forwards[0].paired = True
+        for rival in forwards if len(forwards) > 1 else []:
+            rival.contested = True
+        if not call.inputs.same_as(forwards[0].inputs):
+            self._by_order.append(call.inputs)
+
+    def add_forward(self, forward: Draws) -> None:
+        """Remember a forward, or give it the call that came before it.
+
+        Raises:
+            RuntimeError: where that call has not drawn the same numbers, or was taken for that of another forward.
+        """
+        if not forward.drawn:
+            return
+        self._meet_others(forward)
+        if any(forward.inputs.same_as(inputs) for inputs in self._by_order):
+            raise RuntimeError(
+                f"{_OWNER}: a forward had its call before, which was taken for that of another forward and has its "
+                f"dropout masks; {_ADJACENT}"
+            )
+        call = self._call_before(forward)
+        if call is not None:
+            self._ahead.remove(call)
+            if not call.same_as(forward):
+                raise RuntimeError(
+                    f"{_OWNER}: a forward drew other random numbers than its call, which came before it, so that their "
+                    f"dropout masks differ; draw none in between, or {_ADJACENT}"
+                )
+            forward.paired = True
+            if not call.inputs.same_as(forward.inputs):
+                self._by_order.append(call.inputs)
+        self._remember(forward)
+
+    def close(self) -> None:
+        """End an iteration, before its step.
+
+        Raises:
+            RuntimeError: where a call has no forward, or it is not known which one it has.
+        """
+        ahead, forgotten = self._ahead, self._forgotten
+        doubtful = any(one.contested and (forgotten or not one.paired) for one in self._forwards)
+        self.clear()
+        if ahead:
+            raise RuntimeError(
+                f"{_OWNER}: {len(ahead)} calls were made without a forward of the model they evaluate, so that their "
+                f"dropout masks are those of no forward; {_ADJACENT}"
+            )
+        if doubtful:
+            raise RuntimeError(
+                f"{_OWNER}: a call was made when several forwards waited for theirs, and not all of them got one, so "
+                f"that which one it belongs to is not known; {_ADJACENT}, and forwards that need no call under "
+                "torch.no_grad()"
+            )
+
+    def _call_before(self, forward: Draws) -> Draws | None:
+        same = [call for call in self._ahead if call.inputs.same_as(forward.inputs)]
+        own = same or [call for call in self._ahead if call.thread is forward.thread]
+        return own[0] if own else None
+
+    def _remember(self, forward: Draws) -> None:
+        self._forwards.append(forward)
+        if len(self._forwards) > _REMEMBERED:
+            done = next((number for number, one in enumerate(self._forwards) if one.paired), None)
+            self._forgotten = self._forgotten or done is None
+            del self._forwards[done or 0]
+
+    def _meet_others(self, draws: Draws) -> None:
+        """Take note of other threads that have drawn since their last step, and let them take note of this one.
+
+        It is told when a call draws: what seems to be drawn in a forward may have been the other thread's alone.
+        """
+        for other in list(_PAIRINGS):
+            for one in (*other._forwards, *other._ahead):
+                if one.thread is not draws.thread and one.thread.is_alive():
+                    draws.others.add(other)
+                    one.others.add(self)
+
+
+_PAIRINGS: weakref.WeakSet[Pairing] = weakref.WeakSet()
+
+
+def _others_drew(draws: Draws) -> bool:
+    if draws.others:
+        gc.collect()  # those that nobody uses any more may wait for that
+    return draws.disturbed or len(draws.others) > 0
+
+
+def _reference(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return TensorWeakRef(value)
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, TensorWeakRef | weakref.ref):
+        value = one()
+        return type(other) is type(one) and value is not None and other() is value
+    return one is other or (type(one) is type(other) and isinstance(one, _PLAIN) and bool(one == other))
