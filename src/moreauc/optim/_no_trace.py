@@ -70,6 +70,7 @@ def _set_state(state: RandomState) -> None:
                 torch.set_rng_state(value)
             else:
                 torch.get_device_module(device).set_rng_state(value, device)
+        _times_set[0] += 1  # for those that have begun in between
 
 
 def times_set() -> int:
