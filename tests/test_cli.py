@@ -214,6 +214,16 @@ def test_predict_writes_scores(trained, tmp_path, suffix, with_target):
     )
 
 
+def test_a_seed_that_is_too_large_is_named(trained, tmp_path):
+    folder, _ = trained
+    result = call("fit", folder / "data.csv", "--target", "state", "--out", tmp_path / "run", "--seed", 2**32)
+    assert result.exit_code == 2 and "--seed" in result.stderr and not (tmp_path / "run").exists()
+
+
+def test_what_commands_log_is_not_printed_beside_what_they_print():
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("moreauc.commands").handlers)
+
+
 @pytest.mark.parametrize("column", ["age", "ward"])
 def test_a_column_without_values_is_told(trained, tmp_path, column):
     folder, _ = trained

@@ -35,6 +35,22 @@ def compare_levels(train: pd.DataFrame, test: pd.DataFrame, source: str) -> list
     return [*_empty(test, source), *unknown]
 
 
+def check_drawn(train: pd.DataFrame, test: pd.DataFrame, source: str) -> None:
+    """Check, before anything is trained, that rows drawn from a table to test on have levels in common with the others.
+
+    Where a text column has few levels, equal rows, which stay together, may leave all rows of a level in one part.
+
+    Raises:
+        TableError: for a column all of whose levels are unknown in training.
+    """
+    if all(dtype.kind == "f" for dtype in train.dtypes):
+        return
+    try:
+        compare_levels(train, test, f"{source}, rows drawn to test on")
+    except TableError as error:
+        raise TableError(f"{error}, with another --seed, or give a table to test on with --test") from error
+
+
 def _empty(features: pd.DataFrame, source: str) -> list[str]:
     """Return a warning for each column without any value, as training had; in a single row it may be missing."""
     if len(features) == 1:
