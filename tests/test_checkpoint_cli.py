@@ -445,3 +445,13 @@ def test_a_training_that_is_interrupted_leaves_its_checkpoint_only(table, tmp_pa
         assert RUNNER.invoke(app, words).exit_code == 143
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
     assert RUNNER.invoke(app, [*words, "--resume"]).exit_code == 0
+
+
+@pytest.mark.parametrize(("out", "checkpoint"), [("a", "a"), ("a", "a/saved"), ("a/run", "a"), ("a", "b/../a")])
+def test_results_and_checkpoints_need_two_folders(tmp_path, out, checkpoint):
+    (tmp_path / "data.csv").write_text("x,y\n1,0\n2,1\n")
+    words = ["fit", tmp_path / "data.csv", "--target", "y", "--out", tmp_path / out, "--checkpoint"]
+    result = CliRunner().invoke(app, [str(word) for word in [*words, tmp_path / checkpoint]])
+    assert result.exit_code == 2
+    assert "--out and --checkpoint must be two folders, neither inside the other" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]

@@ -214,6 +214,34 @@ def test_predict_writes_scores(trained, tmp_path, suffix, with_target):
     )
 
 
+def test_a_seed_that_is_too_large_is_named(trained, tmp_path):
+    folder, _ = trained
+    result = call("fit", folder / "data.csv", "--target", "state", "--out", tmp_path / "run", "--seed", 2**32)
+    assert result.exit_code == 2 and "--seed" in result.stderr and not (tmp_path / "run").exists()
+
+
+def test_what_commands_log_is_not_printed_beside_what_they_print():
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("moreauc.commands").handlers)
+
+
+@pytest.mark.parametrize("column", ["age", "ward"])
+def test_a_column_without_values_is_told(trained, tmp_path, column):
+    folder, _ = trained
+    new = tmp_path / "new.csv"
+    warning = f"warning: {new}: column {column!r} holds missing values only, and held others in training; scores may"
+    make_table(60, seed=3).assign(**{column: None}).to_csv(new, index=False)
+    for words in (
+        ["predict", folder / "run", new, "--out", tmp_path / "scores.csv"],
+        ["evaluate", folder / "run", new],
+        ["fit", folder / "data.csv", "--target", "state", "--out", tmp_path / "run", *QUICK, "--test", new],
+    ):
+        result = call(*words)
+        assert result.exit_code == 0 and warning in result.stderr
+    make_table(1, seed=3).assign(**{column: None}).to_csv(new, index=False)
+    result = call("predict", folder / "run", new, "--out", tmp_path / "scores.csv", "--force")
+    assert result.exit_code == 0 and result.stderr == ""
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_spaces_and_accents_change_no_decision(trained, tmp_path, suffix):
     folder, _ = trained

@@ -12,7 +12,8 @@ from moreauc._duplicates import fold_together, hash_bags, hash_rows, number_equa
 from moreauc._hold_out import hold_out
 from moreauc._tabular import same_rows
 from moreauc.bag_estimator import MultiInstanceClassifier
-from moreauc.commands._test_rows import draw_test_rows
+from moreauc.commands._test_rows import draw_test_rows, name_equal
+from moreauc.commands.fit import read_split
 from moreauc.comparison import Comparison
 from moreauc.comparison._table import Table
 from moreauc.data import ListBags
@@ -121,6 +122,24 @@ def test_many_copies_of_few_rows():
     assert set(fold_together(same, positive, 4, np.random.default_rng(0)).tolist()) == {0, 1, 2, 3}
     with pytest.raises(TableError, match=r"no positives in the training split: .* only 1 different among 800"):
         draw_test_rows(positive, 0.25, 0, np.zeros(800, dtype=np.uint64))
+
+
+def test_a_split_that_equal_rows_decide_is_told(tmp_path):
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"a": random.normal(size=200), "ward": random.choice(["A", "B"], 200)})
+    table["y"] = np.arange(200) % 4 == 0
+    table.loc[:49, ["a", "ward"]] = [0.0, "A"]
+    table.to_csv(tmp_path / "some.csv", index=False)
+    options = {"positive": None, "test_size": None, "test": None, "seed": 0}
+    split = read_split(tmp_path / "some.csv", "y", **options, drop=[])
+    share = f"{len(split.test)} rows to test on ({len(split.test) / 200:.1%}) are"
+    assert split.warnings == (
+        "50 of 200 rows (25.0%) equal others, and only 151 are different. Equal rows stay in one part, so the "
+        f"{share} not drawn at random, and new rows may be scored better or worse; --test takes a table of its own",
+    )
+    assert name_equal(np.repeat(np.arange(95), [6] + [1] * 94), "the folds are") == []
+    with pytest.raises(TableError, match=r"some.csv, rows drawn to test on: column 'ward' must hold levels of the tr"):
+        read_split(tmp_path / "some.csv", "y", **options, drop=["a"])
 
 
 @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # equal rows have both classes

@@ -379,6 +379,15 @@ def test_groups_that_differ_are_apart_and_others_one(file, values, names, tmp_pa
         (["0,5", "12,25", "7,0"], "target 'y' holds numbers with a comma, '0,5' in row 1; write them with"),
         (["0.5", "n.d.", "7"], "column 'y' mixes numbers and text: 0.5 in row 1, 'n.d.' in row 2; make it one kind"),
         (["2024-01-01", "2024-01-02"], "target 'y' holds dates, '2024-01-01' in row 1; turn them into"),
+        (["$1,200.50", "$7"], "target 'y' holds numbers as text, '$1,200.50' in row 1; turn them into numbers"),
+        (["12 %", "7 %", "9 %"], "target 'y' holds numbers as text, '12 %' in row 1; turn them into numbers"),
+        (["0,5 €", "12,25 €"], "target 'y' holds numbers as text, '0,5 €' in row 1; turn them into numbers"),
+        (["$1", "unknown"], "target 'y' mixes numbers and text: '$1' in row 1, 'unknown' in row 2; write"),
+        (["31.12.24", "1.1.25"], "target 'y' holds dates or times, '31.12.24' in row 1; turn them into"),
+        (
+            [f"{k} kg" for k in range(20)],
+            "target 'y' holds 20 different texts that begin with a number, such as '0 kg'",
+        ),
         ([f"p{k}" for k in range(20)], "target 'y' holds a different text in every row, as names of rows do; choose"),
         ([str(2**60 + k) for k in range(12)], "target 'y' holds numbers too close together for their size"),
     ],
@@ -388,6 +397,11 @@ def test_damaged_quantities_are_no_classes(values, message):
     with pytest.raises(TableError, match=f"^t: {re.escape(message)}.*, or give --task classification if these are"):
         find_target(frame, "y", "auto", source="t")
     assert find_target(frame, "y", "classification", source="t")[0].classes == tuple(sorted(values))
+
+
+@pytest.mark.parametrize("values", [["<=50K", ">50K"], ["0-17", "18-64", "65+"], ["1st", "2nd"], ["H1", "H2", "1.2.3"]])
+def test_classes_may_have_digits(values):
+    assert find_target(pd.DataFrame({"y": values}), "y", "auto", source="t")[0].classes == tuple(sorted(values))
 
 
 @pytest.mark.parametrize(

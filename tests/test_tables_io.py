@@ -354,12 +354,20 @@ def test_classes_are_named_by_their_text(tmp_path, values, classes):
     assert target.positive == "1" or classes in ({"01", "1"}, {"True", "False"})
 
 
+def test_names_of_a_tsv_may_have_commas(tmp_path):
+    (tmp_path / "a.tsv").write_text("dose, mg, daily\tsize (a, b)\n1\t2\n")
+    assert list(read_table(tmp_path / "a.tsv")) == ["dose, mg, daily", "size (a, b)"]
+    (tmp_path / "a.tsv").write_text("a,b\n1,2\n")
+    assert list(read_table(tmp_path / "a.tsv")) == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         (["1", "n.d.", "1"], "t: column 'y' mixes numbers and text: 1 in row 1, 'n.d.' in row 2; make it one kind"),
         (["1,0", "0,0", "1,0"], "t: target 'y' holds numbers with a comma, '1,0' in row 1; write them"),
         (["2024-01-01", "2024-01-02"], "t: target 'y' holds dates, '2024-01-01' in row 1; turn them"),
+        (["$0.50", "$1.00", "$1.00"], "t: target 'y' holds numbers as text, '$0.50' in row 1; turn them into numbers"),
     ],
 )
 def test_damaged_quantities_are_no_classes(values, message):
@@ -438,12 +446,12 @@ def test_columns_to_learn_from():
         (
             {"a": [datetime.date(2024, 1, 1), None]},
             "t: column 'a' must hold numbers or text, got date in row 1; "
-            "make it one kind, or leave it out with --drop a",
+            "turn dates and times into numbers, such as days since one, or leave it out with --drop a",
         ),
         (
             {"a": pd.to_datetime(["2024-01-01", "2024-01-02"])},
             "t: column 'a' must hold numbers or text, got Timestamp in row 1; "
-            "make it one kind, or leave it out with --drop a",
+            "turn dates and times into numbers, such as days since one, or leave it out with --drop a",
         ),
         *(
             (

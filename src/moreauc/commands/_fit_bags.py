@@ -14,11 +14,11 @@ from moreauc._tabular import TableEncoder
 from moreauc.commands._bag_table import BagTable, match_bags, read_bags
 from moreauc.commands._console import already_told, command_line, console, print_table, say, warn
 from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows, evaluate_scores
-from moreauc.commands._levels import compare_levels
+from moreauc.commands._levels import check_drawn, compare_levels
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_bag_model
 from moreauc.commands._saving import Saving
-from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows
+from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows, name_equal_to_test
 from moreauc.commands._training import train, untrained_notes
 from moreauc.data import Bags
 from moreauc.data._doubtful import doubtful_columns
@@ -144,7 +144,10 @@ def read_bag_split(request: BagRequest) -> BagSplit:
     share = TEST_SIZE if request.test_size is None else request.test_size
     held = draw_test_rows(table.labels, share, request.seed, hashes, unit="bags")
     rest = np.setdiff1d(np.arange(len(table.names)), held)
-    return BagSplit(table.part(rest), table.part(held), kinds, target, request.bags, tuple(doubts))
+    drawn = table.part(rest), table.part(held)
+    check_drawn(drawn[0].features, drawn[1].features, str(request.data))
+    doubts += name_equal_to_test(hashes, held, unit="bags")
+    return BagSplit(*drawn, kinds, target, request.bags, tuple(doubts))
 
 
 def margins(classifier: Any, bags: Bags) -> Array:

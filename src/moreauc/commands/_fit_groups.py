@@ -23,11 +23,11 @@ from moreauc.commands._group_table import (
     match_values,
     split_names,
 )
-from moreauc.commands._levels import compare_levels
+from moreauc.commands._levels import check_drawn, compare_levels
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_group_model
 from moreauc.commands._saving import Saving
-from moreauc.commands._test_rows import TEST_SIZE, compare_rows
+from moreauc.commands._test_rows import TEST_SIZE, compare_rows, name_equal_to_test
 from moreauc.commands._training import train, untrained_notes
 from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, match_features
@@ -194,6 +194,8 @@ def read_group_split(request: GroupRequest) -> GroupSplit:
     if not len(held):
         raise TableError(f"no rows in the test split: --test-size {share:g} takes none of any group, all are too small")
     parts = table.part(train), table.part(held)
+    check_drawn(parts[0].features, parts[1].features, source)
+    doubts += name_equal_to_test(hashes, held)
     return GroupSplit(*parts, kinds, target, tuple(columns), warnings=tuple(doubts))
 
 

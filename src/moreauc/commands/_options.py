@@ -36,7 +36,7 @@ SaveEvery = Annotated[
     int | None,
     typer.Option(min=1, help="Steps between two saves; at the end of each epoch in any case.", show_default=False),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything drawn.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything drawn.")]
 Groups = Annotated[
     str | None,
     typer.Option(

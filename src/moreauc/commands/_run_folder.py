@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import secrets
@@ -69,15 +70,26 @@ def alone_in(*options: str) -> Callable[[Callable[..., None]], Callable[..., Non
         @functools.wraps(command)
         def run(**values: Any) -> None:
             named = {option: values.get(option) for option in options}
-            folders = {_place(Path(value)): option for option, value in named.items() if value}
+            folders = {option: _place(Path(value)) for option, value in named.items() if value}
+            _check_apart(folders)
             with ExitStack() as stack:
-                for folder, option in folders.items():
+                for option, folder in folders.items():
                     stack.enter_context(_locked(folder, option))
                 command(**values)
 
         return run
 
     return decorate
+
+
+def _check_apart(folders: dict[str, Path]) -> None:
+    """Check that no folder is another one or inside it: what is written to one would be in the way of the other."""
+    for first, second in itertools.combinations(folders, 2):
+        if folders[first].is_relative_to(folders[second]) or folders[second].is_relative_to(folders[first]):
+            raise OutputError(
+                f"{folders[second]}: --{first} and --{second} must be two folders, neither inside the other; choose "
+                f"another --{second}"
+            )
 
 
 def _place(path: Path) -> Path:

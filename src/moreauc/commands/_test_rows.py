@@ -12,6 +12,7 @@ from moreauc.commands._evaluation import Array
 from moreauc.data.tables import TableError
 
 TEST_SIZE = 0.25
+_MUCH_EQUAL = 0.1  # share of the rows that equal others, from which on splits are far from random
 
 
 def draw_test_rows(
@@ -92,3 +93,27 @@ def name_known(train: Hashes, test: Hashes, other: Path, *, unit: str = "rows") 
         return []
     share = f"{known:,} of {number:,} {unit} of {other} ({known / number:.1%})"
     return [f"{share} equal {unit} that are trained on: the test may look better than it is"]
+
+
+def name_equal(hashes: Hashes, parts: str, *, unit: str = "rows") -> list[str]:
+    """Return a warning where so many rows, or bags, equal others that a split which keeps them together is not random.
+
+    Args:
+        hashes: of the rows, or bags.
+        parts: what the split makes, with its verb, as "the folds are".
+        unit: what they are called, "rows" or "bags".
+    """
+    counts = np.bincount(number_equal(hashes))
+    equal, number = int(counts[counts > 1].sum()), len(hashes)
+    if equal <= _MUCH_EQUAL * number:
+        return []
+    return [
+        f"{equal:,} of {number:,} {unit} ({equal / number:.1%}) equal others, and only {len(counts):,} are different. "
+        f"Equal {unit} stay in one part, so {parts} not drawn at random, and new {unit} may be scored better or worse"
+    ]
+
+
+def name_equal_to_test(hashes: Hashes, held: Array, *, unit: str = "rows") -> list[str]:
+    """Return what :func:`name_equal` does for rows to test on, which were drawn from a table."""
+    parts = f"the {len(held):,} {unit} to test on ({len(held) / len(hashes):.1%}) are"
+    return [f"{line}; --test takes a table of its own" for line in name_equal(hashes, parts, unit=unit)]

@@ -44,8 +44,8 @@ def untrained_notes(histories: Mapping[str, History]) -> list[str]:
     """
     return [
         f"{title} is untrained. No epoch did better on the validation data than the weights before training, "
-        "which were kept. Either the columns tell nothing about the target, or there are too few rows, or the learning "
-        "rate (--lr) does not fit."
+        "which were kept. Either the columns tell nothing about the target, or there are too few rows or epochs "
+        "(--epochs), or the learning rate (--lr) does not fit."
         for title, history in histories.items()
         if history.untrained
     ]

@@ -12,10 +12,12 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from moreauc._duplicates import hash_rows
 from moreauc.commands import _options as options
 from moreauc.commands._console import already_told, command_line, print_table, progress_bar, say, warn
 from moreauc.commands._evaluation import Array
 from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
+from moreauc.commands._test_rows import name_equal
 from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, split_target
 from moreauc.data.tables import TableError, read_texts
@@ -79,7 +81,7 @@ def compare(
         jobs=jobs,
     )
     say(description, *missing)
-    doubts = doubtful_columns(features)
+    doubts = [*doubtful_columns(features), *name_equal(hash_rows(features), "the folds are")]
     warn(*doubts)
     with run_folder(out, force=force) as folder, already_told():
         _LOGGER.info("%s", description)

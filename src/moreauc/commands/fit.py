@@ -20,11 +20,11 @@ from moreauc.commands._evaluation import COLUMNS, Array, Evaluation, check_rows,
 from moreauc.commands._fit_bags import BagRequest, fit_bags
 from moreauc.commands._fit_groups import GroupRequest, fit_groups
 from moreauc.commands._fit_options import check_options
-from moreauc.commands._levels import compare_levels
+from moreauc.commands._levels import check_drawn, compare_levels
 from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.commands._saving import Saving
-from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows
+from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows, name_equal_to_test
 from moreauc.commands._training import train, untrained_notes
 from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
@@ -298,6 +298,8 @@ def read_split(
     held = draw_test_rows(labels, TEST_SIZE if test_size is None else test_size, seed, hashes)
     rest = np.setdiff1d(np.arange(len(labels)), held)
     parts = (features.iloc[rest], labels[rest], features.iloc[held], labels[held])
+    check_drawn(parts[0], parts[2], str(data))
+    doubts += name_equal_to_test(hashes, held)
     return Split(*parts, kinds, classes, tuple(doubts))
 
 

@@ -46,7 +46,7 @@ def doubtful_columns(table: pd.DataFrame) -> list[str]:
         else:
             counts = column.astype(object).value_counts(dropna=False)
             chosen = isinstance(column.dtype, pd.CategoricalDtype)  # somebody wants them to be levels
-            reason = _many_levels(counts.to_numpy()) or (None if chosen else _like_numbers(counts.index))
+            reason = _many_levels(counts.to_numpy()) or (None if chosen else like_numbers(counts.index))
         if reason is not None:
             found.append(f"column {name!r} {reason}")
     return found
@@ -76,7 +76,8 @@ def _rank_correlation(values: NDArray[Any]) -> float:
     return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
 
 
-def _like_numbers(levels: Iterable[Any]) -> str | None:
+def like_numbers(levels: Iterable[Any]) -> str | None:
+    """Return what is the matter with many different texts that begin with numbers, and the remedy; None for others."""
     texts = [level for level in levels if isinstance(level, str)]
     if len(texts) < _ID_ROWS or not begin_with_numbers(texts):
         return None

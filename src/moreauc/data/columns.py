@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any
@@ -18,10 +19,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from moreauc.data._column_types import is_number, lost_in_floats, type_column, type_columns
-from moreauc.data._doubtful import ColumnWarning, begin_with_numbers, too_many_texts
+from moreauc.data._doubtful import ColumnWarning, begin_with_numbers, like_numbers, too_many_texts
 from moreauc.data._normal_form import TRUTHS, class_text, label_text, name_texts, normal_text, normal_texts
 from moreauc.data._texts import no_text
-from moreauc.data._written import NumberFormat, distinct_texts, find_dates, find_format, read_written
+from moreauc.data._written import (
+    NumberFormat,
+    distinct_texts,
+    find_dates,
+    find_format,
+    find_numbers_or_dates,
+    read_written,
+)
 from moreauc.data.tables import TableError, list_names
 
 __all__ = [
@@ -272,13 +280,13 @@ def check_classes(column: pd.Series[Any], name: str, remedy: str, *, source: str
         source: name of the table in errors.
 
     Raises:
-        TableError: for numbers and texts mixed, infinity, numbers with a comma, dates and the like, and texts that
-            are all distinct.
+        TableError: for numbers and texts mixed, infinity, numbers with a comma, a currency or another unit, dates and
+            the like, and texts that are all distinct.
     """
     remedy = f"{remedy} if these are classes"
     found = _as_number_or_text(source, name, type_column(column), f"; make it one kind, or {remedy}")
     if found.dtype.kind != "f":
-        reason = no_text(found)
+        reason = find_numbers_or_dates(distinct_texts(found)) or like_numbers(found.unique())
         if reason is None and len(found) >= _ID_ROWS and found.is_unique:
             reason = "holds a different text in every row, as names of rows do; choose another column"
         if reason is not None:
@@ -327,6 +335,8 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
         return column.astype(float)
     strange = present[~present.map(lambda value: isinstance(value, str | Real))]
     if len(strange):
+        if isinstance(strange.iloc[0], date | time | timedelta):  # of a Parquet file
+            remedy = remedy.replace("make it one kind", "turn dates and times into numbers, such as days since one")
         raise TableError(
             f"{source}: column {name!r} must hold numbers or text, got {type(strange.iloc[0]).__name__} in row "
             f"{strange.index[0] + 1}{remedy}"

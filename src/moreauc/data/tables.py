@@ -44,7 +44,8 @@ def read_table(path: str | Path) -> pd.DataFrame:
     r"""Read a table from a `.csv`, `.tsv`, `.parquet` or `.pq` file.
 
     A text file must be UTF-8, have a header with unique names, and as many fields in each line as in the header. Its
-    separator is the comma, semicolon or tab that makes the most columns of the header; lines end as on any system.
+    separator is the comma, semicolon or tab that makes the most columns of the header, in a `.tsv` file with tabs the
+    tab; lines end as on any system.
     Texts and names lose the spaces around them, of whatever kind, and are composed (NFC). Empty fields and the usual
     words (`NA`, `null`, `nan`, ...) are missing values; blank lines are passed over. A column is numbers or bools where
     all its texts are. Parquet needs the extra "parquet"; a stored index of a DataFrame is a column.
@@ -142,7 +143,8 @@ def _read_text(path: Path) -> pd.DataFrame:
     text = _decode(path).replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         raise TableError(f"{path}: the file is empty")
-    header, *rows = _read_rows(path, text, _separator(text))
+    separator = "\t" if path.suffix.lower() == ".tsv" and "\t" in text else _separator(text)
+    header, *rows = _read_rows(path, text, separator)
     names = [normal_text(name) for name in header]
     _check_names(path, names)
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
