@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import struct
+import warnings
 import zipfile
 from collections import Counter, OrderedDict
 from pathlib import Path
@@ -83,6 +84,11 @@ class Anything:
     pass
 
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # some versions of torch say that such tensors will go
+    QUANTIZED = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -92,6 +98,9 @@ class Anything:
         ),
         (np.zeros(3), r"got numpy.ndarray"),
         (lambda: None, "got builtins.function"),
+        (torch.empty(3, device="meta"), "got torch.Tensor of torch.float32 and torch.strided on meta"),
+        (torch.eye(2).to_sparse(), "got torch.Tensor of torch.float32 and torch.sparse_coo on cpu"),
+        pytest.param(QUANTIZED, "got torch.Tensor of torch.qint8", id="quantized"),
         ({(1, 2): 3}, r"keys of state\['a'\]\['b'\]\[1\] must be texts or numbers, got \(1, 2\)"),
     ],
 )
