@@ -12,7 +12,8 @@ from moreauc._duplicates import fold_together, hash_bags, hash_rows, number_equa
 from moreauc._hold_out import hold_out
 from moreauc._tabular import same_rows
 from moreauc.bag_estimator import MultiInstanceClassifier
-from moreauc.commands._test_rows import draw_test_rows
+from moreauc.commands._test_rows import draw_test_rows, name_copies
+from moreauc.commands.fit import read_split
 from moreauc.comparison import Comparison
 from moreauc.comparison._table import Table
 from moreauc.data import ListBags
@@ -121,6 +122,30 @@ def test_many_copies_of_few_rows():
     assert set(fold_together(same, positive, 4, np.random.default_rng(0)).tolist()) == {0, 1, 2, 3}
     with pytest.raises(TableError, match=r"no positives in the training split: .* only 1 different among 800"):
         draw_test_rows(positive, 0.25, 0, np.zeros(800, dtype=np.uint64))
+
+
+def table_of_levels() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    X = random.integers(2, size=(600, 2)).astype(float)
+    return X, (random.random(600) < 0.1 + 0.5 * X[:, 0] * X[:, 1]).astype(int)
+
+
+@pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_no_epoch_is_chosen_by_copies_of_one_row(seed):
+    X, y = table_of_levels()
+    model = TPAUCClassifier(epochs=10, random_state=seed).fit(X, y)  # of one kind of rows any epoch gets 0
+    assert len(model.validation_rows_) == 0 and model.score(X, y) > 0.3
+    codes = _group_rows.hold_out(y, y, 0.25, np.random.RandomState(seed), classes=True, same=same_rows("t", X))
+    assert len(codes[1]) == 0
+
+
+def test_a_test_on_copies_of_few_rows_is_warned_of(tmp_path):
+    X, y = table_of_levels()
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_csv(tmp_path / "levels.csv", index=False)
+    split = read_split(tmp_path / "levels.csv", "y", positive=None, test_size=None, test=None, seed=0, drop=[])
+    assert any("rows to test on are copies of 1, since equal rows stay" in line for line in split.warnings)
+    assert name_copies(np.arange(200, dtype=np.uint64) // 2) == []
 
 
 @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # equal rows have both classes

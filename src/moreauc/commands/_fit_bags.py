@@ -18,7 +18,7 @@ from moreauc.commands._levels import compare_levels
 from moreauc.commands._run_folder import PAGE, check_free, run_folder
 from moreauc.commands._saved import save_bag_model
 from moreauc.commands._saving import Saving
-from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows
+from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows, name_copies
 from moreauc.commands._training import train, untrained_notes
 from moreauc.data import Bags
 from moreauc.data._doubtful import doubtful_columns
@@ -144,6 +144,7 @@ def read_bag_split(request: BagRequest) -> BagSplit:
     share = TEST_SIZE if request.test_size is None else request.test_size
     held = draw_test_rows(table.labels, share, request.seed, hashes, unit="bags")
     rest = np.setdiff1d(np.arange(len(table.names)), held)
+    doubts += name_copies(hashes[held], unit="bags")
     return BagSplit(table.part(rest), table.part(held), kinds, target, request.bags, tuple(doubts))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from pandas.util import hash_array
 
-from moreauc._duplicates import Codes, Hashes, any_equal, number_equal, take_together
+from moreauc._duplicates import Codes, Hashes, any_equal, few_kinds, number_equal, take_together
 from moreauc.commands._evaluation import Array
 from moreauc.data.tables import TableError
 
@@ -59,6 +59,15 @@ def _draw_together(labels: Array, share: float, rng: np.random.Generator, same: 
                     f"{int(same.max()) + 1} different among {len(same)}; give a table to test on with --test"
                 )
     return np.flatnonzero(held)
+
+
+def name_copies(hashes: Hashes, *, unit: str = "rows") -> list[str]:
+    """Return a warning where rows, or bags, that were drawn to test on are many copies of few, else nothing."""
+    number = few_kinds(number_equal(hashes))
+    if number is None:
+        return []
+    what = f"the {len(hashes):,} {unit} to test on are copies of {number}, since equal {unit} stay together"
+    return [f"{what}: the test says little of others; give a table to test on with --test"]
 
 
 def compare_rows(

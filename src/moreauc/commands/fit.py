@@ -24,7 +24,7 @@ from moreauc.commands._levels import compare_levels
 from moreauc.commands._run_folder import PAGE, alone_in, check_free, run_folder
 from moreauc.commands._saved import save_model
 from moreauc.commands._saving import Saving
-from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows
+from moreauc.commands._test_rows import TEST_SIZE, compare_rows, draw_test_rows, name_copies
 from moreauc.commands._training import train, untrained_notes
 from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
@@ -298,7 +298,7 @@ def read_split(
     held = draw_test_rows(labels, TEST_SIZE if test_size is None else test_size, seed, hashes)
     rest = np.setdiff1d(np.arange(len(labels)), held)
     parts = (features.iloc[rest], labels[rest], features.iloc[held], labels[held])
-    return Split(*parts, kinds, classes, tuple(doubts))
+    return Split(*parts, kinds, classes, (*doubts, *name_copies(hashes[held])))
 
 
 def evaluate_model(title: str, classifier: Any, features: pd.DataFrame, labels: Array) -> Evaluation:
