@@ -325,6 +325,14 @@ def test_a_logger_of_a_loss_is_its_name():
     assert describe(criterion) == before and before["log"] == "logging.Logger('loss')"
 
 
+def test_objects_that_know_each_other_are_described_once():
+    objects = [Power(number) for number in range(40)]
+    for one in objects:
+        one.others = list(objects)  # along all paths that would take for ever
+    text = text_of(objects[0])
+    assert all(text.count(f"Power(power={number}, ") == 1 for number in range(40))
+
+
 @pytest.mark.parametrize("kind", [np.float64, torch.tensor])
 def test_learning_rates_of_any_kind_are_compared(kind):
     def run(lr):

@@ -108,10 +108,11 @@ def text_of(value: Any, *, contents: bool = True) -> str:
         >>> text_of(functools.partial(torch.clamp, min=0.0))
         'partial(torch._VariableFunctionsClass.clamp, min=0)'
     """
-    return _text(value, contents, ())
+    return _text(value, contents, (), {})
 
 
-def _text(value: Any, contents: bool, above: tuple[int, ...]) -> str:
+def _text(value: Any, contents: bool, above: tuple[int, ...], seen: dict[int, Any]) -> str:
+    """Return the text of a value inside of those `above`; `seen`: objects that have a text already."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, int | float) and not isinstance(value, bool | Enum):
@@ -124,11 +125,11 @@ def _text(value: Any, contents: bool, above: tuple[int, ...]) -> str:
         return _type_name(value)
     if isinstance(value, Enum):
         return f"{_type_name(type(value))}.{value.name}"
-    if id(value) in above:
+    if id(value) in above or id(value) in seen:
         return "..."
 
     def inner(part: Any) -> str:
-        return _text(part, contents, (*above, id(value)))
+        return _text(part, contents, (*above, id(value)), seen)
 
     if isinstance(value, Mapping):
         return "{" + ", ".join(sorted(f"{inner(key)}: {inner(entry)}" for key, entry in value.items())) + "}"
@@ -150,6 +151,8 @@ def _text(value: Any, contents: bool, above: tuple[int, ...]) -> str:
     if (held := _held(value)) is None:
         name = repr(value)
         return _type_name(type(value)) if " at 0x" in name else name
+    if not isinstance(value, nn.Module | tuple | list) and not dataclasses.is_dataclass(value):
+        seen[id(value)] = value  # objects that know each other would be described along every path
     return f"{_type_name(type(value))}({', '.join(f'{name}={inner(part)}' for name, part in held)})"
 
 
