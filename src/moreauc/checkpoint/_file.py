@@ -225,8 +225,8 @@ def _plain(value: Any, name: str, owner: str) -> Any:
         value = value.detach()
     if type(value) is Tensor and value.layout == torch.strided and not value.is_quantized and not value.is_meta:
         value = value.detach()
-        whole = value.untyped_storage().nbytes()
-        return value.clone() if whole > value.numel() * value.element_size() else value  # a view brings all it views
+        whole = value.untyped_storage().nbytes()  # a view brings all it views, and may say a number many times
+        return value if whole == value.numel() * value.element_size() else value.clone()
     if type(value) in (dict, OrderedDict, Counter):
         for key in value:
             if type(key) not in (str, int, float, bool, type(None)):
