@@ -159,7 +159,7 @@ def test_resuming_under_other_settings_of_the_trainer(options, batch, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"surrogate": "hinge"}, r"surrogate of the criterion must be Hinge\(margin=1.0\) as in this run, got Squared"),
+        ({"surrogate": "hinge"}, r"surrogate of the criterion must be Hinge\(margin=1\) as in this run, got Squared"),
         ({"proximal": 0.2}, "proximal of the StatefulCriterion must be 0.2 as in this run, got 0.0 in the checkpoint"),
     ],
 )

@@ -115,6 +115,7 @@ def test_killed_after_the_epoch_that_told_to_stop(phase, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # of the spoilt weights
 def test_patience_and_a_stop_are_remembered(tmp_path):
     class StopInEpoch(Callback):
         def on_step(self, state):

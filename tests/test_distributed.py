@@ -175,7 +175,7 @@ def test_who_is_not_at_fault_is_told_who_is(results):
         ("labels", "got position .*checksum"),
         ("tau", r"got tau 0.9 in process 0 and 0.5 in process"),
         ("threshold_lr", r"got threshold_lr \(0.1, 0.1\) in process 0 and 'quantile' in process"),
-        ("margin", "SquaredHinge.margin=1.0. in process 0 and SquaredHinge.margin=0.5. in process"),
+        ("margin", "SquaredHinge.margin=1. in process 0 and SquaredHinge.margin=0.5. in process"),
         ("class", "got the class TPAUCLoss in process 0 and CrossEntropyLoss in process"),
         ("initial", "got table_u.initial .* in process 0 and .* in process"),
     ],

@@ -142,6 +142,22 @@ def test_a_split_that_equal_rows_decide_is_told(tmp_path):
         read_split(tmp_path / "some.csv", "y", **options, drop=["a"])
 
 
+def table_of_levels() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    X = random.integers(2, size=(600, 2)).astype(float)
+    return X, (random.random(600) < 0.1 + 0.5 * X[:, 0] * X[:, 1]).astype(int)
+
+
+@pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_no_epoch_is_chosen_by_copies_of_one_row(seed):
+    X, y = table_of_levels()
+    model = TPAUCClassifier(epochs=10, random_state=seed).fit(X, y)  # of one kind of rows any epoch gets 0
+    assert len(model.validation_rows_) == 0 and model.score(X, y) > 0.3
+    codes = _group_rows.hold_out(y, y, 0.25, np.random.RandomState(seed), classes=True, same=same_rows("t", X))
+    assert len(codes[1]) == 0
+
+
 @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # equal rows have both classes
 class TestEstimators:
     def test_rows(self):

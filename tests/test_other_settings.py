@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from torch import nn
 from moreauc import TPAUCLoss
 from moreauc._description import describe, describe_network, text_of
 from moreauc.bag_estimator import MultiInstanceClassifier
-from moreauc.checkpoint import CheckpointError, Checkpoints, load_checkpoint, save_checkpoint
+from moreauc.checkpoint import CheckpointError, Checkpoints, RunState, load_checkpoint, save_checkpoint
 from moreauc.criteria import FCCOLoss, GroupedLoss, MultiInstanceTPAUCLoss, PooledLoss
 from moreauc.estimator import TPAUCClassifier
 from moreauc.group_estimator import GroupDROClassifier
@@ -56,8 +59,8 @@ def grouped(name):
 
 
 CHANGES = {
-    "surrogate": (tpauc, {}, {"surrogate": "hinge"}, r"surrogate of the criterion must be Hinge\(margin=1.0\)"),
-    "logistic": (tpauc, {}, {"surrogate": "logistic"}, r"got SquaredHinge\(margin=1.0\) in the checkpoint"),
+    "surrogate": (tpauc, {}, {"surrogate": "hinge"}, r"surrogate of the criterion must be Hinge\(margin=1\)"),
+    "logistic": (tpauc, {}, {"surrogate": "logistic"}, r"got SquaredHinge\(margin=1\) in the checkpoint"),
     "margin": (tpauc, {}, {"margin": 0.5}, r"surrogate of the criterion must be SquaredHinge\(margin=0.5\)"),
     "link": (tpauc, {}, {"link": "identity"}, "link of the criterion must be 'identity' as in this run, got 'sigmoid'"),
     "groups": (
@@ -141,8 +144,8 @@ def test_settings_of_the_users_own(tmp_path):
         CheckpointError, match="tokens of the run must be 256 as in this run, got 512 in the checkpoint"
     ):
         small_run(tmp_path, settings={**first, "tokens": 256})
-    with pytest.raises(CheckpointError, match=r"augment of the run must be partial\(.*clamp, min=1.0\)"):
-        small_run(tmp_path, settings={**first, "augment": functools.partial(torch.clamp, min=1.0)})
+    with pytest.raises(CheckpointError, match=r"augment of the run must be partial\(.*clamp, min=1\)"):
+        small_run(tmp_path, settings={**first, "augment": functools.partial(torch.clamp, min=1)})
     with pytest.raises(CheckpointError, match=r"network of the run must be torch.*Dropout\(p=0.3, inplace=False\)"):
         small_run(tmp_path, settings={**first, "network": nn.Dropout(0.3)})
     with pytest.raises(CheckpointError, match="tokens of the run must be absent as in this run, got 512"):
@@ -261,12 +264,12 @@ def test_functions_are_described_by_their_names_and_objects_by_what_they_hold():
         (np.array([1, 2]), "int64 of shape (2,) with checksum 00f6ddb9"),
         (np.array(["a", None]), "object of shape (2,) with checksum "),
         ((1,), "(1,)"),
-        ([1, "a", None], "[1, 'a', None]"),
+        ([1, "a", None], "(1, 'a', None)"),
         ({"b": 1, "a": {2, 1}}, "{'a': {1, 2}, 'b': 1}"),
         (torch.float32, "torch.float32"),
         (MLP, "MLP"),
         (int, "int"),
-        (np.random.RandomState(0), "numpy.random.mtrand.RandomState()"),
+        (np.random.RandomState(0), "numpy.random.mtrand.RandomState"),
         (
             nn.Sequential(nn.Dropout(0.1)),
             "torch.nn.modules.container.Sequential(0=torch.nn.modules.dropout.Dropout(p=0.1",
@@ -275,6 +278,84 @@ def test_functions_are_described_by_their_names_and_objects_by_what_they_hold():
 )
 def test_texts_of_values(value, text):
     assert text_of(value).startswith(text)
+
+
+class Slotted:
+    __slots__ = ("margin",)
+
+    def __init__(self, margin):
+        self.margin = margin
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Slotted(1), Slotted(2)),
+        (range(3), range(4)),
+        (Path("a"), Path("b")),
+        (Fraction(1, 3), Fraction(1, 4)),
+        (1, True),
+        (np.float32(0.1), 0.1),
+    ],
+)
+def test_different_values_have_different_texts(one, other):
+    assert text_of(one) != text_of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (np.int64(1), np.float32(1)),
+        (0.0, -0.0),
+        ([1, (2,)], (1.0, [2])),
+        (functools.partial(torch.clamp, min=0, max=1), functools.partial(torch.clamp, max=1.0, min=0.0)),
+    ],
+)
+def test_equal_values_have_one_text(one, other):
+    assert text_of(one) == text_of(other)
+
+
+def test_a_logger_of_a_loss_is_its_name():
+    criterion = tpauc()
+    criterion.log = logging.getLogger("loss")
+    before = describe(criterion)
+    criterion.log.isEnabledFor(logging.INFO)  # is remembered inside of it
+    logging.getLogger("loss.child")
+    assert describe(criterion) == before and before["log"] == "logging.Logger('loss')"
+
+
+def test_objects_that_know_each_other_are_described_once():
+    objects = [Power(number) for number in range(40)]
+    for one in objects:
+        one.others = list(objects)  # along all paths that would take for ever
+    text = text_of(objects[0])
+    assert all(text.count(f"Power(power={number}, ") == 1 for number in range(40))
+
+
+@pytest.mark.parametrize("kind", [np.float64, torch.tensor])
+def test_learning_rates_of_any_kind_are_compared(kind):
+    def run(lr):
+        model = network()
+        return RunState(model, tpauc(), torch.optim.SGD(model.parameters(), lr=kind(lr)), [])
+
+    saved = run(0.1).state_dict()
+    run(0.1).check(saved)
+    with pytest.raises(CheckpointError, match="lr of group 0 of the optimizer must be"):
+        run(0.2).check(saved)
+
+
+def test_numpy_numbers_that_a_schedule_set_are_put_back():
+    def run():
+        model = network()
+        return RunState(model, tpauc(), torch.optim.SGD(model.parameters(), lr=0.1), [])
+
+    first, second = run(), run()
+    first.criterion.temperature = second.criterion.temperature = 1.0
+    first.start = first._present_settings()
+    first.criterion.temperature = np.float64(0.25)
+    second.load_state_dict(first.state_dict())
+    assert second.criterion.temperature == 0.25
 
 
 def test_a_model_is_described_by_plain_attributes():

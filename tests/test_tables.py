@@ -79,7 +79,7 @@ def test_checkpoint_of_another_size_is_refused():
 
 
 def test_repr_shows_size_and_rule():
-    rule = "rule=UpdateRule(tau=0.5, gamma=0.1, bound=3.0)"
+    rule = "rule=UpdateRule(tau=0.5, gamma=0.1, bound=3)"
     text = f"EstimatorTable(num_rows=7, dim=2, {rule}, initial=None, keep_previous=True)"
     assert repr(make(7, 2, gamma=0.1, bound=3.0)) == text
 

@@ -681,6 +681,12 @@ def test_where_all_pairs_are_in_order_the_widest_gap_then_the_earliest_is_kept()
     assert history.best_epoch == 0 and history.chosen_by == "gap" and "gap between the classes" in history.choice
 
 
+def test_patience_ends_a_run_whose_pairs_are_all_in_order_while_the_gap_grows():
+    growing = [[7.0 + step, 8.0 + step, 0.0, 1.0] for step in range(8)]
+    history, _ = chosen_of(*growing, patience=2)
+    assert len(history.rows) == 2 and history.best_epoch == 1 and history.chosen_by == "gap"
+
+
 def test_a_model_that_gives_all_rows_one_score_is_not_kept():
     """Ties count as the curve has them: one score for all rows gets 0 at (0.5, 0.5), not one half."""
     honest = [3.5, 5.0, 3.0, 4.0]

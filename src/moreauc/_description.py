@@ -3,7 +3,9 @@
 A value is described by its type and by all that it holds, nested parts included. Weights and buffers are state, not
 settings, and are left out; tensors that are neither are described by a checksum. Functions cannot be compared: they are
 described by their qualified names, with the arguments of a `functools.partial` and the object of a bound method. So
-two lambdas of one place in the code look alike. Objects whose attributes cannot be listed are described by their type.
+two lambdas of one place in the code look alike. Objects whose attributes cannot be listed are described by their
+`repr`, or by their type where it names an address only; loggers by their names. What counts as equal in Python is
+described alike: 1 and 1.0, and a list and a tuple of the same values.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import logging
+import sys
 import types
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import Any
@@ -41,7 +45,7 @@ def describe(module: nn.Module, *, contents: bool = True) -> dict[str, str]:
     Example:
         >>> from moreauc.criteria import CrossEntropyLoss
         >>> describe(CrossEntropyLoss([0, 1, 1], positive_weight=2.0))
-        {'the class': 'CrossEntropyLoss', 'positive_weight': '2.0', 'num_positives': '2', 'num_negatives': '1'}
+        {'the class': 'CrossEntropyLoss', 'positive_weight': '2', 'num_positives': '2', 'num_negatives': '1'}
     """
     found: dict[str, str] = {}
     for path, part in module.named_modules():
@@ -102,14 +106,17 @@ def text_of(value: Any, *, contents: bool = True) -> str:
         >>> text_of({"loss": get_surrogate("hinge", 0.5), "sizes": (3, np.int64(4))})
         "{'loss': Hinge(margin=0.5), 'sizes': (3, 4)}"
         >>> text_of(functools.partial(torch.clamp, min=0.0))
-        'partial(torch._VariableFunctionsClass.clamp, min=0.0)'
+        'partial(torch._VariableFunctionsClass.clamp, min=0)'
     """
-    return _text(value, contents, ())
+    return _text(value, contents, (), {})
 
 
-def _text(value: Any, contents: bool, above: tuple[int, ...]) -> str:
+def _text(value: Any, contents: bool, above: tuple[int, ...], seen: dict[int, Any]) -> str:
+    """Return the text of a value inside of those `above`; `seen`: objects that have a text already."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, int | float) and not isinstance(value, bool | Enum):
+        return _number_text(value)
     if isinstance(value, PLAIN):
         return repr(value)
     if isinstance(value, Tensor | np.ndarray):
@@ -118,41 +125,63 @@ def _text(value: Any, contents: bool, above: tuple[int, ...]) -> str:
         return _type_name(value)
     if isinstance(value, Enum):
         return f"{_type_name(type(value))}.{value.name}"
-    if id(value) in above:
+    if id(value) in above or id(value) in seen:
         return "..."
 
     def inner(part: Any) -> str:
-        return _text(part, contents, (*above, id(value)))
+        return _text(part, contents, (*above, id(value)), seen)
 
     if isinstance(value, Mapping):
         return "{" + ", ".join(sorted(f"{inner(key)}: {inner(entry)}" for key, entry in value.items())) + "}"
     if isinstance(value, AbstractSet):
         return "{" + ", ".join(sorted(map(inner, value))) + "}"
-    if isinstance(value, tuple) and type(value) is tuple:
+    if type(value) in (tuple, list):
         return f"({', '.join(map(inner, value))}{',' if len(value) == 1 else ''})"
-    if isinstance(value, Sequence) and type(value) is list:
-        return f"[{', '.join(map(inner, value))}]"
     if isinstance(value, types.MethodType):
         return f"{inner(value.__self__)}.{value.__name__}"
     if isinstance(value, functools.partial):
-        parts = [inner(value.func), *map(inner, value.args), *(f"{k}={inner(v)}" for k, v in value.keywords.items())]
+        parts = [
+            inner(value.func),
+            *map(inner, value.args),
+            *(f"{k}={inner(v)}" for k, v in sorted(value.keywords.items())),
+        ]
         return f"partial({', '.join(parts)})"
-    return f"{_type_name(type(value))}({', '.join(f'{name}={inner(part)}' for name, part in _held(value))})"
+    if isinstance(value, logging.Logger):  # which holds its parents and what they have been asked for
+        return f"{_type_name(type(value))}({value.name!r})"
+    if (held := _held(value)) is None:
+        name = repr(value)
+        return _type_name(type(value)) if " at 0x" in name else name
+    if not isinstance(value, nn.Module | tuple | list) and not dataclasses.is_dataclass(value):
+        seen[id(value)] = value  # objects that know each other would be described along every path
+    return f"{_type_name(type(value))}({', '.join(f'{name}={inner(part)}' for name, part in held)})"
 
 
-def _held(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds, by name."""
+def _number_text(value: float) -> str:
+    """Return a number as text; 1 and 1.0 are one setting."""
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 2**53)
+    return repr(int(value)) if whole else repr(float(value))
+
+
+def _held(value: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return what an object holds, by name; None where that cannot be listed."""
     if isinstance(value, nn.Module):
-        yield from settings_of(value)
-        yield from value.named_children()
-    elif dataclasses.is_dataclass(value):
-        yield from ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr)
-    elif isinstance(value, tuple | list):  # of a class of its own
-        yield from getattr(
-            value, "_asdict", lambda: {str(number): entry for number, entry in enumerate(value)}
-        )().items()
-    else:
-        yield from getattr(value, "__dict__", {}).items()
+        return (*settings_of(value), *value.named_children())
+    if dataclasses.is_dataclass(value):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr]
+    if isinstance(value, tuple | list):  # of a class of its own
+        names = getattr(value, "_fields", map(str, range(len(value))))
+        return zip(names, value, strict=True)
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
+    if not slots and not hasattr(value, "__dict__"):
+        return None
+    return (*((name, getattr(value, name)) for name in slots), *getattr(value, "__dict__", {}).items())
+
+
+def _slots(kind: type) -> list[str]:
+    """Return the names of the slots of a class; those of the standard library's hold caches, too."""
+    names = () if kind.__module__.partition(".")[0] in sys.stdlib_module_names else vars(kind).get("__slots__", ())
+    names = [names] if isinstance(names, str) else [name for name in names if name not in ("__dict__", "__weakref__")]
+    return [f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") else name for name in names]
 
 
 def tensor_text(value: Tensor | np.ndarray[Any, Any], *, contents: bool = True) -> str:

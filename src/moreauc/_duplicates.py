@@ -22,6 +22,7 @@ Hashes = NDArray[np.uint64]
 Random = np.random.RandomState | np.random.Generator
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an earlier column is lost
+_FEW, _COPIES = 30, 4  # fewer different rows than that, each so often in the mean, are no sample of a table
 
 
 def hash_rows(table: pd.DataFrame) -> Hashes:
@@ -80,6 +81,20 @@ def number_equal(hashes: Any) -> Codes:
 def any_equal(same: Codes | None) -> bool:
     """Return whether any number occurs twice."""
     return same is not None and len(same) > 0 and int(same.max()) + 1 < len(same)
+
+
+def few_kinds(same: Codes) -> int | None:
+    """Return how many different rows there are where these are many copies of few, else None.
+
+    A table of some columns of levels has few different rows. A part of it in which equal rows stay together holds a few
+    of these, and what a model does there says little about the others.
+
+    Example:
+        >>> few_kinds(np.arange(100) % 7), few_kinds(np.arange(100) // 2), few_kinds(np.arange(8))
+        (7, None, None)
+    """
+    number = len(np.unique(same))
+    return number if number < _FEW and _COPIES * number <= len(same) else None
 
 
 def take_together(same: Codes, labels: NDArray[Any], share: float, random: Random) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moreauc._checks import floor_count
-from moreauc._duplicates import Codes, any_equal, take_together
+from moreauc._duplicates import Codes, any_equal, few_kinds, take_together
 
 Array = NDArray[Any]
 
@@ -39,6 +39,8 @@ def hold_out(
     together = None
     if fraction > 0.0 and same is not None and any_equal(same):
         together = take_together(same, positive, fraction, random)
+        if few_kinds(same[together]) is not None:  # no epoch could be chosen by them
+            return np.arange(len(positive)), np.arange(0)
     for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
         if together is not None:
             held.append(rows[together[rows]])

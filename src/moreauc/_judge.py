@@ -46,7 +46,7 @@ class Judge:
         self._best: dict[str, Tensor] = {}
         self._scores: list[float] = []  # of the best weights, in the order in which they are compared
         self._level = 0  # number of the first of these in which the best weights differ from all others
-        self._improved = -1  # the last epoch with a higher score than any before
+        self._improved = -1  # the last epoch with a higher score than any before, in its region or a wider one
 
     def look(self, state: TrainState, epoch: int) -> dict[str, float]:
         """Score the present weights; return what a row of the history says of it."""
@@ -60,7 +60,9 @@ class Judge:
         differs = next((k for k, pair in enumerate(zip(found, best, strict=False)) if pair[0] != pair[1]), len(best))
         history = state.history
         if found > best:  # of equals the earlier epoch stays
-            self._improved, self._scores, self._level = epoch, found, differs
+            if names[differs] != "gap":  # which may grow a little for ever
+                self._improved = epoch
+            self._scores, self._level = found, differs
             history.best_score, history.best_epoch = found[0], epoch
             history.best_scores = dict(zip(names, found, strict=True))
             history.best_tied = self._score.tied(scores, labels)

@@ -65,7 +65,7 @@ class TPAUCEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _region(self) -> dict[str, Any]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
 
-    def _divide(self, positive: Array, same: Codes, *, num_seeds: int) -> tuple[Array, Array, list[int]]:
+    def _divide(self, positive: Array, same: Codes | None, *, num_seeds: int) -> tuple[Array, Array, list[int]]:
         """Return numbers of what to train on and of what to hold out, and seeds of all that is drawn afterwards.
 
         Rows, or bags, with equal numbers `same` are not parted.

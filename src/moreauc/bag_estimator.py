@@ -203,7 +203,8 @@ class MultiInstanceClassifier(TPAUCEstimator):
         self._check_arguments()
         source, form = as_bags(_OWNER, bags)
         classes, positive_label, positive = self._check_target(bags, y)
-        train, held, seeds = self._divide(positive, same_bags(source), num_seeds=4)
+        same = same_bags(source) if self.validation_fraction else None  # which reads all bags
+        train, held, seeds = self._divide(positive, same, num_seeds=4)
 
         labels = torch.from_numpy(positive.astype(np.int64))
         scaled = self.standardize and form.kind == "numbers"

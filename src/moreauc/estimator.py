@@ -50,8 +50,8 @@ class TPAUCClassifier(TPAUCEstimator):
     A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.optim.presets`. A
     stratified part of the rows is held out: the epoch that scores best on it is kept (there is no second training on
     all rows), and the threshold of `predict` is chosen on it. Where a class has too few rows for that (2 in each part,
-    and enough for the region to hold a pair), nothing is held out: the last epoch is kept and the threshold is chosen
-    on the training rows.
+    and enough for the region to hold a pair), or where the part would be many copies of few rows, since equal rows stay
+    together, nothing is held out: the last epoch is kept and the threshold is chosen on the training rows.
 
     `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
     columns; see the guide for what is done with them.

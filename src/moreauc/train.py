@@ -119,7 +119,8 @@ def fit(
             widest gap between classes that are wholly in order, then the earliest (see
             :class:`~moreauc.history.History`). The criterion keeps its last state. Where the best are the weights
             before the first epoch there is an :class:`UntrainedWarning`.
-        patience: end the run after so many epochs without a better validation score; None to run all.
+        patience: end the run after so many epochs without a better validation score (TPAUC, where it is equal that of
+            the wider regions; a wider gap is no better score); None to run all.
         seed: seed of dropout and the like; None to go on with the global random state.
         device: where to train; model and criterion are moved there. None to stay where the model is.
         callbacks: hooks, called in this order; see :class:`~moreauc.callbacks.Callback`.

@@ -223,10 +223,10 @@ def _plain(value: Any, name: str, owner: str) -> Any:
         value = value.item()
     if isinstance(value, nn.Parameter):
         value = value.detach()
-    if type(value) is Tensor and value.layout == torch.strided:
+    if type(value) is Tensor and value.layout == torch.strided and not value.is_quantized and not value.is_meta:
         value = value.detach()
-        whole = value.untyped_storage().nbytes()
-        return value.clone() if whole > value.numel() * value.element_size() else value  # a view brings all it views
+        whole = value.untyped_storage().nbytes()  # a view brings all it views, and may say a number many times
+        return value if whole == value.numel() * value.element_size() else value.clone()
     if type(value) in (dict, OrderedDict, Counter):
         for key in value:
             if type(key) not in (str, int, float, bool, type(None)):
@@ -239,6 +239,8 @@ def _plain(value: Any, name: str, owner: str) -> Any:
     if type(value) in _SCALARS:
         return value
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, Tensor):
+        kind += f" of {value.dtype} and {value.layout} on {value.device}"
     raise CheckpointError(
         f"{owner}: {name} must be a plain tensor, a number, a text, None, or a container of these, got {kind}"
     )

@@ -64,19 +64,22 @@ def check_records(file: BinaryIO, start: int, size: int) -> None:
 
 
 def check_loaded(state: Any, size: int) -> None:
-    """Check that the tensors of what was loaded take no more than the `size` bytes it was loaded from.
+    """Check that what was loaded takes no more than the `size` bytes it was loaded from.
 
     Raises:
-        ValueError: if they do: torch lets a tensor say it is larger than its record.
+        ValueError: if it does: torch lets a tensor say it is larger than its record, or repeat a number of it for
+            ever, and containers may hold each other many times over.
     """
-    storages, seen, waiting = {}, set(), [state]
+    storages, number, waiting = {}, 0, [state]
     while waiting:
-        value = waiting.pop()
-        if id(value) in seen:  # containers may hold each other
-            continue
-        seen.add(id(value))
+        value, number = waiting.pop(), number + 1
+        if number > size:  # `save_checkpoint` writes each entry, even one that is there twice
+            raise ValueError(f"more than {size} entries in {size} bytes")
         if isinstance(value, Tensor):
+            taken = value.numel() * value.element_size()
             value = value.untyped_storage()
+            if taken > value.nbytes():
+                raise ValueError(f"a tensor of {taken} bytes in {value.nbytes()} bytes")
         if isinstance(value, torch.UntypedStorage):
             storages[value.data_ptr()] = value.nbytes()
         elif isinstance(value, dict | list | tuple):

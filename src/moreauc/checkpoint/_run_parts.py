@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -161,7 +162,7 @@ def _attributes(criterion: nn.Module) -> Iterator[tuple[str, nn.Module, str, Any
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(entry) for entry in value)
-    return value is None or type(value) in (bool, int, float, str)
+    return value is None or type(value) in (bool, int, float, str) or isinstance(value, np.number | np.bool_)
 
 
 def _is_plain_data_class(value: Any) -> bool:
@@ -170,7 +171,11 @@ def _is_plain_data_class(value: Any) -> bool:
 
 
 def _as_plain(value: Any) -> Any:
-    return dict(vars(value)) if dataclasses.is_dataclass(value) else value
+    if dataclasses.is_dataclass(value):
+        return {name: _as_plain(entry) for name, entry in vars(value).items()}
+    if isinstance(value, tuple):
+        return tuple(map(_as_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 # Settings: texts by name
@@ -243,7 +248,7 @@ def optimizer_settings(optimizers: Sequence[Optimizer]) -> dict[str, str]:
         f"{name} of group {number}": text_of(value)
         for number, group in enumerate(groups)
         for name, value in group.items()
-        if name != "params" and _is_plain(value)
+        if name != "params"
     }
 
 
