@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from moreauc._all_or_nothing import all_or_nothing
 from moreauc._checks import check_count
 from moreauc._checksum import checksum
+from moreauc._duplicates import few_kinds
 from moreauc._estimator_parts import (
     CHUNK,
     check_choices,
@@ -205,14 +206,17 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state)
         if groups is None:
             warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=3)
+        same = same_rows(self._owner, X)
         train, held = hold_out(
             codes,
             values,
             self.validation_fraction,
             random,
             classes=classes is not None,
-            same=same_rows(self._owner, X),
+            same=same,
         )
+        if few_kinds(same[held]) is not None:  # no epoch could be chosen by them
+            train, held = np.arange(len(codes)), held[:0]
         goal = self._make_goal(classes, values[train])
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=3)]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import floor_count
-from moreauc._duplicates import Codes, any_equal, few_kinds
+from moreauc._duplicates import Codes, any_equal
 from moreauc.data._normal_form import label_text, normal_text
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 
@@ -88,7 +88,6 @@ def hold_out(
     so that its classes, or its large and small values, are in both parts as far as may be. Where the targets are
     `classes`, none is held out as a whole: it could not be learnt. Rows with equal numbers `same`, from 0, are not
     parted: the first of them is drawn, or not, and the others follow, whatever their groups and targets.
-    Nothing is held out where that would be many copies of few rows.
 
     Example:
         >>> groups, targets = np.array([0, 0, 0, 0, 1]), np.array([1, 0, 1, 0, 1])
@@ -106,8 +105,6 @@ def hold_out(
         if classes:
             back |= ~np.isin(targets, targets[~held])
         held &= ~np.isin(same, same[back])
-        if few_kinds(same[held]) is not None:
-            held[:] = False
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
