@@ -13,7 +13,7 @@ from moreauc.optim._sharded import own_part
 
 RandomState = dict[torch.device, Tensor]
 
-_SETTING = threading.Lock()
+SETTING = threading.RLock()  # held by who sets generators, which are those of all threads
 _times_set = [0]
 
 
@@ -63,13 +63,14 @@ def current_state(devices: Iterable[torch.device]) -> RandomState:
 
 
 def _set_state(state: RandomState) -> None:
-    with _SETTING:
+    with SETTING:
         _times_set[0] += 1
         for device, value in state.items():
             if device.type == "cpu":
                 torch.set_rng_state(value)
             else:
                 torch.get_device_module(device).set_rng_state(value, device)
+        _times_set[0] += 1  # for those that have begun in between
 
 
 def times_set() -> int:

@@ -115,7 +115,7 @@ class Pairing:
 
     def doubt(self, call: Draws, forwards: list[Draws]) -> str | None:
         """Return why a call cannot be given the first of the forwards that :meth:`find` returned; None: it can."""
-        if not call.drawn:
+        if not call.drawn and not call.disturbed:
             return None
         if self._forgotten:
             return (
@@ -144,6 +144,7 @@ class Pairing:
             return
         if not forwards:
             self._ahead.append(call)
+            self._meet_others(call)  # once more: only now it is seen by them
             return
         forwards[0].paired = True
         for rival in forwards if len(forwards) > 1 else []:
@@ -157,7 +158,10 @@ class Pairing:
         Raises:
             RuntimeError: where that call has not drawn the same numbers, or was taken for that of another forward.
         """
-        if not forward.drawn:
+        if not forward.drawn and not forward.disturbed:
+            return
+        self._remember(forward)
+        if not forward.drawn:  # another thread may have set back what was
             return
         self._meet_others(forward)
         if any(forward.inputs.same_as(inputs) for inputs in self._by_order):
@@ -168,15 +172,14 @@ class Pairing:
         call = self._call_before(forward)
         if call is not None:
             self._ahead.remove(call)
-            if not call.same_as(forward):
+            if not call.same_as(forward) or any(map(_others_drew, (call, forward))):
                 raise RuntimeError(
                     f"{_OWNER}: a forward drew other random numbers than its call, which came before it, so that their "
-                    f"dropout masks differ; draw none in between, or {_ADJACENT}"
+                    f"dropout masks differ; draw none in between, in any thread, or {_ADJACENT}"
                 )
             forward.paired = True
             if not call.inputs.same_as(forward.inputs):
                 self._by_order.append(call.inputs)
-        self._remember(forward)
 
     def close(self) -> None:
         """End an iteration, before its step.
@@ -190,7 +193,7 @@ class Pairing:
         if ahead:
             raise RuntimeError(
                 f"{_OWNER}: {len(ahead)} calls were made without a forward of the model they evaluate, so that their "
-                f"dropout masks are those of no forward; {_ADJACENT}"
+                f"dropout masks are those of no forward; in one thread, {_ADJACENT}"
             )
         if doubtful:
             raise RuntimeError(
