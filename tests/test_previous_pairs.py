@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from moreauc import PreviousIterate
+from moreauc.optim import _no_trace
 from moreauc.optim._no_trace import times_set
 
 
@@ -477,32 +478,24 @@ def test_numbers_that_only_another_thread_draws_are_no_matter():
     optimizer.step()
 
 
-def test_two_threads_with_models_of_their_own_never_get_wrong_masks():
-    wrong, refused, start = [], [], threading.Barrier(2)
+def test_generators_that_another_thread_sets_during_a_call_are_found():
+    """As a call of its own does: the numbers drawn seem to be none, or others."""
+    model, optimizer, previous = parts()
+    x, start = batch(), torch.get_rng_state()
+    now = model(x)
 
-    def train():
-        model = Masked()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        previous = PreviousIterate(model, optimizer)
-        start.wait(60)
-        try:
-            for _ in range(50):
-                x = batch()
-                now = model(x)
-                if masks(previous(x)) != masks(now):
-                    wrong.append(x)
-                optimizer.step()
-        except RuntimeError as error:
-            refused.append(str(error))
+    def once():
+        model.after = lambda: None
+        in_thread(lambda: _no_trace._set_state({torch.device("cpu"): start}))
 
-    threads = [threading.Thread(target=train) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not wrong
-    assert not [message for message in refused if "PreviousIterate: " not in message or "thread" not in message]
+    model.after = once
+    assert masks(previous(x)) == masks(now)  # evaluated again
+    model.after = lambda: in_thread(lambda: _no_trace._set_state({torch.device("cpu"): start}))
+    model(x)
+    model.after = lambda: None
+    with pytest.raises(RuntimeError, match="another thread trains a model that draws random numbers"):
+        previous(x)
+    optimizer.step()
 
 
 def test_two_threads_that_draw_in_one_iteration_are_refused():

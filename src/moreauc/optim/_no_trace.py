@@ -13,7 +13,7 @@ from moreauc.optim._sharded import own_part
 
 RandomState = dict[torch.device, Tensor]
 
-_SETTING = threading.Lock()
+SETTING = threading.RLock()  # held by who sets generators, which are those of all threads
 _times_set = [0]
 
 
@@ -63,7 +63,7 @@ def current_state(devices: Iterable[torch.device]) -> RandomState:
 
 
 def _set_state(state: RandomState) -> None:
-    with _SETTING:
+    with SETTING:
         _times_set[0] += 1
         for device, value in state.items():
             if device.type == "cpu":

@@ -115,7 +115,7 @@ class Pairing:
 
     def doubt(self, call: Draws, forwards: list[Draws]) -> str | None:
         """Return why a call cannot be given the first of the forwards that :meth:`find` returned; None: it can."""
-        if not call.drawn:
+        if not call.drawn and not call.disturbed:
             return None
         if self._forgotten:
             return (

@@ -3,7 +3,7 @@ r"""The model as it was before the last optimizer step, for the correction :math
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from moreauc._parallel import bare, buffers_left_alone, is_shard
-from moreauc.optim._no_trace import Buffers, copy_all, devices_of, no_autocast_cache, random_state
+from moreauc.optim._no_trace import SETTING, Buffers, copy_all, devices_of, no_autocast_cache, random_state
 from moreauc.optim._pairing import Inputs, Pairing
 from moreauc.optim._sharded import check_shards, check_state, like_parameter, previous_shards, whole
 from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer, found_infinity
@@ -110,9 +110,10 @@ class PreviousIterate:
             if self._capture is not None:
                 return self._evaluate(self._capture.random_state(), args, kwargs)
             forwards, devices = self._pairing.find(Inputs(args, kwargs)), devices_of(self.model)
-            for _ in range(_ATTEMPTS):
+            for attempt in range(_ATTEMPTS):
                 state = random_state(devices, self._pairing.start_of(forwards))
-                result = self._evaluate(state, args, kwargs)
+                with nullcontext() if attempt == 0 else SETTING:  # nobody else sets generators then
+                    result = self._evaluate(state, args, kwargs)
                 call = self._watch.drawn
                 doubt = None if call is None else self._pairing.doubt(call, forwards)
                 if doubt is None:
