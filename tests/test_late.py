@@ -431,6 +431,7 @@ def test_deterministic_mode_is_honoured(case, device):
 
 if torch.cuda.is_available():
 
+    @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
     @EVERY
     def test_a_step_on_a_gpu_does_not_wait(case):
         criterion = case.build().cuda()
