@@ -18,7 +18,7 @@ from moreauc.checkpoint._run_parts import bare
 from moreauc.distributed import Exchange
 from moreauc.metrics import TiedScoresWarning, tied_share
 from moreauc.metrics._selection import selection_scores
-from moreauc.metrics.ranking import ties_text
+from moreauc.metrics.ties import ties_text
 
 Score = Callable[[Tensor, Tensor], float]
 

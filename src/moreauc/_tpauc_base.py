@@ -20,7 +20,7 @@ from moreauc._hold_out import hold_out
 from moreauc._operating_point import PlattScaling, choose_threshold, fit_platt
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics._inputs import check_region
-from moreauc.metrics.ranking import ties_text
+from moreauc.metrics.ties import ties_text
 from moreauc.samplers import PosNegSampler
 
 Array = NDArray[Any]

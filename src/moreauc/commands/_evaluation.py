@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from moreauc._checks import floor_count
 from moreauc.data.tables import TableError
 from moreauc.metrics import BootstrapInterval, bootstrap_interval, tied_share, tpauc_score
-from moreauc.metrics.ranking import ties_text
+from moreauc.metrics.ties import ties_text
 
 Array = NDArray[Any]
 

@@ -22,7 +22,7 @@ from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, split_target
 from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics._inputs import check_region
-from moreauc.metrics.ranking import ties_text
+from moreauc.metrics.ties import ties_text
 from moreauc.report import Report
 
 _LOGGER = logging.getLogger("moreauc.commands.compare")

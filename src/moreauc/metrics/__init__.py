@@ -33,15 +33,14 @@ from moreauc.metrics.groups import (
 )
 from moreauc.metrics.plots import plot_roc_region
 from moreauc.metrics.ranking import (
-    TiedScoresWarning,
     pauc_score,
     pauc_standardized_score,
-    tied_share,
     tpauc_area_score,
     tpauc_score,
 )
 from moreauc.metrics.scorer import tpauc_scorer
 from moreauc.metrics.streaming import StreamingTPAUC
+from moreauc.metrics.ties import TiedScoresWarning, tied_share
 
 __all__ = [
     "BootstrapInterval",

@@ -32,11 +32,6 @@ from moreauc.metrics._inputs import Array, Classes, check_region, split_classes
 from moreauc.metrics._pair_counts import order_statistic, twice_won
 
 Ties = Literal["curve", "half", "lost"]
-MUCH_TIED = 0.1  # share of the region's rows with tied scores that a user is warned of
-
-
-class TiedScoresWarning(UserWarning):
-    """Many positives and negatives have one score, so that the model says nothing about their order."""
 
 
 def tpauc_score(
@@ -200,47 +195,6 @@ def pauc_standardized_score(
     area = _area("pauc_standardized_score", classes, 0.0, max_fpr)
     chance = 0.5 * max_fpr**2
     return 0.5 * (1.0 + (area - chance) / (max_fpr - chance))
-
-
-def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> float:
-    """Share of the region's rows whose score is also that of a row of the other class.
-
-    The rows of the region are the `k1` lowest positives and the `k2` highest negatives of :func:`tpauc_score`. A model
-    that has collapsed, and gives many rows one score, has a share near 1; ties among rows of one class do not count.
-
-    Args:
-        y_true: labels 0 and 1 (or bool), shape `(n,)`.
-        y_score: finite scores, shape `(n,)`.
-        min_tpr: lower edge of the true positive rate, in [0, 1).
-        max_fpr: upper edge of the false positive rate, in (0, 1].
-
-    Returns:
-        The share, in [0, 1]; 0 where nothing is selected.
-
-    Example:
-        >>> tied_share([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1], min_tpr=0.5, max_fpr=0.5)
-        1.0
-        >>> tied_share([1, 1, 0, 0], [0.9, 0.4, 0.3, 0.3], min_tpr=0.5, max_fpr=0.5)
-        0.0
-    """
-    min_tpr, max_fpr = check_region("tied_share", min_tpr, max_fpr)
-    positives, negatives, *_ = split_classes("tied_share", y_true, y_score)
-    k1, k2 = floor_count(len(positives), 1.0 - min_tpr), floor_count(len(negatives), max_fpr)
-    if not k1 or not k2:
-        return 0.0
-    lowest, highest = np.sort(positives)[:k1], np.sort(negatives)[len(negatives) - k2 :]
-    tied = np.isin(lowest, negatives).sum() + np.isin(highest, positives).sum()
-    return float(tied / (k1 + k2))
-
-
-def ties_text(share: float, *, unit: str = "rows") -> str | None:
-    """Return a warning that names the share of tied scores where it exceeds a tenth; None otherwise."""
-    if share <= MUCH_TIED:
-        return None
-    return (
-        f"{share:.1%} of the {unit} of the region have a score that {unit} of the other class have too; the model does "
-        "not order them, which counts as a random order does"
-    )
 
 
 def check_ties(owner: str, ties: Any) -> None:
