@@ -7,6 +7,7 @@ weights (gamma 0.1) and the reference point.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from moreauc.data import (
     WholeBags,
     collate_bags,
 )
-from moreauc.history import History
+from moreauc.history import History, UntrainedWarning
 from moreauc.metrics.groups import top_k_group_loss
 from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
 from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
@@ -179,4 +180,6 @@ def train(name: str, folder: str | Path | None, *, workers: int = 2, every: int 
         chosen["optimizer"] = "adam"
     if isinstance(parts.loader.batch_sampler, BagSampler) and not hasattr(parts.criterion, "pooling"):
         chosen["warm_start_epochs"] = 0
-    return fit(model, parts.criterion, parts.loader, **{**chosen, **parts.options, **options})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrainedWarning)  # a few steps need not help
+        return fit(model, parts.criterion, parts.loader, **{**chosen, **parts.options, **options})

@@ -880,6 +880,8 @@ def test_torture_report_has_kills_of_every_loss_and_no_differences():
     report = read("docs/reports/torture/report.json")
     rows = {row["loss"]: row for row in report["losses"]}
     assert report["kills"] >= 100 and report["differences"] == 0
+    others = report["other_settings"]
+    assert others["problems"] == [] and others["values_refused"] > 200
     assert f"killed {len(rows)} losses {report['kills']} times" in README and report["kills_inside_a_save"] > 210
     assert report["kills"] == sum(row["kills"] for row in rows.values()) == report["restarts"]
     assert report["kills_inside_a_save"] == sum(row["inside_a_save"] for row in rows.values()) >= report["kills"] / 4
