@@ -70,6 +70,13 @@ def test_metrics_report_has_ratios_and_edges(tmp_path: Path) -> None:
         assert row["tpauc_score"] == row["pair definition"], row["case"]
 
 
+def test_the_choice_of_an_epoch_is_compared_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MOREAUC_DATA", raising=False)
+    report = run("epoch_choice.py", tmp_path / "choice.json", "--seeds", "1", "--epochs", "2")
+    assert [row["table"] for row in report["tables"]] == ["breast_cancer", "digits, 9"]
+    assert all(0 <= row[rule]["mean"] <= 1 for row in report["tables"] for rule in ("earliest", "latest", "gap"))
+
+
 def test_step_report_has_a_ratio_for_each_variant_and_width(tmp_path: Path) -> None:
     report = run("bench_tpauc_step.py", tmp_path / "step.json", "--rounds", "2", "--steps", "1")
     for part in ("small: 64-64-64-1", "medium: 64-256-256-256-1", "large: 64-512-512-512-1"):
