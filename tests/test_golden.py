@@ -1,0 +1,239 @@
+"""The reports of the command line on small tables equal those in `tests/golden`, number for number.
+
+The files were written by the code of commit bb08131. They are rewritten, by the code that Python finds, with
+
+    python tests/test_golden.py
+
+to be done only for a change of numbers that the changelog states. Compared is what `report.json` holds, less times,
+versions, paths, the command and prose (of which only the number of items counts), and the head of the predictions.
+
+`report.json` has five significant digits, where a value at a border may be rounded either way: one unit of the last
+digit is allowed. Predictions have all digits of float32, in which sums depend on their order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from moreauc.cli import app
+
+GOLDEN = Path(__file__).parent / "golden"
+DROPPED = {"seconds", "versions", "command", "device", "file"}
+PROSE = {"warnings", "why", "description", "note"}
+# Constructor arguments whose names differ between the estimators of bb08131, in `settings`.
+SAME = {"method": "loss", "criterion_options": "loss_options", "module": "model"}
+REPORT_DIGITS = 5
+PREDICTIONS_SHOWN = 8
+
+
+def rows_table(rows: int = 160) -> pd.DataFrame:
+    random = np.random.default_rng(1)
+    ill = np.arange(rows) % 5 == 0
+    frame = pd.DataFrame(random.normal(size=(rows, 3)) + np.outer(ill, [1.0, 0.7, 0.0]), columns=["age", "dose", "gap"])
+    frame["dose"] *= 30.0
+    frame["ward"] = random.choice(["A", "B", "C"], rows)
+    frame["state"] = np.where(ill, "ill", "well")
+    frame.loc[::17, "gap"] = np.nan
+    frame.loc[3::23, "ward"] = np.nan
+    return frame
+
+
+def bags_table(bags: int = 60) -> pd.DataFrame:
+    """Patients with 1 to 6 rows in any order; an ill one has a row farther out."""
+    random = np.random.default_rng(2)
+    parts = []
+    for bag in range(bags):
+        ill = bag % 4 == 0
+        part = pd.DataFrame(random.normal(size=(random.integers(1, 7), 3)), columns=["size", "shape", "gap"])
+        part.loc[part.index[-1], "size"] += 3.0 * ill
+        parts.append(part.assign(patient=f"p{bag}", state="ill" if ill else "well"))
+    frame = pd.concat(parts, ignore_index=True)
+    frame["stain"] = random.choice(["A", "B"], len(frame))
+    frame.loc[::9, "gap"] = np.nan
+    return frame.iloc[random.permutation(len(frame))].reset_index(drop=True)
+
+
+def groups_table(rows: int = 200) -> pd.DataFrame:
+    random = np.random.default_rng(3)
+    frame = pd.DataFrame(random.normal(size=(rows, 3)), columns=["size", "shape", "gap"])
+    frame["stain"] = random.choice(["A", "B"], size=rows)
+    frame["race"] = random.choice(["x", "y", "z"], size=rows, p=[0.5, 0.3, 0.2])
+    frame["sex"] = np.arange(rows) % 2
+    slope = np.where(frame["race"] == "z", 0.5, 1.0)
+    value = slope * frame["size"] + 0.3 * random.normal(size=rows)
+    frame["grade"] = np.array(["high", "low", "middle"])[np.digitize(value, [-0.4, 0.4])]
+    frame["cost"] = 100.0 + 20.0 * value
+    frame.loc[::9, "gap"] = np.nan
+    return frame
+
+
+def method_option() -> str:
+    """Return how `moreauc fit` takes a method of bags or groups: --method at bb08131, which may become --loss."""
+    fit = typer.main.get_command(app).commands["fit"]
+    return "--method" if any("--method" in option.opts for option in fit.params) else "--loss"
+
+
+AREA = "--min-tpr 0.4 --max-fpr 0.6"
+TABLES: dict[str, Callable[[], pd.DataFrame]] = {"rows": rows_table, "bags": bags_table, "groups": groups_table}
+FITS = {  # the table, and the words of `moreauc fit`
+    "rows": ("rows", f"--target state --epochs 3 {AREA}"),
+    "rows_auc_m": ("rows", "--target state --epochs 4 --lr 0.05 --loss auc_m --model linear"),
+    "bags": ("bags", f"--bags patient --target state --epochs 4 --lr 0.02 {AREA}"),
+    "bags_midam": ("bags", "--bags patient --target state --epochs 4 --lr 0.02 --seed 3 METHOD midam_smx"),
+    "groups": ("groups", "--groups race,sex --target grade --drop cost --epochs 4 --lr 0.02"),
+    "groups_regression": (
+        "groups",
+        "--groups race --keep-groups --target cost --drop grade --epochs 2 --top-k 2 METHOD exponentiated",
+    ),
+}
+COMPARE = f"--target state --folds 2 --inner-folds 2 --trials 2 --jobs 1 --methods sonx,ce,auc_sh {AREA}"
+
+
+def call(*words: object) -> None:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+
+
+def write_tables(folder: Path) -> None:
+    for name, make in TABLES.items():
+        make().to_csv(folder / f"{name}.csv", index=False)
+
+
+def fit_and_use(name: str, folder: Path) -> dict[str, Any]:
+    """Run fit, evaluate and predict; return what they report."""
+    table, words = FITS[name]
+    data = folder / f"{table}.csv"
+    call("fit", data, "--out", folder / name, *words.replace("METHOD", method_option()).split())
+    call("evaluate", folder / name, data, "--out", folder / "evaluated")
+    call("predict", folder / name, data, "--out", folder / "predictions.csv")
+    predictions = pd.read_csv(folder / "predictions.csv")
+    return {
+        "fit": shortened(read(folder / name)),
+        "evaluate": shortened(read(folder / "evaluated")),
+        "predictions": {
+            "rows": len(predictions),
+            "columns": list(predictions.columns),
+            "first": predictions.head(PREDICTIONS_SHOWN).to_dict("list"),
+        },
+    }
+
+
+def compare_methods(folder: Path) -> dict[str, Any]:
+    call("compare", folder / "rows.csv", "--out", folder / "compare", *COMPARE.split())
+    return {"compare": shortened(read(folder / "compare"))}
+
+
+def read(run: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    return report
+
+
+def shortened(value: Any) -> Any:
+    """Return a report without what is free to differ from run to run or may be said in other words."""
+    if isinstance(value, dict):
+        kept = {key: _items(part) if key in PROSE else shortened(part) for key, part in value.items()}
+        kept = {key: part for key, part in kept.items() if key not in DROPPED}
+        if isinstance(kept.get("settings"), dict):
+            kept["settings"] = {SAME.get(key, key): part for key, part in sorted(kept["settings"].items())}
+        return kept
+    return [shortened(part) for part in value] if isinstance(value, list) else value
+
+
+def _items(text: Any) -> int:
+    return len(text) if isinstance(text, list) else int(bool(text))
+
+
+def differences(expected: Any, found: Any, close: Callable[[float, float], bool], place: str = "") -> list[str]:
+    """Return where two reports differ, a line for each place."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        lines = [f"{place}/{key}: missing" for key in expected.keys() - found.keys()]
+        lines += [f"{place}/{key}: not expected" for key in found.keys() - expected.keys()]
+        shared = [key for key in expected if key in found]
+        return sorted(lines) + [
+            line for key in shared for line in differences(expected[key], found[key], close, f"{place}/{key}")
+        ]
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = enumerate(zip(expected, found, strict=True))
+        return [line for number, pair in pairs for line in differences(*pair, close, f"{place}[{number}]")]
+    if isinstance(expected, float) and isinstance(found, (int, float)) and close(expected, found):
+        return []
+    return [] if expected == found else [f"{place}: expected {expected!r}, found {found!r}"]
+
+
+def report_close(expected: float, found: float) -> bool:
+    if math.isnan(expected) or expected == 0.0:
+        return found == expected or (math.isnan(expected) and math.isnan(found))
+    unit = 10.0 ** (math.floor(math.log10(abs(expected))) - REPORT_DIGITS + 1)
+    return abs(expected - found) <= 1.01 * unit
+
+
+def prediction_close(expected: float, found: float) -> bool:
+    return math.isclose(expected, found, rel_tol=1e-5, abs_tol=1e-6)
+
+
+def make(name: str, folder: Path) -> dict[str, Any]:
+    write_tables(folder)
+    return compare_methods(folder) if name == "compare" else fit_and_use(name, folder)
+
+
+@pytest.mark.parametrize("name", [*FITS, "compare"])
+def test_reports_are_the_golden_ones(name: str, tmp_path: Path) -> None:
+    expected = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    found = make(name, tmp_path)
+    lines = [
+        line
+        for part in sorted(expected.keys() | found.keys())
+        for line in differences(
+            expected.get(part), found.get(part), prediction_close if part == "predictions" else report_close, part
+        )
+    ]
+    assert not lines, "\n".join([f"{len(lines)} differences", *lines[:40]])
+
+
+def test_comparison_finds_each_kind_of_difference() -> None:
+    expected = {"a": 1.2345, "b": [1, 2.5e-6], "c": {"d": "text", "e": None}, "f": math.nan, "g": 0.0}
+
+    def found(**change: Any) -> list[str]:
+        return differences(expected, {**expected, **change}, report_close)
+
+    assert found() == found(a=1.2346) == found(b=[1, 2.5001e-6]) == []
+    assert found(a=1.2348) == ["/a: expected 1.2345, found 1.2348"]
+    assert found(b=[1, 2.6e-6]) == ["/b[1]: expected 2.5e-06, found 2.6e-06"]
+    assert found(b=[2, 2.5e-6]) == ["/b[0]: expected 1, found 2"]
+    assert found(b=[1]) == ["/b: expected [1, 2.5e-06], found [1]"]
+    assert found(c={"d": "text"}) == ["/c/e: missing"]
+    assert found(h=1) == ["/h: not expected"]
+    assert found(f=1.0) == ["/f: expected nan, found 1.0"]
+    assert found(g=1e-9) == ["/g: expected 0.0, found 1e-09"]
+
+
+def test_prose_and_times_are_left_out() -> None:
+    report = {"seconds": 1, "warnings": ["words"], "settings": {"method": "sonx"}, "rows": [{"note": None, "x": 1}]}
+    assert shortened(report) == {"warnings": 1, "settings": {"loss": "sonx"}, "rows": [{"note": 0, "x": 1}]}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    GOLDEN.mkdir(exist_ok=True)
+    for name in [*FITS, "compare"]:
+        with tempfile.TemporaryDirectory() as folder:
+            text = json.dumps(make(name, Path(folder)), indent=1)
+        (GOLDEN / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        print(f"written: {name}.json", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
