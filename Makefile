@@ -44,13 +44,13 @@ format: setup
 # The figures and numbers of the docs, and the timings (not part of the tests). The first two take minutes, the others
 # half an hour in all and more; `keel` needs the tables of KEEL in the folder MOREAUC_DATA, and does only what is missing.
 study: setup
-	$(BIN)/moreauc study convergence --out docs/reports/convergence
-	$(BIN)/moreauc study thresholds --seeds 1 --trials 2 --out docs/reports/thresholds
-	$(BIN)/moreauc study label-noise --seeds 5 --trials 3 --out docs/reports/label_noise
-	$(BIN)/moreauc study keel --out docs/reports/keel
-	$(BIN)/moreauc study bags --out docs/reports/bags
+	$(BIN)/python -m experiments study convergence --out docs/reports/convergence
+	$(BIN)/python -m experiments study thresholds --seeds 1 --trials 2 --out docs/reports/thresholds
+	$(BIN)/python -m experiments study label-noise --seeds 5 --trials 3 --out docs/reports/label_noise
+	$(BIN)/python -m experiments study keel --out docs/reports/keel
+	$(BIN)/python -m experiments study bags --out docs/reports/bags
 	for set in planted adult compas convergence; do \
-	  $(BIN)/moreauc study groups --set $$set --out docs/reports/groups/$$set || exit 1; done
+	  $(BIN)/python -m experiments study groups --set $$set --out docs/reports/groups/$$set || exit 1; done
 
 bench: setup
 	$(BIN)/python benchmarks/bench_step.py --out benchmarks/reports/step.json

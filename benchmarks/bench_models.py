@@ -48,9 +48,9 @@ from model_steps import (
     together,
 )
 
+from experiments.data.graphs import GraphBatches, Graphs
 from moreauc.data import BagBatches
-from moreauc.data.graphs import GraphBatches, Graphs
-from moreauc.report import versions
+from moreauc.report.pages import versions
 
 COPIES_OF_A_PROCESS = 6  # what the experiments train side by side
 PATIENCE = 300.0  # seconds that a process waits for the others

@@ -2,7 +2,7 @@
 
 1. `TPAUCLoss` as a user calls it, its kernel alone, the same with the pair matrix, and LibAUC's `tpAUC_CVaR_loss` (the
    exact objective) and `tpAUC_KL_Loss` (its smooth relative), from 64 to 10^6 of each class.
-2. Where the pair matrix, sorting and tiles cross: what `moreauc.pairs` chooses by.
+2. Where the pair matrix, sorting and tiles cross: what `moreauc.core.pairs` chooses by.
 
 Contestants take turns, a few calls each, LibAUC's in a process and an environment of their own (see `peer.py`), one
 thread each, never two at once. Memory is that of a fresh process: how far its peak resident size rises over the state
@@ -40,9 +40,9 @@ from peer import (
 from torch import Tensor
 
 from moreauc import TPAUCLoss
-from moreauc.pairs import Method, cvar_over_negatives
-from moreauc.report import to_json, versions
-from moreauc.surrogates import get_surrogate
+from moreauc.core.pairs import Method, cvar_over_negatives
+from moreauc.core.surrogates import get_surrogate
+from moreauc.report.pages import to_json, versions
 
 SIZES = (64, 1024, 8192, 65536, 10**6)
 OURS = ("TPAUCLoss", "kernel", "kernel, pair matrix")

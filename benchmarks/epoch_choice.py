@@ -25,18 +25,18 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
-from moreauc._tabular import TableEncoder
-from moreauc.callbacks import Callback, TrainState
+from experiments.data.keel import KEEL_SETS, load_keel
 from moreauc.data import TensorBatches
 from moreauc.data.columns import ColumnWarning
-from moreauc.data.keel import KEEL_SETS, load_keel
+from moreauc.estimators.tabular import TableEncoder
 from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.metrics._selection import selection_scores
 from moreauc.models import MLP
 from moreauc.optim.presets import make_criterion
-from moreauc.report import versions
+from moreauc.report.pages import versions
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
+from moreauc.train.callbacks import Callback, TrainState
 
 REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
 ADBENCH = ("20_letter", "24_mnist", "27_PageBlocks", "38_thyroid")

@@ -1,7 +1,7 @@
 """Training steps of GIN and ResNet20 as the experiments have them, on data made on the spot: what is to be timed.
 
-Molecules are those of `moreauc.data.molecules.example_molecules` where RDKit is installed, else random graphs of like
-sizes; bags are random bytes. Each step goes through `moreauc.train.train_step`.
+Molecules are those of `experiments.data.molecules.example_molecules` where RDKit is installed, else random
+graphs of like sizes; bags are random bytes. Each step goes through `moreauc.train.train_step`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,24 @@ import torch
 from bench_step import Step
 from torch import Tensor, nn
 
+from experiments.data.graphs import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    GraphBatches,
+    Graphs,
+)
+from experiments.models.gin import (
+    GIN,
+)
+from experiments.models.resnet import (
+    ResNet20,
+)
+from experiments.models.side_by_side import SideBySide, SideBySideLoss
 from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc.contrib.cuda_graphs import GraphedStep
 from moreauc.criteria import CrossEntropyLoss, PooledLoss
-from moreauc.cuda_graphs import GraphedStep
 from moreauc.data import BagBatches, BagInputs, FlatBags
-from moreauc.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs
-from moreauc.models import GIN, ResNet20
 from moreauc.samplers import PosNegSampler
-from moreauc.side_by_side import SideBySide, SideBySideLoss
 from moreauc.train import train_step
 
 CE, FLOOR, ON_CPU = "CE", "CE + forward without gradient", ", loss on the CPU"
@@ -66,7 +76,7 @@ QUICK = Sizes(
 
 
 def set_torch(threads: int) -> None:
-    """Set torch as `moreauc.experiments.runs.deterministic` does, which needs matplotlib, for good."""
+    """Set torch as `experiments.runs.deterministic` does, which needs matplotlib, for good."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     memory: Any = torch.utils.deterministic
     torch.use_deterministic_algorithms(True)
@@ -106,7 +116,7 @@ def molecule_graphs(sizes: Sizes) -> tuple[str, Graphs]:
     """What the graphs are, and a training set of them; a graph may come several times."""
     number = min(sizes.molecules, 2000)
     try:
-        from moreauc.data.molecules import example_molecules
+        from experiments.data.molecules import example_molecules
 
         kind, graphs = "example_molecules", example_molecules(num=number).graphs
     except ModuleNotFoundError:

@@ -44,7 +44,7 @@ from torture_runs import RUNS, train
 
 import moreauc.checkpoint._file as checkpoint_file
 from moreauc.checkpoint import Checkpoints, CheckpointWarning, load_checkpoint
-from moreauc.report import versions
+from moreauc.report.pages import versions
 
 STAGES = ("outside", "writing", "flushing the file", "renaming", "flushing the folder", "removing an old file")
 NOT_STARTED = len(STAGES)  # the process has not come to its first save

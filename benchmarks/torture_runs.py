@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from moreauc.callbacks import Callback
 from moreauc.data import (
     BagSampler,
     IndexedDataset,
@@ -27,13 +26,14 @@ from moreauc.data import (
     WholeBags,
     collate_bags,
 )
-from moreauc.history import History, UntrainedWarning
 from moreauc.metrics.groups import top_k_group_loss
 from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
 from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
 from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.samplers import GroupSampler, PosNegSampler
 from moreauc.train import fit
+from moreauc.train.callbacks import Callback
+from moreauc.train.history import History, UntrainedWarning
 
 ROWS, FEATURES, GROUPS = 60, 4, 5
 REGION = {"min_tpr": 0.3, "max_fpr": 0.7}

@@ -3,7 +3,7 @@
 A checkpoint is made with the settings of a base; then each option gets other values, and each of them must be refused
 when the checkpoint is to go on. Values are derived from an option's type, default and literal choices. `OTHERS` has
 those of options that take anything but numbers, flags and choices; an option with neither is an error, so that a new
-one cannot be forgotten. Options that may differ (`moreauc._estimator_parts.FREE`) must go on.
+one cannot be forgotten. Options that may differ (`moreauc.estimators.parts.FREE`) must go on.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-import moreauc.bag_estimator
-import moreauc.estimator
-import moreauc.group_estimator
-import moreauc.side_by_side  # noqa: F401 (classes are found among those that are loaded)
-from moreauc._estimator_parts import FREE
-from moreauc.checkpoint import CheckpointError, RunState, load_checkpoint, save_checkpoint
+import experiments.models.side_by_side  # noqa: F401 (classes are found among those that are loaded)
+import moreauc.estimators
+from moreauc.checkpoint import (
+    CheckpointError,
+    RunState,
+    load_checkpoint,
+    save_checkpoint,
+)
+from moreauc.core.surrogates import _SURROGATES
 from moreauc.criteria import (
     AUCMinMaxLoss,
     CrossEntropyLoss,
@@ -37,11 +40,11 @@ from moreauc.criteria import (
     SampleCVaRLoss,
 )
 from moreauc.distributed._agreement import fingerprint
+from moreauc.estimators.parts import FREE
 from moreauc.models import MLP
 from moreauc.optim.bag_presets import BAG_METHODS
 from moreauc.optim.group_presets import GROUP_METHODS
 from moreauc.optim.presets import METHODS
-from moreauc.surrogates import _SURROGATES
 
 LABELS = [1, 0, 0, 1, 0, 0]
 GROUPS = [0, 1, 2, 0, 1, 2]
@@ -127,7 +130,9 @@ def losses() -> list[type[nn.Module]]:
 
 def estimators() -> list[type[Any]]:
     """Return all estimators whose training can be saved."""
-    found = [kind for kind in _kinds(BaseEstimator) if "checkpoint" in inspect.signature(kind.fit).parameters]
+    public = [getattr(moreauc.estimators, name) for name in moreauc.estimators.__all__]
+    kinds = [kind for kind in public if issubclass(kind, BaseEstimator)]
+    found = [kind for kind in kinds if "checkpoint" in inspect.signature(kind.fit).parameters]
     return sorted(found, key=lambda kind: str(kind.__name__))
 
 
@@ -135,7 +140,7 @@ def _kinds(base: type[Any]) -> Iterator[Any]:
     """Yield the public classes of public modules of the library that are derived from another."""
     for kind in base.__subclasses__():
         place = kind.__module__
-        if place.startswith("moreauc.") and not kind.__name__.startswith("_") and "._" not in place:
+        if place.startswith(("moreauc.", "experiments.")) and not kind.__name__.startswith("_") and "._" not in place:
             yield kind
         yield from _kinds(kind)
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import PreviousIterate, TPAUCLoss
-from moreauc.adapters import ResumableLoader
+from moreauc.contrib import ResumableLoader
 from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.distributed import DistributedCriterion
 from moreauc.metrics import tpauc_score

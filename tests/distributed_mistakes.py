@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from moreauc import PreviousIterate, TPAUCLoss
-from moreauc.callbacks import Callback
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion, gather_scores, predict_scores
 from moreauc.distributed._exchange import Exchange
@@ -25,6 +24,7 @@ from moreauc.distributed._match import exchange_of
 from moreauc.optim import ProximalPoint
 from moreauc.samplers import DealtSampler, PlainSampler, PosNegSampler
 from moreauc.train import fit, train_step
+from moreauc.train.callbacks import Callback
 
 ROWS = 53
 LABELS = (torch.arange(ROWS) % 5 == 0).long()

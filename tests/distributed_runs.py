@@ -14,15 +14,38 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
-from moreauc._scoring import on_device
-from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAMLoss, PooledLoss, SOTAsLoss
-from moreauc.data import BagBatches, ListBags, TensorBatches, WholeBags
-from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
+from moreauc import (
+    FCCOLoss,
+    GroupDROLoss,
+    MultiInstanceTPAUCLoss,
+    PreviousIterate,
+    TPAUCLoss,
+)
+from moreauc.criteria import (
+    AUCMinMaxLoss,
+    CrossEntropyLoss,
+    GroupedLoss,
+    MIDAMLoss,
+    PooledLoss,
+    SOTAsLoss,
+)
+from moreauc.data import (
+    BagBatches,
+    ListBags,
+    TensorBatches,
+    WholeBags,
+)
+from moreauc.distributed import (
+    DistributedCriterion,
+    gather_meter,
+    gather_scores,
+    predict_scores,
+)
 from moreauc.metrics import StreamingTPAUC
 from moreauc.optim._sharded import like_parameter
 from moreauc.samplers import DealtSampler, GroupSampler, PosNegSampler
 from moreauc.train import fit, train_step
+from moreauc.train.scoring import on_device
 
 STEPS = 16  # more than two epochs of each sampler; half of them end inside an epoch
 ROWS, POSITIVES = 41, 9
@@ -423,7 +446,7 @@ def run_fit(place: tuple[int, int] | None, case: Case = FITTED, **options) -> tu
 
 def fit_stops(rank: int, world: int) -> int:
     """Return after how many epochs a run ends that the last process wants to end after two."""
-    from moreauc.callbacks import Callback
+    from moreauc.train.callbacks import Callback
 
     class Stop(Callback):
         def on_epoch(self, state):

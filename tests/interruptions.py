@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from moreauc import TPAUCLoss
-from moreauc.callbacks import Callback
 from moreauc.checkpoint import Checkpoints, load_checkpoint
 from moreauc.data import TensorBatches
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit
+from moreauc.train.callbacks import Callback
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 torture = importlib.import_module("torture")

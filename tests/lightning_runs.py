@@ -11,9 +11,13 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
-from moreauc._scoring import scores_of
-from moreauc.adapters.lightning import (
+from moreauc import (
+    GroupDROLoss,
+    MultiInstanceTPAUCLoss,
+    PreviousIterate,
+    TPAUCLoss,
+)
+from moreauc.contrib.lightning import (
     CriterionModule,
     ResumableLoader,
     StatefulCriterion,
@@ -33,6 +37,7 @@ from moreauc.data import (
 )
 from moreauc.optim import ProximalPoint
 from moreauc.samplers import GroupSampler, PosNegSampler
+from moreauc.train.scoring import scores_of
 
 REGION = {"min_tpr": 0.3, "max_fpr": 0.6}
 EPOCHS = 3

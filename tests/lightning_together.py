@@ -13,7 +13,7 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning_runs import REGION, Kill, Killed, Save, X, Y, everything, network, rows, trainer_of
 
 from moreauc import TPAUCLoss
-from moreauc.adapters.lightning import CriterionModule, ResumableLoader
+from moreauc.contrib.lightning import CriterionModule, ResumableLoader
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion
 from moreauc.samplers import DealtSampler, PosNegSampler

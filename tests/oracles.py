@@ -345,7 +345,7 @@ def algorithm_4(
 
     `inner(i, k, w)` is what instance k of bag i adds to the average v_i, a vector, and `dinner` its gradients; `pooled`
     is h as a function of v, link included, and `dpooled` its gradient. Where the box leaves open what happens if a
-    correction makes the component `needs_positive` of v too small, it is left out as `moreauc.pooling` says.
+    correction makes the component `needs_positive` of v too small, it is left out as `moreauc.core.pooling` says.
 
     With rows "after" lines 5 to 9 read v_{t+1} for v_t and v_t for v_{t-1}; all averages of a step may then be
     multiplied by a number of its own, `scale(b3, w)`, which must not change `pooled`.

@@ -36,8 +36,8 @@ from lightning_runs import (
 )
 
 from moreauc import TPAUCLoss
-from moreauc.adapters.lightning import ResumableLoader, StatefulCriterion, criterion_loss
 from moreauc.checkpoint import CheckpointError
+from moreauc.contrib.lightning import ResumableLoader, StatefulCriterion, criterion_loss
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from moreauc.core.pooling import AttentionPooling, SmoothedMaxPooling
 from moreauc.criteria import (
     AUCMinMaxLoss,
     CrossEntropyLoss,
@@ -23,7 +24,6 @@ from moreauc.criteria import (
 )
 from moreauc.criteria.midam import MIDAMLoss
 from moreauc.criteria.pooled import PooledLoss
-from moreauc.pooling import AttentionPooling, SmoothedMaxPooling
 
 STEPS = 100
 LABELS = torch.tensor([int(k % 3 == 1) for k in range(24)])  # 8 positive bags

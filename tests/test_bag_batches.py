@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from moreauc.core.pooling import SmoothedMaxPooling
 from moreauc.data import (
     BagBatches,
     BagInputs,
@@ -32,7 +33,6 @@ from moreauc.data import (
     instance_outputs,
 )
 from moreauc.data.bag_batches import draw_rows
-from moreauc.pooling import SmoothedMaxPooling
 from moreauc.samplers import PosNegSampler
 
 SIZES = [7, 1, 40, 4, 3, 12, 5, 300]

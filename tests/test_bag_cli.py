@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.cli import app
-from moreauc.commands._bag_table import BagTable, group_bags, match_bags
-from moreauc.commands._fit_bags import BagRequest, read_bag_split
-from moreauc.commands._saved import SavedBagModel, load_model
+from moreauc.cli._bag_table import BagTable, group_bags, match_bags
+from moreauc.cli._fit_bags import BagRequest, read_bag_split
+from moreauc.cli._saved import SavedBagModel, load_model
 from moreauc.data.columns import Target
 from moreauc.data.tables import TableError, read_texts, write_table
+from moreauc.estimators import MultiInstanceClassifier
 from moreauc.metrics import tpauc_score
 from moreauc.optim.bag_presets import BAG_METHODS
 

@@ -14,13 +14,18 @@ from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from torch import nn
 
-from moreauc._operating_point import choose_threshold
-from moreauc.bag_estimator import InstanceScores, MultiInstanceClassifier
-from moreauc.bag_figures import instance_weights
-from moreauc.data import FileBags, FlatBags, ListBags, bag_scores
+from moreauc.data import (
+    FileBags,
+    FlatBags,
+    ListBags,
+    bag_scores,
+)
+from moreauc.estimators import InstanceScores, MultiInstanceClassifier
+from moreauc.estimators.operating_point import choose_threshold
 from moreauc.metrics import tpauc_score
 from moreauc.models import InstanceMLP
 from moreauc.optim.bag_presets import BAG_METHODS
+from moreauc.report.bag_figures import instance_weights
 
 
 def quick(**options):
@@ -373,7 +378,7 @@ def test_weights_are_those_of_the_figures(data, method, monkeypatch):
         asked.append(pooling)
         return instance_weights(outputs, pooling)
 
-    monkeypatch.setattr("moreauc.bag_figures.instance_weights", spy)
+    monkeypatch.setattr("moreauc.report.bag_figures.instance_weights", spy)
     found = classifier.instance_scores(data[0][1])
     assert asked == [classifier.pooling_] and found.weight.sum() == pytest.approx(1.0)
 

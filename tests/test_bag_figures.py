@@ -10,10 +10,10 @@ import pytest
 import torch
 from matplotlib import colormaps
 
-from moreauc.bag_figures import instance_weights, plot_instance_weights, plot_patch_weights
+from moreauc.core.pooling import MeanPooling, SmoothedMaxPooling
 from moreauc.data import ListBags, bag_scores, instance_outputs
 from moreauc.models import InstanceMLP
-from moreauc.pooling import MeanPooling, SmoothedMaxPooling
+from moreauc.report.bag_figures import instance_weights, plot_instance_weights, plot_patch_weights
 
 
 def png(figure) -> bytes:

@@ -11,10 +11,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from moreauc.cli import app
+from experiments._app import app
+from experiments.studies import BagStudy, _bag_runs
+from experiments.studies._bag_runs import bag_contestants, draw_parts
 from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
-from moreauc.studies import BagStudy, _bag_runs
-from moreauc.studies._bag_runs import bag_contestants, draw_parts
 
 RUNNER = CliRunner()
 DATA = os.environ.get("MOREAUC_DATA")
@@ -26,7 +26,7 @@ def small(monkeypatch):
 
 
 def whole(**options):
-    from moreauc.data.mil import digit_bags
+    from experiments.data.mil import digit_bags
 
     return digit_bags(**options)
 

@@ -9,7 +9,16 @@ import pandas as pd
 import pytest
 import torch
 
-from moreauc.data import Bags, FileBags, FlatBags, ListBags, SampledBags, bag_scores, from_padded, to_padded
+from moreauc.data import (
+    Bags,
+    FileBags,
+    FlatBags,
+    ListBags,
+    SampledBags,
+    bag_scores,
+    from_padded,
+    to_padded,
+)
 
 SIZES = [3, 1, 5, 2]
 LABELS = [0, 1, 1, 0]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.runs import deterministic
 from moreauc.criteria import CrossEntropyLoss
-from moreauc.experiments.runs import deterministic
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 HEAD = {"title", "command", "versions", "date", "device"}

@@ -28,11 +28,21 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import TPAUCLoss
-from moreauc.callbacks import Callback
-from moreauc.checkpoint import CheckpointError, Checkpoints, CheckpointWarning, load_checkpoint
-from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupDROLoss, GroupedLoss
+from moreauc.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    CheckpointWarning,
+    load_checkpoint,
+)
+from moreauc.criteria import (
+    AUCMinMaxLoss,
+    CrossEntropyLoss,
+    GroupDROLoss,
+    GroupedLoss,
+)
 from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.samplers import PosNegSampler
+from moreauc.train.callbacks import Callback
 
 Y = data()[1]
 
@@ -87,7 +97,7 @@ def test_a_complete_run_is_put_back_and_not_run_again(kill, tmp_path):
 def test_killed_between_the_last_epoch_and_the_end(tmp_path, monkeypatch):
     valid = TensorBatches(*data(seed=1))
     whole = small_run(tmp_path / "whole", validation=valid)
-    from moreauc._judge import Judge
+    from moreauc.train.selection import Judge
 
     with monkeypatch.context() as patch:
         patch.setattr(Judge, "finish", lambda self, state: (_ for _ in ()).throw(Killed))

@@ -16,19 +16,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from experiments._app import app as experiments_app
 from moreauc import TPAUCLoss
-from moreauc.bag_estimator import MultiInstanceClassifier
-from moreauc.callbacks import Callback
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
 from moreauc.checkpoint._lock import FileLock
 from moreauc.cli import app
-from moreauc.commands._saved import load_model
-from moreauc.commands._saving import Saving
+from moreauc.cli._saved import load_model
+from moreauc.cli._saving import Saving
 from moreauc.data import TensorBatches
-from moreauc.estimator import TPAUCClassifier
-from moreauc.group_estimator import GroupDROClassifier
+from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit
+from moreauc.train.callbacks import Callback
 
 RUNNER = CliRunner()
 KINDS = {
@@ -318,9 +317,10 @@ def test_two_first_starts_in_one_folder(place, table, tmp_path, monkeypatch):
     ids=" ".join,
 )
 def test_other_commands_lock_their_folder_too(words, tmp_path):
+    program = experiments_app if words[0] == "study" else app
     out = tmp_path / "folder" / ".." / "out"
     with held_by_another(tmp_path / "out"):
-        result = RUNNER.invoke(app, [*words, "--out", str(out)])
+        result = RUNNER.invoke(program, [*words, "--out", str(out)])
     assert result.exit_code == 2 and "out: another process is writing there" in result.output
     assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
 
@@ -399,7 +399,7 @@ def test_a_figure_that_fails_costs_no_training(kind, failure, table, tmp_path, m
     def fail(*values):
         raise failure
 
-    monkeypatch.setattr(importlib.import_module(f"moreauc.commands.{module}"), name, fail)
+    monkeypatch.setattr(importlib.import_module(f"moreauc.cli.{module}"), name, fail)
     out = tmp_path / "out"
     result = RUNNER.invoke(app, arguments(table, kind, out, "--epochs", 1))
     wanted = f"error: {out / 'model.joblib'}: the model is saved here, but what comes after it failed: "

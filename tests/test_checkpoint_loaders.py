@@ -20,7 +20,12 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from moreauc.checkpoint import CheckpointError
 from moreauc.criteria import CrossEntropyLoss
-from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches
+from moreauc.data import (
+    BagBatches,
+    IndexedDataset,
+    ListBags,
+    TensorBatches,
+)
 from moreauc.train import fit
 
 

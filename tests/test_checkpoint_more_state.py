@@ -14,10 +14,16 @@ import torch
 from interruptions import Kill, Killed, compare_interrupted, data, network, planned, same, small_run
 from torch import nn
 
-from moreauc.callbacks import Callback
-from moreauc.checkpoint import CheckpointError, Checkpoints, RunState, _lock, save_checkpoint
+from moreauc.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    RunState,
+    _lock,
+    save_checkpoint,
+)
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
+from moreauc.train.callbacks import Callback
 
 X, Y = data()
 

@@ -9,13 +9,17 @@ from interruptions import Kill, Killed, data, network, planned, small_run
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.checkpoint import CheckpointError, RunState
 from moreauc.checkpoint._held_labels import held_labels
 from moreauc.criteria import GroupDROLoss, GroupedLoss
-from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches, WholeBags
-from moreauc.estimator import TPAUCClassifier
-from moreauc.group_estimator import GroupDROClassifier
+from moreauc.data import (
+    BagBatches,
+    IndexedDataset,
+    ListBags,
+    TensorBatches,
+    WholeBags,
+)
+from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.samplers import PosNegSampler
 
 X, Y = data()

@@ -16,13 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 import moreauc
-from moreauc.cli import app
-from moreauc.commands import _compare_page, compare, fit
-from moreauc.commands._run_folder import run_folder
-from moreauc.commands._saved import load_model
+from moreauc.cli import _compare_page, app, compare, fit
+from moreauc.cli._run_folder import run_folder
+from moreauc.cli._saved import load_model
 from moreauc.data.columns import ColumnWarning
 from moreauc.data.tables import write_table
-from moreauc.estimator import TPAUCClassifier
+from moreauc.estimators import TPAUCClassifier
 from moreauc.metrics import tpauc_score
 from moreauc.optim.presets import METHODS
 
@@ -221,7 +220,7 @@ def test_a_seed_that_is_too_large_is_named(trained, tmp_path):
 
 
 def test_what_commands_log_is_not_printed_beside_what_they_print():
-    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("moreauc.commands").handlers)
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("moreauc.cli").handlers)
 
 
 @pytest.mark.parametrize("column", ["age", "ward"])
@@ -766,7 +765,7 @@ def options_of(command: str) -> set[str]:
     return set(re.findall(r"--[a-z][a-z-]*", call(*command.split(), "--help").output))
 
 
-@pytest.mark.parametrize("command", ["fit", "evaluate", "predict", "compare", "study convergence"])
+@pytest.mark.parametrize("command", ["fit", "evaluate", "predict", "compare"])
 def test_every_option_in_the_docs_exists(command):
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", page, flags=re.MULTILINE)
@@ -775,17 +774,8 @@ def test_every_option_in_the_docs_exists(command):
     assert named == options_of(command) - {"--help"}
 
 
-def test_every_option_of_the_studies_in_the_docs_exists():
-    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    section = next(part for part in re.split(r"^## ", page, flags=re.MULTILINE) if part.startswith("`moreauc study th"))
-    for line in re.findall(r"^moreauc (study [a-z-]+)(.*)$", section, flags=re.MULTILINE):
-        assert set(re.findall(r"--[a-z][a-z-]*", line[1])) <= options_of(line[0])
-    assert "--report" in options_of("study keel")
-
-
-@pytest.mark.parametrize("module", ["moreauc", "moreauc.cli"])
-def test_python_runs_it_as_a_module(module):
-    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
+def test_python_runs_it_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "moreauc", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, moreauc.__version__)
 
 

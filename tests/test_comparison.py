@@ -9,8 +9,13 @@ import pytest
 from sklearn.datasets import make_classification
 from sklearn.model_selection import StratifiedKFold
 
-from moreauc.commands.compare import tie_warnings
-from moreauc.comparison import Comparison, Contestant, contestants, network
+from moreauc.cli.compare import tie_warnings
+from moreauc.comparison import (
+    Comparison,
+    Contestant,
+    contestants,
+    network,
+)
 from moreauc.comparison._run import tune_and_test
 from moreauc.comparison._table import Table
 from moreauc.metrics import tpauc_score

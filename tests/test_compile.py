@@ -7,10 +7,24 @@ import torch
 from conformance import CASES, LABELS
 from torch._dynamo.utils import counters
 
-from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from experiments.data.graphs import Graphs
+from experiments.models.gin import (
+    GIN,
+)
+from experiments.models.resnet import (
+    ResNet20,
+)
+from moreauc import (
+    GroupDROLoss,
+    MultiInstanceTPAUCLoss,
+    PreviousIterate,
+    TPAUCLoss,
+)
 from moreauc.criteria import GroupedLoss
-from moreauc.data.graphs import Graphs
-from moreauc.models import GIN, MLP, InstanceMLP, ResNet20
+from moreauc.models import (
+    MLP,
+    InstanceMLP,
+)
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 ON_EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)

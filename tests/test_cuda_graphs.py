@@ -13,10 +13,18 @@ import torch
 from graphs_on_cpu import MADE, Generator, Stream, play
 from torch import nn
 
-from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss, cuda_graphs
-from moreauc._graph_batch import copy_into, form_of, mapped
+from moreauc import (
+    GroupDROLoss,
+    MultiInstanceTPAUCLoss,
+    PreviousIterate,
+    TPAUCLoss,
+)
+from moreauc.contrib import (
+    cuda_graphs,
+)
+from moreauc.contrib.cuda_graphs import GraphedStep
+from moreauc.contrib.graph_batch import copy_into, form_of, mapped
 from moreauc.criteria import AUCSquaredHingeLoss, GroupedLoss
-from moreauc.cuda_graphs import GraphedStep
 from moreauc.data import BagInputs
 from moreauc.train import train_step
 

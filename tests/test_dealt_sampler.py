@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from moreauc.data import BagBatches, BagSampler, ListBags, TensorBatches
-from moreauc.samplers import DealtSampler, GroupSampler, PlainSampler, PosNegSampler
+from moreauc.data import (
+    BagBatches,
+    BagSampler,
+    ListBags,
+    TensorBatches,
+)
+from moreauc.samplers import (
+    DealtSampler,
+    GroupSampler,
+    PlainSampler,
+    PosNegSampler,
+)
 
 LABELS = [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0]
 GROUPS = torch.arange(13) % 4

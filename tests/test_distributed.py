@@ -14,13 +14,13 @@ import pytest
 import torch
 from processes import run_processes
 
+from experiments.models.side_by_side import SideBySideLoss
 from moreauc import TCCOLoss, TPAUCLoss
 from moreauc.checkpoint import load_checkpoint
 from moreauc.distributed import DistributedCriterion, predict_scores
 from moreauc.distributed._criterion import _repeatable
 from moreauc.metrics import tpauc_score
 from moreauc.samplers import PosNegSampler
-from moreauc.side_by_side import SideBySideLoss
 
 WORLDS = (2, 3)
 RUNS = [(case.name, world) for world in WORLDS for case in runs.cases_of(world)]

@@ -12,20 +12,26 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from moreauc.experiments._trial import Curves
-from moreauc.experiments.choice import SMOOTHED, choose, of_the_paper
-from moreauc.experiments.config import load_experiment
-from moreauc.rules import theory_gamma
+from experiments._trial import Curves
+from experiments.choice import SMOOTHED, choose, of_the_paper
+from experiments.config import load_experiment
+from moreauc.core.rules import theory_gamma
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODULES = [
     *("moreauc", "moreauc.problems", "moreauc.theory", "moreauc.metrics", "moreauc.samplers", "moreauc.data"),
-    *("moreauc.criteria", "moreauc.optim", "moreauc.optim.presets", "moreauc.train", "moreauc.history"),
-    *("moreauc.callbacks", "moreauc.estimator", "moreauc.models", "moreauc.comparison", "moreauc.studies"),
-    *("moreauc.data.keel", "moreauc.data.examples", "moreauc.data.mil", "moreauc.pooling", "moreauc.bag_figures"),
-    *("moreauc.bag_estimator", "moreauc.optim.bag_presets", "moreauc.group_estimator", "moreauc.optim.group_presets"),
-    *("moreauc.data.groups", "moreauc.adapters", "moreauc.adapters.lightning", "moreauc.distributed"),
+    *("moreauc.criteria", "moreauc.optim", "moreauc.optim.presets", "moreauc.train", "moreauc.train.history"),
+    *("moreauc.train.callbacks", "moreauc.estimators", "moreauc.models", "moreauc.comparison", "experiments.studies"),
+    *(
+        "experiments.data.keel",
+        "moreauc.data.examples",
+        "experiments.data.mil",
+        "moreauc.core.pooling",
+        "moreauc.report.bag_figures",
+    ),
+    *("moreauc.estimators", "moreauc.optim.bag_presets", "moreauc.estimators", "moreauc.optim.group_presets"),
+    *("experiments.data.groups", "moreauc.contrib", "moreauc.contrib.lightning", "moreauc.distributed"),
     "moreauc.checkpoint",
 ]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])

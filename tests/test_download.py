@@ -29,11 +29,17 @@ import urllib3
 from scipy.io import savemat
 from urllib3.exceptions import MaxRetryError
 
-from moreauc.data import _prepare as prepare
-from moreauc.data import _transfer, mil
-from moreauc.data._transfer import ResumingDownloader, TransferError, part_file
-from moreauc.data.download import PUBLIC_FILES, DownloadError, PublicFile, cache_folder, find_file
-from moreauc.data.mil import load_fox, load_musk2
+from experiments.data import _prepare as prepare
+from experiments.data import _transfer, mil
+from experiments.data._transfer import ResumingDownloader, TransferError, part_file
+from experiments.data.download import (
+    PUBLIC_FILES,
+    DownloadError,
+    PublicFile,
+    cache_folder,
+    find_file,
+)
+from experiments.data.mil import load_fox, load_musk2
 
 BODY = np.random.Generator(np.random.PCG64(0)).bytes(100_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()

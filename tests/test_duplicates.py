@@ -7,19 +7,24 @@ import pandas as pd
 import pytest
 import torch
 
-from moreauc import _group_rows
-from moreauc._duplicates import fold_together, hash_bags, hash_rows, number_equal, same_bags, take_together
-from moreauc._hold_out import hold_out
-from moreauc._tabular import same_rows
-from moreauc.bag_estimator import MultiInstanceClassifier
-from moreauc.commands._test_rows import draw_test_rows, name_equal
-from moreauc.commands.fit import read_split
+from moreauc.cli._test_rows import draw_test_rows, name_equal
+from moreauc.cli.fit import read_split
 from moreauc.comparison import Comparison
 from moreauc.comparison._table import Table
 from moreauc.data import ListBags
+from moreauc.data.duplicates import (
+    fold_together,
+    hash_bags,
+    hash_rows,
+    number_equal,
+    same_bags,
+    take_together,
+)
 from moreauc.data.tables import TableError
-from moreauc.estimator import TPAUCClassifier
-from moreauc.group_estimator import GroupDROClassifier
+from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
+from moreauc.estimators import group_rows as _group_rows
+from moreauc.estimators.hold_out import hold_out
+from moreauc.estimators.tabular import same_rows
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
 

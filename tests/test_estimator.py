@@ -23,16 +23,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from torch import nn
 
-from moreauc import train
-from moreauc._operating_point import choose_threshold, fit_platt
-from moreauc._tabular import TableEncoder
-from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.data.columns import ColumnWarning
-from moreauc.estimator import TPAUCClassifier
-from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
+from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
+from moreauc.estimators.operating_point import choose_threshold, fit_platt
+from moreauc.estimators.tabular import TableEncoder
 from moreauc.metrics import TiedScoresWarning, tpauc_score, tpauc_scorer
 from moreauc.models import MLP
 from moreauc.optim.presets import METHODS
+from moreauc.train import loop as train
 
 
 def quick(**options):
@@ -176,8 +174,8 @@ class TestLearning:
             seen.append([(int(labels.sum()), len(labels)) for _, labels, _ in train])
             return original(model, criterion, train, **options)
 
-        original = sys.modules["moreauc.estimator"].fit
-        monkeypatch.setattr("moreauc.estimator.fit", spy)
+        original = sys.modules["moreauc.estimators"].fit
+        monkeypatch.setattr("moreauc.estimators.tpauc.fit", spy)
         for options in ({}, {"sampler": "balanced", "loss": "ce"}, {"loss": "ce"}, {"positive_fraction": 0.01}):
             quick(batch_size=20, validation_fraction=0.0, **options).fit(X, y)
         assert set(seen[0]) == set(seen[1]) == {(10, 20)}
@@ -198,8 +196,8 @@ class TestLearning:
             seen.update(options)
             return original(*parts, **options)
 
-        original = sys.modules["moreauc.estimator"].fit
-        monkeypatch.setattr("moreauc.estimator.fit", spy)
+        original = sys.modules["moreauc.estimators"].fit
+        monkeypatch.setattr("moreauc.estimators.tpauc.fit", spy)
         classifier = quick(loss="auc_m", standardize=False, **given).fit(*data)
         assert {name: seen[name] for name in given} == given
         assert seen["proximal"] == METHODS["auc_m"].proximal > 0

@@ -25,15 +25,26 @@ import torch
 from scipy.stats import wilcoxon
 
 import moreauc
-from moreauc.checkpoint import load_checkpoint, save_checkpoint
-from moreauc.data import histology, mil, molecules
-from moreauc.experiments import _closing_sections, _one_run, _sections, _starts, figures
-from moreauc.experiments._hardware import deterministic
-from moreauc.experiments._parts import checksum, make_parts
-from moreauc.experiments._sections import NONE
-from moreauc.experiments._trial import Curves, _criterion, _scores, _Survivor, region_to_choose_by, train_settings
-from moreauc.experiments.choice import choose, of_the_paper, summary
-from moreauc.experiments.config import (
+from experiments import (
+    _closing_sections,
+    _one_run,
+    _sections,
+    _starts,
+    figures,
+)
+from experiments._hardware import deterministic
+from experiments._parts import checksum, make_parts
+from experiments._sections import NONE
+from experiments._trial import (
+    Curves,
+    _criterion,
+    _scores,
+    _Survivor,
+    region_to_choose_by,
+    train_settings,
+)
+from experiments.choice import choose, of_the_paper, summary
+from experiments.config import (
     EXPERIMENTS,
     batch_of,
     load_experiment,
@@ -42,19 +53,21 @@ from moreauc.experiments.config import (
     plan_of,
     training_on,
 )
-from moreauc.experiments.curves import make_curves
-from moreauc.experiments.figures import draw_curves, draw_table, save_figure
-from moreauc.experiments.records import Records, read_records
-from moreauc.experiments.report import make_report
-from moreauc.experiments.runs import file_name, plan_work, reproduce
-from moreauc.experiments.smoke import smoke_plan
-from moreauc.experiments.tables import make_table, signed_rank, smallest_p
+from experiments.curves import make_curves
+from experiments.data import histology, mil, molecules
+from experiments.figures import draw_curves, draw_table, save_figure
+from experiments.records import Records, read_records
+from experiments.report import make_report
+from experiments.runs import file_name, plan_work, reproduce
+from experiments.smoke import smoke_plan
+from experiments.studies import _claims, _run_files, _where
+from experiments.studies._claims import Claim
+from experiments.studies._run_files import run_missing
+from experiments.tables import make_table, signed_rank, smallest_p
+from moreauc.checkpoint import load_checkpoint, save_checkpoint
 from moreauc.metrics import tpauc_score
 from moreauc.optim.bag_presets import BAG_METHODS
 from moreauc.optim.presets import METHODS
-from moreauc.studies import _claims, _run_files, _where
-from moreauc.studies._claims import Claim
-from moreauc.studies._run_files import run_missing
 
 PLAN = """
 title = "Two"
@@ -780,7 +793,7 @@ def test_a_run_in_which_everything_diverges_is_written(tmp_path):
 def test_molecules_are_warned_of_once(tmp_path, monkeypatch, caplog):
     plan = plan_with_start()
     plan = replace(plan, datasets={"example": replace(plan.datasets["example"], source="molhiv")}, runs=2)
-    made, log = molecules.example_molecules(), logging.getLogger("moreauc.data.molecules")
+    made, log = molecules.example_molecules(), logging.getLogger("experiments.data.molecules")
     monkeypatch.setattr(molecules, "load_molecules", lambda *args: log.warning("7 are relaxed") or made)
     reproduce(plan, tmp_path, methods=["ce", "mb"])
     assert len(list((tmp_path / "runs").glob("*.json"))) == 4
@@ -1041,7 +1054,7 @@ def test_records_are_read_in_the_order_of_the_plan(tmp_path):
     [
         (
             lambda r: r["plan"]["training"].update(epochs=5),
-            "epochs 4, got 5; remove it, and run `moreauc reproduce bags`",
+            "epochs 4, got 5; remove it, and run `python -m experiments reproduce bags`",
         ),
         (lambda r: r["plan"]["training"].update(milestones=[1]), r"milestones \[2\], got \[1\]"),
         (lambda r: r["plan"]["training"].pop("momentum"), "momentum 0.0, got None"),
@@ -1557,7 +1570,7 @@ def test_report_has_the_numbers(reported):
     assert content["runs"] == 14 and len(content["chosen"]) == 14
     assert (out / "results.png").exists() and (out / "splits.png").exists() and (out / "gamma.png").exists()
     page = (out / "index.html").read_text(encoding="utf-8")
-    assert page.count("<img") == 3 and "moreauc reproduce bags --report" in page
+    assert page.count("<img") == 3 and "python -m experiments reproduce bags --report" in page
 
 
 def test_report_says_what_was_reached_and_tested(reported):
@@ -1577,7 +1590,7 @@ def test_report_says_what_was_not_run_and_why(reported):
     rows, section = rows_of(report, "Gone")
     assert rows == [["Base", "0.200±0.100"]] and section.text == ["What the paper reports.", "It is lost."]
     rows, section = rows_of(report, "Second")
-    assert rows == [] and section.text == ["No runs yet: `moreauc reproduce bags` does them."]
+    assert rows == [] and section.text == ["No runs yet: `python -m experiments reproduce bags` does them."]
 
 
 def test_report_counts_and_tells_where(reported):
@@ -1616,7 +1629,9 @@ def test_without_a_baseline_there_is_nothing_to_beat():
 
 
 def test_no_runs_no_report(tmp_path):
-    with pytest.raises(ValueError, match=r"out must hold runs of bags, got none in .*; `moreauc reproduce bags` makes"):
+    with pytest.raises(
+        ValueError, match=r"out must hold runs of bags, got none in .*; `python -m experiments reproduce bags` makes"
+    ):
         make_report(plan_for_tables(), tmp_path)
 
 

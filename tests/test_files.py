@@ -14,18 +14,18 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from experiments import _starts
+from experiments.data import _images
+from experiments.data._npz import write_arrays
+from experiments.figures import save_figure
+from experiments.studies import _figures
 from moreauc._files import written_whole
 from moreauc.checkpoint import save_checkpoint
-from moreauc.commands._run_folder import run_folder
-from moreauc.commands._saved import save_model
-from moreauc.commands._saving import Saving
-from moreauc.data import _images
-from moreauc.data._npz import write_arrays
+from moreauc.cli._run_folder import run_folder
+from moreauc.cli._saved import save_model
+from moreauc.cli._saving import Saving
 from moreauc.data.tables import write_table
-from moreauc.experiments import _starts
-from moreauc.experiments.figures import save_figure
-from moreauc.report import Report
-from moreauc.studies import _figures
+from moreauc.report.pages import Report
 
 
 @contextmanager

@@ -11,9 +11,14 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from experiments.data.graphs import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    GraphBatches,
+    Graphs,
+)
+from experiments.models.gin import GIN
 from moreauc import TPAUCLoss
-from moreauc.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs
-from moreauc.models import GIN
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
 

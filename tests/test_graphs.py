@@ -11,9 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from moreauc.data import graphs as module
-from moreauc.data._npz import read_arrays, write_arrays
-from moreauc.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs, to_pyg
+from experiments.data import graphs as module
+from experiments.data._npz import read_arrays, write_arrays
+from experiments.data.graphs import (
+    ATOM_CATEGORIES,
+    BOND_CATEGORIES,
+    GraphBatches,
+    Graphs,
+    to_pyg,
+)
 from moreauc.samplers import PosNegSampler
 
 FIELDS = ("atoms", "edges", "bonds", "nodes", "links", "labels")

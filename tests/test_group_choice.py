@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from moreauc._group_choice import EpochChoice, epoch_choice, shrunk_group_losses
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
-from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
+from moreauc.estimators import GroupDROClassifier, GroupDRORegressor
+from moreauc.estimators.group_choice import EpochChoice, epoch_choice, shrunk_group_losses
 from moreauc.optim.group_presets import GROUP_METHODS
 
 RANDOM = np.random.default_rng(0)

@@ -13,10 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 from moreauc.cli import app
-from moreauc.commands._fit_groups import GroupSplit
-from moreauc.commands._group_evaluation import GroupEvaluation, group_rows
-from moreauc.commands._group_table import GroupRows, find_groups, find_target, match_values, split_names
-from moreauc.commands._saved import SavedGroupModel, load_model
+from moreauc.cli._fit_groups import GroupSplit
+from moreauc.cli._group_evaluation import GroupEvaluation, group_rows
+from moreauc.cli._group_table import (
+    GroupRows,
+    find_groups,
+    find_target,
+    match_values,
+    split_names,
+)
+from moreauc.cli._saved import SavedGroupModel, load_model
 from moreauc.data.tables import TableError, write_table
 from moreauc.metrics.group_table import group_table
 from moreauc.optim.group_presets import GROUP_METHODS

@@ -12,9 +12,15 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from moreauc._tabular import TableEncoder
-from moreauc.data import groups as module
-from moreauc.data.groups import GROUP_SETS, GroupData, load_adult, load_compas, planted_groups
+from experiments.data import groups as module
+from experiments.data.groups import (
+    GROUP_SETS,
+    GroupData,
+    load_adult,
+    load_compas,
+    planted_groups,
+)
+from moreauc.estimators.tabular import TableEncoder
 
 ADULT = [
     "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Unmarried, White, Male, 2174, 0, 40, Cuba, {}",

@@ -23,10 +23,16 @@ from sklearn.metrics import accuracy_score, log_loss, make_scorer, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from torch import nn
 
-from moreauc._group_choice import shrunk_group_losses
-from moreauc._group_rows import hold_out, name_groups, plain_batches
-from moreauc.data.groups import planted_groups
-from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor, GroupsWarning
+from experiments.data.groups import planted_groups
+from moreauc.estimators import (
+    GroupDROClassifier,
+    GroupDRORegressor,
+)
+from moreauc.estimators.group_choice import shrunk_group_losses
+from moreauc.estimators.group_dro import (
+    GroupsWarning,
+)
+from moreauc.estimators.group_rows import hold_out, name_groups, plain_batches
 from moreauc.metrics.groups import worst_group_accuracy
 from moreauc.models import MLP
 from moreauc.optim.group_presets import GROUP_METHODS
@@ -47,7 +53,7 @@ def planted(task="binary", **options):
 CHECKS = """
 import torch
 from sklearn.utils.estimator_checks import check_estimator
-from moreauc.group_estimator import GroupDROClassifier, GroupDRORegressor
+from moreauc.estimators import GroupDROClassifier, GroupDRORegressor
 
 torch.set_num_threads(1)
 for estimator in (GroupDROClassifier(), GroupDRORegressor()):

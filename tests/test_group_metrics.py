@@ -19,9 +19,16 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from moreauc import metrics
 from moreauc._printable import printable
-from moreauc.bag_figures import plot_instance_weights
-from moreauc.figures import draw_comparison
-from moreauc.metrics import GroupTable, group_gap, group_table, group_values, plot_groups, plot_roc_region
+from moreauc.metrics import (
+    GroupTable,
+    group_gap,
+    group_table,
+    group_values,
+    plot_groups,
+    plot_roc_region,
+)
+from moreauc.report.bag_figures import plot_instance_weights
+from moreauc.report.figures import draw_comparison
 
 N = 400
 

@@ -12,11 +12,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from moreauc.cli import app
-from moreauc.data.groups import planted_groups
+from experiments._app import app
+from experiments.data.groups import planted_groups
+from experiments.studies import (
+    GroupConvergenceStudy,
+    GroupStudy,
+    _group_convergence,
+    _group_runs,
+)
+from experiments.studies._group_runs import draw_parts, settings
 from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
-from moreauc.studies import GroupConvergenceStudy, GroupStudy, _group_convergence, _group_runs
-from moreauc.studies._group_runs import draw_parts, settings
 from moreauc.train import fit
 
 RUNNER = CliRunner()

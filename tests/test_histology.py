@@ -16,16 +16,21 @@ import torch
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 
-from moreauc.data import _images, histology
-from moreauc.data._images import cut_patches, image_names, read_tiles
+from experiments.data import _images, histology
+from experiments.data._images import cut_patches, image_names, read_tiles
+from experiments.data.download import PUBLIC_FILES
+from experiments.data.histology import (
+    HISTOLOGY_SETS,
+    Histology,
+    example_histology,
+    load_histology,
+)
+from experiments.models.resnet import ResNet20
 from moreauc.data.bag_batches import BagBatches
 from moreauc.data.bag_scores import WholeBags
 from moreauc.data.bags import FlatBags
-from moreauc.data.download import PUBLIC_FILES
-from moreauc.data.histology import HISTOLOGY_SETS, Histology, example_histology, load_histology
 from moreauc.data.padded_bags import to_padded
 from moreauc.data.splits import test_and_folds as split
-from moreauc.models.resnet import ResNet20
 from moreauc.samplers import PosNegSampler
 
 COUNTS = {"colon_aca": ("colonca", 12), "colon_n": ("colonn", 15)}
@@ -165,7 +170,7 @@ def test_a_seed_is_a_draw(small):
 
 def test_every_image_is_as_likely(small):
     """300 draws of 5 of 12: each frequency within five standard errors."""
-    from moreauc.data.histology import _draw
+    from experiments.data.histology import _draw
 
     seen = np.zeros(12)
     for seed in range(300):

@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from moreauc import TPAUCLoss
-from moreauc._interrupt import SignalWatch
-from moreauc.callbacks import Callback
 from moreauc.checkpoint import Checkpoints, Interrupted, load_checkpoint
 from moreauc.data import TensorBatches
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit
+from moreauc.train.callbacks import Callback
+from moreauc.train.interrupt import SignalWatch
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SIGNALS = [signal.SIGTERM, signal.SIGINT]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from moreauc.cli import app
-from moreauc.data import keel
-from moreauc.data.keel import KEEL_SETS, data_folder, load_keel
-from moreauc.studies.keel import REGIONS, read_results, summary
+from experiments._app import app
+from experiments.data import keel
+from experiments.data.keel import KEEL_SETS, data_folder, load_keel
+from experiments.studies.keel import REGIONS, read_results, summary
 
 RUNNER = CliRunner()
 

@@ -10,11 +10,23 @@ import pytest
 import torch
 from conformance import CASES, LABELS, Case
 
-from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, TPAUCLoss, _masked_pairs
-from moreauc.criteria import AUCSquaredHingeLoss, GroupedLoss, GroupERMLoss, _late
+from moreauc import (
+    GroupDROLoss,
+    MultiInstanceTPAUCLoss,
+    TPAUCLoss,
+)
+from moreauc.core import (
+    masked_pairs as _masked_pairs,
+)
+from moreauc.core.pairs import cvar_over_negatives
+from moreauc.core.surrogates import get_surrogate
+from moreauc.criteria import (
+    AUCSquaredHingeLoss,
+    GroupedLoss,
+    GroupERMLoss,
+    _late,
+)
 from moreauc.criteria._base import Criterion
-from moreauc.pairs import cvar_over_negatives
-from moreauc.surrogates import get_surrogate
 from moreauc.train import fit
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -35,7 +35,7 @@ from lightning_runs import (
 from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import TPAUCLoss
-from moreauc.adapters.lightning import (
+from moreauc.contrib.lightning import (
     CriterionModule,
     ResumableLoader,
     StatefulCriterion,
@@ -311,10 +311,10 @@ def test_validation_data_that_have_no_score(chosen, settings, message):
 
 
 def test_without_lightning_the_error_names_the_extra(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("moreauc.adapters")]:
+    for name in [name for name in sys.modules if name.startswith("moreauc.contrib")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name == "lightning" or name.startswith("lightning.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lightning", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'moreauc\[lightning\]'"):
-        import moreauc.adapters.lightning  # noqa: F401
+        import moreauc.contrib.lightning  # noqa: F401

@@ -13,9 +13,15 @@ import torch
 from scipy.io import savemat
 from sklearn.datasets import load_digits
 
-from moreauc.data import mil
+from experiments.data import mil
+from experiments.data.mil import (
+    MIL_SETS,
+    digit_bags,
+    load_fox,
+    load_musk2,
+    standardize_instances,
+)
 from moreauc.data.bags import Bags, FlatBags, ListBags
-from moreauc.data.mil import MIL_SETS, digit_bags, load_fox, load_musk2, standardize_instances
 
 PARTS = ("train", "validation", "test")
 

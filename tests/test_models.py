@@ -10,9 +10,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from experiments.models.resnet import (
+    ResNet20,
+)
 from moreauc import models
-from moreauc.models import MLP, AttentionHead, InstanceMLP, InstanceNetwork, ResNet20
-from moreauc.pooling import POOLINGS
+from moreauc.core.pooling import POOLINGS
+from moreauc.models import (
+    MLP,
+    AttentionHead,
+    InstanceMLP,
+    InstanceNetwork,
+)
 
 HEADS = [False, True, "gated"]
 

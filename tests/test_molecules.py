@@ -17,13 +17,12 @@ import torch
 from rdkit import Chem, rdBase
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
-from moreauc import TPAUCLoss
-from moreauc.data import molecules as module
-from moreauc.data._molecule_features import MoleculeReader
-from moreauc.data._molecule_set import make_molecules
-from moreauc.data._scaffolds import split_by_group
-from moreauc.data.graphs import GraphBatches
-from moreauc.data.molecules import (
+from experiments.data import molecules as module
+from experiments.data._molecule_features import MoleculeReader
+from experiments.data._molecule_set import make_molecules
+from experiments.data._scaffolds import split_by_group
+from experiments.data.graphs import GraphBatches
+from experiments.data.molecules import (
     MOLECULE_SETS,
     Molecules,
     MoleculeSet,
@@ -31,7 +30,8 @@ from moreauc.data.molecules import (
     load_molecules,
     scaffold_split,
 )
-from moreauc.models import GIN
+from experiments.models.gin import GIN
+from moreauc import TPAUCLoss
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit
 
@@ -473,7 +473,7 @@ def test_files_and_no_rdkit_to_read_them(small, tmp_path):
     assert equal(molecules, Molecules.load(tmp_path / "some.npz"))
     code = (
         "import sys\nfor name in ('rdkit', 'torch_geometric', 'pooch', 'rich'): sys.modules[name] = None\n"
-        "from moreauc.data.molecules import Molecules, example_molecules\n"
+        "from experiments.data.molecules import Molecules, example_molecules\n"
         f"print(Molecules.load({str(tmp_path / 'some.npz')!r}))\n"
         "try: example_molecules()\nexcept ModuleNotFoundError as error: print(error)\n"
     )

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from moreauc import objectives
-from moreauc.objectives import tpauc_objective, tpauc_optimum
+from moreauc.core import objectives
+from moreauc.core.objectives import tpauc_objective, tpauc_optimum
 
 VALUES: dict[str, Callable[[float], float]] = {
     "squared_hinge": lambda v: max(v, 0.0) ** 2,

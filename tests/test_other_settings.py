@@ -17,14 +17,23 @@ from torch import nn
 
 from moreauc import TPAUCLoss
 from moreauc._description import describe, describe_network, text_of
-from moreauc.bag_estimator import MultiInstanceClassifier
-from moreauc.checkpoint import CheckpointError, Checkpoints, RunState, load_checkpoint, save_checkpoint
-from moreauc.criteria import FCCOLoss, GroupedLoss, MultiInstanceTPAUCLoss, PooledLoss
-from moreauc.estimator import TPAUCClassifier
-from moreauc.group_estimator import GroupDROClassifier
+from moreauc.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    RunState,
+    load_checkpoint,
+    save_checkpoint,
+)
+from moreauc.core.pooling import SmoothedMaxPooling
+from moreauc.criteria import (
+    FCCOLoss,
+    GroupedLoss,
+    MultiInstanceTPAUCLoss,
+    PooledLoss,
+)
+from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.models import MLP
 from moreauc.optim.group_presets import make_group_criterion
-from moreauc.pooling import SmoothedMaxPooling
 
 X, Y = data()
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from moreauc import pairs
-from moreauc.pairs import Method, cvar_over_negatives
-from moreauc.surrogates import Surrogate, get_surrogate
+from moreauc.core import pairs
+from moreauc.core.pairs import Method, cvar_over_negatives
+from moreauc.core.surrogates import Surrogate, get_surrogate
 
 VALUES: dict[str, Callable[[float], float]] = {
     "squared_hinge": lambda v: max(v, 0.0) ** 2,

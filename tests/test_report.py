@@ -15,11 +15,21 @@ import pytest
 from typer.testing import CliRunner
 
 from moreauc.cli import app
-from moreauc.commands._evaluation import check_rows, evaluate_scores
+from moreauc.cli._evaluation import check_rows, evaluate_scores
 from moreauc.data.tables import TableError
-from moreauc.figures import draw_comparison, draw_histograms, draw_roc, draw_training
-from moreauc.history import History
-from moreauc.report import Fact, Image, Report, Section
+from moreauc.report.figures import (
+    draw_comparison,
+    draw_histograms,
+    draw_roc,
+    draw_training,
+)
+from moreauc.report.pages import (
+    Fact,
+    Image,
+    Report,
+    Section,
+)
+from moreauc.train.history import History
 
 RUNNER = CliRunner()
 PNG = b"\x89PNG\r\n\x1a\n"

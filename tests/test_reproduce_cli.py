@@ -1,4 +1,4 @@
-"""`moreauc reproduce` as a user types it: a tiny version of each experiment end to end, on data made here."""
+"""`python -m experiments reproduce`: a tiny version of each experiment end to end, on data made here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from moreauc.cli import app
-from moreauc.data import histology, mil, molecules
-from moreauc.experiments import runs
-from moreauc.experiments.config import EXPERIMENTS, batch_of, load_experiment, plan_of
+from experiments import runs
+from experiments._app import app
+from experiments.config import (
+    EXPERIMENTS,
+    batch_of,
+    load_experiment,
+    plan_of,
+)
+from experiments.data import histology, mil, molecules
 
 RUNNER = CliRunner()
 
@@ -112,7 +117,7 @@ def test_report_alone_shows_what_is_there(smoke, tmp_path):
     assert result.exit_code == 0 and "missing" not in result.stdout
     after = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert after["cells"] == before["cells"]
-    assert after["command"] == f"moreauc reproduce bags --report --smoke --out {out}"
+    assert after["command"] == f"python -m experiments reproduce bags --report --smoke --out {out}"
     (out / "runs" / "example-sont_att-0-1.json").unlink()
     result = call("bags", "--smoke", "--report", "--out", out)
     assert result.exit_code == 0
@@ -180,7 +185,7 @@ def test_smoke_goes_to_a_folder_of_its_own(monkeypatch, tmp_path):
     assert lines[-2] == f"Report: {place / 'index.html'}" and lines[0].endswith(f"to {place / 'runs'}")
     assert [file.name for file in tmp_path.iterdir()] == [place.name]
     command = json.loads((place / "report.json").read_text(encoding="utf-8"))["command"]
-    assert command == f"moreauc reproduce histology --report --smoke --out {place}"
+    assert command == f"python -m experiments reproduce histology --report --smoke --out {place}"
     (place / "index.html").unlink()
     result = call(*shlex.split(command)[2:])  # what the footer says works
     assert result.exit_code == 0 and (place / "index.html").exists()
@@ -255,11 +260,14 @@ def test_report_of_all_that_have_runs(tmp_path, monkeypatch):
         json.loads(Path(place).read_text(encoding="utf-8"))["command"]
         for place in ("docs/reports/experiments/molecules/report.json", "reports/experiments/bags/report.json")
     ]
-    assert commands == ["moreauc reproduce molecules --report", "moreauc reproduce bags --report"]
+    assert commands == [
+        "python -m experiments reproduce molecules --report",
+        "python -m experiments reproduce bags --report",
+    ]
     shutil.move("reports/experiments", "elsewhere")
     page = Path("elsewhere") / "bags" / "index.html"
     assert f"Report: {page}" in call("--report", "--out", "elsewhere").stdout
-    assert f"moreauc reproduce bags --report --out {page.parent}" in page.read_text(encoding="utf-8")
+    assert f"python -m experiments reproduce bags --report --out {page.parent}" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

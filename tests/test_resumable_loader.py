@@ -10,9 +10,22 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from moreauc.adapters import ResumableLoader
-from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
-from moreauc.samplers import DealtSampler, GroupSampler, PlainSampler, PosNegSampler
+from moreauc.contrib import ResumableLoader
+from moreauc.data import (
+    BagBatches,
+    BagSampler,
+    IndexedDataset,
+    ListBags,
+    SampledBags,
+    TensorBatches,
+    collate_bags,
+)
+from moreauc.samplers import (
+    DealtSampler,
+    GroupSampler,
+    PlainSampler,
+    PosNegSampler,
+)
 from moreauc.train import fit
 
 Y = (torch.arange(24) % 3 == 0).long()

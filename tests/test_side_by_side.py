@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
 
+from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.data import BagInputs
 from moreauc.optim import ProximalPoint
-from moreauc.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from moreauc.train import train_step
 
 GAMMAS = (0.0, 0.1, 0.9)

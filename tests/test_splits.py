@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from moreauc.data.mil import load_fox, load_musk2
+from experiments.data.mil import load_fox, load_musk2
 from moreauc.data.splits import test_and_folds as split
 
 MUSK2 = [1] * 39 + [0] * 63

@@ -7,11 +7,16 @@ import torch
 from typer.testing import CliRunner
 
 import moreauc
+from experiments._app import app
+from experiments.studies import ConvergenceStudy
+from experiments.studies.convergence import (
+    METHODS,
+    PROBLEMS,
+    SWEEPS,
+    Task,
+)
 from moreauc._extras import import_extra
-from moreauc.cli import app
-from moreauc.report import Report, Section, rounded
-from moreauc.studies import ConvergenceStudy
-from moreauc.studies.convergence import METHODS, PROBLEMS, SWEEPS, Task
+from moreauc.report.pages import Report, Section, rounded
 
 RUNNER = CliRunner()
 
@@ -36,7 +41,7 @@ def test_the_command_prints_a_table_and_where_the_report_is(small_study):
 def test_the_report_holds_every_run(small_study):
     folder, _ = small_study
     report = json.loads((folder / "report.json").read_text())
-    assert report["command"] == "moreauc study convergence --steps 60 --seeds 2"
+    assert report["command"] == "python -m experiments study convergence --steps 60 --seeds 2"
     assert report["versions"]["torch"] == torch.__version__
     keys = [tuple(entry["key"]) for entry in report["methods"]]
     assert keys == [(problem, method) for problem in PROBLEMS for method in METHODS]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from moreauc.cli import app
+from experiments._app import app
+from experiments.studies import LabelNoiseStudy, label_noise, thresholds
+from experiments.studies.label_noise import FLIPS, noisy_table
 from moreauc.comparison import _contestants
 from moreauc.comparison._table import Table
 from moreauc.data.examples import load_example
-from moreauc.studies import LabelNoiseStudy, label_noise, thresholds
-from moreauc.studies.label_noise import FLIPS, noisy_table
 
 RUNNER = CliRunner()
 

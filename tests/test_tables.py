@@ -3,8 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from moreauc.rules import UpdateRule, project, theory_gamma, update_row
-from moreauc.tables import EstimatorTable
+from moreauc.core.rules import (
+    UpdateRule,
+    project,
+    theory_gamma,
+    update_row,
+)
+from moreauc.core.tables import EstimatorTable
 
 
 def make(num_rows=6, dim=1, keep_previous=True, **rule):

@@ -23,7 +23,12 @@ from moreauc.data.columns import (
     split_target,
 )
 from moreauc.data.examples import EXAMPLES, load_example
-from moreauc.data.tables import TableError, read_table, read_texts, write_table
+from moreauc.data.tables import (
+    TableError,
+    read_table,
+    read_texts,
+    write_table,
+)
 
 KINDS = {"age": "number", "ward": "text"}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from moreauc import theory
-from moreauc.rules import theory_gamma, update_row
+from moreauc.core.rules import theory_gamma, update_row
 
 COMMON = dict(step=3, initial_error=5.0, sigma=1.5, gradient_bound=2.5)
 SONX = dict(num_blocks=90, blocks_per_batch=6, samples_per_block=9)

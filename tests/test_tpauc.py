@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from moreauc import PreviousIterate
+from moreauc.core.objectives import tpauc_optimum
 from moreauc.criteria import TPAUCLoss
-from moreauc.objectives import tpauc_optimum
 
 STEPS = 100
 SURROGATES = {

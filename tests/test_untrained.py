@@ -12,12 +12,21 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from moreauc import _group_base, bag_estimator, estimator, train
-from moreauc.bag_estimator import MultiInstanceClassifier
 from moreauc.cli import app
-from moreauc.estimator import TPAUCClassifier
-from moreauc.group_estimator import GroupDROClassifier
+from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
+from moreauc.estimators import (
+    group_base as _group_base,
+)
+from moreauc.estimators import (
+    multi_instance as bag_estimator,
+)
+from moreauc.estimators import (
+    tpauc as estimator,
+)
 from moreauc.train import UntrainedWarning
+from moreauc.train import (
+    loop as train,
+)
 
 
 class Turned(nn.Module):

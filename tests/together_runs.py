@@ -13,12 +13,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from moreauc import TPAUCLoss
-from moreauc.callbacks import Callback
 from moreauc.checkpoint import Interrupted
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion
 from moreauc.samplers import DealtSampler, PosNegSampler
 from moreauc.train import fit
+from moreauc.train.callbacks import Callback
 
 LABELS = (torch.arange(60) % 5 == 0).long()
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5 * LABELS.unsqueeze(1)

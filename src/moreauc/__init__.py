@@ -4,26 +4,52 @@
 - :class:`TPAUCLoss`, :class:`MultiInstanceTPAUCLoss`: two-way partial AUC of rows, and of bags of instances;
 - :class:`GroupDROLoss`: the mean of the K worst groups;
 - :class:`PreviousIterate`: the model at the weights before the last step, for variance reduction;
+- :class:`TPAUCClassifier`, :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`, :class:`GroupDRORegressor`:
+  estimators with scikit-learn's interface, loaded on first use;
 - :mod:`moreauc.problems`, :func:`minimize`: problems with a known optimum, and one loop that solves them;
 - :mod:`moreauc.theory`: the paper's parameters and bounds, the Moreau envelope, a test of assumptions.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from moreauc import problems, solver, theory
-from moreauc.criteria import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
+from moreauc.criteria import (
+    FCCOLoss,
+    GroupDROLoss,
+    MultiInstanceTPAUCLoss,
+    TCCOLoss,
+    TPAUCLoss,
+)
 from moreauc.optim import PreviousIterate
 from moreauc.solver import minimize
+
+if TYPE_CHECKING:
+    from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "FCCOLoss",
+    "GroupDROClassifier",
     "GroupDROLoss",
+    "GroupDRORegressor",
+    "MultiInstanceClassifier",
     "MultiInstanceTPAUCLoss",
     "PreviousIterate",
     "TCCOLoss",
+    "TPAUCClassifier",
     "TPAUCLoss",
     "minimize",
     "problems",
     "solver",
     "theory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the estimators on first use: they need scikit-learn, which the losses do not."""
+    if name in ("GroupDROClassifier", "GroupDRORegressor", "MultiInstanceClassifier", "TPAUCClassifier"):
+        from moreauc import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

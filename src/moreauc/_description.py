@@ -102,7 +102,7 @@ def text_of(value: Any, *, contents: bool = True) -> str:
         contents: as for :func:`describe`.
 
     Example:
-        >>> from moreauc.surrogates import get_surrogate
+        >>> from moreauc.core.surrogates import get_surrogate
         >>> text_of({"loss": get_surrogate("hinge", 0.5), "sizes": (3, np.int64(4))})
         "{'loss': Hinge(margin=0.5), 'sizes': (3, 4)}"
         >>> text_of(functools.partial(torch.clamp, min=0.0))

@@ -7,10 +7,15 @@
 - :func:`save_checkpoint`, :func:`load_checkpoint`: one file, for anything else.
 """
 
-from moreauc._interrupt import Interrupted
-from moreauc.checkpoint._file import CheckpointError, DamagedCheckpointError, load_checkpoint, save_checkpoint
+from moreauc.checkpoint._file import (
+    CheckpointError,
+    DamagedCheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+)
 from moreauc.checkpoint._folder import Checkpoints, CheckpointWarning
 from moreauc.checkpoint._run_state import RunState
+from moreauc.train.interrupt import Interrupted
 
 __all__ = [
     "CheckpointError",

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moreauc.callbacks import Callback
 from moreauc.checkpoint import _run_parts as parts
 from moreauc.checkpoint._file import check_plain
+from moreauc.train.callbacks import Callback
 
 
 class CallbackStates:

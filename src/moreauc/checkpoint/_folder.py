@@ -10,7 +10,12 @@ from typing import Any
 
 from moreauc._checks import check_count, check_folder
 from moreauc._files import PART
-from moreauc.checkpoint._file import DamagedCheckpointError, load_checkpoint, save_checkpoint, sync_folder
+from moreauc.checkpoint._file import (
+    DamagedCheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+    sync_folder,
+)
 
 
 class CheckpointWarning(UserWarning):

@@ -14,9 +14,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from moreauc._interrupt import Interrupted, SignalWatch
-from moreauc._judge import Judge
-from moreauc.callbacks import Callback, TrainState
 from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
 from moreauc.checkpoint import _run_parts as parts
 from moreauc.checkpoint._callback_states import CallbackStates
@@ -24,7 +21,10 @@ from moreauc.checkpoint._file import check_plain, make_folder
 from moreauc.checkpoint._lock import FolderLock
 from moreauc.checkpoint._module_extras import unset_buffers
 from moreauc.checkpoint._unkept import Schedule, Unkept
-from moreauc.history import History
+from moreauc.train.callbacks import Callback, TrainState
+from moreauc.train.history import History
+from moreauc.train.interrupt import Interrupted, SignalWatch
+from moreauc.train.selection import Judge
 
 _DONE = "done"
 _PHASES = ("warm start", "train", _DONE)

@@ -15,7 +15,13 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from moreauc.checkpoint._file import CheckpointError
-from moreauc.checkpoint._generators import State, loader_parts, random_states, set_random_states, undealt
+from moreauc.checkpoint._generators import (
+    State,
+    loader_parts,
+    random_states,
+    set_random_states,
+    undealt,
+)
 from moreauc.checkpoint._held_labels import held_labels
 from moreauc.data._sampled import SampledRows
 from moreauc.data.bag_batches import BagBatches, BagSampler

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from moreauc._judge import Judge
-from moreauc.callbacks import TrainState
 from moreauc.checkpoint._loader_place import set_epoch
 from moreauc.optim import PreviousIterate, ProximalPoint
+from moreauc.train.callbacks import TrainState
+from moreauc.train.selection import Judge
 
 
 class Schedule(Protocol):

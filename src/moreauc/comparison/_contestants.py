@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.pipeline import make_pipeline
 
-from moreauc._all_or_nothing import all_or_nothing
 from moreauc._extras import import_extra
-from moreauc._tabular import TableEncoder
-from moreauc.estimator import TPAUCClassifier
+from moreauc.estimators import TPAUCClassifier
+from moreauc.estimators.all_or_nothing import all_or_nothing
+from moreauc.estimators.tabular import TableEncoder
 from moreauc.optim.presets import METHODS
 
 Region = tuple[float, float]
@@ -110,7 +110,7 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
 
     Args:
         names: keys of :data:`moreauc.optim.presets.METHODS`, "lightgbm" and "xgboost"; contestants stay as they are.
-        settings: arguments of :class:`~moreauc.estimator.TPAUCClassifier` for all networks.
+        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` for all networks.
 
     Raises:
         ValueError: for an unknown name.
@@ -150,7 +150,7 @@ def network(
         name: key of the variant; None for `method`.
         title: its name in tables; None for that of the method.
         grid: options of the loss with the values to try; None for those of the preset.
-        settings: arguments of :class:`~moreauc.estimator.TPAUCClassifier`.
+        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier`.
 
     Example:
         >>> variant = network("sonx", name="slow", title="SONX, slow", grid={"threshold_lr": (0.1,)})

@@ -16,9 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from moreauc._checks import check_count, floor_count
-from moreauc._tabular import same_rows
-from moreauc.comparison._contestants import Contestant, Options, Region, contestants
+from moreauc.comparison._contestants import (
+    Contestant,
+    Options,
+    Region,
+    contestants,
+)
 from moreauc.comparison._table import Table
+from moreauc.estimators.tabular import same_rows
 from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics._inputs import check_region
 from moreauc.metrics._selection import selection_scores
@@ -46,7 +51,7 @@ class Comparison:
         seeds: repetitions with other folds, at least 1.
         trials: options tried by each method, at least 1.
         jobs: processes.
-        settings: arguments of :class:`~moreauc.estimator.TPAUCClassifier` for all networks.
+        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` for all networks.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -93,7 +98,7 @@ class Comparison:
         """Compare on one table.
 
         Args:
-            X: array or DataFrame, as for :class:`~moreauc.estimator.TPAUCClassifier`.
+            X: array or DataFrame, as for :class:`~moreauc.estimators.TPAUCClassifier`.
             y: 0/1 labels, shape `(n,)`.
             progress: called with the pieces of work done and in all.
 

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import floor_count
-from moreauc._duplicates import Codes, any_equal, fold_together, number_equal
 from moreauc.comparison._contestants import Region
+from moreauc.data.duplicates import (
+    Codes,
+    any_equal,
+    fold_together,
+    number_equal,
+)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from moreauc._checks import as_index, check_device, check_finite, check_floating
-from moreauc.pooling import Pooling
+from moreauc._checks import (
+    as_index,
+    check_device,
+    check_finite,
+    check_floating,
+)
+from moreauc.core.pooling import Pooling
 
 Rule = Literal["before", "after"]
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import as_index, as_labels, check_shape
-from moreauc._masked_pairs import masked_cvar_and_pull
-from moreauc._visits import Visit
-from moreauc.rules import UpdateRule, update_row
+from moreauc.core.masked_pairs import masked_cvar_and_pull
+from moreauc.core.rules import UpdateRule, update_row
+from moreauc.core.visits import Visit
 
 if TYPE_CHECKING:
     from moreauc.criteria._two_way import TwoWayCriterion

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import as_index, check_device, check_shape
-from moreauc._visits import Visit
+from moreauc.core.visits import Visit
 from moreauc.criteria._bags import check_outputs, exact_type
 from moreauc.criteria._base import with_gradient
 from moreauc.criteria._dense import (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_device, check_floating, check_shape
-from moreauc._visits import Visit
+from moreauc.core.visits import Visit
 from moreauc.criteria._base import with_gradient
 from moreauc.criteria._dense import dense_update, visited_quantile
 from moreauc.criteria._late import nonfinite, refused

@@ -19,9 +19,9 @@ from moreauc._checks import (
     check_link,
     check_shape,
 )
+from moreauc.core.pairs import cvar_over_negatives
+from moreauc.core.surrogates import get_surrogate
 from moreauc.criteria._base import Criterion
-from moreauc.pairs import cvar_over_negatives
-from moreauc.surrogates import get_surrogate
 
 Link = Literal["sigmoid", "identity"]
 
@@ -143,7 +143,7 @@ class PairCriterion(LabelledCriterion):
 
     Args:
         labels: as for the base.
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin.
         link: "sigmoid" or "identity"; :math:`h` is this function of the raw score.
     """

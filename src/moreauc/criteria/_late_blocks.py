@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from moreauc._checks import as_index
-from moreauc._visits import Visit
+from moreauc.core.visits import Visit
 from moreauc.criteria._base import straight_through
 from moreauc.criteria._dense import ROW_FAULTS, dense_rows
 from moreauc.criteria._gates import enter, leave

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import as_index, check_shape
-from moreauc._visits import Visit
+from moreauc.core.visits import Visit
 from moreauc.criteria._base import straight_through
 from moreauc.criteria._gates import enter, leave
 from moreauc.criteria._late import nonfinite

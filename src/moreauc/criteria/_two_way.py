@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
+from moreauc.core.pairs import Pull, cvar_and_pull, cvar_over_negatives
+from moreauc.core.rules import UpdateRule
+from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._labelled import Link, PairCriterion
-from moreauc.pairs import Pull, cvar_and_pull, cvar_over_negatives
-from moreauc.rules import UpdateRule
-from moreauc.tables import EstimatorTable
 
 ThresholdRate = float | tuple[float, float] | Literal["quantile"]
 Scores = tuple[Tensor, Tensor]  # of the positives, shape `(B1,)`, and of the negatives, shape `(B2,)`

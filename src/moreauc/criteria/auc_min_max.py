@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_finite, check_real
+from moreauc.core.rules import UpdateRule
+from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._labelled import Link, PairCriterion
-from moreauc.rules import UpdateRule
-from moreauc.tables import EstimatorTable
 
 
 class AUCMinMaxLoss(PairCriterion):

@@ -16,11 +16,11 @@ class AUCSquaredHingeLoss(PairCriterion):
 
     It has no state, and its gradient is an unbiased estimate of that over the whole set. For the squared hinge and
     the hinge large batches are sorted, so that no matrix of pairs is made (see
-    :func:`~moreauc.pairs.cvar_over_negatives`).
+    :func:`~moreauc.core.pairs.cvar_over_negatives`).
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin.
         link: "sigmoid" or "identity", applied to the scores.
 

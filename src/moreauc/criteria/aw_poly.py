@@ -31,7 +31,7 @@ class AWPolyLoss(PairCriterion):
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         power: :math:`a`, at least 0. A plain attribute: a schedule may change it. The authors' example has 0.1.
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin.
         link: "sigmoid" or "identity", applied to the scores in :math:`\ell`.
 

@@ -12,11 +12,23 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_device, check_finite, check_floating, check_index, check_shape
-from moreauc.criteria._base import Criterion, Function, check_function, straight_through
+from moreauc._checks import (
+    check_count,
+    check_device,
+    check_finite,
+    check_floating,
+    check_index,
+    check_shape,
+)
+from moreauc.core.rules import Gamma, UpdateRule
+from moreauc.core.tables import EstimatorTable
+from moreauc.criteria._base import (
+    Criterion,
+    Function,
+    check_function,
+    straight_through,
+)
 from moreauc.criteria._late_blocks import BLOCK_FAULTS, blocks_late
-from moreauc.rules import Gamma, UpdateRule
-from moreauc.tables import EstimatorTable
 
 
 class FCCOLoss(Criterion):
@@ -33,7 +45,7 @@ class FCCOLoss(Criterion):
 
     The gradient uses the row before its update, :math:`u_{i,t}`. The value returned is
     :math:`\frac1{B_1} \sum_i f_i(u_{i,t})`. A row's first visit fills it with the first observed value, unless
-    `initial` is given (see :class:`~moreauc.tables.EstimatorTable`). Where `outer` is a module with parameters of its
+    `initial` is given (see `EstimatorTable`). Where `outer` is a module with parameters of its
     own, their gradient is :math:`\frac1{B_1} \sum_i \partial_s f_i(u_{i,t}; s)`; give them to an optimizer.
 
     In `eval()` mode a call returns :math:`\frac1{B_1} \sum_i f_i(\text{inner}_i)` and changes nothing.

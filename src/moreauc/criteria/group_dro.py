@@ -8,13 +8,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_count, check_finite, check_real, floor_count
+from moreauc._checks import (
+    check_count,
+    check_finite,
+    check_real,
+    floor_count,
+)
+from moreauc.core.rules import Gamma, UpdateRule
+from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._base import Criterion, with_gradient
 from moreauc.criteria._dense_groups import GROUP_FAULTS, forward_late
 from moreauc.criteria._groups import Membership, check_losses
 from moreauc.criteria._two_way import upper_quantile
-from moreauc.rules import Gamma, UpdateRule
-from moreauc.tables import EstimatorTable
 
 
 class GroupDROLoss(Criterion):

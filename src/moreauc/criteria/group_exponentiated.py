@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_finite, check_real
+from moreauc.core.rules import UpdateRule
+from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._base import Criterion
 from moreauc.criteria._groups import Membership, check_losses
-from moreauc.rules import UpdateRule
-from moreauc.tables import EstimatorTable
 
 
 class ExponentiatedGroupDROLoss(Criterion):

@@ -10,21 +10,26 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_finite, check_index, check_shape
-from moreauc.criteria._bags import Rule, check_instances, check_rule, exact_type
+from moreauc.core.pairs import refuse_second_derivatives
+from moreauc.core.pooling import Pooling, PoolingName, get_pooling
+from moreauc.core.rules import UpdateRule
+from moreauc.core.tables import EstimatorTable
+from moreauc.criteria._bags import (
+    Rule,
+    check_instances,
+    check_rule,
+    exact_type,
+)
 from moreauc.criteria._base import Criterion
 from moreauc.criteria._labelled import Link
 from moreauc.criteria.auc_min_max import AUCMinMaxLoss
-from moreauc.pairs import refuse_second_derivatives
-from moreauc.pooling import Pooling, PoolingName, get_pooling
-from moreauc.rules import UpdateRule
-from moreauc.tables import EstimatorTable
 
 
 class MIDAMLoss(Criterion):
     r"""Min-max margin loss of the AUC of bags, from a few instances of each (MIDAM).
 
     The objective is that of :class:`~moreauc.criteria.AUCMinMaxLoss` with the scores :math:`h_i = \sigma(p(v_i))` of
-    bags: :math:`v_i` averages over the bag, the function :math:`p` makes a score of it (:mod:`moreauc.pooling` lists
+    bags: :math:`v_i` averages over the bag, the function :math:`p` makes a score of it (`moreauc.core.pooling` lists
     both) and :math:`\sigma` is the link. A row for each bag tracks the average. In training mode a call is one
     iteration:
 
@@ -57,7 +62,7 @@ class MIDAMLoss(Criterion):
 
     Args:
         labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
         temperature: that of the smoothed max, above 0.
         tau: averaging weight of the rows in (0, 1]; 0.9 in the authors' code, too.
         margin: :math:`m`, at least 0. The authors tune it in {0.1, 0.5, 1}.
@@ -66,12 +71,12 @@ class MIDAMLoss(Criterion):
         rows: "before" or "after", see above.
 
     Attributes:
-        v: rows of the bags as :mod:`moreauc.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
+        v: rows of the bags as `moreauc.core.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
         bag_scores: the pooled scores :math:`p(v_i)` that the rows stand for, shape `(n,)`.
         a: tracks the mean of the positive bags, a 0-d tensor; it starts at 0.
         b: tracks the mean of the negative bags, likewise.
         theta: dual variable, at least 0, likewise.
-        pooling: the :class:`~moreauc.pooling.Pooling`.
+        pooling: the :class:`~moreauc.core.pooling.Pooling`.
 
     Shape:
         - instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and attention logit

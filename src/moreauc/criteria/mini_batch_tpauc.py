@@ -28,7 +28,7 @@ class MiniBatchTPAUCLoss(PairCriterion):
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin.
         link: "sigmoid" or "identity", applied to the scores.
 

@@ -9,14 +9,19 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import as_labels, check_finite, check_real
-from moreauc.criteria._bags import Rule, check_instances, check_rule, exact_type
+from moreauc.core.pooling import Pooling, PoolingName, get_pooling
+from moreauc.core.rules import Gamma, UpdateRule, theory_gamma
+from moreauc.core.tables import EstimatorTable
+from moreauc.criteria._bags import (
+    Rule,
+    check_instances,
+    check_rule,
+    exact_type,
+)
 from moreauc.criteria._base import with_gradient
 from moreauc.criteria._dense_bags import BAG_FAULTS, forward_late
 from moreauc.criteria._labelled import Link, Rows
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
-from moreauc.pooling import Pooling, PoolingName, get_pooling
-from moreauc.rules import Gamma, UpdateRule, theory_gamma
-from moreauc.tables import EstimatorTable
 
 Gammas = tuple[Gamma, Gamma, Gamma]
 
@@ -25,7 +30,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     r"""Surrogate of the two-way partial AUC of bags, from a few instances of each.
 
     A bag's score is pooled from its instances, :math:`h_i = \sigma(p(v_i))`: :math:`v_i` averages over the bag, the
-    function :math:`p` makes a score of it (:mod:`moreauc.pooling` lists both) and :math:`\sigma` is the link. The
+    function :math:`p` makes a score of it (:mod:`moreauc.core.pooling` lists both) and :math:`\sigma` is the link. The
     objective is that of :class:`~moreauc.TPAUCLoss` with these scores. A row :math:`v_i` for each bag tracks the
     average, so that a step needs only a few instances of the bags in its batch:
 
@@ -51,16 +56,16 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     yet gets an enormous gradient.
 
     Rows are kept on a logarithmic scale where exponentials are averaged, so that no instance score overflows; what
-    happens where a correction would make such an average negative stands in :mod:`moreauc.pooling`. The constants
+    happens where a correction would make such an average negative stands in :mod:`moreauc.core.pooling`. The constants
     :math:`C` that the paper adds inside its exponentials are 0.
 
     Args:
         labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
         temperature: that of the smoothed max, above 0.
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin.
         link: "sigmoid" (the paper's experiments) or "identity", applied to the pooled score.
         tau: :math:`\tau_1` and :math:`\tau_2` in (0, 1], or one number for both.
@@ -73,7 +78,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         rows: "before" for the box to the letter, "after" for the rule above. docs/bags.md compares them.
 
     Attributes:
-        v: rows of the bags as :mod:`moreauc.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
+        v: rows of the bags as :mod:`moreauc.core.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
         bag_scores: the pooled scores :math:`p(v_i)` that the rows stand for, shape `(n,)`.
         u: rows of the positive bags in order of appearance in `labels`.
         s: thresholds of the positive bags, in the same order.

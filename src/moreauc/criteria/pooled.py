@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_finite, check_shape
+from moreauc.core.pooling import Pooling, PoolingName, get_pooling
 from moreauc.criteria._bags import check_instances
 from moreauc.criteria._base import Criterion
-from moreauc.pooling import Pooling, PoolingName, get_pooling
 
 
 class PooledLoss(Criterion):
     r"""A loss of scores, on scores that are pooled from the instances of the batch.
 
     The score of a bag is :math:`p(\frac1{|B|} \sum_{x \in B} y(x))` over the instances :math:`B` given for it
-    (:mod:`moreauc.pooling` lists :math:`y` and :math:`p`), with its ordinary gradient. The inner loss takes these
+    (:mod:`moreauc.core.pooling` lists :math:`y` and :math:`p`), with its ordinary gradient. The inner loss takes these
     scores as it takes those of single rows; its link, where it has one, is applied to the pooled score.
 
     This is the naive way to pool: no row tracks a bag. Where few instances are sampled, smoothed max and attention are
@@ -32,12 +32,12 @@ class PooledLoss(Criterion):
     Args:
         criterion: a loss called as `criterion(scores, labels, index)`, made with the labels of the bags. One that
             needs previous scores gets those pooled from `previous_instances`.
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
         temperature: that of the smoothed max, above 0.
 
     Attributes:
         criterion: the inner loss; its state is the only state.
-        pooling: the :class:`~moreauc.pooling.Pooling`.
+        pooling: the :class:`~moreauc.core.pooling.Pooling`.
         min_tpr: that of the inner loss; no such attribute where it has none.
         max_fpr: likewise.
 

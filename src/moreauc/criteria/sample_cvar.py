@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_device, check_finite, check_floating, check_real, check_shape
+from moreauc._checks import (
+    check_device,
+    check_finite,
+    check_floating,
+    check_real,
+    check_shape,
+)
 from moreauc.criteria._base import Criterion
 
 

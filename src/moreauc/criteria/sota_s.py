@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_finite, check_real
+from moreauc.core.rules import UpdateRule
+from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._base import straight_through
 from moreauc.criteria._labelled import Link, PairCriterion, by_rows
-from moreauc.rules import UpdateRule
-from moreauc.tables import EstimatorTable
 
 
 class SOTAsLoss(PairCriterion):
@@ -55,7 +55,7 @@ class SOTAsLoss(PairCriterion):
         temperature_positives: :math:`\lambda'`, above 0.
         tau1: averaging weight of the rows in (0, 1]. Plain attributes, both: a schedule may change them.
         tau2: averaging weight of the outer mean in (0, 1].
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin.
         link: "sigmoid" or "identity", applied to the scores.
 

@@ -13,11 +13,24 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_device, check_finite, check_floating, check_index, check_shape
-from moreauc.criteria._base import Criterion, Function, ParameterSnapshot, check_function, straight_through
+from moreauc._checks import (
+    check_count,
+    check_device,
+    check_finite,
+    check_floating,
+    check_index,
+    check_shape,
+)
+from moreauc.core.rules import Gamma, UpdateRule
+from moreauc.core.tables import EstimatorTable
+from moreauc.criteria._base import (
+    Criterion,
+    Function,
+    ParameterSnapshot,
+    check_function,
+    straight_through,
+)
 from moreauc.criteria._late_pairs import PAIR_FAULTS, pairs_late
-from moreauc.rules import Gamma, UpdateRule
-from moreauc.tables import EstimatorTable
 
 
 class TCCOLoss(Criterion):

@@ -9,12 +9,17 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_finite
+from moreauc.core.rules import Gamma, UpdateRule
 from moreauc.criteria._base import with_gradient
-from moreauc.criteria._dense import ROW_FAULTS, dense_advance, dense_objective, dense_rows
+from moreauc.criteria._dense import (
+    ROW_FAULTS,
+    dense_advance,
+    dense_objective,
+    dense_rows,
+)
 from moreauc.criteria._labelled import Link
 from moreauc.criteria._late import nonfinite, refused
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
-from moreauc.rules import Gamma, UpdateRule
 
 
 class TPAUCLoss(TwoWayCriterion):
@@ -65,13 +70,13 @@ class TPAUCLoss(TwoWayCriterion):
         labels: 0/1 labels of the whole training set, shape `(n,)`; rows are named by their position in it.
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
-        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.surrogates`).
+        surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin.
         link: "sigmoid" (the paper's experiments) or "identity", applied to the scores.
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,
-            which :class:`~moreauc.estimator.TPAUCClassifier` uses; that one needs a non-decreasing surrogate.
+            which :class:`~moreauc.estimators.TPAUCClassifier` uses; that one needs a non-decreasing surrogate.
             docs/tpauc.md compares them.
         initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
 

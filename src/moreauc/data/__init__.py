@@ -8,9 +8,21 @@
 - :class:`WholeBags`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances.
 """
 
-from moreauc.data.bag_batches import BagBatches, BagInputs, BagKey, BagSampler, SampledBags, collate_bags
+from moreauc.data.bag_batches import (
+    BagBatches,
+    BagInputs,
+    BagKey,
+    BagSampler,
+    SampledBags,
+    collate_bags,
+)
 from moreauc.data.bag_scores import WholeBags, bag_scores, instance_outputs
-from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags
+from moreauc.data.bags import (
+    Bags,
+    FileBags,
+    FlatBags,
+    ListBags,
+)
 from moreauc.data.batches import TensorBatches
 from moreauc.data.indexed import IndexedDataset
 from moreauc.data.padded_bags import from_padded, to_padded

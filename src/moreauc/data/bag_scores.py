@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count
 from moreauc._parallel import without_gradient
-from moreauc._scoring import device_of, instances_for, joined
+from moreauc.core.pooling import Pooling, PoolingName, get_pooling
 from moreauc.data.bags import Bags, check_bags
-from moreauc.pooling import Pooling, PoolingName, get_pooling
+from moreauc.train.scoring import device_of, instances_for, joined
 
 
 class WholeBags:
@@ -21,7 +21,7 @@ class WholeBags:
 
     Args:
         bags: the bags.
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
         temperature: that of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
 
@@ -76,7 +76,7 @@ def bag_scores(
         model: maps instances `(T, ...)` to scores, `(T,)` or `(T, 1)`; for attention to `(T, 2)`, score and attention
             logit.
         bags: the bags.
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.pooling.Pooling`.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
         temperature: that of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
         device: where the model is; None to look it up.

@@ -18,9 +18,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_finite, check_index, check_labels, check_shape
-from moreauc.data._bag_files import NpyFile, as_instances, check_instance_shape, forward_strides, instance_type
+from moreauc._checks import (
+    check_finite,
+    check_index,
+    check_labels,
+    check_shape,
+)
+from moreauc.data._bag_files import (
+    NpyFile,
+    as_instances,
+    check_instance_shape,
+    forward_strides,
+    instance_type,
+)
 from moreauc.data._bag_ids import check_offsets, group_by_id
+
+_CHUNK = 4096  # instances read at a time for the mean and spread
 
 Labels = Tensor | Sequence[int] | NDArray[Any]
 
@@ -309,3 +322,25 @@ def _check_numbers(owner: str, name: str, numbers: Any, size: int) -> Tensor:
 def _check_values(owner: str, bag: int, values: Tensor) -> None:
     if values.is_floating_point():
         check_finite(owner, **{f"instances of bag {bag}": values})
+
+
+def instance_moments(bags: Bags) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of all instances, chunk by chunk in float64."""
+    count, mean = 0, torch.zeros(instance_shape(bags), dtype=torch.float64)
+    squares = torch.zeros_like(mean)
+    for bag, size in enumerate(bags.sizes.tolist()):
+        for start in range(0, size, _CHUNK):
+            chunk = bags.instances(bag, torch.arange(start, min(start + _CHUNK, size))).double()
+            # Chan, Golub and LeVeque 1979: sums of squares about the mean of two samples, put together
+            step, share = chunk.mean(0) - mean, len(chunk) / (count + len(chunk))
+            squares = squares + (chunk - chunk.mean(0)).square().sum(0) + step.square() * (count * share)
+            mean, count = mean + step * share, count + len(chunk)
+    check_finite("standardize_instances", **{"instances of train": mean})
+    std = (squares / count).sqrt()
+    # the rounding error of a constant feature is no spread
+    return mean, torch.where(std > 1e-12 * mean.abs(), std, torch.ones_like(std))
+
+
+def instance_shape(bags: Bags) -> tuple[int, ...]:
+    """Return the shape of one instance."""
+    return tuple(bags.instances(0, torch.tensor([0])).shape[1:])

@@ -10,7 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import as_labels, check_finite, check_labels, check_shape
+from moreauc._checks import (
+    as_labels,
+    check_finite,
+    check_labels,
+    check_shape,
+)
 from moreauc.data._sampled import SampledRows
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]

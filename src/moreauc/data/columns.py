@@ -18,9 +18,26 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from moreauc.data._column_types import is_number, lost_in_floats, type_column, type_columns
-from moreauc.data._doubtful import ColumnWarning, begin_with_numbers, like_numbers, too_many_texts
-from moreauc.data._normal_form import TRUTHS, class_text, label_text, name_texts, normal_text, normal_texts
+from moreauc.data._column_types import (
+    is_number,
+    lost_in_floats,
+    type_column,
+    type_columns,
+)
+from moreauc.data._doubtful import (
+    ColumnWarning,
+    begin_with_numbers,
+    like_numbers,
+    too_many_texts,
+)
+from moreauc.data._normal_form import (
+    TRUTHS,
+    class_text,
+    label_text,
+    name_texts,
+    normal_text,
+    normal_texts,
+)
 from moreauc.data._texts import no_text
 from moreauc.data._written import (
     NumberFormat,

@@ -78,7 +78,7 @@ class DistributedCriterion(Criterion):
 
     Raises:
         ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`,
-            :class:`~moreauc.side_by_side.SideBySideLoss`), differs from process to process, or `torch.distributed` is
+            `SideBySideLoss` of the experiments), differs from process to process, or `torch.distributed` is
             not set up under `torchrun`. In a call, in all processes: for what the loss refuses, for parts that do not
             go together, and where samplers over the same rows differ in seed, epoch or settings.
 

@@ -19,7 +19,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from moreauc.distributed._messages import FORM_NUMBERS, Form, length_of, pack, unpack
+from moreauc.distributed._messages import (
+    FORM_NUMBERS,
+    Form,
+    length_of,
+    pack,
+    unpack,
+)
 
 _PARTS = 16  # at most so many tensors travel at once
 _WIDTH = 4 + _PARTS * FORM_NUMBERS  # numbers in a message

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from moreauc import _scoring
 from moreauc._checks import check_shape
 from moreauc._parallel import is_sharded
 from moreauc.distributed._exchange import Exchange
 from moreauc.distributed._messages import check_part
 from moreauc.samplers._passes import passes_for_scores
+from moreauc.train import scoring as _scoring
 
 _NAMES = ("scores", "labels", "index")
 _PREDICT = "predict_scores"

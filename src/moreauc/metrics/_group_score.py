@@ -11,7 +11,13 @@ from sklearn.exceptions import UndefinedMetricWarning
 
 from moreauc._checks import check_count
 from moreauc._group_input import Members, check_groups
-from moreauc.metrics._group_values import Values, auc_by_group, mean_of_worst, means_by_group, undefined
+from moreauc.metrics._group_values import (
+    Values,
+    auc_by_group,
+    mean_of_worst,
+    means_by_group,
+    undefined,
+)
 
 _SHOWN = 5  # groups named in a warning
 

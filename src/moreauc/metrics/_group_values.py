@@ -14,7 +14,12 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_finite
 from moreauc._group_input import Members
-from moreauc.metrics._inputs import Array, as_vector, check_length, split_classes
+from moreauc.metrics._inputs import (
+    Array,
+    as_vector,
+    check_length,
+    split_classes,
+)
 from moreauc.metrics.ranking import selected_fraction
 
 Values = NDArray[np.float64]

@@ -11,7 +11,12 @@ from numpy.typing import ArrayLike
 
 from moreauc._checks import check_count
 from moreauc._group_input import Members, Numbers, check_groups
-from moreauc.metrics._group_values import Values, accuracy_by_group, auc_by_group, means_by_group
+from moreauc.metrics._group_values import (
+    Values,
+    accuracy_by_group,
+    auc_by_group,
+    means_by_group,
+)
 from moreauc.metrics.groups import group_gap
 
 __all__ = ["GroupTable", "group_table"]

@@ -20,7 +20,13 @@ from numpy.typing import ArrayLike
 
 from moreauc._group_input import check_groups
 from moreauc.metrics._group_score import loss_by_group, score_groups
-from moreauc.metrics._group_values import Values, accuracy_by_group, auc_by_group, means_by_group, undefined
+from moreauc.metrics._group_values import (
+    Values,
+    accuracy_by_group,
+    auc_by_group,
+    means_by_group,
+    undefined,
+)
 from moreauc.metrics._inputs import as_vector
 
 

@@ -11,7 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from moreauc.optim._no_trace import RandomState, current_state, devices_of, times_set
+from moreauc.optim._no_trace import (
+    RandomState,
+    current_state,
+    devices_of,
+    times_set,
+)
 from moreauc.optim._pairing import Draws, Inputs
 
 _OVERLAP = (

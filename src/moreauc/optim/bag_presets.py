@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from moreauc.core.pooling import PoolingName
 from moreauc.criteria import (
     AUCMinMaxLoss,
     CrossEntropyLoss,
@@ -18,7 +19,6 @@ from moreauc.criteria import (
 )
 from moreauc.criteria._base import Criterion
 from moreauc.optim.presets import widened
-from moreauc.pooling import PoolingName
 
 __all__ = ["BAG_METHODS", "BagPreset", "make_bag_criterion"]
 

@@ -13,10 +13,28 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from moreauc._parallel import bare, buffers_left_alone, is_shard
-from moreauc.optim._no_trace import SETTING, Buffers, copy_all, devices_of, no_autocast_cache, random_state
+from moreauc.optim._no_trace import (
+    SETTING,
+    Buffers,
+    copy_all,
+    devices_of,
+    no_autocast_cache,
+    random_state,
+)
 from moreauc.optim._pairing import Inputs, Pairing
-from moreauc.optim._sharded import check_shards, check_state, like_parameter, previous_shards, whole
-from moreauc.optim._steps import Arguments, after_first_evaluation, check_optimizer, found_infinity
+from moreauc.optim._sharded import (
+    check_shards,
+    check_state,
+    like_parameter,
+    previous_shards,
+    whole,
+)
+from moreauc.optim._steps import (
+    Arguments,
+    after_first_evaluation,
+    check_optimizer,
+    found_infinity,
+)
 from moreauc.optim._watch import ForwardHook, Watch
 
 _ATTEMPTS = 3  # at a call, where numbers drawn may be those of another thread: a model that draws none shows it in one

@@ -13,7 +13,13 @@ from torch.optim import Optimizer
 
 from moreauc._checks import check_real
 from moreauc.optim._sharded import check_state, spread_as, whole
-from moreauc.optim._steps import Arguments, Closure, check_optimizer, found_infinity, wrap_closure
+from moreauc.optim._steps import (
+    Arguments,
+    Closure,
+    check_optimizer,
+    found_infinity,
+    wrap_closure,
+)
 
 
 class ProximalPoint:

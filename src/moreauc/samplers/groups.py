@@ -19,7 +19,14 @@ from torch import Tensor
 
 from moreauc._checks import check_count
 from moreauc._group_input import Members, check_groups
-from moreauc.samplers._plan import PLAN, PlannedSampler, Rows, Source, counts_before, plan_class
+from moreauc.samplers._plan import (
+    PLAN,
+    PlannedSampler,
+    Rows,
+    Source,
+    counts_before,
+    plan_class,
+)
 
 _log = logging.getLogger(__name__)
 _GROUPS, _ROWS, _PLAIN = range(3)  # first number of the keys of random orders

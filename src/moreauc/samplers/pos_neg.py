@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_labels
-from moreauc.samplers._plan import PLAN, PlannedSampler, Source, plan_class
+from moreauc.samplers._plan import (
+    PLAN,
+    PlannedSampler,
+    Source,
+    plan_class,
+)
 
 _OWNER = "PosNegSampler"
 _log = logging.getLogger(__name__)

@@ -9,7 +9,12 @@ import math
 
 from moreauc._checks import check_count
 from moreauc.theory._constants import check_batch, non_negative
-from moreauc.theory._error_bound import check_tau, error_bound, msvr_drift, msvr_noise
+from moreauc.theory._error_bound import (
+    check_tau,
+    error_bound,
+    msvr_drift,
+    msvr_noise,
+)
 
 
 def bag_table_bound(
@@ -56,7 +61,7 @@ def bag_table_bound(
         squared: bound the mean squared norm instead.
 
     Returns:
-        The bound, which assumes the correction weights :func:`moreauc.rules.theory_gamma`.
+        The bound, which assumes the correction weights :func:`moreauc.core.rules.theory_gamma`.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -126,7 +131,7 @@ def bag_pair_table_bound(
         squared: bound the mean squared norm instead.
 
     Returns:
-        The bound, which assumes the correction weights :func:`moreauc.rules.theory_gamma`.
+        The bound, which assumes the correction weights :func:`moreauc.core.rules.theory_gamma`.
 
     Raises:
         ValueError: if an argument is outside its range.

@@ -9,7 +9,13 @@ import math
 
 from moreauc._checks import check_count
 from moreauc.theory._constants import check_batch, non_negative
-from moreauc.theory._error_bound import check_tau, error_bound, moving_average_terms, msvr_drift, msvr_noise
+from moreauc.theory._error_bound import (
+    check_tau,
+    error_bound,
+    moving_average_terms,
+    msvr_drift,
+    msvr_noise,
+)
 
 
 def sont_inner_table_bound(
@@ -52,7 +58,7 @@ def sont_inner_table_bound(
         squared: bound the mean squared norm instead.
 
     Returns:
-        The bound, which assumes the correction weight :func:`moreauc.rules.theory_gamma`.
+        The bound, which assumes the correction weight :func:`moreauc.core.rules.theory_gamma`.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -117,7 +123,7 @@ def sont_outer_table_bound(
         squared: bound the mean squared norm instead.
 
     Returns:
-        The bound, which assumes the correction weights :func:`moreauc.rules.theory_gamma`.
+        The bound, which assumes the correction weights :func:`moreauc.core.rules.theory_gamma`.
 
     Raises:
         ValueError: if an argument is outside its range.

@@ -9,8 +9,14 @@ import math
 from dataclasses import dataclass
 
 from moreauc._checks import check_count
-from moreauc.rules import theory_gamma
-from moreauc.theory._constants import all_or_none, check_batch, check_epsilon, positive, round_up
+from moreauc.core.rules import theory_gamma
+from moreauc.theory._constants import (
+    all_or_none,
+    check_batch,
+    check_epsilon,
+    positive,
+    round_up,
+)
 from moreauc.theory.weak_convexity import fcco_weak_convexity
 
 

@@ -9,7 +9,13 @@ import math
 
 from moreauc._checks import check_count
 from moreauc.theory._constants import check_batch, non_negative
-from moreauc.theory._error_bound import check_tau, error_bound, moving_average_terms, msvr_drift, msvr_noise
+from moreauc.theory._error_bound import (
+    check_tau,
+    error_bound,
+    moving_average_terms,
+    msvr_drift,
+    msvr_noise,
+)
 
 
 def sonx_table_bound(
@@ -48,7 +54,7 @@ def sonx_table_bound(
         squared: bound the mean squared norm instead.
 
     Returns:
-        The bound, which assumes the correction weight :func:`moreauc.rules.theory_gamma`.
+        The bound, which assumes the correction weight :func:`moreauc.core.rules.theory_gamma`.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -160,7 +166,7 @@ def tpauc_table_bound(
         gradient_bound: :math:`M`, also of the thresholds' gradient.
 
     Returns:
-        The bound, which assumes the correction weight :func:`moreauc.rules.theory_gamma`.
+        The bound, which assumes the correction weight :func:`moreauc.core.rules.theory_gamma`.
 
     Raises:
         ValueError: if an argument is outside its range.

@@ -1,0 +1,264 @@
+"""Plans of the experiments: the only reader of their TOML files."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib.resources import files
+from itertools import product
+from typing import Any, Literal, get_args
+
+__all__ = ["EXPERIMENTS", "Ablation", "Contestant", "DataSet", "Experiment", "Training", "load_experiment"]
+
+Kind = Literal["molecules", "bags", "histology"]
+EXPERIMENTS: tuple[Kind, ...] = get_args(Kind)
+Setting = dict[str, Any]
+
+_OWNER = "load_experiment"
+_NAME = re.compile("[a-z][a-z0-9_]*")  # a part of the name of a file, between hyphens, on any system
+
+
+@dataclass(frozen=True)
+class Training:
+    """What all methods of an experiment have in common.
+
+    Attributes:
+        epochs: passes over the training data.
+        milestones: epochs after which the learning rate is divided by 10.
+        lr: learning rate, where a setting names none.
+        optimizer: "sgd" or "adam".
+        momentum: momentum of "sgd".
+        weight_decay: weight decay.
+        pretrain_epochs: epochs of cross entropy that all methods start from, with Adam; 0 for none.
+        pretrain_lr: learning rate of these.
+        side_by_side: settings trained at once in one model.
+    """
+
+    epochs: int
+    milestones: tuple[int, ...]
+    lr: float
+    optimizer: Literal["sgd", "adam"]
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    pretrain_epochs: int = 0
+    pretrain_lr: float = 1e-3
+    side_by_side: int = 1
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set of an experiment.
+
+    Attributes:
+        name: key in files and on the command line.
+        title: name in tables.
+        source: name of the data, where several entries share them.
+        positives: positives (positive bags) of a batch.
+        negatives: negatives of a batch.
+        instances: instances of a bag in a batch; 0 where there are none.
+        splits: test splits; each is run with all folds.
+        by: "image" or "tile": what must not be on both sides of a split.
+        note: what a reader of the table should know.
+        published: for each method the published mean and standard deviation in each region.
+        available: whether it can be run here; if not, its row says why.
+        counts: rows and, where they are published, positives of the parts in the paper: "train", "validation" and
+            "test", or "all" of them.
+        width: features of the network (GIN, ResNet20); 0 for as many as in the paper.
+        epochs: passes over the training data; 0 for those of the experiment. Milestones move in proportion.
+    """
+
+    name: str
+    title: str
+    source: str
+    positives: int = 0
+    negatives: int = 0
+    instances: int = 0
+    splits: int = 1
+    by: Literal["image", "tile"] = "image"
+    note: str = ""
+    published: Mapping[str, tuple[tuple[float, float], ...]] | None = None
+    available: bool = True
+    counts: Mapping[str, tuple[int, ...]] | None = None
+    width: int = 0
+    epochs: int = 0
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method of an experiment.
+
+    Attributes:
+        name: key in files and on the command line.
+        title: name in tables.
+        preset: key of `METHODS` or `BAG_METHODS`.
+        options: options of the loss that are not tuned; `momentum` goes to the optimizer instead of the experiment's.
+        settings: what is tried; `lr` goes to the optimizer, `share` to the region that is trained on (a share of the
+            positives and of the negatives), anything else to the loss.
+        remedy: whether it departs from the paper's protocol, and is reported apart.
+    """
+
+    name: str
+    title: str
+    preset: str
+    options: Mapping[str, Any]
+    settings: tuple[Setting, ...]
+    remedy: bool = False
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Training curves of one method that differ in one option.
+
+    Attributes:
+        method: the method, one of the experiment's.
+        datasets: the data sets.
+        settings: what is compared, one curve each.
+        region: region of the curves.
+    """
+
+    method: str
+    datasets: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    region: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of the paper as its TOML file has it.
+
+    Attributes:
+        name: "molecules", "bags" or "histology".
+        title: heading of its report.
+        regions: (least TPR, largest FPR) of each column of the table.
+        runs: runs of each method on each data set and test split: seeds of molecules, folds of bags.
+        training: what all methods have in common.
+        datasets: the data sets by name.
+        contestants: the methods by name.
+        ablation: training curves, where there are some.
+        paper_grid: values of settings that the paper's grid has, too, where ours goes beyond it: what validation
+            chooses of these alone stands beside.
+    """
+
+    name: Kind
+    title: str
+    regions: tuple[tuple[float, float], ...]
+    runs: int
+    training: Training
+    datasets: Mapping[str, DataSet]
+    contestants: Mapping[str, Contestant]
+    ablation: Ablation | None = None
+    paper_grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def in_paper(self, setting: Setting) -> bool:
+        """Return whether a setting is in the paper's grid, too."""
+        return all(setting[key] in values for key, values in self.paper_grid.items() if key in setting)
+
+
+def load_experiment(name: str) -> Experiment:
+    """Read the plan of an experiment.
+
+    Args:
+        name: "molecules", "bags" or "histology".
+
+    Raises:
+        ValueError: for another name, or a plan in which methods try different numbers of settings.
+
+    Example:
+        >>> plan = load_experiment("molecules")
+        >>> plan.regions, plan.training.epochs
+        (((0.6, 0.4), (0.5, 0.5)), 60)
+    """
+    if name not in EXPERIMENTS:
+        raise ValueError(f"{_OWNER}: name must be one of {', '.join(EXPERIMENTS)}, got {name!r}")
+    text = (files("experiments") / "plans" / f"{name}.toml").read_text(encoding="utf-8")
+    return parse_experiment(name, text)
+
+
+def parse_experiment(name: Kind, text: str) -> Experiment:
+    """Make a plan of the text of a TOML file.
+
+    Raises:
+        ValueError: for a missing or unknown entry, a name that no file should have, or methods that try different
+            numbers of settings.
+    """
+    raw = tomllib.loads(text)
+    try:
+        training: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in raw["training"].items()
+        }
+        plan = Experiment(
+            name=name,
+            title=raw["title"],
+            regions=tuple((low, high) for low, high in raw["regions"]),
+            runs=raw["runs"],
+            training=Training(**training),
+            datasets={key: _dataset(key, entry) for key, entry in raw["datasets"].items()},
+            contestants={key: _contestant(key, entry) for key, entry in raw["methods"].items()},
+            ablation=_ablation(raw["ablation"]) if "ablation" in raw else None,
+            paper_grid={key: tuple(values) for key, values in raw.get("paper_grid", {}).items()},
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{_OWNER}: {name} must have the entries of an experiment, got {error}") from error
+    for key in (*plan.datasets, *plan.contestants):
+        if not _NAME.fullmatch(key):
+            raise ValueError(f"{_OWNER}: {name} must have names of lower case letters, digits and _, got {key!r}")
+    numbers = {entry.name: len(entry.settings) for entry in plan.contestants.values()}
+    if len(set(numbers.values())) > 1:
+        raise ValueError(f"{_OWNER}: {name} must let all methods try as many settings, got {numbers}")
+    numbers = {entry.name: sum(map(plan.in_paper, entry.settings)) for entry in plan.contestants.values()}
+    if len(set(numbers.values())) > 1 or 0 in numbers.values():
+        raise ValueError(f"{_OWNER}: {name} must have as many settings in paper_grid for all methods, got {numbers}")
+    return plan
+
+
+def batch_of(dataset: DataSet) -> dict[str, int]:
+    """Return what a training batch holds."""
+    return {"positives": dataset.positives, "negatives": dataset.negatives, "instances": dataset.instances}
+
+
+def made_of(dataset: DataSet, contestant: Contestant) -> dict[str, Any]:
+    """Return what a run is of, beside its batch and options: data, how they are split, network and preset."""
+    own = {name: getattr(dataset, name) for name in ("source", "by", "width")}
+    return {**own, "preset": contestant.preset}
+
+
+def training_on(plan: Experiment, dataset: DataSet, contestant: Contestant) -> Training:
+    """Return how a method is trained on a data set: as all are, but for what the two say otherwise."""
+    training = plan.training
+    training = replace(training, momentum=float(contestant.options.get("momentum", training.momentum)))
+    if not dataset.epochs:
+        return training
+    milestones = tuple(epoch * dataset.epochs // training.epochs for epoch in training.milestones)
+    return replace(training, epochs=dataset.epochs, milestones=milestones)
+
+
+def plan_of(plan: Experiment) -> dict[str, Any]:
+    """Return what all runs of an experiment have in common, as it stands in each file."""
+    return {"training": asdict(plan.training)}
+
+
+def _dataset(name: str, raw: Mapping[str, Any]) -> DataSet:
+    entry = {"source": name, **raw}
+    published = entry.pop("published", None)
+    if published is not None:
+        entry["published"] = {key: tuple((mean, std) for mean, std in values) for key, values in published.items()}
+    if "counts" in entry:
+        entry["counts"] = {part: tuple(values) for part, values in entry["counts"].items()}
+    return DataSet(name=name, **entry)
+
+
+def _contestant(name: str, raw: Mapping[str, Any]) -> Contestant:
+    entry = dict(raw)
+    grid: Mapping[str, list[Any]] = entry.pop("grid")
+    return Contestant(name=name, options=entry.pop("options", {}), settings=_settings(grid), **entry)
+
+
+def _ablation(raw: Mapping[str, Any]) -> Ablation:
+    low, high = raw["region"]
+    return Ablation(raw["method"], tuple(raw["datasets"]), _settings(raw["grid"]), (low, high))
+
+
+def _settings(grid: Mapping[str, list[Any]]) -> tuple[Setting, ...]:
+    return tuple(dict(zip(grid, values, strict=True)) for values in product(*grid.values()))

@@ -1,0 +1,1 @@
+"""Data sets of the experiments: read from a folder, or downloaded from their public source."""

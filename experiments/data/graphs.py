@@ -1,0 +1,286 @@
+"""Many small labelled graphs in a few tensors, and batches of them put together on the device they lie on.
+
+Nodes and edges carry categories, not numbers: those of the Open Graph Benchmark's molecules (Hu et al., Open Graph
+Benchmark: Datasets for Machine Learning on Graphs, 2020), nine for an atom and three for a bond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from experiments.data._npz import read_arrays, write_arrays
+from moreauc._checks import check_index, check_labels, check_shape
+from moreauc._extras import import_extra
+from moreauc.data._sampled import SampledRows
+
+__all__ = ["ATOM_CATEGORIES", "BOND_CATEGORIES", "GraphBatches", "Graphs", "to_pyg"]
+
+# atomic number, chirality, degree, formal charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring
+ATOM_CATEGORIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+# type, stereo, conjugated
+BOND_CATEGORIES = (5, 6, 2)
+
+_OWNER = "GraphBatches"
+GRAPH_FIELDS = ("atoms", "edges", "bonds", "nodes", "links", "labels")
+
+GraphBatch = tuple[dict[str, Tensor], Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graphs:
+    """Labelled graphs, one after the other, with categories for nodes and edges; all tensors on one device.
+
+    Args:
+        atoms: categories of the nodes of all graphs, integers of shape `(V, 9)`; see `ATOM_CATEGORIES`.
+        edges: source and target of each directed edge, shape `(2, E)`, as numbers of nodes inside their own graph. A
+            bond is two edges, one each way.
+        bonds: categories of the edges, shape `(E, 3)`; see `BOND_CATEGORIES`.
+        nodes: nodes of each graph, shape `(n,)`, at least 1.
+        links: directed edges of each graph, shape `(n,)`, at least 0.
+        labels: 0/1 labels of the graphs, shape `(n,)`.
+
+    Raises:
+        ValueError: for a tensor of another shape or kind, a category or node that is not there, counts that do not add
+            up, labels other than 0 and 1.
+
+    Example:
+        >>> atoms, bonds = torch.zeros(3, 9, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8)
+        >>> graphs = Graphs(atoms, torch.tensor([[0, 1], [1, 0]]), bonds, nodes=[1, 2], links=[0, 2], labels=[0, 1])
+        >>> graphs
+        Graphs(2 graphs, 1 positive, 3 nodes, 2 edges)
+        >>> graphs.batch([1, 1])["edges"]
+        tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    """
+
+    atoms: Tensor
+    edges: Tensor
+    bonds: Tensor
+    nodes: Tensor
+    links: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", check_labels("Graphs", self.labels, both=False))
+        for name in GRAPH_FIELDS[:-1]:
+            value = torch.as_tensor(getattr(self, name))
+            if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+                raise ValueError(f"Graphs: {name} must hold integers, got {value.dtype}")
+            # categories stay bytes where they are, since only those of a batch are needed as more
+            object.__setattr__(self, name, value if name in ("atoms", "bonds") else value.long())
+        count, device = len(self.labels), self.labels.device
+        shapes: dict[str, list[tuple[int | str, ...]]] = {
+            "atoms": [("V", len(ATOM_CATEGORIES))],
+            "edges": [(2, "E"), (2, 0)],
+            "bonds": [(self.edges.numel() // 2, len(BOND_CATEGORIES))],
+            "nodes": [(count,)],
+            "links": [(count,)],
+        }
+        for name, allowed in shapes.items():
+            check_shape("Graphs", name, getattr(self, name), allowed)
+            if getattr(self, name).device != device:
+                raise ValueError(
+                    f"Graphs: {name} must be on {device}, where labels are, got {getattr(self, name).device}"
+                )
+        for name, least, total in (("nodes", 1, len(self.atoms)), ("links", 0, len(self.bonds))):
+            counts = getattr(self, name)
+            if int(counts.min()) < least or int(counts.sum()) != total:
+                found = f"a least of {int(counts.min())} and a sum of {int(counts.sum())}"
+                raise ValueError(f"Graphs: {name} must be at least {least} and add up to {total}, got {found}")
+        check_categories("Graphs", "atoms", self.atoms, ATOM_CATEGORIES)
+        check_categories("Graphs", "bonds", self.bonds, BOND_CATEGORIES)
+        size = self.nodes.repeat_interleave(self.links)
+        if bool(((self.edges < 0) | (self.edges >= size)).any()):
+            raise ValueError("Graphs: edges must name nodes of their own graph, got one that does not")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.atoms)} nodes, {len(self.bonds)} edges"
+        return f"Graphs({len(self)} graphs, {int(self.labels.sum())} positive, {sizes})"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.labels.device
+
+    @cached_property
+    def _first(self) -> tuple[Tensor, Tensor]:
+        """The place of the first node and of the first edge of each graph."""
+        return self.nodes.cumsum(0) - self.nodes, self.links.cumsum(0) - self.links
+
+    def to(self, device: torch.device | str) -> Graphs:
+        """Return the same graphs with the tensors on `device`."""
+        return self._made({name: getattr(self, name).to(device) for name in GRAPH_FIELDS})
+
+    def subset(self, rows: Tensor | Sequence[int] | NDArray[Any]) -> Graphs:
+        """Return the graphs `rows`, in that order; a row may come several times.
+
+        Raises:
+            ValueError: for no rows, or rows outside [0, n).
+        """
+        index = check_index("Graphs.subset", "rows", rows, len(self), length=max(len(rows), 1), unique=False)
+        index = index.to(self.device)
+        nodes, links = self.nodes[index], self.links[index]
+        node, _, _ = _places(self._first[0][index], nodes, int(nodes.sum()))
+        edge, _, _ = _places(self._first[1][index], links, int(links.sum()))
+        parts = {"atoms": self.atoms[node], "edges": self.edges[:, edge], "bonds": self.bonds[edge]}
+        return self._made({**parts, "nodes": nodes, "links": links, "labels": self.labels[index]})
+
+    def batch(self, rows: Tensor | Sequence[int] | NDArray[Any]) -> dict[str, Tensor]:
+        """Return the graphs `rows` as one graph of many parts, by the names that :class:`~moreauc.models.GIN` takes.
+
+        Returns:
+            `atoms` `(V, 9)`, `edges` `(2, E)` with nodes numbered through, `bonds` `(E, 3)`, `graph` `(V,)` with the
+            place in the batch of each node's graph, ascending, and `sizes` `(B,)`; all int64.
+
+        Raises:
+            ValueError: for no rows, or rows outside [0, n).
+        """
+        index = check_index("Graphs.batch", "rows", rows, len(self), length=max(len(rows), 1), unique=False)
+        index = index.to(self.device)
+        return self._joined(index, int(self.nodes[index].sum()), int(self.links[index].sum()))
+
+    def _joined(self, rows: Tensor, num_nodes: int, num_edges: int) -> dict[str, Tensor]:
+        """As `batch`, of rows on the device, with the counts given: nothing here waits for the device."""
+        first_node, first_edge = self._first
+        sizes = self.nodes.index_select(0, rows)
+        node, graph, offset = _places(first_node.index_select(0, rows), sizes, num_nodes)
+        counts = self.links.index_select(0, rows)
+        edge, owner, _ = _places(first_edge.index_select(0, rows), counts, num_edges)
+        return {
+            "atoms": self.atoms.index_select(0, node).long(),
+            "edges": self.edges.index_select(1, edge) + offset.index_select(0, owner),
+            "bonds": self.bonds.index_select(0, edge).long(),
+            "graph": graph,
+            "sizes": sizes,
+        }
+
+    def save(self, path: Path | str) -> None:
+        """Write all graphs into one compressed `.npz` file."""
+        write_arrays(path, self.arrays())
+
+    @classmethod
+    def load(cls, path: Path | str) -> Graphs:
+        """Return the graphs of a file that :meth:`save` wrote, on the CPU.
+
+        Raises:
+            ValueError: for a file that it did not write, or that is damaged.
+        """
+        return cls.from_arrays(read_arrays("Graphs.load", path, GRAPH_FIELDS))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the tensors as arrays, by name."""
+        return {name: getattr(self, name).numpy(force=True) for name in GRAPH_FIELDS}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Graphs:
+        """Return the graphs of what :meth:`arrays` gave."""
+        return cls(**{name: torch.from_numpy(arrays[name]) for name in GRAPH_FIELDS})
+
+    @staticmethod
+    def _made(parts: dict[str, Tensor]) -> Graphs:
+        """Return graphs of parts that need no check."""
+        graphs = object.__new__(Graphs)
+        graphs.__dict__.update(parts)
+        return graphs
+
+
+class GraphBatches(SampledRows):
+    """Loader of `(inputs, labels, index)` batches of graphs; the inputs are those of :meth:`Graphs.batch`, by name.
+
+    With a sampler the batches are those of the sampler; without one they are all graphs in their order, `batch_size` at
+    a time, for evaluation. Batches are put together on the device of the graphs, which is not waited for.
+
+    Args:
+        graphs: the graphs.
+        sampler: iterable over batches of row numbers, such as a :class:`~moreauc.samplers.PosNegSampler` over
+            `graphs.labels`; None for all graphs.
+        batch_size: graphs of a batch without a sampler, at least 1; the last batch may be smaller.
+
+    Raises:
+        ValueError: for an argument of another kind or out of range and, while iterating, row numbers outside [0, n).
+
+    Example:
+        >>> atoms, bonds = torch.zeros(3, 9, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8)
+        >>> graphs = Graphs(atoms, torch.tensor([[0, 1], [1, 0]]), bonds, nodes=[1, 2], links=[0, 2], labels=[0, 1])
+        >>> for inputs, labels, index in GraphBatches(graphs, sampler=[[1, 0]]):
+        ...     print(inputs["graph"], inputs["edges"].tolist(), labels, index)
+        tensor([0, 0, 1]) [[0, 1], [1, 0]] tensor([1, 0]) tensor([1, 0])
+        >>> len(GraphBatches(graphs, batch_size=1))
+        2
+    """
+
+    def __init__(
+        self, graphs: Graphs, sampler: Iterable[Sequence[int]] | None = None, *, batch_size: int = 1024
+    ) -> None:
+        if not isinstance(graphs, Graphs):
+            raise ValueError(f"{_OWNER}: graphs must be Graphs, got {type(graphs).__name__}")
+        self.graphs, self.labels = graphs, graphs.labels
+        self._take_sampler(sampler, batch_size)
+        # a copy on the CPU, so that the length of a batch is known without asking the device
+        self._counts = torch.stack([graphs.nodes, graphs.links]).cpu()
+
+    def __iter__(self) -> Iterator[GraphBatch]:
+        # What the sampler gives is fixed here, not at the first batch: its position may move meanwhile.
+        return self._noted(self._gather(self._index()))
+
+    def to(self, device: torch.device | str) -> GraphBatches:
+        """Return the same batches, from the same sampler, with the tensors on `device`."""
+        return GraphBatches(self.graphs.to(device), self.sampler, batch_size=self.batch_size)
+
+    def _index(self) -> Iterator[tuple[Tensor, int, int]]:
+        """Give the rows of each batch on the device, with its nodes and edges."""
+        rows = self._rows()
+        if isinstance(rows, Tensor):
+            return zip(rows.to(self.device), *self._counts[:, rows].sum(2).tolist(), strict=True)
+        return (self._counted(batch) for batch in rows)
+
+    def _counted(self, rows: Tensor) -> tuple[Tensor, int, int]:
+        nodes, links = self._counts[:, rows].sum(1).tolist()
+        return rows.to(self.device), nodes, links
+
+    def _gather(self, index: Iterator[tuple[Tensor, int, int]]) -> Iterator[GraphBatch]:
+        for rows, nodes, links in index:
+            yield self.graphs._joined(rows, nodes, links), self.labels.index_select(0, rows), rows
+
+
+def to_pyg(graphs: Graphs) -> list[Any]:
+    """Return a `torch_geometric.data.Data` for each graph: `x`, `edge_index`, `edge_attr` and `y`, all int64.
+
+    Args:
+        graphs: the graphs; the data are on the CPU.
+
+    Raises:
+        ModuleNotFoundError: where torch_geometric is not installed.
+    """
+    data = import_extra("torch_geometric.data", "experiments")
+    here = graphs.to("cpu")
+    nodes, links = here.nodes.tolist(), here.links.tolist()
+    atoms, bonds = torch.split(here.atoms, nodes), torch.split(here.bonds, links)
+    parts = zip(atoms, torch.split(here.edges, links, 1), bonds, here.labels, strict=True)
+    return [
+        data.Data(x=node.long(), edge_index=edge.clone(), edge_attr=bond.long(), y=label.reshape(1))
+        for node, edge, bond, label in parts
+    ]
+
+
+def check_categories(owner: str, name: str, values: Tensor, categories: tuple[int, ...]) -> None:
+    """Check that each column of `values` lies in [0, its number of categories)."""
+    if len(values) and bool(((values < 0) | (values >= torch.tensor(categories, device=values.device))).any()):
+        raise ValueError(f"{owner}: {name} must lie in [0, {list(categories)}), column by column, got another number")
+
+
+def _places(first: Tensor, counts: Tensor, total: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the places `first[i], ..., first[i] + counts[i] - 1` for all `i`, the `i` of each, where each begins."""
+    owner = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=total)
+    begin = counts.cumsum(0) - counts
+    return torch.arange(total, device=counts.device) + (first - begin).index_select(0, owner), owner, begin

@@ -1,0 +1,301 @@
+"""Tissue under the microscope as bags: each image is a bag of patches, and is it adenocarcinoma?
+
+Colon (adenocarcinoma or benign) and Lung (adenocarcinoma or squamous cell carcinoma) are parts of LC25000. Its images
+are rotations and flips of about 250 tiles of tissue per class: versions of one tile are near copies, so that a split by
+image has the tissue of most test images in training too. :attr:`Histology.tiles` says which belong together, and
+:meth:`Histology.leak` how many of the test images a split gives away.
+
+References: Borkowski et al., Lung and Colon Cancer Histopathological Image Dataset (LC25000), arXiv:1912.12142; tiles
+from github.com/GeorgeBatch/LC25000-clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from experiments.data._images import (
+    check_numbers,
+    cut_patches,
+    image_names,
+    read_patches,
+    read_tiles,
+)
+from experiments.data._npz import read_arrays, write_arrays
+from experiments.data.download import find_file
+from moreauc._checks import (
+    check_count,
+    check_index,
+    check_labels,
+    check_shape,
+)
+from moreauc.data.bags import FlatBags
+
+__all__ = ["HISTOLOGY_SETS", "Histology", "HistologySet", "example_histology", "load_histology"]
+
+HistologySet = Literal["colon", "lung"]
+Rows = Sequence[int] | Tensor | NDArray[np.int64]
+
+# folders of the positive and of the negative images of each set
+HISTOLOGY_SETS: dict[HistologySet, tuple[str, str]] = {
+    "colon": ("colon_aca", "colon_n"),
+    "lung": ("lung_aca", "lung_scc"),
+}
+
+_IMAGES = {folder: 1000 for folders in HISTOLOGY_SETS.values() for folder in folders}  # checked when a set is read
+_STREAM = 3  # keeps these random numbers apart from those that other choices make by the same seed
+_VERSIONS = 4  # images made of one tile in the example
+_TISSUE = (205.0, 160.0, 195.0)  # mean colour in the example
+_STAIN = (-70.0, -80.0, -35.0)  # what is added to some pixels of an odd patch
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Histology:
+    """Images as bags of patches, with what is known of them.
+
+    Attributes:
+        name: of the set.
+        patches: patches of each image, row by row, uint8 of shape `(n, patches, 3, height, width)`.
+        labels: 0/1 labels of the images, int64 of shape `(n,)`.
+        image_names: `folder/file` of each image.
+        tiles: number of the tile of tissue that each image was made of, int64 of shape `(n,)`; no tile has images of
+            both classes.
+
+    Raises:
+        ValueError: for patches of another type or shape, other lengths, labels other than 0/1.
+
+    Example:
+        >>> images = example_histology(num_positives=4, num_negatives=8)
+        >>> images
+        Histology('example', 4 positive and 8 negative images of 4 patches, 3 tiles)
+        >>> images.bags
+        FlatBags(12 bags, 4 positive, 48 instances)
+        >>> images.bags.instances(0).shape
+        torch.Size([4, 3, 32, 32])
+        >>> images.leak(train_rows=[0, 4, 5], test_rows=[1, 8])
+        0.5
+    """
+
+    name: str
+    patches: Tensor
+    labels: Tensor
+    image_names: tuple[str, ...]
+    tiles: Tensor
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        if self.patches.dtype != torch.uint8:
+            raise ValueError(f"{owner}: patches must be uint8, got {self.patches.dtype}")
+        check_shape(owner, "patches", self.patches, [("n", "patches", 3, "height", "width")])
+        check_labels(owner, self.labels, both=False)
+        count = len(self.patches)
+        for name, found in [("labels", self.labels), ("image_names", self.image_names), ("tiles", self.tiles)]:
+            if len(found) != count:
+                raise ValueError(f"{owner}: {name} must be as many as images, {count}, got {len(found)}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        positives, negatives = self.counts
+        bags = f"{positives} positive and {negatives} negative images of {self.patches.shape[1]} patches"
+        return f"{type(self).__name__}({self.name!r}, {bags}, {len(set(self.tiles.tolist()))} tiles)"
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Numbers of positive and of negative images."""
+        positives = int(self.labels.sum())
+        return positives, len(self) - positives
+
+    @cached_property
+    def bags(self) -> FlatBags:
+        """The images as bags; the patches are not copied."""
+        number = self.patches.shape[1]
+        return FlatBags(self.patches.flatten(0, 1), torch.arange(0, number * len(self) + 1, number), self.labels)
+
+    def leak(self, train_rows: Rows, test_rows: Rows) -> float:
+        """Return the share of test images whose tile has an image among the training rows: 0 for a split by tile.
+
+        Args:
+            train_rows: rows to train on, and to choose by, at least one.
+            test_rows: rows to report on, at least one.
+
+        Raises:
+            ValueError: for no rows, or a row that is not there.
+        """
+        train, test = self._tiles_of("train_rows", train_rows), self._tiles_of("test_rows", test_rows)
+        return float(torch.isin(test, train).double().mean())
+
+    def _tiles_of(self, name: str, rows: Rows) -> Tensor:
+        owner, values = type(self).__name__, torch.as_tensor(rows)
+        check_shape(owner, name, values, [("k",)])
+        return self.tiles[check_index(owner, name, values, len(self), length=len(values), unique=False)]
+
+    def save(self, path: Path | str) -> None:
+        """Write all into one compressed `.npz` file.
+
+        Pixels compress little: for Colon and Lung the file is five times as large as the tar file of the images.
+        """
+        arrays = {"patches": self.patches, "labels": self.labels, "tiles": self.tiles}
+        texts = {"name": np.array(self.name), "image_names": np.array(self.image_names)}
+        write_arrays(path, {name: value.numpy() for name, value in arrays.items()} | texts)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Histology:
+        """Read what :meth:`save` wrote; no decoder is needed.
+
+        Raises:
+            ValueError: for another file. A missing file is Python's own error.
+        """
+        owner = f"{cls.__name__}.load"
+        found = read_arrays(owner, path, ["name", "patches", "labels", "image_names", "tiles"])
+        patches, labels, tiles = (torch.from_numpy(found[name]) for name in ("patches", "labels", "tiles"))
+        names = tuple(found["image_names"].tolist())
+        return cls(str(found["name"]), patches, labels.long(), names, tiles.long())
+
+
+def load_histology(
+    name: HistologySet,
+    folder: Path | None = None,
+    *,
+    seed: int = 0,
+    positives: int = 100,
+    negatives: int = 1000,
+    patch: int = 32,
+    cache: bool = True,
+    download: bool = True,
+    verify: bool = False,
+) -> Histology:
+    """Return images of Colon or Lung as bags of patches that do not overlap, some of each class drawn by a seed.
+
+    Images of a class are drawn without replacement, all choices equally likely; first come the positive images, and
+    those of a class in the order of their numbers. The files have 1000 images of 224 x 224 pixels of each class: 1000
+    negatives are all of them, and an image has 49 patches (the paper's, of 512 x 512, has 256). Decoding needs Pillow,
+    `pip install 'moreauc[images]'`.
+
+    Args:
+        name: "colon" (positive: adenocarcinoma, negative: benign) or "lung" (positive: adenocarcinoma, negative:
+            squamous cell carcinoma).
+        folder: folder that has `colon_224.tar` or `lung_224.tar` and, for both classes, a file such as
+            `colon_aca_source_tiles.csv.gz`, or a subfolder `lc25000` with them; None for MOREAUC_DATA, or a download.
+        seed: of the draw, at least 0; the same seed gives the same images in every version of NumPy.
+        positives: positive images, at least 1.
+        negatives: negative images, at least 1.
+        patch: height and width of a patch, at least 1; it must divide those of the images, nothing is cut off.
+        cache: whether to keep decoded images (300 MB for each set) in the folder that MOREAUC_CACHE names, or else the
+            user's cache folder.
+        download: whether a file that is not there may be downloaded.
+        verify: whether files in the user's folder must have the right checksums, as those in the cache always must.
+            Otherwise only the numbers of the images are checked.
+
+    Raises:
+        ValueError: for an argument out of range, more images than there are, a missing file, or one that is not what
+            it should be.
+        ModuleNotFoundError: where Pillow is needed and missing.
+    """
+    owner = "load_histology"
+    if name not in HISTOLOGY_SETS:
+        raise ValueError(f"{owner}: name must be one of {', '.join(HISTOLOGY_SETS)}, got {name!r}")
+    check_count(owner, "seed", seed, minimum=0)
+    wanted = (check_count(owner, "positives", positives), check_count(owner, "negatives", negatives))
+    check_count(owner, "patch", patch)
+    for kind, of_class, many in zip(("positives", "negatives"), HISTOLOGY_SETS[name], wanted, strict=True):
+        if many > _IMAGES[of_class]:
+            raise ValueError(
+                f"{owner}: {kind} must be at most the images of {of_class}, {_IMAGES[of_class]}, got {many}"
+            )
+    find = partial(find_file, owner, folder=folder, download=download, verify=verify)
+    path = find(f"{name}_224.tar")
+    names: list[str] = []
+    drawn: list[NDArray[np.int64]] = []
+    for number, (of_class, many) in enumerate(zip(HISTOLOGY_SETS[name], wanted, strict=True)):
+        found = image_names(owner, path, of_class)
+        check_numbers(owner, path, of_class, found, _IMAGES[of_class])
+        drawn.append(len(names) + _draw(len(found), many, seed, number))
+        names += found
+    rows = np.concatenate(drawn)
+    chosen = tuple(names[row] for row in rows)
+    tables = [find(f"{of_class}_source_tiles.csv") for of_class in HISTOLOGY_SETS[name]]
+    tiles = torch.tensor(read_tiles(owner, tables, chosen))
+    patches = read_patches(owner, path, names, rows, patch=patch, cache=cache)
+    labels = torch.tensor([1] * wanted[0] + [0] * wanted[1])
+    return Histology(name, torch.from_numpy(patches), labels, chosen, tiles)
+
+
+def _draw(size: int, number: int, seed: int, stream: int) -> NDArray[np.int64]:
+    """Return `number` of `size` rows in increasing order, all choices equally likely.
+
+    Raw bits only, whose streams NumPy promises for all versions; each class has a stream of its own, so that its images
+    do not depend on how many there are of the other.
+    """
+    source = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM, stream)))
+    order: Any = source.random_raw(size).argsort(kind="stable")
+    return np.sort(order[:number])
+
+
+def example_histology(
+    *, num_positives: int = 20, num_negatives: int = 60, size: int = 64, patch: int = 32, seed: int = 0
+) -> Histology:
+    """Return images made on the spot, in the form of :func:`load_histology`, for tests and first steps.
+
+    Tissue is a noisy texture; a tile of a positive image has one or two patches with darker stains. Up to four images
+    are made of each tile, by turning and mirroring it, and noise of their own.
+
+    Args:
+        num_positives: positive images, at least 1.
+        num_negatives: negative images, at least 1.
+        size: height and width of an image, a multiple of `patch`.
+        patch: height and width of a patch, at least 4.
+        seed: at least 0; the same seed gives the same images (with the same version of NumPy).
+
+    Raises:
+        ValueError: for an argument out of range.
+
+    Example:
+        >>> example_histology(num_positives=10, num_negatives=30).patches.shape
+        torch.Size([40, 4, 3, 32, 32])
+    """
+    owner = "example_histology"
+    counts = (check_count(owner, "num_positives", num_positives), check_count(owner, "num_negatives", num_negatives))
+    check_count(owner, "patch", patch, minimum=4)
+    if check_count(owner, "size", size, minimum=patch) % patch:
+        raise ValueError(f"{owner}: size must be a multiple of patch, {patch}, got {size}")
+    source = np.random.Generator(np.random.PCG64(check_count(owner, "seed", seed, minimum=0)))
+    patches, names, tiles, labels = [], [], [], []
+    last = -1
+    for label, count, folder in [(1, counts[0], "positive"), (0, counts[1], "negative")]:
+        for number in range(count):
+            if number % _VERSIONS == 0:
+                tissue, versions, last = _tissue(label, size, patch, source), source.permutation(8), last + 1
+            turn, mirror = divmod(int(versions[number % _VERSIONS]), 2)
+            image = np.rot90(tissue, turn)[:, :: 1 - 2 * mirror]
+            pixels = np.clip(image + source.normal(0.0, 3.0, image.shape), 0, 255).astype(np.uint8)
+            patches.append(cut_patches(owner, pixels, patch))
+            names.append(f"{folder}/{folder}{number + 1}")
+            tiles.append(last)
+            labels.append(label)
+    return Histology(
+        "example", torch.from_numpy(np.stack(patches)), torch.tensor(labels), tuple(names), torch.tensor(tiles)
+    )
+
+
+def _tissue(label: int, size: int, patch: int, source: np.random.Generator) -> NDArray[np.float64]:
+    """Return a tile `(size, size, 3)`: blots of 4 x 4 pixels on a colour, and stains on odd patches if positive."""
+    side = -(-size // 4)
+    blots = np.kron(source.normal(0.0, 18.0, (side, side, 1)), np.ones((4, 4, 1)))[:size, :size]
+    tissue: NDArray[np.float64] = np.array(_TISSUE) + blots
+    across = size // patch
+    many = min(int(source.integers(1, 3)), across**2) if label else 0
+    for place in source.choice(across**2, many, replace=False).tolist():
+        top, left = patch * (place // across), patch * (place % across)
+        stained = source.random((patch, patch, 1)) < 0.4
+        tissue[top : top + patch, left : left + patch] += stained * np.array(_STAIN)
+    return tissue

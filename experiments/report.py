@@ -1,0 +1,159 @@
+"""The report of an experiment, made of the files of its runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from experiments import _closing_sections, _sections
+from experiments.config import Experiment
+from experiments.curves import Curve, make_curves
+from experiments.figures import draw_curves, draw_table, save_figure
+from experiments.records import Records, read_records
+from experiments.tables import (
+    Cell,
+    Choice,
+    Protocol,
+    Table,
+    make_table,
+)
+from moreauc.report.pages import Report, Section
+
+__all__ = ["make_report"]
+
+_TESTED: tuple[Choice, ...] = ("chosen", "chosen_paper")  # tables with paired tests
+
+
+def make_report(plan: Experiment, out: Path, *, command: str | None = None) -> Report:
+    """Write `report.json`, the figures and the page from the runs in `out`.
+
+    Args:
+        plan: the experiment.
+        out: folder that the runs were made in; the report goes there, too.
+        command: what makes it again, for the footer; None for the command without options.
+
+    Raises:
+        ValueError: if there is no run, or one that was made with another plan.
+    """
+    started = time.perf_counter()
+    records = read_records(plan, out)
+    if not records.runs:
+        raise ValueError(
+            f"reproduce: out must hold runs of {plan.name}, got none in {out / 'runs'}; "
+            f"`python -m experiments reproduce {plan.name}` makes them"
+        )
+    tables = _tables(plan, records)
+    curves = make_curves(plan, records.curves)
+    command = f"python -m experiments reproduce {plan.name} --report" if command is None else command
+    report = Report(
+        plan.title, command, _results(plan, records, tables, curves), _page(plan, records, tables, curves, out)
+    )
+    report.seconds = time.perf_counter() - started
+    report.write(out)
+    return report
+
+
+def _tables(plan: Experiment, records: Records) -> list[Table]:
+    """Return the table of the protocol, that of all test splits, and both with each other way to choose."""
+    protocols: list[Protocol] = ["runs"]
+    if any(entry.splits > 1 for entry in plan.datasets.values()):
+        protocols.append("splits")
+    choices: list[Choice] = ["chosen", "chosen_paper", "chosen_smoothed"]
+    tables = [make_table(plan, records.runs, protocol, choice) for choice in choices for protocol in protocols]
+    return [table for table in tables if table.choice == "chosen" or any(cell.values for cell in table.cells.values())]
+
+
+def _page(plan: Experiment, records: Records, tables: list[Table], curves: list[Curve], out: Path) -> list[Section]:
+    sections = []
+    for table in tables:
+        sections.append(_sections.overview(table))
+        if table.choice == "chosen" and any(cell.values for cell in table.cells.values()):
+            name = "results.png" if table.protocol == "runs" else "splits.png"
+            save_figure(draw_table(table), out / name)
+            sections.append(_sections.glance(table, name))
+        for dataset in table.datasets:
+            if table.choice == "chosen" or table.has_runs(dataset.name):
+                sections.append(_sections.results(table, dataset))
+            if table.choice in _TESTED:
+                sections += _sections.paired(table, dataset)
+    if curves:
+        save_figure(draw_curves(plan, curves), out / "gamma.png")
+        sections.append(_sections.gamma(plan, curves, "gamma.png"))
+    sections += [_closing_sections.counts(plan, records.runs), _closing_sections.diverged(plan, records.runs)]
+    return [*sections, _closing_sections.where(plan, records)]
+
+
+def _results(plan: Experiment, records: Records, tables: list[Table], curves: list[Curve]) -> dict[str, Any]:
+    return {
+        "experiment": plan.name,
+        "regions": plan.regions,
+        "training": asdict(plan.training),
+        "runs": len(records.runs),
+        "cells": [
+            {
+                "protocol": table.protocol,
+                "choice": table.choice,
+                "dataset": dataset,
+                "method": method,
+                "region": plan.regions[column],
+                **_cell(cell),
+            }
+            for table in tables
+            for (dataset, method, column), cell in table.cells.items()
+            if cell.there or cell.published is not None
+        ],
+        "starts": [
+            {"protocol": table.protocol, "dataset": dataset, "region": plan.regions[column], **_cell(cell)}
+            for table in tables
+            if table.choice == "chosen"  # the start is the same for either choice
+            for (dataset, column), cell in table.starts.items()
+        ],
+        "tests": [entry for table in tables if table.choice in _TESTED for entry in _tests(table)],
+        "curves": [
+            {**asdict(curve), "training": curve.training[:, 0].tolist(), "spread": curve.training[:, 1].tolist()}
+            for curve in curves
+        ],
+        "chosen": _chosen(records),
+    }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {
+        "mean": cell.mean,
+        "std": cell.std,
+        "number": len(cell.values),
+        "planned": cell.planned,
+        "failed": cell.failed,
+        "published": cell.published,
+        "wins": cell.wins,
+        "values": list(cell.values.values()),
+    }
+
+
+def _tests(table: Table) -> list[dict[str, Any]]:
+    found = []
+    for dataset, column in product(table.datasets, range(len(table.plan.regions))):
+        remedy = table.remedy(dataset.name, column)
+        for ours in [*table.literal, *([] if remedy is None else [remedy])]:
+            for other in table.baselines(ours):
+                test = table.test(ours, other, dataset.name, column)
+                place = {"protocol": table.protocol, "choice": table.choice, "dataset": dataset.name}
+                if test.number:
+                    region = table.plan.regions[column]
+                    found.append({**place, "region": region, "ours": ours, "baseline": other, **asdict(test)})
+    return found
+
+
+def _chosen(records: Records) -> list[dict[str, Any]]:
+    """Return what validation chose in each run: the setting, and the epoch of all."""
+    return [
+        {
+            **{key: record[key] for key in ("dataset", "method", "split", "run")},
+            "settings": [entry["setting"] for entry in record["chosen"]],
+            "epochs": [entry["epoch"] for entry in record["chosen"]],
+        }
+        for record in records.runs
+    ]

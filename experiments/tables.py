@@ -1,0 +1,328 @@
+"""From the records of runs to the cells of tables: means, spreads, wins, paired tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata, wilcoxon
+
+from experiments.config import Contestant, DataSet, Experiment
+from experiments.records import Record
+
+__all__ = ["Cell", "PairedTest", "Table", "make_table", "signed_rank", "smallest_p"]
+
+Protocol = Literal["runs", "splits"]
+Choice = Literal["chosen", "chosen_paper", "chosen_smoothed"]
+Published = tuple[float, float]
+_EXACT = 16  # differences whose signs are all enumerated
+_EQUAL = 1e-9  # scores nearer than this differ by the rounding of their mean only
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a data set in a region.
+
+    Attributes:
+        values: test TPAUC by run; by test split, each the mean over its folds, in the table of splits.
+        planned: how many values are planned.
+        published: published mean and standard deviation.
+        merit: mean over runs of the best validation score to choose by; a run without one counts as 0.
+        wins: values that no method of the paper exceeds, of the runs that all of these have; one without a value loses.
+        lost: runs that are there but have no value, or splits with such a run.
+    """
+
+    values: Mapping[int, float]
+    planned: int
+    published: Published | None = None
+    merit: float = math.nan
+    wins: int = 0
+    lost: frozenset[int] = frozenset()
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the values; None without any."""
+        return float(np.mean(list(self.values.values()))) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation of the values, with n - 1 below; None for fewer than two."""
+        return float(np.std(list(self.values.values()), ddof=1)) if len(self.values) > 1 else None
+
+    @property
+    def failed(self) -> int:
+        """How many have no value: as a rule every setting diverged before it could be scored."""
+        return len(self.lost)
+
+    @property
+    def there(self) -> int:
+        """How many values there are, and how many runs without one."""
+        return len(self.values) + self.failed
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are as many values as planned, or more; runs without one are there, too."""
+        return self.there >= self.planned
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A method of ours beside a baseline, over the runs or splits that both have.
+
+    Attributes:
+        number: pairs.
+        difference: mean of ours less the other.
+        better: pairs in which ours is better.
+        p: two-sided p-value of the signed-rank test; 1 where all pairs are equal, None without a pair.
+    """
+
+    number: int
+    difference: float | None
+    better: int
+    p: float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cells of a protocol.
+
+    Attributes:
+        plan: the experiment.
+        protocol: "runs" for the runs of the first test split, "splits" for all test splits.
+        choice: how validation chose: "chosen" by single epochs, "chosen_smoothed" by the mean of several,
+            "chosen_paper" by single epochs of settings that the paper's grid has, too.
+        datasets: the data sets that take part.
+        cells: by data set, method and region.
+        starts: by data set and region, of the weights that all methods start from, where they were scored.
+        run: data sets and methods that have a run, whether it was chosen from this way or not.
+    """
+
+    plan: Experiment
+    protocol: Protocol
+    choice: Choice
+    datasets: tuple[DataSet, ...]
+    cells: Mapping[tuple[str, str, int], Cell]
+    starts: Mapping[tuple[str, int], Cell] = field(default_factory=dict)
+    run: frozenset[tuple[str, str]] = frozenset()
+
+    def cell(self, dataset: str, method: str, column: int) -> Cell:
+        """Return a cell; one without values where no run is there."""
+        return self.cells[dataset, method, column]
+
+    @property
+    def methods(self) -> list[Contestant]:
+        """The methods as rows: those of the paper, then the remedies."""
+        return sorted(self.plan.contestants.values(), key=lambda entry: entry.remedy)
+
+    def run_on(self, dataset: str) -> list[Contestant]:
+        """The methods that make a row for a data set: those with published numbers for it, and those that were run."""
+        published = self.plan.datasets[dataset].published or {}
+        return [entry for entry in self.methods if entry.name in published or (dataset, entry.name) in self.run]
+
+    def best(self, methods: Sequence[str], dataset: str, column: int, *, by_merit: bool = False) -> str | None:
+        """Return the best of some methods by mean test score, or by mean validation score; None without a run."""
+        found = [name for name in methods if self.cell(dataset, name, column).values]
+
+        def worth(name: str) -> float:
+            cell = self.cell(dataset, name, column)
+            return cell.merit if by_merit else cell.mean or 0.0
+
+        return max(found, key=worth, default=None)
+
+    def number(self, dataset: str) -> int:
+        """Return how many values a cell of a data set should have: as planned, or more where all that have some do."""
+        cells = [cell for key, cell in self.cells.items() if key[0] == dataset]
+        return max(cells[0].planned, min((cell.there for cell in cells if cell.there), default=0))
+
+    def has_runs(self, dataset: str) -> bool:
+        """Return whether a data set has a run in any cell, with a value or without."""
+        return any(cell.there for key, cell in self.cells.items() if key[0] == dataset)
+
+    @property
+    def literal(self) -> list[str]:
+        """Our methods as in the paper."""
+        return [entry.name for entry in self.methods if is_ours(entry) and not entry.remedy]
+
+    def remedy(self, dataset: str, column: int) -> str | None:
+        """Return the remedy of ours that is best in validation; None without a run of any."""
+        remedies = [entry.name for entry in self.methods if is_ours(entry) and entry.remedy]
+        return self.best(remedies, dataset, column, by_merit=True)
+
+    def baselines(self, ours: str) -> list[str]:
+        """Return the methods to be compared with one of ours: those of the paper, for a remedy also remedied ones."""
+        remedy = self.plan.contestants[ours].remedy
+        return [entry.name for entry in self.methods if not is_ours(entry) and (remedy or not entry.remedy)]
+
+    def test(self, ours: str, baseline: str, dataset: str, column: int) -> PairedTest:
+        """Return the paired test of one of our methods against a baseline."""
+        one, other = (self.cell(dataset, name, column).values for name in (ours, baseline))
+        common = sorted(set(one) & set(other))
+        if not common:
+            return PairedTest(0, None, 0, None)
+        differences = np.array([one[unit] - other[unit] for unit in common])
+        better = int((differences > _EQUAL).sum())
+        return PairedTest(len(common), float(differences.mean()), better, signed_rank(differences))
+
+
+def title_of(entry: Contestant) -> str:
+    """Return the name of a method in tables and figures; a remedy is marked."""
+    return f"{entry.title}†" if entry.remedy else entry.title
+
+
+def is_ours(entry: Contestant) -> bool:
+    """Return whether a method is SONX or SONT."""
+    return entry.preset.startswith(("sonx", "sont"))
+
+
+def make_table(
+    plan: Experiment, records: Sequence[Record], protocol: Protocol = "runs", choice: Choice = "chosen"
+) -> Table:
+    """Make the cells of a protocol.
+
+    Args:
+        plan: the experiment.
+        records: records of its runs.
+        protocol: "runs" for the runs of test split 0, as in the paper. "splits" for all test splits of the data sets
+            that have several: a value is the mean over the folds of a split, if all of them are there.
+        choice: how validation chose the epoch, see :class:`Table`.
+    """
+    datasets = tuple(entry for entry in plan.datasets.values() if protocol == "runs" or entry.splits > 1)
+    known: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        if choice in record and (protocol == "splits" or record["split"] == 0):
+            known.setdefault((record["dataset"], record["method"]), []).append(record)
+    cells = {}
+    for dataset, column in product(datasets, range(len(plan.regions))):
+        row = {
+            name: _cell(plan, dataset, name, column, known.get((dataset.name, name), []), protocol, choice)
+            for name in plan.contestants
+        }
+        for name, cell in _with_wins(plan, row).items():
+            cells[dataset.name, name, column] = cell
+    places = product(datasets, range(len(plan.regions)))
+    starts = {(entry.name, column): _start_cell(plan, entry, column, records, protocol) for entry, column in places}
+    starts = {key: cell for key, cell in starts.items() if cell.values}
+    run = frozenset((r["dataset"], r["method"]) for r in records if protocol == "splits" or r["split"] == 0)
+    return Table(plan, protocol, choice, datasets, cells, starts, run)
+
+
+def _cell(
+    plan: Experiment,
+    dataset: DataSet,
+    method: str,
+    column: int,
+    records: list[Record],
+    protocol: Protocol,
+    choice: Choice,
+) -> Cell:
+    found = [(record["split"], record["run"], record[choice][column]["test"]) for record in records]
+    scores = {(split, run): score for split, run, score in found if score is not None}
+    published = (dataset.published or {}).get(method)
+    tried = [[row for row in r["settings"] if choice != "chosen_paper" or plan.in_paper(row)] for r in records]
+    merits = [_best_merit(rows, column) for rows in tried]
+    return Cell(
+        _values(plan, scores, protocol),
+        plan.runs if protocol == "runs" else dataset.splits,
+        lost=_lost(plan, [(split, run, score is not None) for split, run, score in found], protocol),
+        published=None if published is None else published[column],
+        merit=float(np.mean(merits)) if merits else math.nan,
+    )
+
+
+def _lost(plan: Experiment, found: Sequence[tuple[int, int, bool]], protocol: Protocol) -> frozenset[int]:
+    """Return which runs have no score, of triples of split, run and whether there is one; or which complete splits."""
+    if protocol == "runs":
+        return frozenset(run for _, run, scored in found if not scored)
+    splits: dict[int, list[bool]] = {}
+    for split, _, scored in found:
+        splits.setdefault(split, []).append(scored)
+    return frozenset(split for split, runs in splits.items() if len(runs) == plan.runs and not all(runs))
+
+
+def _start_cell(plan: Experiment, dataset: DataSet, column: int, records: Sequence[Record], protocol: Protocol) -> Cell:
+    """Return the test scores of the weights to start from, which all methods of a run share."""
+    own = [record for record in records if record["dataset"] == dataset.name and "start" in record]
+    found = {(record["split"], record["run"]): record["start"][column]["test"] for record in own}
+    scores = {
+        (split, run): score
+        for (split, run), score in sorted(found.items())
+        if score is not None and (protocol == "splits" or split == 0)
+    }
+    return Cell(_values(plan, scores, protocol), plan.runs if protocol == "runs" else dataset.splits)
+
+
+def _values(plan: Experiment, scores: Mapping[tuple[int, int], float], protocol: Protocol) -> dict[int, float]:
+    if protocol == "splits":
+        return _by_split(scores, plan.runs)
+    return {run: score for (_, run), score in scores.items()}
+
+
+def _by_split(scores: Mapping[tuple[int, int], float], folds: int) -> dict[int, float]:
+    """Return the mean over the folds of each split; a split that lacks one would be compared with other folds."""
+    found: dict[int, list[float]] = {}
+    for (split, _), score in scores.items():
+        found.setdefault(split, []).append(score)
+    return {split: float(np.mean(values)) for split, values in found.items() if len(values) == folds}
+
+
+def _best_merit(settings: Sequence[Mapping[str, Any]], column: int) -> float:
+    """Return the best validation score of a run; a setting that diverged at once has none, and a run of these 0."""
+    found = [row["merit"][column] for row in settings]
+    return max((float(merit) for merit in found if merit is not None), default=0.0)
+
+
+def _with_wins(plan: Experiment, row: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Count, for a method of the paper among these and for a remedy beside these, how often none is better."""
+    paper = [name for name, entry in plan.contestants.items() if not entry.remedy and row[name].there]
+    common = set.intersection(*({*row[name].values, *row[name].lost} for name in paper)) if paper else set()
+    best = {unit: max(row[name].values.get(unit, -math.inf) for name in paper) for unit in common}
+    counted = {}
+    for name, cell in row.items():
+        wins = sum(unit in cell.values and cell.values[unit] >= best[unit] - _EQUAL for unit in common)
+        counted[name] = replace(cell, wins=wins)
+    return counted
+
+
+def smallest_p(pairs: int) -> float:
+    """Return the smallest p-value that the signed-rank test can give for so many pairs, all different.
+
+    Example:
+        >>> smallest_p(5), smallest_p(10)
+        (0.0625, 0.001953125)
+    """
+    return min(1.0, 2.0 ** (1 - pairs))
+
+
+def signed_rank(differences: Sequence[float] | NDArray[np.float64]) -> float:
+    """Return the two-sided p-value of Wilcoxon's signed-rank test: how likely signs by chance would be as one-sided.
+
+    Pairs that are equal say nothing and are left out, which makes the smallest possible p larger. Up to 16 others are
+    tested exactly, tied ranks included, which scores that move in large steps have; more of them by SciPy.
+
+    Args:
+        differences: one for each pair.
+
+    Returns:
+        The p-value; 1 where all pairs are equal.
+
+    Example:
+        >>> signed_rank([0.1, 0.2, 0.3, 0.4, 0.5]), signed_rank([0.1, 0.0, -0.1])
+        (0.0625, 1.0)
+    """
+    values = np.asarray(differences, dtype=float)
+    values = values[np.abs(values) > _EQUAL]
+    if not len(values):
+        return 1.0
+    if len(values) > _EXACT:
+        return float(wilcoxon(values).pvalue)
+    ranks = rankdata(np.round(np.abs(values), 9))  # equal steps up and down are ties
+    sums = np.zeros(1)
+    for rank in ranks:
+        sums = np.concatenate([sums, sums + rank])
+    seen = ranks[values > 0.0].sum()
+    return float(min(1.0, 2.0 * min((sums >= seen).mean(), (sums <= seen).mean())))

@@ -1,0 +1,242 @@
+"""The folder a command leaves: it appears when everything in it is written, and holds only files of ours."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from moreauc._printable import printable
+from moreauc.checkpoint._lock import FileLock
+from moreauc.cli._console import complain
+from moreauc.train.interrupt import Interrupted
+
+MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
+_RESULTS = {MODEL: "the model is saved here", NUMBERS: "the numbers are saved here"}  # what took long
+
+
+class OutputError(ValueError):
+    """A place that results cannot be written to."""
+
+
+class UnreportedError(ValueError):
+    """A model or the numbers of a comparison are saved; something that comes after that failed."""
+
+
+def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
+    """Check that a folder of results may be written at `path`.
+
+    Args:
+        path: the folder.
+        force: whether files of an earlier run may be replaced.
+        with_model: whether the results include a model.
+
+    Raises:
+        OutputError: if it is a file, is not empty without `force`, or holds a model that the results would not replace.
+    """
+    if not path.exists() and not path.is_symlink():
+        return
+    if not path.is_dir():
+        raise OutputError(f"{path}: is a file, --out needs a folder")
+    if not any(path.iterdir()):
+        return
+    if not force:
+        raise OutputError(f"{path}: the folder is not empty; choose another --out, or replace its report with --force")
+    for name in (MODEL, PAGE, NUMBERS, LOG):
+        if (path / name).is_dir():
+            raise OutputError(f"{path / name}: is a folder, and a file of the results has that name")
+    if not with_model and (path / MODEL).exists():
+        raise OutputError(
+            f"{path}: holds a model, which a report of this command does not belong to; choose another --out"
+        )
+
+
+def alone_in(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that keeps other processes out of the folders which these options of a command name.
+
+    The locks are taken before anything else is done, so that a second command is refused at once, and not when its
+    training is complete. They end with the command, and with its process if that is killed.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            named = {option: values.get(option) for option in options}
+            folders = {option: _place(Path(value)) for option, value in named.items() if value}
+            _check_apart(folders)
+            with ExitStack() as stack:
+                for option, folder in folders.items():
+                    stack.enter_context(_locked(folder, option))
+                command(**values)
+
+        return run
+
+    return decorate
+
+
+def _check_apart(folders: dict[str, Path]) -> None:
+    """Check that no folder is another one or inside it: what is written to one would be in the way of the other."""
+    for first, second in itertools.combinations(folders, 2):
+        if folders[first].is_relative_to(folders[second]) or folders[second].is_relative_to(folders[first]):
+            raise OutputError(
+                f"{folders[second]}: --{first} and --{second} must be two folders, neither inside the other; choose "
+                f"another --{second}"
+            )
+
+
+def _place(path: Path) -> Path:
+    """Return a path by its real folder: without "..", which might go through a folder that is still to be made."""
+    path = Path(os.path.abspath(path))
+    return Path(os.path.realpath(path.parent)) / path.name
+
+
+@contextmanager
+def _locked(path: Path, option: str) -> Iterator[None]:
+    """Lock a folder, which need not exist, by a hidden file beside it."""
+    lock = FileLock()
+    with _parents(path):
+        if not lock.take(path.with_name(f".{path.name}.lock")):
+            raise OutputError(f"{path}: another process is writing there; wait for it, or choose another --{option}")
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@contextmanager
+def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator[Path]:
+    """Give a folder to write into, and move what it holds to `path` at the end.
+
+    After an error or an interrupt nothing is left, folders above `path` that did not exist included, and what was at
+    `path` is as before. With `force` only files of the same names are replaced. Messages of the library and warnings
+    go to the log in the folder, with their times.
+
+    A model or numbers that were written into the folder outlive an error: they are moved to `path` with the log, and a
+    report of others that is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training, which goes on with
+    the same command, leaves nothing here.
+
+    Raises:
+        UnreportedError: for an error after the model or the numbers were written; it says where they are.
+        OutputError: as :func:`check_free`; where something came up at `path` meanwhile, it says where the results are.
+    """
+    path = Path(os.path.abspath(path))
+    check_free(path, force=force, with_model=with_model)
+    part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    failure = None
+    with _parents(path):
+        try:
+            part.mkdir()
+            with _log_to(part / LOG):
+                yield part
+        except BaseException as error:
+            if isinstance(error, OSError) and Path(str(error.filename)).parent == part:  # which nobody knows
+                error.filename = str(path / Path(str(error.filename)).name)
+            if isinstance(error, Interrupted) or not any((part / name).exists() for name in _RESULTS):
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+            failure = error
+        _finish(part, path, failure, force=force, with_model=with_model)
+
+
+def _finish(part: Path, path: Path, failure: BaseException | None, *, force: bool, with_model: bool) -> None:
+    """Move what was made to `path`, or beside it where something came up there, and raise what must be told."""
+    place, refusal = path, None
+    try:
+        check_free(path, force=force, with_model=with_model)
+    except OutputError as error:
+        place, refusal = path.with_name(f"{path.name}-{secrets.token_hex(4)}"), error
+    try:
+        if failure is not None:  # a report that is there is of other results
+            for name in (PAGE, NUMBERS):
+                (place / name).unlink(missing_ok=True)
+        if place.is_dir():
+            for file in sorted(part.iterdir()):
+                os.replace(file, place / file.name)
+            part.rmdir()
+        else:
+            part.rename(place)
+    except OSError as error:
+        error.add_note(f"(the results are in {part})")
+        raise
+    if refusal is not None and failure is None:
+        raise OutputError(f"{refusal}; it came up meanwhile, so that the results are in {place}") from refusal
+    if failure is None:
+        return
+    text = next(f"{place / name}: {what}" for name, what in _RESULTS.items() if (place / name).exists())
+    if not isinstance(failure, Exception):
+        failure.add_note(text)
+        raise failure
+    what = " ".join([f"{type(failure).__name__}: {failure}", *getattr(failure, "__notes__", ())])
+    raise UnreportedError(f"{text}, but what comes after it failed: {what}") from failure
+
+
+@contextmanager
+def _parents(path: Path) -> Iterator[None]:
+    """Make the folders above `path`; those that are new are gone at the end where nothing was put into them."""
+    missing = [folder for folder in path.absolute().parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            for folder in missing:
+                folder.rmdir()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that costs nothing but itself where it cannot be written; the first error is told on standard error."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # a name of logging
+        """Tell why a message could not be written, once."""
+        self._tell(sys.exc_info()[1])
+
+    def close(self) -> None:
+        """Close the file; what is left of it on a full disk is lost."""
+        try:
+            super().close()
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        if not getattr(self, "told", False):
+            complain(f"warning: {self.baseFilename} cannot be written: {error}")
+        self.told = True
+
+
+class _LogFormat(logging.Formatter):
+    """Messages with their times, without escape sequences, which whoever prints the file would send to a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a message."""
+        return "\n".join(printable(line) for line in super().format(record).split("\n"))
+
+
+@contextmanager
+def _log_to(file: Path) -> Iterator[None]:
+    handler = _LogFile(file, encoding="utf-8")
+    handler.setFormatter(_LogFormat("%(asctime)s %(levelname)s %(message)s"))
+    loggers = [logging.getLogger("moreauc"), logging.getLogger("py.warnings")]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for logger, (level, propagate) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+        handler.close()

@@ -1,0 +1,139 @@
+"""What a recorded training step depends on: numbers that were read while it was recorded, and tensors it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from moreauc._parallel import bare
+from moreauc.core.pooling import Pooling
+from moreauc.core.rules import UpdateRule
+from moreauc.core.surrogates import Surrogate
+from moreauc.core.tables import EstimatorTable
+from moreauc.criteria._late import LateChecks
+from moreauc.optim import PreviousIterate
+from moreauc.optim._steps import check_optimizer
+
+_ON_DEVICE = "a tensor on the device"
+
+
+def check_optimizer_steps(owner: str, optimizer: Optimizer) -> None:
+    """Refuse optimizers of which a part of the step would not be replayed: what the host counts, and hooks."""
+    name = type(optimizer).__name__
+    if any(group.get("capturable") is False for group in optimizer.param_groups):
+        raise ValueError(f"{owner}: optimizer must be made with capturable=True, got {name} without")
+    counts = any("step" in state for state in optimizer.state.values())
+    if counts and not all("capturable" in group for group in optimizer.param_groups):
+        raise ValueError(f"{owner}: optimizer must be able to count its steps on the GPU, got {name}, which cannot")
+
+
+def check_parts(owner: str, model: nn.Module, optimizer: Optimizer, previous: Any) -> None:
+    """Refuse an optimizer that is none, and a previous iterate of another model or optimizer."""
+    optimizer = check_optimizer(owner, optimizer)
+    if previous is not None and not callable(previous):
+        raise ValueError(f"{owner}: previous must be a PreviousIterate, got {type(previous).__name__}")
+    if not isinstance(previous, PreviousIterate):
+        return
+    if bare(previous.model) is not bare(model):
+        raise ValueError(f"{owner}: previous must be that of model, got one of another model")
+    if not any(getattr(hook, "__self__", None) is previous for hook in _hooks(optimizer)):
+        raise ValueError(f"{owner}: previous must watch the steps of optimizer, got one that does not")
+
+
+def check_hooks(owner: str, optimizer: Optimizer) -> None:
+    """Refuse hooks of the optimizer's steps but those of `PreviousIterate`, which may be recorded."""
+    for hook in chain(_hooks(optimizer), _hooks_of_all()):
+        if not isinstance(getattr(hook, "__self__", None), PreviousIterate):
+            name = getattr(hook, "__qualname__", type(hook).__name__)
+            raise ValueError(
+                f"{owner}: optimizer must have no hooks but those of PreviousIterate, got {name}, "
+                "which a recording would run once and never again"
+            )
+
+
+def contents(
+    model: nn.Module, criterion: nn.Module, optimizer: Optimizer, previous: Any
+) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """Return every number that a recording holds, and every tensor that it reads or writes and did not make.
+
+    Each step asks for it, so modules are walked through once, and their dictionaries read as they are.
+    """
+    parts, losses = list(model.modules()), list(criterion.modules())
+    found: list[Any] = [value for part in chain(parts, losses) for value in part._parameters.values()]
+    trained = tuple(value.requires_grad for value in found if value is not None)
+    found += [value for part in chain(parts, losses) for value in part._buffers.values()]
+    found += [value for part in losses for value in vars(part).values()]  # of which the tensors are kept below
+    groups = []
+    for group in optimizer.param_groups:
+        found += group["params"]
+        found += group.values()
+        groups.append(tuple((name, _constant(group[name], group["params"])) for name in group if name != "params"))
+    for state in optimizer.state.values():
+        found += state.values()
+    owners = {
+        id(owner): owner for owner in (previous, *(getattr(hook, "__self__", None) for hook in _hooks(optimizer)))
+    }
+    for owner in owners.values():
+        found += getattr(owner, "_snapshot", {}).values()
+    modes = tuple(part.training for part in parts)
+    own = tuple(_attributes(loss) for loss in losses)
+    autocast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    return (groups, modes, trained, own, autocast), [value for value in found if isinstance(value, Tensor)]
+
+
+class Held:
+    """Tensors of a recording. Their memory stays theirs while this lives, so that no other can be taken for it."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = [(tensor, tensor.detach(), tensor.data_ptr()) for tensor in tensors]
+
+    def are(self, tensors: list[Tensor]) -> bool:
+        """Return whether these are the same ones, in the same places."""
+        return len(tensors) == len(self._tensors) and all(
+            tensor is kept and tensor.data_ptr() == place
+            for tensor, (kept, _, place) in zip(tensors, self._tensors, strict=True)
+        )
+
+
+def _hooks(optimizer: Optimizer) -> Iterator[Any]:
+    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        yield from getattr(optimizer, name, {}).values()
+
+
+def _hooks_of_all() -> Iterator[Any]:
+    """Return hooks that were registered for the steps of all optimizers."""
+    module = import_module("torch.optim.optimizer")
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        yield from getattr(module, name, {}).values()
+
+
+def _constant(value: Any, parameters: list[Tensor]) -> Any:
+    """Return a number as it is, and that of a tensor on the CPU, which is read once; others each replay reads."""
+    if isinstance(value, tuple | list):
+        return tuple(_constant(entry, parameters) for entry in value)
+    if not isinstance(value, Tensor):
+        return value
+    place = parameters[0].device.type if parameters else "cpu"
+    return _ON_DEVICE if value.device.type == place else value.tolist()
+
+
+def _attributes(module: nn.Module) -> tuple[Any, ...]:
+    """Return the numbers and rules of a loss, or of a module around it; whole numbers there may count its calls."""
+    kinds: tuple[type, ...] = (float, bool, str, UpdateRule, Surrogate)
+    if isinstance(module, LateChecks | EstimatorTable):
+        kinds = (*kinds, int)
+    found: list[Any] = []
+    for name, value in vars(module).items():
+        if isinstance(value, Pooling):
+            found.append((name, type(value), tuple(vars(value).items())))
+        elif isinstance(value, kinds) or (
+            isinstance(value, tuple) and all(isinstance(entry, kinds) for entry in value)
+        ):
+            found.append((name, value))
+    return tuple(found)

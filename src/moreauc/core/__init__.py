@@ -1,0 +1,1 @@
+"""What the losses are made of: tables and their update rules, surrogates, pair kernels, poolings, exact objectives."""

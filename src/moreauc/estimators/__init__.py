@@ -1,0 +1,13 @@
+"""Estimators with scikit-learn's interface: rows, bags of instances, groups.
+
+- :class:`TPAUCClassifier`: rows of a table;
+- :class:`MultiInstanceClassifier`: bags of instances;
+- :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: rows that belong to groups.
+"""
+
+from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor
+from moreauc.estimators.instance_scores import InstanceScores
+from moreauc.estimators.multi_instance import MultiInstanceClassifier
+from moreauc.estimators.tpauc import TPAUCClassifier
+
+__all__ = ["GroupDROClassifier", "GroupDRORegressor", "InstanceScores", "MultiInstanceClassifier", "TPAUCClassifier"]

@@ -1,0 +1,210 @@
+"""Groups as people name them: names and numbers of groups, how many count, a hold-out of each, and batches."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from moreauc._checks import floor_count
+from moreauc.data._normal_form import label_text, normal_text
+from moreauc.data.duplicates import Codes, any_equal
+from moreauc.samplers.groups import GroupSampler, PlainSampler
+
+Array = NDArray[Any]
+Random = np.random.RandomState | np.random.Generator
+
+
+def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np.int64]]:
+    """Return the names of the groups, sorted where they can be, and the number of each row's group.
+
+    Args:
+        owner: who asks, for errors.
+        groups: one label for each row, anything that can be a key; or several columns, whose values are combined. Texts
+            are compared in normal form: "F" and "F " are one group.
+        length: how many rows there are.
+
+    Raises:
+        ValueError: for another shape or length, missing labels, and labels that cannot be keys.
+
+    Example:
+        >>> name_groups("doctest", ["b", "a", "b"], 3)
+        (array(['a', 'b'], dtype=object), array([1, 0, 1]))
+        >>> name_groups("doctest", [("b", 1), ("a", 2)], 2)[0].tolist()
+        ['a, 2', 'b, 1']
+    """
+    labels = _as_labels(owner, groups)
+    if len(labels) != length:
+        raise ValueError(f"{owner}: groups must have as many rows as X, {length}, got {len(labels)}")
+    missing = labels.isna()
+    places = np.flatnonzero(missing if missing.ndim == 1 else missing.any(axis=1))
+    if len(places):
+        raise ValueError(
+            f"{owner}: groups must have no missing values, got {len(places)}, the first in row {places[0]} (from 0)"
+        )
+    codes: Array
+    labels = labels.map(lambda value: normal_text(value) if isinstance(value, str) else value)
+    if isinstance(labels, pd.DataFrame):
+        codes, tuples = pd.MultiIndex.from_frame(labels).factorize()
+        values = [", ".join(map(label_text, entry)) for entry in tuples]
+        _check_texts(owner, values)
+    else:
+        try:
+            codes, found = pd.factorize(labels)
+        except TypeError as error:
+            raise ValueError(f"{owner}: groups must be labels that can be keys, got {error}") from error
+        values = list(found)
+        _check_texts(owner, list(map(label_text, values)))
+    order = _sorted(values)
+    number = np.empty(len(values), dtype=np.int64)
+    number[order] = np.arange(len(values))
+    names = np.empty(len(values), dtype=object)
+    names[:] = [values[place] for place in order]
+    return names, number[codes]
+
+
+def _check_texts(owner: str, texts: list[str]) -> None:
+    if len(set(texts)) < len(texts):
+        double = next(text for text in texts if texts.count(text) > 1)
+        raise ValueError(f"{owner}: groups must not be mistaken for one another, got two that read {double!r}")
+
+
+def hold_out(
+    groups: NDArray[np.int64],
+    targets: Array,
+    share: float,
+    random: Random,
+    *,
+    classes: bool = False,
+    same: Codes | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return row numbers of what stays and of what is held out: the share of each group, rounded.
+
+    At least one row of each group stays. What is held out of a group is spread evenly over its targets, in their order,
+    so that its classes, or its large and small values, are in both parts as far as may be. Where the targets are
+    `classes`, none is held out as a whole: it could not be learnt. Rows with equal numbers `same`, from 0, are not
+    parted: the first of them is drawn, or not, and the others follow, whatever their groups and targets.
+
+    Example:
+        >>> groups, targets = np.array([0, 0, 0, 0, 1]), np.array([1, 0, 1, 0, 1])
+        >>> hold_out(groups, targets, 0.5, np.random.RandomState(0))
+        (array([2, 3, 4]), array([0, 1]))
+    """
+    if same is None or not any_equal(same):
+        held = _spread(groups, targets, share, random)
+        if classes:
+            held &= np.isin(targets, targets[~held])
+    else:
+        first = np.unique(same, return_index=True)[1]
+        held = _spread(groups[first], targets[first], share, random)[same]
+        back = ~np.isin(groups, groups[~held])
+        if classes:
+            back |= ~np.isin(targets, targets[~held])
+        held &= ~np.isin(same, same[back])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _spread(groups: NDArray[np.int64], targets: Array, share: float, random: Random) -> NDArray[np.bool_]:
+    """Return which rows are held out: the share of each group, spread evenly over its targets."""
+    order = np.argsort(groups, kind="stable")
+    held = np.zeros(len(groups), dtype=bool)
+    for rows in np.split(order, np.cumsum(np.bincount(groups))[:-1]):
+        number = min(round(len(rows) * share), len(rows) - 1)
+        if number < 1:
+            continue
+        mixed = random.permutation(rows)
+        mixed = mixed[np.argsort(targets[mixed], kind="stable")]
+        places = (np.arange(number) + random.uniform()) * len(rows) / number
+        held[mixed[np.minimum(places.astype(np.int64), len(rows) - 1)]] = True
+    return held
+
+
+def count_worst(owner: str, top_k: Any, num_groups: int) -> int:
+    """Return how many groups `top_k` is; a share of them is rounded down, and is at least one.
+
+    Raises:
+        ValueError: for more than there are, and for what is neither a count nor a share, such as 2.0.
+
+    Example:
+        >>> count_worst("doctest", 3, 10), count_worst("doctest", 0.35, 10), count_worst("doctest", 0.01, 10)
+        (3, 3, 1)
+    """
+    if isinstance(top_k, float | np.floating) and 0.0 < top_k < 1.0:
+        return max(floor_count(num_groups, float(top_k)), 1)
+    number = 0 if isinstance(top_k, bool) or not isinstance(top_k, Integral) else int(top_k)
+    if number < 1:
+        raise ValueError(f"{owner}: top_k must be an integer of at least 1, or a share in (0, 1), got {top_k!r}")
+    if number > num_groups:
+        raise ValueError(
+            f"{owner}: top_k must be at most the number of groups, {num_groups}, or a share in (0, 1), got {top_k}"
+        )
+    return number
+
+
+def group_batches(
+    codes: NDArray[np.int64], groups_per_batch: int, samples_per_group: int, seed: int, *, batch_norm: bool
+) -> GroupSampler:
+    """Return batches of some groups, of one group only where that is asked for or there is no other.
+
+    A batch norm cannot train on one row: where one group could be a batch, and has one row, two of them are drawn.
+
+    Example:
+        >>> groups = np.array([0, 0, 1])
+        >>> [len(batch) for batch in group_batches(groups, 1, 2, 0, batch_norm=False)]
+        [2, 1]
+        >>> [len(batch) for batch in group_batches(groups, 1, 2, 0, batch_norm=True)]
+        [3]
+    """
+    sizes = np.bincount(codes)
+    number = min(groups_per_batch, len(sizes))
+    if batch_norm and number == 1 and len(sizes) > 1 and samples_per_group > 1 and sizes.min() == 1:
+        number = 2
+    return GroupSampler(codes, groups_per_batch=number, samples_per_group=samples_per_group, seed=seed)
+
+
+def plain_batches(num_rows: int, batch_size: int, seed: int) -> PlainSampler:
+    """Return batches of rows as they come, none of one row unless that is asked for or there is no other.
+
+    A batch norm cannot train on one row: the next larger size is taken that leaves more for the last batch. At the
+    latest that is the number of rows.
+
+    Example:
+        >>> [len(batch) for batch in plain_batches(7, 2, 0)]
+        [4, 3]
+    """
+    size = batch_size
+    while 1 < size < num_rows and num_rows % size == 1:
+        size += 1
+    return PlainSampler(num_rows, batch_size=size, seed=seed)
+
+
+def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:
+    """Return one column, or several; the index is that of the rows."""
+    if isinstance(groups, Tensor):
+        groups = groups.detach().cpu().numpy()
+    if isinstance(groups, list | tuple) and groups and isinstance(groups[0], list | tuple):
+        groups = pd.DataFrame(list(groups))
+    if isinstance(groups, pd.Series | pd.Index | list | tuple):
+        return pd.Series(groups).reset_index(drop=True)
+    if not isinstance(groups, pd.DataFrame):
+        array = np.asarray(groups)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"{owner}: groups must have shape (n,) or (n, columns), got {array.shape}")
+        if array.ndim == 1:
+            return pd.Series(array)
+        groups = pd.DataFrame(array)
+    if not groups.shape[1]:
+        raise ValueError(f"{owner}: groups must have at least one column, got none")
+    return groups.iloc[:, 0].reset_index(drop=True) if groups.shape[1] == 1 else groups.reset_index(drop=True)
+
+
+def _sorted(values: list[Any]) -> list[int]:
+    """Return the order of labels: their own where they have one, else that of their texts."""
+    try:
+        return sorted(range(len(values)), key=values.__getitem__)
+    except TypeError:
+        return sorted(range(len(values)), key=lambda place: (type(values[place]).__name__, str(values[place])))

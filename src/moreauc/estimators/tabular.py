@@ -1,0 +1,296 @@
+"""From a table to the numbers a network takes: missing values, scales, categories.
+
+Columns are told apart by position, so that a table fitted as a DataFrame may come as an array later where it is all
+numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.api import types
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+from moreauc.data._column_types import lost_in_floats
+from moreauc.data._doubtful import (
+    LEAST_ROWS,
+    MOST_LEVELS,
+    ColumnWarning,
+    doubtful_columns,
+)
+from moreauc.data._normal_form import label_text
+from moreauc.data._written import distinct_texts, find_numbers_or_dates
+from moreauc.data.duplicates import Codes, hash_rows, number_equal
+from moreauc.estimators.all_or_nothing import all_or_nothing
+from moreauc.estimators.unknown_levels import UnknownLevels, find_unknown
+
+Array = NDArray[Any]
+Kind = Literal["numbers", "levels"]
+Kinds: tuple[Kind, ...] = get_args(Kind)
+
+# What pandas calls the content of a column of Python objects.
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
+_LEVELS = ("string", "boolean", "categorical")
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Turn a table into a dense float32 array.
+
+    Numbers: a missing value becomes the median, and a column that had any gets a second one that tells where;
+    standardised to mean 0 and deviation 1. Levels (bool, string and category columns of a DataFrame): one column of
+    0 and 1 for each level, a missing value being a level of its own; rare levels share one column; a level not seen
+    in `fit` is taken for a rare one, and is all zeros where there are none. Truth values may come as
+    True and False or as 1 and 0.
+
+    Args:
+        standardize: whether to standardise the numbers.
+        owner: class named in errors.
+
+    Attributes:
+        kinds_: "numbers" or "levels" for each column.
+        num_outputs_: columns of the result.
+
+    Raises:
+        ValueError: for a column of a DataFrame that is neither (dates, mixed types, ...), for infinity, and for
+            integers that floats cannot tell apart.
+
+    Example:
+        >>> table = pd.DataFrame({"age": [20.0, None, 40.0, 30.0, 30.0], "town": ["a", "a", "b", "a", "b"]})
+        >>> encoder = TableEncoder().fit(table)
+        >>> encoder.kinds_
+        ['numbers', 'levels']
+        >>> encoder.transform(table).round(2)
+        array([[-1.58,  0.  ,  1.  ,  0.  ],
+               [ 0.  ,  1.  ,  1.  ,  0.  ],
+               [ 1.58,  0.  ,  0.  ,  1.  ],
+               [ 0.  ,  0.  ,  1.  ,  0.  ],
+               [ 0.  ,  0.  ,  0.  ,  1.  ]], dtype=float32)
+    """
+
+    def __init__(self, *, standardize: bool = True, owner: str = "TPAUCClassifier") -> None:
+        self.standardize = standardize
+        self.owner = owner
+
+    @all_or_nothing
+    def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
+        """Learn the kinds of the columns of a DataFrame or a 2-d array, and medians, scales and levels of `rows` of it.
+
+        Args:
+            X: the table; an array must hold numbers.
+            y: not used, as in scikit-learn.
+            rows: row numbers that the statistics are taken from; None for all.
+        """
+        kinds = _kinds(self.owner, X)
+        numbers, levels = _split(self.owner, X, kinds)
+        if isinstance(X, pd.DataFrame):
+            check_exact(self.owner, X)
+            _check_texts(self.owner, X, kinds)
+            self._warn(X, kinds, numbers, levels)
+        if rows is not None:
+            numbers, levels = numbers[rows], levels[rows]
+        filled = SimpleImputer(strategy="median", keep_empty_features=True)
+        scaled = make_pipeline(filled, StandardScaler()) if self.standardize else filled
+        self.numbers_ = make_union(scaled, MissingIndicator(error_on_new=False)) if numbers.shape[1] else None
+        self.levels_ = None
+        if levels.shape[1]:
+            self.levels_ = OneHotEncoder(
+                handle_unknown="infrequent_if_exist",
+                min_frequency=LEAST_ROWS,
+                max_categories=MOST_LEVELS,
+                sparse_output=False,
+                dtype=np.float32,
+            )
+        parts = self._fitted(numbers, levels)
+        for part, values in parts:
+            part.fit(values)
+        self.kinds_: list[Kind] = kinds
+        self.num_outputs_ = sum(part.transform(values[:1]).shape[1] for part, values in parts)
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`.
+
+        A :class:`~moreauc.data._doubtful.ColumnWarning` tells of levels that were not there in `fit`.
+
+        Raises:
+            ValueError: for a column all of whose levels are unknown, and for kinds of columns other than in `fit`.
+        """
+        for column in self.unknown_levels(X):
+            if column.unknown:
+                warnings.warn(f"{self.owner}: {column}", ColumnWarning, stacklevel=2)
+        return self.encode(X)
+
+    def unknown_levels(self, X: Any, *, owner: str | None = None) -> list[UnknownLevels]:
+        """Return for each column of levels how many values were not there in `fit`.
+
+        Args:
+            X: the table.
+            owner: name of the table in errors; None for the owner.
+
+        Raises:
+            ValueError: for a column all of whose levels are unknown.
+        """
+        check_is_fitted(self)
+        if self.levels_ is None:
+            return []
+        levels = _split(self.owner, X, self.kinds_)[1]
+        _spell_truths(levels, self.levels_.categories_)
+        columns = [X.iloc[:, j] for j, kind in enumerate(self.kinds_) if kind == "levels"]
+        return [
+            find_unknown(owner or self.owner, str(column.name), values, known, numbers=_is_number(self.owner, column))
+            for column, values, known in zip(columns, levels.T, self.levels_.categories_, strict=True)
+        ]
+
+    def encode(self, X: Any) -> NDArray[np.float32]:
+        """Return what :meth:`transform` returns, without a word about levels that were not there in `fit`."""
+        check_is_fitted(self)
+        numbers, levels = _split(self.owner, X, self.kinds_)
+        if self.levels_ is not None:
+            _spell_truths(levels, self.levels_.categories_)
+        parts = [part.transform(values) for part, values in self._fitted(numbers, levels)]
+        # Beyond float32 lies infinity: a number so far out is as good as the largest.
+        limit = np.finfo(np.float32).max
+        result: NDArray[np.float32] = np.clip(np.concatenate(parts, axis=1), -limit, limit).astype(np.float32)
+        return result
+
+    def _warn(self, X: pd.DataFrame, kinds: list[Kind], numbers: Array, levels: Array) -> None:
+        """Warn of columns that should perhaps not be learnt from."""
+        names = {kind: [name for name, own in zip(X.columns, kinds, strict=True) if own == kind] for kind in Kinds}
+        table = pd.concat(
+            [pd.DataFrame(numbers, columns=names["numbers"]), pd.DataFrame(levels, columns=names["levels"])], axis=1
+        )
+        chosen = [name for name in names["levels"] if isinstance(X.dtypes[name], pd.CategoricalDtype)]
+        for line in doubtful_columns(table.astype(dict.fromkeys(chosen, "category"))):
+            warnings.warn(
+                f"{self.owner}: {line}", ColumnWarning, stacklevel=6
+            )  # `fit` of an estimator, both kept whole
+
+    def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:
+        pairs = [(self.numbers_, numbers), (self.levels_, levels)]
+        return [(part, values) for part, values in pairs if part is not None]
+
+
+def same_rows(owner: str, X: Any) -> Codes:
+    """Return a number for each row of a table, from 0, the same for rows that are equal.
+
+    Raises:
+        ValueError: for columns that :class:`TableEncoder` does not take.
+
+    Example:
+        >>> same_rows("doctest", pd.DataFrame({"a": [1, 2, 1, 1], "b": ["x", "x", "x", None]}))
+        array([0, 1, 0, 2])
+    """
+    numbers, levels = _split(owner, X, _kinds(owner, X))
+    return number_equal(hash_rows(pd.DataFrame(numbers)) + hash_rows(pd.DataFrame(levels, dtype=object)))
+
+
+def _check_texts(owner: str, X: pd.DataFrame, kinds: list[Kind]) -> None:
+    """Check that texts are no numbers or dates, which as levels would lose their order; categories may be anything."""
+    for place, kind in enumerate(kinds):
+        column = X.iloc[:, place].reset_index(drop=True)
+        if kind == "levels" and not isinstance(column.dtype, pd.CategoricalDtype):
+            texts = distinct_texts(column)
+            if len(texts) and (reason := find_numbers_or_dates(texts)):
+                raise ValueError(
+                    f"{owner}: column {column.name!r} of X {reason}, or make the column a category to learn its texts "
+                    "as levels"
+                )
+
+
+def _is_number(owner: str, column: pd.Series) -> bool:
+    return _kind(owner, column) == "numbers"
+
+
+def _split(owner: str, X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
+    """Return the numbers as floats, NaN where missing, and the levels as strings, None where missing."""
+    if not isinstance(X, pd.DataFrame):
+        if "levels" in kinds:
+            raise ValueError(
+                f"{owner}: X must be a DataFrame, as in fit, where not all columns are numbers (column "
+                f"{kinds.index('levels')} is not), got {type(X).__name__}"
+            )
+        return X, np.empty((len(X), 0), dtype=object)
+    columns = [X.iloc[:, j] for j in range(len(kinds))]
+    numbers = [_numbers(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"]
+    levels = [_levels(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
+    return (
+        np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
+        np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
+    )
+
+
+def _kinds(owner: str, X: Any) -> list[Kind]:
+    if not isinstance(X, pd.DataFrame):
+        return ["numbers"] * X.shape[1]
+    return [_kind(owner, X.iloc[:, j]) for j in range(X.shape[1])]
+
+
+def check_exact(owner: str, X: pd.DataFrame) -> None:
+    """Check that the columns of a table keep their values apart as floats.
+
+    Raises:
+        ValueError: for a column that does not.
+    """
+    for j, name in enumerate(X.columns):
+        if reason := lost_in_floats(X.iloc[:, j]):
+            raise ValueError(f"{owner}: X column {name!r} {reason}, or drop it")
+
+
+def _kind(owner: str, column: pd.Series) -> Kind:
+    name, dtype = column.name, column.dtype
+    if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
+        return "levels"
+    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
+        return "numbers"
+    content = types.infer_dtype(column, skipna=True)
+    if content in _NUMBERS:
+        return "numbers"
+    if content in _LEVELS:
+        return "levels"
+    if content in ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period"):
+        advice = "turn it into numbers (days since a date, hour, weekday, ...) or drop it"
+    else:
+        advice = "turn it into one type, numbers or strings, or drop it"
+    raise ValueError(
+        f"{owner}: X must hold columns of numbers, bools, strings or categories, "
+        f"got {content} in column {name!r}; {advice}"
+    )
+
+
+def _numbers(owner: str, column: pd.Series) -> Array:
+    if _kind(owner, column) == "levels" and not types.is_bool_dtype(column.dtype):
+        raise ValueError(
+            f"{owner}: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}; turn it into "
+            "numbers"
+        )
+    values: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isinf(values).any():
+        raise ValueError(f"{owner}: X must be finite or missing, got infinity in column {column.name!r}")
+    return values
+
+
+def _levels(owner: str, column: pd.Series) -> Array:
+    """Return strings that depend on the value only: 1 and 1.0 are one level, and so are "A" and "A "."""
+    _kind(owner, column)  # dates and the like are refused, not taken for unknown levels
+    codes, values = pd.factorize(column)
+    names = np.array([*(label_text(value) for value in values), None], dtype=object)
+    levels: Array = names[codes]  # -1, missing, is the last
+    return levels
+
+
+def _spell_truths(levels: Array, known: list[Array]) -> None:
+    """Write truth values as they were in `fit`, True and False or 1 and 0; spelt otherwise, no level would be known."""
+    for j, names in enumerate(known):
+        column = levels[:, j]
+        for spelt, other in (("True", "1"), ("False", "0")), (("1", "True"), ("0", "False")):
+            if set(names) <= {spelt[0], other[0], None}:
+                for new, old in (spelt, other):
+                    column[column == old] = new

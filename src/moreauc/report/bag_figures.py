@@ -1,0 +1,321 @@
+"""Which instances of a bag decided: their weights in its score, as bars, as tiles, or over the image they are cut from.
+
+Figures are matplotlib's own objects: no window is opened, no backend is chosen, and nothing has to be closed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from moreauc._checks import (
+    check_count,
+    check_finite,
+    check_real,
+    check_shape,
+)
+from moreauc._printable import printable
+from moreauc.core.pooling import Pooling, PoolingName, get_pooling
+from moreauc.report.text import show_as_written
+
+__all__ = ["instance_weights", "plot_instance_weights", "plot_patch_weights"]
+
+Numbers = NDArray[np.float64]
+
+_COLORS = "viridis"  # rises evenly in lightness, so that it can be read without seeing colours
+_BAR, _MARK = "#0b6e99", "#d1495b"
+_WIDTH = 5.2  # inches; letters are still readable where the page shows it 420 pixels wide
+_HALF, _THIN, _BELOW = 2.5, 0.12, 0.75  # inches: one of two images, the colour bar, all that is below
+_COLUMNS = 6  # of tiles
+_NUMBER = "weight in the score of the bag"
+
+
+def instance_weights(
+    outputs: ArrayLike | Tensor, pooling: PoolingName | Pooling, *, temperature: float = 0.1
+) -> tuple[Numbers, Numbers]:
+    r"""Return the score of each instance of a bag, and its weight in the score of the bag.
+
+    The weight is the derivative of the bag's score in that of the instance: the softmax of the attention logits, the
+    softmax of the scores over the temperature for the smoothed max, the same for all for the mean. With attention and
+    mean the bag's score is the sum of score times weight.
+
+    Args:
+        outputs: what the model gives for each instance, as :func:`~moreauc.data.instance_outputs` returns it: scores
+            `(T,)`, or score and attention logit `(T, 2)`. Numbers of any size are fine.
+        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
+        temperature: that of the smoothed max, above 0.
+
+    Returns:
+        Scores and weights, float64 of shape `(T,)` each; the weights add up to 1.
+
+    Raises:
+        ValueError: for an argument out of range, outputs that are not finite or do not have the columns that the
+            pooling takes.
+
+    Example:
+        >>> scores, weights = instance_weights([[5.0, 0.0], [-1.0, 0.0], [7.0, -1000.0]], "attention")
+        >>> scores, weights
+        (array([ 5., -1., 7.]), array([0.5, 0.5, 0. ]))
+        >>> instance_weights([1.0, 1.1], "smoothed_max")[1].round(3)
+        array([0.269, 0.731])
+    """
+    owner = "instance_weights"
+    pool = get_pooling(owner, pooling, temperature)
+    values = _array(owner, "outputs", outputs, [("T",) if pool.columns == 1 else ("T", pool.columns)]).double()
+    bag = torch.zeros(len(values), dtype=torch.int64)
+    weights = pool.pull(torch.ones(1, dtype=torch.float64), pool.observe(values, bag, 1), values, bag)
+    scores, weights = (part.reshape(len(part), -1)[:, 0] for part in (values, weights))
+    weights = weights / weights.sum()  # of huge logits the logarithm of their mean has only the first digits
+    check_finite(owner, **{"weights of the instances": weights})
+    return scores.numpy().copy(), weights.numpy()
+
+
+def plot_instance_weights(
+    scores: ArrayLike | Tensor,
+    weights: ArrayLike | Tensor,
+    *,
+    images: ArrayLike | Tensor | None = None,
+    marked: ArrayLike | Tensor | None = None,
+    limit: int = 24,
+    title: str | None = None,
+) -> Figure:
+    """Draw the instances of one bag from the heaviest to the lightest, with weight and score of each.
+
+    Without images an instance is a bar as long as its weight, beside its number in the bag and its score; with images
+    it is a tile in a frame that is coloured by the weight.
+
+    Args:
+        scores: score of each instance, shape `(T,)`.
+        weights: weight of each in the score of the bag, shape `(T,)`, at least 0; :func:`instance_weights` has both.
+        images: a picture of each instance, `(T, height, width)` of any real numbers, shown in grey from the lowest to
+            the highest of the bag, or `(T, height, width, 3)`, bytes or floating point numbers in [0, 1].
+        marked: True for instances to mark with a star, those known to be the reason, say; shape `(T,)`.
+        limit: instances to show at most, at least 1; where there are more, the figure tells how many.
+        title: a line above; None for none.
+
+    Raises:
+        ValueError: for other shapes or lengths, weights below 0, numbers that are not finite.
+
+    Example:
+        >>> figure = plot_instance_weights([0.3, 2.0, -1.0], [0.2, 0.7, 0.1], marked=[False, True, False])
+        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        ['1', '0', '2']
+        >>> len(plot_instance_weights([0.3, 2.0], [0.2, 0.8], images=np.zeros((2, 8, 8))).axes)  # and the colour bar
+        3
+    """
+    owner = "plot_instance_weights"
+    heights = _weights(owner, weights, ("T",))
+    count = len(heights)
+    values = _array(owner, "scores", scores, [(count,)]).double().numpy()
+    shape = (count, "height", "width")
+    tiles = None if images is None else _pictures(owner, "images", images, [shape, (*shape, 3)])
+    stars = np.zeros(count, dtype=bool) if marked is None else _marks(owner, marked, count)
+    check_count(owner, "limit", limit)
+    order = np.argsort(-heights, kind="stable")[:limit]  # equal ones as they stand in the bag
+    heading = [] if title is None else title.split("\n")
+    if count > limit:
+        share = heights[order].sum() / max(heights.sum(), np.finfo(float).tiny)
+        heading.append(f"the {limit} heaviest of {count} instances, with {100 * share:.0f} % of the weight")
+    if tiles is None:
+        figure = _bars(order, values[order], heights[order], stars[order])
+    else:
+        figure = _tiles(tiles[order], values[order], heights[order], stars[order])
+    return _titled(figure, heading)
+
+
+def plot_patch_weights(
+    image: ArrayLike | Tensor,
+    weights: ArrayLike | Tensor,
+    *,
+    patch: int = 32,
+    grid: tuple[int, int] | None = None,
+    alpha: float = 0.5,
+    title: str | None = None,
+) -> Figure:
+    """Draw an image, and beside it the same in grey with its patches coloured by their weight.
+
+    Patches are squares from the upper left corner on, row after row. What is left at the right and the lower edge and
+    does not fill a patch has no colour.
+
+    Args:
+        image: shape `(height, width, 3)`, bytes or floating point numbers in [0, 1].
+        weights: weight of each patch, row after row, shape `(rows * columns,)`, at least 0.
+        patch: side of a patch in pixels, at least 1.
+        grid: rows and columns of patches; None for as many as the image holds.
+        alpha: how much the colours cover the image, in [0, 1].
+        title: a line above; None for none.
+
+    Raises:
+        ValueError: for other shapes, weights below 0 or of another number than patches, a grid larger than the image.
+
+    Example:
+        >>> figure = plot_patch_weights(np.zeros((70, 100, 3)), np.arange(6) / 15)
+        >>> figure.axes[1].images[1].get_array().shape
+        (2, 3)
+    """
+    owner = "plot_patch_weights"
+    side = check_count(owner, "patch", patch)
+    picture = _pictures(owner, "image", image, [("height", "width", 3)])
+    rows, columns = _grid(owner, grid, side, picture.shape[:2])
+    shares = _weights(owner, weights, (rows * columns,)).reshape(rows, columns)
+    check_real(owner, "alpha", alpha, low=0.0, high=1.0)
+    height, width = picture.shape[:2]
+    figure = Figure(figsize=(_WIDTH, _BELOW + _HALF * height / width), layout=ConstrainedLayoutEngine())
+    places = figure.add_gridspec(2, 2, height_ratios=[_HALF * height / width, _THIN])
+    left, right = figure.add_subplot(places[0, 0]), figure.add_subplot(places[0, 1])
+    left.imshow(picture)
+    top = 255.0 if picture.dtype == np.uint8 else 1.0
+    grey = picture @ np.array([0.299, 0.587, 0.114]) / top  # how bright the eye sees red, green and blue
+    right.imshow(grey, cmap="gray", vmin=0.0, vmax=1.0)
+    # Pixels are squares around whole numbers, so that the first begins at -0.5.
+    box = (-0.5, columns * side - 0.5, rows * side - 0.5, -0.5)
+    scale = _scale(shares)
+    right.imshow(shares, cmap=_COLORS, norm=scale, alpha=alpha, extent=box, interpolation="nearest")
+    right.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+    for axes in (left, right):
+        axes.set_axis_off()
+    _color_bar(figure, figure.add_subplot(places[1, :]), scale)
+    return _titled(figure, [] if title is None else title.split("\n"))
+
+
+def _bars(order: NDArray[np.int64], scores: Numbers, weights: Numbers, marked: NDArray[np.bool_]) -> Figure:
+    places = np.arange(len(order))
+    figure = Figure(figsize=(_WIDTH, 1.0 + 0.24 * len(order)), layout=ConstrainedLayoutEngine())
+    axes = figure.subplots()
+    axes.barh(places, weights, height=0.72, color=_BAR)
+    axes.set_yticks(places, [str(number) for number in order])
+    axes.set_ylim(len(order) - 0.4, -0.6)
+    top = float(weights.max()) or 1.0
+    axes.set_xlim(0.0, 1.08 * top)
+    axes.set(xlabel=_NUMBER, ylabel="instance")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", alpha=0.25)
+    axes.set_axisbelow(True)
+    second = axes.secondary_yaxis("right")
+    second.set_yticks(places, [_score(score) for score in scores], ha="right")
+    second.tick_params(length=0, pad=38)
+    second.set_ylabel("score")
+    second.spines["right"].set_visible(False)
+    if marked.any():
+        axes.plot(weights[marked] + 0.04 * top, places[marked], "*", color=_MARK, markersize=10, label="marked")
+        figure.legend(frameon=False, loc="outside lower right", fontsize=9)
+    return figure
+
+
+def _tiles(images: NDArray[Any], scores: Numbers, weights: Numbers, marked: NDArray[np.bool_]) -> Figure:
+    lines = -(-len(images) // _COLUMNS)
+    tile = 0.76 * images.shape[1] / images.shape[2]
+    engine = ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.04)
+    figure = Figure(figsize=(_WIDTH, _BELOW + 0.3 + lines * (tile + 0.43)), layout=engine)
+    grid = figure.add_gridspec(lines + 1, _COLUMNS, height_ratios=[*[tile] * lines, _THIN])
+    scale = _scale(weights)
+    tones = {} if images.ndim == 4 else {"cmap": "gray", "vmin": images.min(), "vmax": images.max()}
+    for place, picture in enumerate(images):
+        axes = figure.add_subplot(grid[place // _COLUMNS, place % _COLUMNS])
+        axes.imshow(picture, interpolation="nearest", **tones)
+        axes.set(xticks=[], yticks=[])
+        axes.set_xlabel(f"{_weight(weights[place])}\n{_score(scores[place])}", fontsize=9, labelpad=4)
+        for spine in axes.spines.values():
+            spine.set(color=ScalarMappable(scale, _COLORS).to_rgba(weights[place]), linewidth=4)
+        if marked[place]:
+            (star,) = axes.plot(0.93, 0.93, "*", color=_MARK, transform=axes.transAxes)
+            star.set(markeredgecolor="white", markersize=15, clip_on=False, zorder=5)
+            star.set_in_layout(False)  # or tiles with a star would be smaller
+    _color_bar(figure, figure.add_subplot(grid[lines, :]), scale)
+    figure.supxlabel("below each: weight, score" + "; with a star: marked" * bool(marked.any()), fontsize=9)
+    return figure
+
+
+def _titled(figure: Figure, lines: list[str]) -> Figure:
+    if lines:
+        show_as_written([figure.suptitle("\n".join(map(printable, lines)), fontsize=10)])
+        figure.set_figheight(figure.get_figheight() + 0.2 * len(lines))
+    return figure
+
+
+def _scale(weights: Numbers) -> Normalize:
+    return Normalize(0.0, float(weights.max()) or 1.0)
+
+
+def _color_bar(figure: Figure, axes: Axes, scale: Normalize) -> None:
+    axes.set_axis_off()
+    inner = axes.inset_axes((0.1, 0.0, 0.8, 1.0))  # or the numbers at its ends would push the pictures aside
+    bar = figure.colorbar(ScalarMappable(scale, _COLORS), cax=inner, orientation="horizontal")
+    bar.set_label(_NUMBER, fontsize=9)
+    inner.tick_params(labelsize=9)
+    bar.outline.set_visible(False)
+
+
+def _weight(weight: float) -> str:
+    if 0.0 < weight < 0.001:
+        return "<0.001"
+    return f"{weight:.2f}" if weight >= 0.1 else f"{weight:.3f}"
+
+
+def _score(score: float) -> str:
+    return f"{score:+.2f}" if abs(score) < 100.0 else f"{score:+.3g}"
+
+
+def _array(owner: str, name: str, value: Any, shapes: list[tuple[int | str, ...]]) -> Tensor:
+    """Return finite real numbers as a tensor on the CPU, of the type they have."""
+    try:
+        if not isinstance(value, Tensor):
+            array = np.asarray(value)
+            value = torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{owner}: {name} must hold numbers, got a {type(value).__name__} of other things") from error
+    tensor: Tensor = value.detach().cpu()
+    check_shape(owner, name, tensor, shapes)
+    if tensor.is_complex():
+        raise ValueError(f"{owner}: {name} must hold real numbers, got {tensor.dtype}")
+    check_finite(owner, **{name: tensor.double()})  # not all types have a sum
+    return tensor
+
+
+def _weights(owner: str, value: Any, shape: tuple[int | str, ...]) -> Numbers:
+    weights: Numbers = _array(owner, "weights", value, [shape]).double().numpy()
+    if weights.min() < 0.0:
+        raise ValueError(f"{owner}: weights must be at least 0, got {weights.min():g}")
+    return weights
+
+
+def _marks(owner: str, value: Any, count: int) -> NDArray[np.bool_]:
+    marks = _array(owner, "marked", value, [(count,)])
+    if marks.dtype != torch.bool:
+        raise ValueError(f"{owner}: marked must be True or False, got {marks.dtype}")
+    return marks.numpy()
+
+
+def _pictures(owner: str, name: str, value: Any, shapes: list[tuple[int | str, ...]]) -> NDArray[Any]:
+    """Return pictures as bytes or float64; those with colours, the last of the shapes, as matplotlib takes them."""
+    tensor = _array(owner, name, value, shapes)
+    if tensor.dtype == torch.uint8:
+        return tensor.numpy()
+    numbers: Numbers = tensor.double().numpy()
+    if numbers.ndim == len(shapes[-1]) and (numbers.min() < 0.0 or numbers.max() > 1.0):
+        found = f"{numbers.min():g} to {numbers.max():g}"
+        raise ValueError(f"{owner}: {name} with colours must be bytes or lie in [0, 1], got {found}")
+    return numbers
+
+
+def _grid(owner: str, grid: Any, patch: int, size: tuple[int, ...]) -> tuple[int, int]:
+    most = (size[0] // patch, size[1] // patch)
+    if min(most) < 1:
+        raise ValueError(f"{owner}: patch must be at most the image's sides, {size[0]} and {size[1]}, got {patch}")
+    if grid is None:
+        return most
+    if not isinstance(grid, tuple | list) or len(grid) != 2:
+        raise ValueError(f"{owner}: grid must be a pair, rows and columns, got {grid!r}")
+    rows, columns = (check_count(owner, "grid", number) for number in grid)
+    if rows > most[0] or columns > most[1]:
+        raise ValueError(f"{owner}: grid must be at most {most} for patches of {patch} pixels, got {(rows, columns)}")
+    return rows, columns

@@ -1,0 +1,141 @@
+"""The figures of the reports, as PNG inside the page. No window is opened and no backend is chosen."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from moreauc._printable import printable
+from moreauc.metrics import plot_roc_region
+from moreauc.report.pages import Image
+from moreauc.report.text import show_as_written
+from moreauc.train.history import History
+
+__all__ = ["draw_comparison", "draw_histograms", "draw_roc", "draw_training"]
+
+COLORS = ("#0b6e99", "#d1495b", "#3fa7a0", "#8e6bbf", "#c98a1b")
+_NEGATIVE, _POSITIVE, _QUIET = "#9aa4b1", "#d1495b", "#66717f"
+_DPI = 200  # twice the pixels shown, for dense screens
+_BINS = 40
+
+
+def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: float, max_fpr: float) -> Image:
+    """Draw ROC curves with the region of the partial AUC shaded.
+
+    Args:
+        y_true: labels 0 and 1, shape `(n,)`.
+        y_score: scores by name, each of shape `(n,)`; at most five.
+        min_tpr: lower edge of the true positive rate.
+        max_fpr: upper edge of the false positive rate.
+    """
+    figure = Figure(figsize=(5.2, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.set_prop_cycle(color=COLORS)
+    plot_roc_region(y_true, y_score, min_tpr=min_tpr, max_fpr=max_fpr, ax=axes)
+    _plain(axes)
+    names = (
+        " and ".join([", ".join(list(y_score)[:-1]), list(y_score)[-1]]) if len(y_score) > 1 else next(iter(y_score))
+    )
+    return as_image(figure, f"ROC curve of {names}; the region that TPAUC looks at is shaded.")
+
+
+def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float | None = None) -> Image:
+    """Draw the scores of either class, each as shares of its class, and the threshold of the decision.
+
+    Args:
+        y_true: labels 0 and 1, shape `(n,)`.
+        y_score: scores, shape `(n,)`.
+        threshold: where the decision turns positive; None for no line.
+    """
+    labels, scores = np.asarray(y_true), np.asarray(y_score, dtype=float)
+    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    edges = np.histogram_bin_edges(scores, bins=_BINS).tolist()
+    for label, name, color in ((0, "negatives", _NEGATIVE), (1, "positives", _POSITIVE)):
+        members = scores[labels == label]
+        weights = np.full(len(members), 1.0 / max(len(members), 1))
+        axes.hist(members, edges, weights=weights, color=color, alpha=0.6, label=f"{name} ({len(members)})")
+    text = "Scores of the two classes, as shares of their class."
+    if threshold is not None:
+        axes.axvline(threshold, color="#1c2430", linestyle="--", linewidth=1.2, label=f"threshold {threshold:.3g}")
+        text = "Scores of the two classes, as shares of their class; right of the dashed line the decision is positive."
+    axes.set(xlabel="score", ylabel="share of the class")
+    axes.legend(frameon=False)
+    _plain(axes)
+    return as_image(figure, text)
+
+
+def draw_training(histories: Mapping[str, History]) -> list[Image]:
+    """Draw the objective of the first run and, where there is one, the validation score of all, over the epochs.
+
+    Args:
+        histories: what :func:`moreauc.train.fit` returned, by name; at most five.
+    """
+    first = next(iter(histories))
+    losses = histories[first]["loss"]
+    figure, axes = _epochs("objective")
+    axes.plot(range(1, len(losses) + 1), losses, color=COLORS[0], marker="." if len(losses) < 3 else None)
+    images = [as_image(figure, f"Objective of {first}, mean over the steps of every epoch.")]
+    if not any(history["score"] for history in histories.values()):
+        return images
+    figure, axes = _epochs("validation TPAUC")
+    for (name, history), color in zip(histories.items(), COLORS, strict=False):
+        scores = history["score"]
+        axes.plot(range(1, len(scores) + 1), scores, color=color, label=name)
+        if scores and history.best_epoch is not None and history.best_epoch >= 0:
+            axes.plot(history.best_epoch + 1, scores[history.best_epoch], "o", color=color, markersize=6)
+    show_as_written(axes.legend(frameon=False).get_texts())
+    images.append(as_image(figure, "TPAUC on the validation rows after every epoch; the weights kept are dotted."))
+    return images
+
+
+def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
+    """Draw the scores of every method: a dot for each fold, the mean, and one standard deviation either way.
+
+    Args:
+        rows: one for each method, from top to bottom, with "title", "scores", "mean" and "std".
+    """
+    figure = Figure(figsize=(9.6, 0.9 + 0.42 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        color = COLORS[0] if place == 0 else _QUIET
+        scores = np.asarray(row["scores"], dtype=float)
+        # Equal scores would hide each other: dots are spread a little, by a fixed pattern.
+        heights = place + 0.22 * np.sin(2.4 * np.arange(len(scores)))
+        axes.plot(scores, heights, "o", color=color, alpha=0.3, markersize=5, markeredgewidth=0)
+        axes.errorbar(row["mean"], place, xerr=row["std"], fmt="D", color=color, markersize=7, capsize=4, linewidth=1.6)
+    axes.set_yticks(range(len(rows)), [printable(row["title"]) for row in rows])
+    show_as_written(axes.get_yticklabels())
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("TPAUC of the folds (dots), mean and standard deviation")
+    _plain(axes)
+    return as_image(figure, "TPAUC of every method: each fold, the mean, and one standard deviation either way.")
+
+
+def _epochs(quantity: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.3, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel="epoch", ylabel=quantity)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _plain(axes)
+    return figure, axes
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.set_axisbelow(True)
+
+
+def as_image(figure: Figure, caption: str) -> Image:
+    """Return a figure as a picture for a page, 100 pixels wide for each inch."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    return Image(buffer.getvalue(), caption, round(100 * figure.get_figwidth()))

@@ -1,0 +1,160 @@
+"""The validation data of a training run: scores each epoch and keeps the best weights."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from moreauc._checks import check_real
+from moreauc.checkpoint._held_labels import held_labels
+from moreauc.checkpoint._loader_place import length_of
+from moreauc.checkpoint._run_parts import bare
+from moreauc.distributed import Exchange
+from moreauc.metrics import TiedScoresWarning, tied_share
+from moreauc.metrics._selection import selection_scores
+from moreauc.metrics.ties import ties_text
+from moreauc.train.callbacks import TrainState
+from moreauc.train.scoring import Evaluation, predict_scores
+
+Score = Callable[[Tensor, Tensor], float]
+
+_OWNER = "fit"
+
+
+class Judge:
+    """Scores the validation data and remembers the best weights."""
+
+    def __init__(
+        self,
+        criterion: nn.Module,
+        validation: Iterable[Any] | Evaluation,
+        min_tpr: float | None,
+        max_fpr: float | None,
+        *,
+        keep_best: bool,
+        patience: int | None,
+        score: Score | None = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        self._score = _TwoWayScore(criterion, min_tpr, max_fpr) if score is None else _Other(score)
+        self._validation, self._keep_best, self._patience = validation, keep_best, patience
+        self._exchange = exchange
+        self._best: dict[str, Tensor] = {}
+        self._scores: list[float] = []  # of the best weights, in the order in which they are compared
+        self._level = 0  # number of the first of these in which the best weights differ from all others
+        self._improved = -1  # the last epoch with a higher score than any before, in its region or a wider one
+
+    def look(self, state: TrainState, epoch: int) -> dict[str, float]:
+        """Score the present weights; return what a row of the history says of it."""
+        scores, labels = predict_scores(state.model, self._validation)
+        if not bool(scores.isfinite().all()):
+            raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
+        found = list(self._score(scores, labels))
+        if self._exchange is not None:  # a rounding error must not let processes choose differently
+            found = list(self._exchange.from_first(*found, place="the validation score"))
+        names, best = self._score.names, self._scores
+        differs = next((k for k, pair in enumerate(zip(found, best, strict=False)) if pair[0] != pair[1]), len(best))
+        history = state.history
+        if found > best:  # of equals the earlier epoch stays
+            if names[differs] != "gap":  # which may grow a little for ever
+                self._improved = epoch
+            self._scores, self._level = found, differs
+            history.best_score, history.best_epoch = found[0], epoch
+            history.best_scores = dict(zip(names, found, strict=True))
+            history.best_tied = self._score.tied(scores, labels)
+            if self._keep_best:
+                self._best = {name: value.detach().clone() for name, value in bare(state.model).state_dict().items()}
+        else:
+            self._level = max(self._level, differs)
+        history.chosen_by = (*names, "earliest")[self._level]
+        if self._patience is not None and epoch - self._improved >= self._patience:
+            state.stop = True
+        return dict(zip(names, found, strict=True))
+
+    def finish(self, state: TrainState) -> None:
+        """Give the model its best weights back; warn where they give many rows one score."""
+        if self._keep_best:
+            bare(state.model).load_state_dict(self._best)
+            state.history.restored = True
+        text = ties_text(state.history.best_tied, unit="validation rows")
+        if self._keep_best and text is not None:
+            warnings.warn(f"{_OWNER}: {text}", TiedScoresWarning, stacklevel=3)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the choice depends on."""
+        labels = held_labels(self._validation)
+        length = None if labels else length_of(getattr(self._validation, "dataset", self._validation))
+        data = {"validation": True, "validation_labels": labels, "validation_length": length}
+        return {**data, "keep_best": self._keep_best, "score": None, **self._score.settings}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best weights and what the choice and the patience go by, for a checkpoint."""
+        going_by = {"scores": list(self._scores), "level": self._level, "improved": self._improved}
+        return {"best": dict(self._best), **going_by}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take these from a checkpoint."""
+        self._best, self._scores = dict(state["best"]), list(state["scores"])
+        self._level, self._improved = state["level"], state["improved"]
+
+
+class _TwoWayScore:
+    """TPAUC in the region, and in wider ones for epochs that are equal in it."""
+
+    names = ("score", "wider_score", "auc", "gap")
+
+    def __init__(self, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None) -> None:
+        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+        for name, value in region.items():
+            region[name] = getattr(criterion, name, None) if value is None else value
+            if region[name] is None:
+                kind = type(criterion).__name__
+                raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
+        self.settings = self._region = {
+            "min_tpr": check_real(_OWNER, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True),
+            "max_fpr": check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True),
+        }
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
+        if labels.min() == labels.max():
+            raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the region is empty is an error here
+            found = selection_scores(labels.numpy(), scores.numpy(), **self._region)
+        if math.isnan(found[0]):
+            raise ValueError(
+                f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
+                f"positives and {int((labels == 0).sum())} negatives"
+            )
+        return found
+
+    def tied(self, scores: Tensor, labels: Tensor) -> float:
+        """Return the share of the region's rows whose score a row of the other class has too."""
+        return tied_share(labels.numpy(), scores.numpy(), **self._region)
+
+
+class _Other:
+    """A score of the user's."""
+
+    names = ("score",)
+
+    def __init__(self, score: Score) -> None:
+        if not callable(score):
+            raise ValueError(f"{_OWNER}: score must be a function of scores and labels, got {score!r}")
+        self._score = score
+        self.settings = {"score": score}
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
+        value = float(self._score(scores, labels))
+        if not math.isfinite(value):
+            raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
+        return (value,)
+
+    def tied(self, scores: Tensor, labels: Tensor) -> float:
+        """Return 0: ties may be what the user's score is about."""
+        return 0.0
