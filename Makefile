@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= reports/demo
 
-.PHONY: demo test check format bench study torture setup browser clean
+.PHONY: demo test check format bench study torture size setup browser clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -64,6 +64,10 @@ bench: setup
 # Training killed with SIGKILL hundreds of times, in saves too, and compared with runs that were not; minutes.
 torture: setup
 	$(BIN)/python benchmarks/torture.py --kills 20 --out docs/reports/torture/report.json
+
+# Modules, lines, names, cycles, and the files that a step and a fit pass, beside the numbers of an earlier state.
+size: setup
+	$(BIN)/python benchmarks/size.py --json docs/reports/size.json
 
 clean:
 	rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache
