@@ -22,8 +22,8 @@ from experiments.tables import (
     title_of,
 )
 from moreauc._files import written_whole
+from moreauc._printable import show_as_written
 from moreauc.report.figures import COLORS
-from moreauc.report.text import show_as_written
 
 __all__ = ["draw_curves", "draw_table", "save_figure"]
 

@@ -179,7 +179,7 @@ def test_pages_escape_facts_and_captions(tmp_path):
     page = report.write(tmp_path, "report.html").read_text()
     assert not re.search("<[nvoc]>", page)
     assert "<dt>&lt;n&gt;</dt><dd>&lt;v&gt;<small>&lt;o&gt;</small>" in page
-    assert 'alt="&quot;&lt;c&gt;&quot;" width="10"' in page and "data:image/png;base64,iVBORw0KGgo=" in page
+    assert 'alt="&#34;&lt;c&gt;&#34;" width="10"' in page and "data:image/png;base64,iVBORw0KGgo=" in page
     assert '<td class="text">x</td><td>y</td>' in page
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from moreauc.cli._fit_groups import GroupSplit
 from moreauc.cli._group_evaluation import (
@@ -27,14 +25,12 @@ from moreauc.cli._pages import (
 )
 from moreauc.cli._training import kept_when, untrained_notes
 from moreauc.metrics.group_plots import plot_groups
-from moreauc.report.figures import COLORS, as_image
+from moreauc.report.figures import as_image, draw_training
 from moreauc.report.pages import (
     Fact,
-    Image,
     Report,
     Section,
 )
-from moreauc.report.text import show_as_written
 
 COUNT_COLUMNS = ("rows of", "rows", "groups", "smallest", "largest")
 _LOSSES = {"squared": "squared error", "absolute": "absolute error"}
@@ -152,41 +148,13 @@ def _training_section(models: dict[str, Any]) -> Section:
         else:
             loss, when = -history.best_score, kept_when(history)
             text.append(f"{title}: lowest {model.chosen_by_} {loss:.4f}, of the validation rows, {when}, kept.")
-    chosen_by = {title: model.chosen_by_ for title, model in models.items()}
-    return Section("Training", text, images=_draw_training(histories, chosen_by))
-
-
-def _draw_training(histories: dict[str, Any], chosen_by: dict[str, str | None]) -> list[Image]:
-    first = next(iter(histories))
-    lines = {first: histories[first]["loss"]}
-    images = [_draw_epochs(lines, {}, "objective", f"Objective of {first}, mean over the steps of every epoch.")]
-    lines = {title: [-score for score in history["score"]] for title, history in histories.items()}
-    if any(lines.values()):
-        best = {title: history.best_epoch for title, history in histories.items()}
-        what = "; ".join(f"{title}: {text}" for title, text in chosen_by.items())
-        caption = (
-            f"What the epoch was chosen by, on the validation rows after every epoch ({what}); the weights kept are "
-            "dotted. Losses of groups are drawn towards the mean as far as chance explains how they differ."
-        )
-        images.append(_draw_epochs(lines, best, "validation loss", caption))
-    return images
-
-
-def _draw_epochs(lines: dict[str, list[float]], best: dict[str, Any], quantity: str, caption: str) -> Image:
-    figure = Figure(figsize=(5.3, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for (name, values), color in zip(lines.items(), COLORS, strict=False):
-        axes.plot(range(1, len(values) + 1), values, color=color, label=name, marker="." if len(values) < 3 else None)
-        epoch = best.get(name)
-        if epoch is not None and epoch >= 0:
-            axes.plot(epoch + 1, values[epoch], "o", color=color, markersize=6)
-    axes.set(xlabel="epoch", ylabel=quantity)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    if len(lines) > 1:
-        show_as_written(axes.legend(frameon=False).get_texts())
-    return as_image(figure, caption)
+    what = "; ".join(f"{title}: {model.chosen_by_}" for title, model in models.items())
+    caption = (
+        f"What the epoch was chosen by, on the validation rows after every epoch ({what}); the weights kept are "
+        "dotted. Losses of groups are drawn towards the mean as far as chance explains how they differ."
+    )
+    images = draw_training(histories, quantity="validation loss", caption=caption, lower_is_better=True)
+    return Section("Training", text, images=images)
 
 
 def _data_section(data: Path, parts: dict[str, GroupRows], split: GroupSplit) -> Section:

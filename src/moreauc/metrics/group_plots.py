@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
-from moreauc._printable import printable
+from moreauc._printable import printable, show_as_written
 from moreauc.metrics._group_values import Values
 from moreauc.metrics._inputs import as_vector
 from moreauc.metrics.group_table import GroupTable
-from moreauc.report.text import show_as_written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

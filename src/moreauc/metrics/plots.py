@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import roc_curve
 
-from moreauc._printable import printable
+from moreauc._printable import printable, show_as_written
 from moreauc.metrics._inputs import check_region, split_classes
 from moreauc.metrics.ranking import selected_fraction
-from moreauc.report.text import show_as_written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Which instances of a bag decided: their weights in its score, as bars, as tiles, or over the image they are cut from.
+"""Weights of the instances of a bag in its score: as numbers, bars, tiles, or over the image they are cut from.
 
 Figures are matplotlib's own objects: no window is opened, no backend is chosen, and nothing has to be closed.
 """
@@ -17,21 +17,16 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from moreauc._checks import (
-    check_count,
-    check_finite,
-    check_real,
-    check_shape,
-)
-from moreauc._printable import printable
+from moreauc._checks import check_count, check_finite, check_real, check_shape
+from moreauc._printable import printable, show_as_written
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
-from moreauc.report.text import show_as_written
+from moreauc.report.figures import plain_axes
 
 __all__ = ["instance_weights", "plot_instance_weights", "plot_patch_weights"]
 
 Numbers = NDArray[np.float64]
 
-_COLORS = "viridis"  # rises evenly in lightness, so that it can be read without seeing colours
+_COLORS = "viridis"  # lightness rises evenly, so that it can be read in grey
 _BAR, _MARK = "#0b6e99", "#d1495b"
 _WIDTH = 5.2  # inches; letters are still readable where the page shows it 420 pixels wide
 _HALF, _THIN, _BELOW = 2.5, 0.12, 0.75  # inches: one of two images, the colour bar, all that is below
@@ -42,24 +37,16 @@ _NUMBER = "weight in the score of the bag"
 def instance_weights(
     outputs: ArrayLike | Tensor, pooling: PoolingName | Pooling, *, temperature: float = 0.1
 ) -> tuple[Numbers, Numbers]:
-    r"""Return the score of each instance of a bag, and its weight in the score of the bag.
+    r"""Return score and weight of each instance of a bag, float64 of shape `(T,)` each; the weights add up to 1.
 
     The weight is the derivative of the bag's score in that of the instance: the softmax of the attention logits, the
-    softmax of the scores over the temperature for the smoothed max, the same for all for the mean. With attention and
-    mean the bag's score is the sum of score times weight.
+    softmax of the scores over the temperature for the smoothed max, equal weights for the mean.
 
     Args:
-        outputs: what the model gives for each instance, as :func:`~moreauc.data.instance_outputs` returns it: scores
-            `(T,)`, or score and attention logit `(T, 2)`. Numbers of any size are fine.
+        outputs: what the model gives for each instance (:func:`~moreauc.data.instance_outputs`): scores `(T,)`, or
+            score and attention logit `(T, 2)`; finite.
         pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
         temperature: that of the smoothed max, above 0.
-
-    Returns:
-        Scores and weights, float64 of shape `(T,)` each; the weights add up to 1.
-
-    Raises:
-        ValueError: for an argument out of range, outputs that are not finite or do not have the columns that the
-            pooling takes.
 
     Example:
         >>> scores, weights = instance_weights([[5.0, 0.0], [-1.0, 0.0], [7.0, -1000.0]], "attention")
@@ -88,22 +75,18 @@ def plot_instance_weights(
     limit: int = 24,
     title: str | None = None,
 ) -> Figure:
-    """Draw the instances of one bag from the heaviest to the lightest, with weight and score of each.
+    """Draw the instances of one bag by decreasing weight, with weight and score of each.
 
-    Without images an instance is a bar as long as its weight, beside its number in the bag and its score; with images
-    it is a tile in a frame that is coloured by the weight.
+    An instance is a bar as long as its weight; with images, a tile in a frame coloured by the weight.
 
     Args:
         scores: score of each instance, shape `(T,)`.
-        weights: weight of each in the score of the bag, shape `(T,)`, at least 0; :func:`instance_weights` has both.
-        images: a picture of each instance, `(T, height, width)` of any real numbers, shown in grey from the lowest to
-            the highest of the bag, or `(T, height, width, 3)`, bytes or floating point numbers in [0, 1].
-        marked: True for instances to mark with a star, those known to be the reason, say; shape `(T,)`.
-        limit: instances to show at most, at least 1; where there are more, the figure tells how many.
+        weights: weight of each in the score of the bag, shape `(T,)`, at least 0.
+        images: a picture of each instance, `(T, height, width)` of any real numbers, in grey, or
+            `(T, height, width, 3)`, bytes or floating point numbers in [0, 1].
+        marked: True for instances to mark with a star; shape `(T,)`.
+        limit: instances to show at most; where there are more, the title tells how many.
         title: a line above; None for none.
-
-    Raises:
-        ValueError: for other shapes or lengths, weights below 0, numbers that are not finite.
 
     Example:
         >>> figure = plot_instance_weights([0.3, 2.0, -1.0], [0.2, 0.7, 0.1], marked=[False, True, False])
@@ -143,8 +126,7 @@ def plot_patch_weights(
 ) -> Figure:
     """Draw an image, and beside it the same in grey with its patches coloured by their weight.
 
-    Patches are squares from the upper left corner on, row after row. What is left at the right and the lower edge and
-    does not fill a patch has no colour.
+    Patches are squares from the upper left corner on, row after row; a rest that fills no patch has no colour.
 
     Args:
         image: shape `(height, width, 3)`, bytes or floating point numbers in [0, 1].
@@ -153,9 +135,6 @@ def plot_patch_weights(
         grid: rows and columns of patches; None for as many as the image holds.
         alpha: how much the colours cover the image, in [0, 1].
         title: a line above; None for none.
-
-    Raises:
-        ValueError: for other shapes, weights below 0 or of another number than patches, a grid larger than the image.
 
     Example:
         >>> figure = plot_patch_weights(np.zeros((70, 100, 3)), np.arange(6) / 15)
@@ -197,9 +176,7 @@ def _bars(order: NDArray[np.int64], scores: Numbers, weights: Numbers, marked: N
     top = float(weights.max()) or 1.0
     axes.set_xlim(0.0, 1.08 * top)
     axes.set(xlabel=_NUMBER, ylabel="instance")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="x", alpha=0.25)
-    axes.set_axisbelow(True)
+    plain_axes(axes, grid="x")
     second = axes.secondary_yaxis("right")
     second.set_yticks(places, [_score(score) for score in scores], ha="right")
     second.tick_params(length=0, pad=38)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from moreauc._printable import printable
+from moreauc._printable import printable, show_as_written
 from moreauc.metrics import plot_roc_region
 from moreauc.report.pages import Image
-from moreauc.report.text import show_as_written
 from moreauc.train.history import History
 
-__all__ = ["draw_comparison", "draw_histograms", "draw_roc", "draw_training"]
+__all__ = ["as_image", "draw_comparison", "draw_histograms", "draw_roc", "draw_training", "plain_axes"]
 
 COLORS = ("#0b6e99", "#d1495b", "#3fa7a0", "#8e6bbf", "#c98a1b")
 _NEGATIVE, _POSITIVE, _QUIET = "#9aa4b1", "#d1495b", "#66717f"
@@ -39,10 +38,9 @@ def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: fl
     axes = figure.subplots()
     axes.set_prop_cycle(color=COLORS)
     plot_roc_region(y_true, y_score, min_tpr=min_tpr, max_fpr=max_fpr, ax=axes)
-    _plain(axes)
-    names = (
-        " and ".join([", ".join(list(y_score)[:-1]), list(y_score)[-1]]) if len(y_score) > 1 else next(iter(y_score))
-    )
+    plain_axes(axes)
+    *others, last = y_score
+    names = f"{', '.join(others)} and {last}" if others else last
     return as_image(figure, f"ROC curve of {names}; the region that TPAUC looks at is shaded.")
 
 
@@ -62,38 +60,58 @@ def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float |
         members = scores[labels == label]
         weights = np.full(len(members), 1.0 / max(len(members), 1))
         axes.hist(members, edges, weights=weights, color=color, alpha=0.6, label=f"{name} ({len(members)})")
-    text = "Scores of the two classes, as shares of their class."
+    text = "Scores of the two classes, as shares of their class"
     if threshold is not None:
         axes.axvline(threshold, color="#1c2430", linestyle="--", linewidth=1.2, label=f"threshold {threshold:.3g}")
-        text = "Scores of the two classes, as shares of their class; right of the dashed line the decision is positive."
+        text += "; right of the dashed line the decision is positive"
     axes.set(xlabel="score", ylabel="share of the class")
     axes.legend(frameon=False)
-    _plain(axes)
-    return as_image(figure, text)
+    plain_axes(axes)
+    return as_image(figure, f"{text}.")
 
 
-def draw_training(histories: Mapping[str, History]) -> list[Image]:
+def draw_training(
+    histories: Mapping[str, History],
+    *,
+    quantity: str = "validation TPAUC",
+    caption: str = "TPAUC on the validation rows after every epoch; the epoch whose weights were kept is dotted.",
+    lower_is_better: bool = False,
+) -> list[Image]:
     """Draw the objective of the first run and, where there is one, the validation score of all, over the epochs.
 
     Args:
         histories: what :func:`moreauc.train.fit` returned, by name; at most five.
+        quantity: what the validation score is.
+        caption: of the figure of validation scores.
+        lower_is_better: whether the score is a loss with its sign turned; the loss is drawn.
     """
     first = next(iter(histories))
-    losses = histories[first]["loss"]
-    figure, axes = _epochs("objective")
-    axes.plot(range(1, len(losses) + 1), losses, color=COLORS[0], marker="." if len(losses) < 3 else None)
-    images = [as_image(figure, f"Objective of {first}, mean over the steps of every epoch.")]
-    if not any(history["score"] for history in histories.values()):
-        return images
-    figure, axes = _epochs("validation TPAUC")
-    for (name, history), color in zip(histories.items(), COLORS, strict=False):
-        scores = history["score"]
-        axes.plot(range(1, len(scores) + 1), scores, color=color, label=name)
-        if scores and history.best_epoch is not None and history.best_epoch >= 0:
-            axes.plot(history.best_epoch + 1, scores[history.best_epoch], "o", color=color, markersize=6)
-    show_as_written(axes.legend(frameon=False).get_texts())
-    images.append(as_image(figure, "TPAUC on the validation rows after every epoch; the weights kept are dotted."))
+    text = f"Objective of {first}, mean over the steps of every epoch."
+    images = [_draw_epochs({first: histories[first]["loss"]}, {}, "objective", text)]
+    sign = -1.0 if lower_is_better else 1.0
+    lines = {name: [sign * score for score in history["score"]] for name, history in histories.items()}
+    if any(lines.values()):
+        best = {name: history.best_epoch for name, history in histories.items()}
+        images.append(_draw_epochs(lines, best, quantity, caption))
     return images
+
+
+def _draw_epochs(
+    lines: Mapping[str, Sequence[float]], best: Mapping[str, int | None], quantity: str, caption: str
+) -> Image:
+    figure = Figure(figsize=(5.3, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for (name, values), color in zip(lines.items(), COLORS, strict=False):
+        axes.plot(range(1, len(values) + 1), values, color=color, label=name, marker="." if len(values) < 3 else None)
+        epoch = best.get(name)
+        if values and epoch is not None and epoch >= 0:
+            axes.plot(epoch + 1, values[epoch], "o", color=color, markersize=6)
+    axes.set(xlabel="epoch", ylabel=quantity)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plain_axes(axes)
+    if len(lines) > 1:
+        show_as_written(axes.legend(frameon=False).get_texts())
+    return as_image(figure, caption)
 
 
 def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
@@ -115,22 +133,14 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
     show_as_written(axes.get_yticklabels())
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("TPAUC of the folds (dots), mean and standard deviation")
-    _plain(axes)
+    plain_axes(axes)
     return as_image(figure, "TPAUC of every method: each fold, the mean, and one standard deviation either way.")
 
 
-def _epochs(quantity: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.3, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.set(xlabel="epoch", ylabel=quantity)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _plain(axes)
-    return figure, axes
-
-
-def _plain(axes: Axes) -> None:
+def plain_axes(axes: Axes, *, grid: Literal["both", "x", "y"] = "both") -> None:
+    """Leave out the frame above and on the right, and draw a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
+    axes.grid(axis=grid, alpha=0.25)
     axes.set_axisbelow(True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
 import math
 import platform
@@ -15,26 +14,6 @@ from typing import Any
 import torch
 
 from moreauc._files import written_whole
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #1c2430; }
-h1 { font-size: 1.7rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #d5dbe3; }
-img { max-width: 100%; } table { border-collapse: collapse; font-size: .8rem; }
-p { max-width: 60rem; }
-.wide { overflow-x: auto; margin: 1rem 0; }
-.facts { display: flex; flex-wrap: wrap; gap: .8rem; padding: 0; margin: 1.2rem 0; }
-.facts div { flex: 1 1 9rem; padding: .7rem 1rem; border: 1px solid #d5dbe3; border-radius: .5rem; }
-.facts dt, .facts small { color: #66717f; font-size: .85rem; }
-.facts dd { margin: 0; font-size: 1.6rem; font-weight: 600; }
-.facts small { display: block; font-weight: 400; }
-.images { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; }
-.images figure { margin: 0; flex: 0 1 auto; min-width: 0; }
-figcaption { color: #66717f; font-size: .85rem; max-width: 34rem; }
-th, td { padding: .2rem .55rem; border-bottom: 1px solid #e3e8ee; text-align: right; white-space: nowrap; }
-th.text, td.text { text-align: left; }
-footer { color: #66717f; font-size: .85rem; margin-top: 3rem; overflow-wrap: anywhere; }
-"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +29,11 @@ class Image:
     png: bytes
     caption: str
     width: int
+
+    @property
+    def base64(self) -> str:
+        """The picture as text."""
+        return base64.b64encode(self.png).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -132,28 +116,14 @@ class Report:
         _write(folder / "report.json", to_json(content))
 
     def _page(self) -> str:
-        parts = [f"<h1>{html.escape(self.title)}</h1>"]
-        for section in self.sections:
-            parts.append(f"<h2>{html.escape(section.heading)}</h2>")
-            if section.facts:
-                parts.append(_facts(section.facts))
-            parts += [f"<p>{html.escape(paragraph)}</p>" for paragraph in section.text]
-            if section.figure is not None:
-                alt = html.escape(section.caption, quote=True)
-                parts.append(f'<figure><img src="{html.escape(section.figure, quote=True)}" alt="{alt}"></figure>')
-            if section.rows:
-                parts.append(_table(section.columns, section.rows, section.labels))
-            if section.images:
-                parts.append('<div class="images">' + "\n".join(_image(image) for image in section.images) + "</div>")
+        from jinja2 import Environment, PackageLoader  # here: numbers are written without it
+
+        loader = PackageLoader("moreauc.report", ".")
+        pages = Environment(loader=loader, autoescape=True, trim_blocks=True, keep_trailing_newline=True)
         made = ", ".join(f"{name} {value}" for name, value in versions().items())
-        parts.append(
-            f"<footer>Made by <code>{html.escape(self.command)}</code> in {self.seconds:.0f} s ({html.escape(made)}). "
-            'All numbers: <a href="report.json">report.json</a>.</footer>'
+        return pages.get_template("page.html.jinja").render(
+            title=self.title, command=self.command, sections=self.sections, seconds=self.seconds, versions=made
         )
-        head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        head += f"<title>{html.escape(self.title)}</title><style>{_STYLE}</style>"
-        body = "\n".join(parts)
-        return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
 def _write(file: Path, text: str) -> None:
@@ -191,32 +161,3 @@ def rounded(value: Any, digits: int = 5) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], labels: int) -> str:
-    head, *body = (
-        "<tr>" + "".join(_cell(tag, text, place < labels) for place, text in enumerate(row)) + "</tr>"
-        for tag, row in (("th", columns), *(("td", row) for row in rows))
-    )
-    lines = "\n".join(body)
-    return f'<div class="wide"><table><thead>{head}</thead><tbody>\n{lines}\n</tbody></table></div>'
-
-
-def _cell(tag: str, text: str, label: bool) -> str:
-    kind = ' class="text"' if label else ""
-    return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
-
-
-def _facts(facts: Sequence[Fact]) -> str:
-    entries = (
-        f"<div><dt>{html.escape(fact.name)}</dt><dd>{html.escape(fact.value)}<small>{html.escape(fact.note)}</small></dd></div>"
-        for fact in facts
-    )
-    return f'<dl class="facts">{"".join(entries)}</dl>'
-
-
-def _image(image: Image) -> str:
-    source = f"data:image/png;base64,{base64.b64encode(image.png).decode('ascii')}"
-    caption = html.escape(image.caption, quote=True)
-    picture = f'<img src="{source}" alt="{caption}" width="{image.width}">'
-    return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
