@@ -29,10 +29,10 @@ from experiments.data.keel import KEEL_SETS, load_keel
 from moreauc.data import TensorBatches
 from moreauc.data.columns import ColumnWarning
 from moreauc.estimators.tabular import TableEncoder
+from moreauc.methods import build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.metrics._selection import selection_scores
 from moreauc.models import MLP
-from moreauc.optim.presets import make_criterion
 from moreauc.report.pages import versions
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
@@ -85,7 +85,7 @@ def one_run(X: Any, y: Array, seed: int, epochs: int) -> dict[str, Any]:
     model, labels = MLP(parts[0][0].shape[1]), parts[0][1]
     sampler = PosNegSampler(labels, num_positives=min(32, int(labels.sum())), num_negatives=96, seed=seed)
     recorder = Recorder(TensorBatches(*parts[1]), TensorBatches(*parts[2]))
-    criterion = make_criterion("sonx", labels, **REGION)
+    criterion = build("rows", "sonx", labels, **REGION)
     options: dict[str, Any] = {"epochs": epochs, "optimizer": "adam", "lr": 0.001, "seed": seed}
     fit(model, criterion, TensorBatches(*parts[0], sampler), callbacks=[recorder], **options)
     best = max(seen[:3] for seen in recorder.seen)

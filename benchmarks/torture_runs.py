@@ -26,17 +26,15 @@ from moreauc.data import (
     WholeBags,
     collate_bags,
 )
+from moreauc.methods import METHODS, build
 from moreauc.metrics.groups import top_k_group_loss
-from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
-from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
-from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.samplers import GroupSampler, PosNegSampler
 from moreauc.train import fit
 from moreauc.train.callbacks import Callback
 from moreauc.train.history import History, UntrainedWarning
 
 ROWS, FEATURES, GROUPS = 60, 4, 5
-REGION = {"min_tpr": 0.3, "max_fpr": 0.7}
+REGION: dict[str, Any] = {"min_tpr": 0.3, "max_fpr": 0.7}
 CORRECTED = {"sonx", "sont_mean", "sont_smx", "sont_att"}  # methods whose losses take gamma
 
 
@@ -97,12 +95,12 @@ def table(seed: int = 0) -> tuple[Tensor, Tensor]:
 def rows(method: str, workers: int) -> Parts:
     """Return a run on rows of a table."""
     inputs, labels = table()
-    options = {"gamma": 0.1} if method in CORRECTED else {}
-    criterion = make_criterion(method, labels, **REGION, **options)
+    options: dict[str, Any] = {"gamma": 0.1} if method in CORRECTED else {}
+    criterion = build("rows", method, labels, **REGION, **options)
     data = IndexedDataset(NoisyRows(inputs, labels), labels=None)
     sampler = PosNegSampler(labels, num_positives=5, num_negatives=7)
     loader: DataLoader[Any] = DataLoader(data, batch_sampler=sampler, num_workers=workers)
-    held, proximal = TensorBatches(*table(seed=1)), METHODS[method].proximal
+    held, proximal = TensorBatches(*table(seed=1)), METHODS["rows"][method].proximal
     return Parts(criterion, loader, options={"validation": held, "proximal": proximal, **REGION})
 
 
@@ -119,8 +117,8 @@ def bags(method: str, workers: int) -> Parts:
         ]
         parts.append(ListBags(instances, labels.tolist()))
     train, held = parts
-    options = {"gamma": 0.1} if method in CORRECTED else {}
-    criterion: Any = make_bag_criterion(method, train.labels, **REGION, **options)
+    options: dict[str, Any] = {"gamma": 0.1} if method in CORRECTED else {}
+    criterion: Any = build("bags", method, train.labels, **REGION, **options)
     sampler = BagSampler(PosNegSampler(train.labels, num_positives=5, num_negatives=7))
     data = SampledBags(train, instances_per_bag=3)
     loader: DataLoader[Any] = DataLoader(
@@ -129,7 +127,7 @@ def bags(method: str, workers: int) -> Parts:
         collate_fn=collate_bags,
         num_workers=workers,
     )
-    validation, proximal = WholeBags(held, criterion.pooling), BAG_METHODS[method].proximal
+    validation, proximal = WholeBags(held, criterion.pooling), METHODS["bags"][method].proximal
     chosen = {"validation": validation, "proximal": proximal, **REGION}
     return Parts(criterion, loader, columns=criterion.pooling.columns, options=chosen)
 
@@ -139,7 +137,7 @@ def groups(method: str, workers: int) -> Parts:
     inputs, labels = table()
     ids = torch.arange(ROWS) % GROUPS
     options = {"gamma": 0.1, "threshold_lr": 0.05} if method in CORRECTED else {}
-    criterion = make_group_criterion(method, ids, num_groups=GROUPS, top_k=2, loss="logistic", **options)
+    criterion = build("groups", method, ids, num_groups=GROUPS, top_k=2, sample_loss="logistic", **options)
     data = IndexedDataset(NoisyRows(inputs, labels))
     sampler = GroupSampler(ids, groups_per_batch=3, samples_per_group=4)
     loader: DataLoader[Any] = DataLoader(data, batch_sampler=sampler, num_workers=workers)
@@ -152,9 +150,9 @@ def groups(method: str, workers: int) -> Parts:
 
 
 RUNS: dict[str, tuple[Callable[[str, int], Parts], str]] = {
-    **{f"rows: {name}": (rows, name) for name in METHODS},
-    **{f"bags: {name}": (bags, name) for name in BAG_METHODS},
-    **{f"groups: {name}": (groups, name) for name in GROUP_METHODS},
+    **{f"rows: {name}": (rows, name) for name in METHODS["rows"]},
+    **{f"bags: {name}": (bags, name) for name in METHODS["bags"]},
+    **{f"groups: {name}": (groups, name) for name in METHODS["groups"]},
 }
 
 

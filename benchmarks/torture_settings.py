@@ -41,10 +41,8 @@ from moreauc.criteria import (
 )
 from moreauc.distributed._agreement import fingerprint
 from moreauc.estimators.parts import FREE
+from moreauc.methods import METHODS
 from moreauc.models import MLP
-from moreauc.optim.bag_presets import BAG_METHODS
-from moreauc.optim.group_presets import GROUP_METHODS
-from moreauc.optim.presets import METHODS
 
 LABELS = [1, 0, 0, 1, 0, 0]
 GROUPS = [0, 1, 2, 0, 1, 2]
@@ -89,15 +87,15 @@ OTHERS: dict[str, Sequence[Any]] = {
     "PooledLoss.criterion": [CrossEntropyLoss(LABELS, positive_weight=2.0), AUCMinMaxLoss(LABELS)],
     "GroupedLoss.criterion": [SampleCVaRLoss(fraction=0.5), GroupDROLoss(3, top_k=1), GroupDROLoss(3, top_k=2)],
     "SideBySideLoss.criteria": [[CrossEntropyLoss(LABELS, positive_weight=2.0)], [CrossEntropyLoss(LABELS)] * 2],
-    "TPAUCClassifier.loss": list(METHODS),
+    "TPAUCClassifier.loss": list(METHODS["rows"]),
     "TPAUCClassifier.module": ["linear", MLP, nn.Linear(3, 1)],
-    "MultiInstanceClassifier.method": list(BAG_METHODS),
-    "GroupDROClassifier.method": list(GROUP_METHODS),
-    "GroupDRORegressor.method": list(GROUP_METHODS),
+    "MultiInstanceClassifier.loss": list(METHODS["bags"]),
+    "GroupDROClassifier.loss": list(METHODS["groups"]),
+    "GroupDRORegressor.loss": list(METHODS["groups"]),
     "MultiInstanceClassifier.module": [partial(nn.Linear, out_features=2), nn.Linear(3, 2)],
     "module": [nn.Linear, nn.Linear(3, 1)],
-    "loss_options": [{"surrogate": "logistic"}, {"gamma": 0.1}, {"widen": 0.5}],
-    "criterion_options": [{"tau": 0.5}, {"gamma": 0.1}],
+    "TPAUCClassifier.loss_options": [{"surrogate": "logistic"}, {"gamma": 0.1}, {"widen": 0.5}],
+    "loss_options": [{"tau": 0.5}, {"gamma": 0.1}],
     "device": ["cpu:0", torch.device("cpu")],
 }
 

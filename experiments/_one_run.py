@@ -31,7 +31,7 @@ from experiments.config import (
     training_on,
 )
 from moreauc._files import written_whole
-from moreauc.optim.bag_presets import BAG_METHODS
+from moreauc.methods import METHODS
 
 
 def do_run(
@@ -112,7 +112,7 @@ def _train(
     look_at_training: bool = False,
 ) -> tuple[Curves, dict[str, Any]]:
     """Train a method by all its settings; return the scores, and what a record says of every kind of run."""
-    pooling = "mean" if plan.name == "molecules" else BAG_METHODS[contestant.preset].pooling
+    pooling: Any = "mean" if plan.name == "molecules" else METHODS["bags"][contestant.preset].pooling
     weights, scores = None, {}
     with deterministic():
         parts = make_parts(plan, dataset, split=split, run=run, pooling=pooling, folder=folder, device=device)

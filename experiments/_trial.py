@@ -23,9 +23,8 @@ from experiments.config import (
 )
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from moreauc._checks import floor_count
+from moreauc.methods import METHODS, TaskName, build
 from moreauc.metrics import tpauc_score
-from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
-from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.train import fit
 from moreauc.train.callbacks import Callback, TrainState
 
@@ -114,8 +113,8 @@ def pretrain(plan: Experiment, parts: Parts, *, seed: int, device: torch.device 
     training = plan.training
     model = _fresh(parts, seed).to(device)
     preset = "ce" if plan.name == "molecules" else "ce_att"
-    make = make_criterion if plan.name == "molecules" else make_bag_criterion
-    criterion = make(preset, parts.labels, min_tpr=0.0, max_fpr=1.0)
+    task: TaskName = "rows" if plan.name == "molecules" else "bags"
+    criterion = build(task, preset, parts.labels, min_tpr=0.0, max_fpr=1.0)
     fit(
         model,
         criterion.to(device),
@@ -162,7 +161,7 @@ def _train(
     optimizer = _optimizer(training, model, max(rates))
     copies = CopyRates(optimizer, [rate / max(rates) for rate in rates]) if len(set(rates)) > 1 else None
     recorder = _Recorder(plan, parts, look_at_training)
-    proximal = (METHODS if plan.name == "molecules" else BAG_METHODS)[contestant.preset].proximal
+    proximal = (METHODS["rows"] if plan.name == "molecules" else METHODS["bags"])[contestant.preset].proximal
     try:
         fit(
             model,
@@ -191,8 +190,9 @@ def _criterion(plan: Experiment, contestant: Contestant, setting: Setting, label
     named = {key: value for key, value in {**contestant.options, **setting}.items() if key not in _NOT_OF_THE_LOSS}
     options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
     share = float(setting.get("share", 1.0))
-    make = make_criterion if plan.name == "molecules" else make_bag_criterion
-    return make(contestant.preset, labels, min_tpr=1.0 - share, max_fpr=share, **options)
+    task: TaskName = "rows" if plan.name == "molecules" else "bags"
+    criterion: nn.Module = build(task, contestant.preset, labels, min_tpr=1.0 - share, max_fpr=share, **options)
+    return criterion
 
 
 def _optimizer(training: Training, model: nn.Module, lr: float) -> Optimizer:

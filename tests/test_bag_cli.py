@@ -17,8 +17,8 @@ from moreauc.cli._saved import SavedBagModel, load_model
 from moreauc.data.columns import Target
 from moreauc.data.tables import TableError, read_texts, write_table
 from moreauc.estimators import MultiInstanceClassifier
+from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
-from moreauc.optim.bag_presets import BAG_METHODS
 
 RUNNER = CliRunner()
 FILES = ["log.txt", "model.joblib", "report.html", "report.json"]
@@ -61,7 +61,7 @@ def by_hand(folder, frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
     names = list(dict.fromkeys(frame["patient"]))
     columns = frame[list(saved.kinds)]
     bags = [saved.encoder.encode(columns[(frame["patient"] == name).to_numpy()]) for name in names]
-    return names, saved.model.decision_function(bags) - saved.model.threshold_
+    return names, saved.model.decision_function(bags)
 
 
 def test_fit_prints_a_table_and_leaves_four_files(trained):
@@ -84,7 +84,9 @@ def test_numbers_of_the_report_are_those_of_the_model(trained):
     assert data["columns"] == {"size": "number", "shape": "number", "gap": "number", "stain": "text"}
     assert [data[part][name] for part in ("training", "test") for name in ("bags", "positives")] == [36, 9, 12, 3]
     assert data["training"]["instances"] + data["test"]["instances"] == len(frame)
-    assert [entry["title"] for entry in report["test"]] == [BAG_METHODS[name].title for name in ("sont_att", "ce_att")]
+    assert [entry["title"] for entry in report["test"]] == [
+        METHODS["bags"][name].title for name in ("sont_att", "ce_att")
+    ]
     assert report["settings"]["method"] == "sont_att" and report["settings"]["epochs"] == 4
     assert report["settings"]["num_positives"] == MultiInstanceClassifier().num_positives
     best, hardest = report["instances"]
@@ -144,7 +146,7 @@ def test_fit_with_a_test_file_another_method_and_batches(trained, tmp_path):
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["data"]["test"]["bags"] == 24 and report["data"]["test"]["positives"] == 18
     assert "stain" not in report["data"]["columns"]
-    assert [entry["title"] for entry in report["test"]] == [BAG_METHODS["ce_att"].title]
+    assert [entry["title"] for entry in report["test"]] == [METHODS["bags"]["ce_att"].title]
     settings = report["settings"]
     assert [settings[name] for name in ("instances_per_bag", "num_positives", "num_negatives")] == [2, 3, 4]
 
@@ -272,7 +274,7 @@ def test_the_rarer_class_is_counted_by_bags(tmp_path):
     result = call(*words, "--min-tpr", "0", "--method", "sont_mean")
     assert result.exit_code == 0, result.output
     assert "Positive class: state = ill (the rarer of two values)" in result.stdout
-    assert [BAG_METHODS[name].title for name in ("sont_mean", "ce_att")] == [
+    assert [METHODS["bags"][name].title for name in ("sont_mean", "ce_att")] == [
         entry["title"] for entry in json.loads((tmp_path / "run" / "report.json").read_text())["test"]
     ]
 
@@ -417,7 +419,7 @@ FIT_ERRORS = [
     (["fine.csv", "--target", "z"], "{0}/fine.csv: no target column 'z'; columns are 'bag', 'x', 'y'"),
     (
         ["fine.csv", "--method", "sonx"],
-        f"moreauc fit: --method must be one of {', '.join(BAG_METHODS)}, got 'sonx'",
+        f"moreauc fit: --method must be one of {', '.join(METHODS['bags'])}, got 'sonx'",
     ),
     (
         ["fine.csv", "--loss", "sonx"],

@@ -22,9 +22,9 @@ from moreauc.data import (
 )
 from moreauc.estimators import InstanceScores, MultiInstanceClassifier
 from moreauc.estimators.operating_point import choose_threshold
+from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
 from moreauc.models import InstanceMLP
-from moreauc.optim.bag_presets import BAG_METHODS
 from moreauc.report.bag_figures import instance_weights
 
 
@@ -53,17 +53,17 @@ def fitted(data):
     return quick(epochs=20).fit(*data)
 
 
-@pytest.mark.parametrize("method", sorted(BAG_METHODS))
+@pytest.mark.parametrize("method", sorted(METHODS["bags"]))
 def test_each_method_fits_and_predicts(data, method):
     bags, y = data
-    classifier = quick(method=method).fit(bags, y)
-    assert classifier.pooling_.name == BAG_METHODS[method].pooling
+    classifier = quick(loss=method).fit(bags, y)
+    assert classifier.pooling_.name == METHODS["bags"][method].pooling
     scores = classifier.decision_function(bags)
     assert scores.shape == (40,) and scores.dtype == np.float64 and np.isfinite(scores).all()
     assert set(classifier.predict(bags)) <= {0, 1}
     assert len(classifier.history_["loss"]) == 3
     assert classifier.score(bags, y) == tpauc_score(y, scores, min_tpr=0.5, max_fpr=0.5)
-    assert not classifier.module_.training and len(classifier.criterion_.state_dict()) >= 0
+    assert not classifier.model_.training and len(classifier.loss_.state_dict()) >= 0
 
 
 def test_it_learns_what_is_there(fitted):
@@ -74,15 +74,15 @@ def test_it_learns_what_is_there(fitted):
 
 def test_scores_are_those_of_whole_bags_by_hand(data, fitted):
     bags, _ = data
-    rows = np.concatenate([bag for k, bag in enumerate(bags) if k not in fitted.validation_bags_])
+    rows = np.concatenate([bag for k, bag in enumerate(bags) if k not in fitted.held_out_])
     mean, std = rows.mean(0), rows.std(0)
     expected = []
     for bag in bags:
         with torch.no_grad():
-            score, logit = fitted.module_(torch.tensor((bag - mean) / std).float()).double().unbind(1)
+            score, logit = fitted.model_(torch.tensor((bag - mean) / std).float()).double().unbind(1)
         share = torch.exp(logit) / torch.exp(logit).sum()
         expected.append(float((share * score).sum()))
-    np.testing.assert_allclose(fitted.decision_function(bags), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(fitted.decision_function(bags), np.array(expected) - fitted.threshold_, atol=1e-6)
 
 
 def test_chunks_do_not_matter(data, fitted):
@@ -94,25 +94,25 @@ def test_chunks_do_not_matter(data, fitted):
 
 def test_the_hold_out_is_stratified_and_of_whole_bags(data, fitted):
     _, y = data
-    held = fitted.validation_bags_
+    held = fitted.held_out_
     assert len(held) == 8 and y[held].sum() == 2
     scores = fitted.decision_function(data[0])
-    assert fitted.threshold_ == choose_threshold(y[held], scores[held], 0.5)
+    assert choose_threshold(y[held], scores[held], 0.5) == pytest.approx(0.0, abs=1e-12)
     assert fitted.history_.best_score == tpauc_score(y[held], scores[held], min_tpr=0.5, max_fpr=0.5)
 
 
 def test_the_threshold_keeps_to_the_budget(data):
     bags, y = data
     classifier = quick(fpr_budget=0.0).fit(bags, y)
-    held = classifier.validation_bags_
+    held = classifier.held_out_
     assert not classifier.predict([bags[k] for k in held if y[k] == 0]).any()
 
 
 def test_too_few_bags_to_hold_any_out():
     bags, y = make_bags(12)
     classifier = quick().fit(bags, y)
-    assert len(classifier.validation_bags_) == 0 and classifier.history_.best_score is None
-    assert classifier.threshold_ == choose_threshold(y, classifier.decision_function(bags), 0.5)
+    assert len(classifier.held_out_) == 0 and classifier.history_.best_score is None
+    assert choose_threshold(y, classifier.decision_function(bags), 0.5) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_kinds_of_bags_give_the_same(data, tmp_path):
@@ -159,7 +159,7 @@ def test_names_of_columns(data):
 def test_equal_bags_in_one_array_and_integers():
     array = np.random.default_rng(0).integers(9, size=(12, 5, 2))
     y = np.arange(12) % 2
-    classifier = quick(method="sont_mean").fit(array, y)
+    classifier = quick(loss="sont_mean").fit(array, y)
     assert classifier.n_features_in_ == 2
     mixed = [bag if k % 2 else bag.astype(np.float32) for k, bag in enumerate(array)]
     np.testing.assert_array_equal(classifier.decision_function(mixed), classifier.decision_function(array))
@@ -185,7 +185,7 @@ def test_images_stay_bytes_for_a_module_of_ones_own():
     random = np.random.default_rng(0)
     bags = [random.integers(256, size=(3, 4, 4), dtype=np.uint8) for _ in range(12)]
     y = np.arange(12) % 2
-    classifier = quick(method="sont_smx", module=Patches(), standardize=False).fit(bags, y)
+    classifier = quick(loss="sont_smx", module=Patches(), standardize=False).fit(bags, y)
     assert classifier.n_features_in_ == 16 and classifier.scale_ is None
     with pytest.raises(ValueError, match=r"module must be given for instances that are no vectors, got shape \(4, 4\)"):
         quick().fit(bags, y)
@@ -241,7 +241,7 @@ def test_bytes_are_never_standardized(wrap):
 
     images, y = byte_bags()
     bags, module = wrap(images, y), Watching()
-    asked, plain = (quick(method="sont_mean", module=module, standardize=flag).fit(bags, y) for flag in (True, False))
+    asked, plain = (quick(loss="sont_mean", module=module, standardize=flag).fit(bags, y) for flag in (True, False))
     assert asked.scale_ is None
     np.testing.assert_array_equal(asked.decision_function(bags), plain.decision_function(bags))
     assert asked.instance_scores(images[0]).score.shape == (3,)
@@ -251,19 +251,19 @@ def test_bytes_are_never_standardized(wrap):
 def test_patience_without_a_hold_out_runs_all_epochs(number, options):
     bags, y = make_bags(number)
     classifier = quick(patience=1, lr=1e-12, **options).fit(bags, y)
-    assert len(classifier.validation_bags_) == 0 and len(classifier.history_["loss"]) == 3
+    assert len(classifier.held_out_) == 0 and len(classifier.history_["loss"]) == 3
 
 
 def test_patience_ends_a_run_with_a_hold_out(data):
     classifier = quick(epochs=30, patience=1, lr=1e-12).fit(*data)
-    assert len(classifier.validation_bags_) and len(classifier.history_["loss"]) < 30
+    assert len(classifier.held_out_) and len(classifier.history_["loss"]) < 30
 
 
 def test_a_function_makes_the_module_under_the_seed(data):
     bags, y = data
     made = [quick(module=lambda size: InstanceMLP(size, hidden=5, attention=True)).fit(bags, y) for _ in range(2)]
     np.testing.assert_array_equal(made[0].decision_function(bags), made[1].decision_function(bags))
-    assert made[0].module_.num_features == 5
+    assert made[0].model_.num_features == 5
 
 
 def test_a_module_is_copied(data):
@@ -271,7 +271,7 @@ def test_a_module_is_copied(data):
     before = {name: value.clone() for name, value in module.state_dict().items()}
     fitted = quick(module=module).fit(*data)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert fitted.module_ is not module
+    assert fitted.model_ is not module
 
 
 def test_the_same_seed_gives_the_same_and_changes_nothing_global(data):
@@ -284,8 +284,8 @@ def test_the_same_seed_gives_the_same_and_changes_nothing_global(data):
 
 
 def test_options_reach_the_loss(data):
-    classifier = quick(method="sont_smx", criterion_options={"temperature": 0.7, "gamma": 0.1}).fit(*data)
-    assert classifier.pooling_.temperature == 0.7 and classifier.criterion_.gamma == (0.1, 0.1, 0.1)
+    classifier = quick(loss="sont_smx", loss_options={"temperature": 0.7, "gamma": 0.1}).fit(*data)
+    assert classifier.pooling_.temperature == 0.7 and classifier.loss_.gamma == (0.1, 0.1, 0.1)
     sgd = quick(optimizer="sgd", warm_start_epochs=1, patience=1, instances_per_bag=None).fit(*data)
     assert sgd.history_.rows[0]["phase"] == "warm start"
 
@@ -304,13 +304,10 @@ def test_classes_and_the_one_to_find(data):
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_what_predict_compares_scores_to_is_what_is_documented(data, label):
+def test_decisions_are_cut_at_zero(data, label):
     bags, y = data
     classifier = quick(positive_label=label).fit(bags, y)
-    threshold = classifier.threshold_ if label == 1 else -classifier.threshold_
-    np.testing.assert_array_equal(classifier.predict(bags), classifier.decision_function(bags) > threshold)
-    text = " ".join(classifier.decision_function.__doc__.split())
-    assert "to `threshold_`, not to 0" in text and "sign is turned, and then it compares them to `-threshold_`" in text
+    np.testing.assert_array_equal(classifier.predict(bags), classifier.decision_function(bags) > 0)
 
 
 @pytest.mark.parametrize("kind", ["threshold", "calibrated"])
@@ -319,7 +316,9 @@ def test_probabilities(data, kind):
     classifier = quick(probabilities=kind).fit(bags, y)
     shares = classifier.predict_proba(bags)
     scores, (slope, intercept) = classifier.decision_function(bags), classifier.platt_
-    odds = slope * scores + intercept if kind == "calibrated" else slope * (scores - classifier.threshold_)
+    odds = slope * scores
+    if kind == "calibrated":
+        odds += slope * classifier.threshold_ + intercept
     np.testing.assert_allclose(shares[:, 1], 1 / (1 + np.exp(-odds)), rtol=1e-9)
     np.testing.assert_allclose(shares.sum(1), 1.0)
     if kind == "threshold":
@@ -337,19 +336,19 @@ def test_which_instance_decided(data, fitted):
 @pytest.mark.parametrize("method", ["sont_mean", "sont_smx", "sont_att"])
 def test_instance_scores_by_hand(data, method):
     bags, y = data
-    classifier = quick(method=method).fit(bags, y)
+    classifier = quick(loss=method).fit(bags, y)
     bag = bags[2]
     found = classifier.instance_scores(bag)
     mean, std = (part.numpy() for part in classifier.scale_)
     with torch.no_grad():
-        outputs = classifier.module_(torch.tensor((bag - mean) / std).float()).double().numpy()
+        outputs = classifier.model_(torch.tensor((bag - mean) / std).float()).double().numpy()
     score = outputs[:, 0] if method == "sont_att" else outputs
     logit = {"sont_mean": 0.0 * score, "sont_smx": score / 0.1, "sont_att": outputs.T[-1] if outputs.ndim == 2 else 0}
     share = np.exp(logit[method]) / np.exp(logit[method]).sum()
     np.testing.assert_allclose(found.score, score, rtol=1e-6)
     np.testing.assert_allclose(found.weight, share, rtol=1e-5)
     np.testing.assert_allclose(found.contribution, share * (score - classifier.threshold_), rtol=1e-5, atol=1e-8)
-    margin = classifier.decision_function([bag])[0] - classifier.threshold_
+    margin = classifier.decision_function([bag])[0]
     excess = found.contribution.sum() - margin
     if method == "sont_smx":
         assert 0.0 <= excess <= 0.1 * np.log(len(bag))
@@ -364,14 +363,14 @@ def test_weights_of_huge_logits_add_up_to_one(data):
             return 1e6 * x[:, :2]
 
     classifier = quick().fit(*data)
-    classifier.module_ = Far()
+    classifier.model_ = Far()
     found = classifier.instance_scores(data[0][0])
     assert found.weight.sum() == pytest.approx(1.0, abs=1e-12) and (found.weight >= 0).all()
 
 
 @pytest.mark.parametrize("method", ["sont_mean", "sont_smx", "sont_att"])
 def test_weights_are_those_of_the_figures(data, method, monkeypatch):
-    classifier = quick(method=method).fit(*data)
+    classifier = quick(loss=method).fit(*data)
     asked = []
 
     def spy(outputs, pooling):
@@ -386,7 +385,7 @@ def test_weights_are_those_of_the_figures(data, method, monkeypatch):
 @pytest.mark.parametrize("head", ["score", "attention.logit"])
 def test_instances_with_outputs_that_are_not_finite_are_refused(data, fitted, head):
     broken = pickle.loads(pickle.dumps(fitted))
-    nn.init.constant_(broken.module_.get_submodule(head).weight, torch.inf)
+    nn.init.constant_(broken.model_.get_submodule(head).weight, torch.inf)
     with pytest.raises(ValueError, match="MultiInstanceClassifier: the module gave scores that are not finite"):
         broken.instance_scores(data[0][0])
 
@@ -395,21 +394,21 @@ def test_cross_validation_and_search_over_lists(data):
     bags, y = data
     scores = cross_val_score(quick(), bags, y, cv=2)
     assert scores.shape == (2,) and (scores >= 0).all() and (scores <= 1).all()
-    search = GridSearchCV(quick(epochs=1), {"method": ["sont_mean", "ce_att"]}, cv=2).fit(bags, y)
-    assert search.best_params_["method"] in ("sont_mean", "ce_att")
+    search = GridSearchCV(quick(epochs=1), {"loss": ["sont_mean", "ce_att"]}, cv=2).fit(bags, y)
+    assert search.best_params_["loss"] in ("sont_mean", "ce_att")
 
 
 def test_clone_parameters_and_pickles(data, fitted):
     copied = clone(fitted)
-    assert copied.get_params() == fitted.get_params() and not hasattr(copied, "module_")
-    assert copied.set_params(method="ce_att", epochs=1).get_params()["method"] == "ce_att"
+    assert copied.get_params() == fitted.get_params() and not hasattr(copied, "model_")
+    assert copied.set_params(loss="ce_att", epochs=1).get_params()["loss"] == "ce_att"
     loaded = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(loaded.predict_proba(data[0]), fitted.predict_proba(data[0]))
 
 
 def test_whole_bags_of_the_library_agree(data, fitted):
     prepared = [torch.tensor((bag - fitted.scale_[0].numpy()) / fitted.scale_[1].numpy()).float() for bag in data[0]]
-    expected = bag_scores(fitted.module_, ListBags(prepared, data[1]), "attention")
+    expected = bag_scores(fitted.model_, ListBags(prepared, data[1]), "attention") - fitted.threshold_
     np.testing.assert_allclose(fitted.decision_function(data[0]), expected, rtol=1e-6, atol=1e-7)
 
 
@@ -465,13 +464,13 @@ def test_bad_classes_are_refused(y, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "sonx"}, r"method must be one of \['sont_mean', .*\], got 'sonx'"),
+        ({"loss": "sonx"}, r"loss must be one of \['sont_mean', .*\], got 'sonx'"),
         ({"optimizer": "lion"}, r"optimizer must be one of \['adam', 'sgd'\], got 'lion'"),
         ({"probabilities": "none"}, r"probabilities must be one of"),
         ({"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
         ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
-        ({"criterion_options": 3}, r"criterion_options must be a dictionary or None, got 3"),
-        ({"criterion_options": {"pooling": "mean"}}, r"criterion_options must not hold 'pooling'"),
+        ({"loss_options": 3}, r"loss_options must be a dictionary or None, got 3"),
+        ({"loss_options": {"pooling": "mean"}}, r"loss_options must not hold 'pooling'"),
         ({"module": "mlp"}, r"module must be None, a module or a function that makes one, got 'mlp'"),
         ({"module": lambda size: size}, r"module must make a torch module, got int"),
         ({"num_positives": 0}, r"num_positives must be an integer of at least 1, got 0"),
@@ -501,10 +500,10 @@ def test_other_errors_of_the_data(data, fitted):
         fitted.score(bags, np.where(y == 1, 5, 0))
     with pytest.raises(ValueError, match=r"y must have a class for each of 40 bags, got 39"):
         fitted.score(bags, y[1:])
-    with pytest.raises(ValueError, match=r"options must be arguments of the loss of 'sont_att'"):
-        quick(criterion_options={"colour": 1}).fit(bags, y)
+    with pytest.raises(ValueError, match=r"options of 'sont_att' must be among .*, got 'colour'"):
+        quick(loss_options={"colour": 1}).fit(bags, y)
     broken = pickle.loads(pickle.dumps(fitted))
-    nn.init.constant_(broken.module_.score.bias, torch.inf)
+    nn.init.constant_(broken.model_.score.bias, torch.inf)
     with pytest.raises(ValueError, match=r"the module gave scores that are not finite"):
         broken.predict(bags)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from experiments._app import app
 from experiments.studies import BagStudy, _bag_runs
 from experiments.studies._bag_runs import bag_contestants, draw_parts
-from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
+from moreauc.methods import METHODS, build
 
 RUNNER = CliRunner()
 DATA = os.environ.get("MOREAUC_DATA")
@@ -38,18 +38,18 @@ def test_every_method_is_there_and_tries_as_many_settings():
         "SONT (smoothed max), rows before",
         "SONT (attention), rows before",
     ]
-    assert {entry.method for entry in contestants} == set(BAG_METHODS)
+    assert {entry.method for entry in contestants} == set(METHODS["bags"])
     for entry in contestants:
         settings = entry.settings(6)
         assert len(settings) == 6 and len({json.dumps(setting) for setting in settings}) == 6
         assert entry.settings(2) == settings[:2]
 
 
-@pytest.mark.parametrize("name", BAG_METHODS)
+@pytest.mark.parametrize("name", METHODS["bags"])
 def test_a_preset_gives_a_loss_that_takes_a_step(name):
     labels = torch.tensor([0, 1, 0, 1])
-    criterion = make_bag_criterion(name, labels, min_tpr=0.0, max_fpr=1.0)
-    assert criterion.pooling.name == BAG_METHODS[name].pooling
+    criterion = build("bags", name, labels, min_tpr=0.0, max_fpr=1.0)
+    assert criterion.pooling.name == METHODS["bags"][name].pooling
     assert hasattr(criterion, "table_v") == name.startswith(("sont", "midam"))
     shape = (8, 2) if criterion.pooling.columns == 2 else (8,)
     instances = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -59,12 +59,12 @@ def test_a_preset_gives_a_loss_that_takes_a_step(name):
 
 def test_presets_refuse_what_they_do_not_know():
     with pytest.raises(ValueError, match=r"name must be one of \['sont_mean'"):
-        make_bag_criterion("sont", [0, 1], min_tpr=0.5, max_fpr=0.5)
-    with pytest.raises(ValueError, match="options must be arguments of the loss of 'ce_att'"):
-        make_bag_criterion("ce_att", [0, 1], min_tpr=0.5, max_fpr=0.5, gamma=0.1)
+        build("bags", "sont", [0, 1], min_tpr=0.5, max_fpr=0.5)
+    with pytest.raises(ValueError, match="options of 'ce_att' must be among"):
+        build("bags", "ce_att", [0, 1], min_tpr=0.5, max_fpr=0.5, gamma=0.1)
     with pytest.raises(ValueError, match="widen must be a number"):
-        make_bag_criterion("sont_att", [0, 1], min_tpr=0.5, max_fpr=0.5, widen=2.0)
-    wide = make_bag_criterion("sont_att", [0, 1], min_tpr=0.5, max_fpr=0.4, widen=0.5)
+        build("bags", "sont_att", [0, 1], min_tpr=0.5, max_fpr=0.5, widen=2.0)
+    wide = build("bags", "sont_att", [0, 1], min_tpr=0.5, max_fpr=0.4, widen=0.5)
     assert (wide.min_tpr, wide.max_fpr) == (0.25, 0.7)
 
 

@@ -71,8 +71,7 @@ def wait_for_checkpoint(process, folder):
 
 
 def network_of(saved):
-    model = saved.model
-    return (model.model_ if hasattr(model, "model_") else model.module_).state_dict()
+    return saved.model.model_.state_dict()
 
 
 def rows_of(saved):
@@ -87,13 +86,14 @@ def numbers(out):
 def same_model(found, wanted):
     found, wanted = load_model(found), load_model(wanted)
     assert rows_of(found) == rows_of(wanted)
-    assert found.model.criterion_.state_dict().keys() == wanted.model.criterion_.state_dict().keys()
+    assert found.model.loss_.state_dict().keys() == wanted.model.loss_.state_dict().keys()
     for a, b in (
         (network_of(found), network_of(wanted)),
-        (found.model.criterion_.state_dict(), wanted.model.criterion_.state_dict()),
+        (found.model.loss_.state_dict(), wanted.model.loss_.state_dict()),
     ):
         assert all(torch.equal(a[name], b[name]) for name in b)
-    assert found.model.threshold_ == wanted.model.threshold_
+    for name in ("threshold_", "loss_threshold_"):
+        assert getattr(found.model, name, None) == getattr(wanted.model, name, None)
     return True
 
 
@@ -234,9 +234,10 @@ def test_estimators_go_on(make, data, table, tmp_path, monkeypatch):
         with pytest.raises(Killed):
             make().fit(*given, **options, checkpoint=tmp_path, every=2)
     found = make().fit(*given, **options, checkpoint=tmp_path, every=2)
-    name = "model_" if data == "rows" else "module_"
-    a, b = (getattr(fitted, name).state_dict() for fitted in (found, whole))
-    assert all(torch.equal(a[key], b[key]) for key in b) and found.threshold_ == whole.threshold_
+    a, b = (fitted.model_.state_dict() for fitted in (found, whole))
+    assert all(torch.equal(a[key], b[key]) for key in b)
+    for name in ("threshold_", "loss_threshold_"):
+        assert getattr(found, name, None) == getattr(whole, name, None)
     with pytest.raises(CheckpointError):
         make().set_params(random_state=2).fit(*given, **options, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="fit: checkpoint must hold no checkpoints where resume is False"):

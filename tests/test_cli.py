@@ -22,8 +22,8 @@ from moreauc.cli._saved import load_model
 from moreauc.data.columns import ColumnWarning
 from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCClassifier
+from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
-from moreauc.optim.presets import METHODS
 
 RUNNER = CliRunner()
 ROOT = Path(__file__).parent.parent
@@ -70,7 +70,10 @@ def test_fit_prints_a_table_and_where_the_report_is(trained):
     lines = result.stdout.splitlines()
     assert lines[0] == "Positive class: state = ill (the rarer of two values)"
     assert lines[1].strip() == "Test rows: 60"
-    assert [line.split()[1] for line in lines if line.startswith("│")] == [METHODS["sonx"].title, METHODS["ce"].title]
+    assert [line.split()[1] for line in lines if line.startswith("│")] == [
+        METHODS["rows"]["sonx"].title,
+        METHODS["rows"]["ce"].title,
+    ]
     assert lines[-1] == f"Report: {folder / 'run' / 'report.html'}"
     assert max(map(len, lines[:-1])) <= 80
 
@@ -92,7 +95,7 @@ def test_numbers_of_the_report_are_those_of_the_model(trained):
     assert report["data"]["test"] == {"rows": 60, "positives": 10, "negatives": 50}
     assert report["data"]["target"] == {"column": "state", "positive": "ill", "negative": "well"}
     assert report["data"]["columns"] == {"age": "number", "dose": "number", "gap": "number", "ward": "text"}
-    assert [entry["title"] for entry in report["test"]] == [METHODS[name].title for name in ("sonx", "ce")]
+    assert [entry["title"] for entry in report["test"]] == [METHODS["rows"][name].title for name in ("sonx", "ce")]
     split = fit.read_split(folder / "data.csv", "state", positive=None, test_size=None, test=None, seed=0, drop=[])
     scores = load_model(folder / "run").model.decision_function(split.test)
     expected = tpauc_score(split.test_labels, scores, min_tpr=0.4, max_fpr=0.5)
@@ -103,7 +106,7 @@ def test_numbers_of_the_report_are_those_of_the_model(trained):
     assert first["fpr"] == pytest.approx((scores[split.test_labels == 0] > 0).mean(), abs=1e-4)
     negatives = np.sort(scores[split.test_labels == 0])
     assert first["tpr_at_budget"] == pytest.approx((scores[split.test_labels == 1] > negatives[-26]).mean(), abs=1e-4)
-    assert len(report["history"][METHODS["sonx"].title]["rows"]) == 3
+    assert len(report["history"][METHODS["rows"]["sonx"].title]["rows"]) == 3
     assert report["command"].startswith(f"moreauc fit {folder / 'data.csv'} --target state --min-tpr 0.4")
 
 
@@ -154,7 +157,7 @@ def test_fit_with_a_test_file_another_loss_and_fewer_columns(trained, tmp_path):
     assert report["data"]["training"] == {"rows": 240, "positives": 200, "negatives": 40}
     assert report["data"]["test"] == {"rows": 60, "positives": 50, "negatives": 10}
     assert report["data"]["columns"] == {"age": "number", "dose": "number"}
-    assert [entry["title"] for entry in report["test"]] == [METHODS["ce"].title]  # its own twin
+    assert [entry["title"] for entry in report["test"]] == [METHODS["rows"]["ce"].title]  # its own twin
 
 
 def test_evaluate_prints_the_numbers_and_leaves_nothing(trained):
@@ -454,7 +457,7 @@ FIT_ERRORS = [
     ),
     (["tiny.csv", "--min-tpr", "1"], "moreauc fit: min_tpr must be a number in [0, 1), got 1.0"),
     (["tiny.csv", "--max-fpr", "0"], "moreauc fit: max_fpr must be a number in (0, 1], got 0.0"),
-    (["tiny.csv", "--loss", "mse"], f"moreauc fit: --loss must be one of {', '.join(METHODS)}, got 'mse'"),
+    (["tiny.csv", "--loss", "mse"], f"moreauc fit: --loss must be one of {', '.join(METHODS['rows'])}, got 'mse'"),
     (["tiny.csv", "--drop", "b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
     (
         ["tiny.csv", "--min-tpr", "0", "--model", "tree"],
@@ -726,7 +729,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         (["three.csv", "--target", "a"], "{0}/three.csv: target 'a' must have two classes, got 3 classes: "),
         (
             ["tiny.csv", "--target", "y", "--methods", "sonx,tree"],
-            f"moreauc compare: --methods must be of {', '.join([*METHODS, 'lightgbm', 'xgboost'])}, got 'tree'",
+            f"moreauc compare: --methods must be of {', '.join([*METHODS['rows'], 'lightgbm', 'xgboost'])}, got 'tree'",
         ),
         (
             ["tiny.csv", "--target", "y", "--methods", "ce,ce"],
@@ -752,10 +755,10 @@ def test_compare_refuses_with_one_line(tables, tmp_path, words, message):
 
 
 def test_boosters_that_are_not_installed_are_named(monkeypatch):
-    assert compare.choose_methods(None) == ((*METHODS, "lightgbm", "xgboost"), [])
+    assert compare.choose_methods(None) == ((*METHODS["rows"], "lightgbm", "xgboost"), [])
     monkeypatch.setattr(compare, "find_spec", lambda name: None if name == "xgboost" else object())
     chosen, lines = compare.choose_methods(None)
-    assert chosen == (*METHODS, "lightgbm")
+    assert chosen == (*METHODS["rows"], "lightgbm")
     assert lines == ["XGBoost is left out: it is not installed; pip install 'moreauc[boosting]' brings it"]
     with pytest.raises(ValueError, match=r"XGBoost is not installed; pip install 'moreauc\[boosting\]' brings it"):
         compare.choose_methods("sonx,xgboost")

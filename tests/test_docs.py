@@ -16,12 +16,13 @@ from experiments._trial import Curves
 from experiments.choice import SMOOTHED, choose, of_the_paper
 from experiments.config import load_experiment
 from moreauc.core.rules import theory_gamma
+from moreauc.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODULES = [
     *("moreauc", "moreauc.problems", "moreauc.theory", "moreauc.metrics", "moreauc.samplers", "moreauc.data"),
-    *("moreauc.criteria", "moreauc.optim", "moreauc.optim.presets", "moreauc.train", "moreauc.train.history"),
+    *("moreauc.criteria", "moreauc.optim", "moreauc.methods", "moreauc.train", "moreauc.train.history"),
     *("moreauc.train.callbacks", "moreauc.estimators", "moreauc.models", "moreauc.comparison", "experiments.studies"),
     *(
         "experiments.data.keel",
@@ -30,7 +31,6 @@ MODULES = [
         "moreauc.core.pooling",
         "moreauc.report.bag_figures",
     ),
-    *("moreauc.estimators", "moreauc.optim.bag_presets", "moreauc.estimators", "moreauc.optim.group_presets"),
     *("experiments.data.groups", "moreauc.contrib", "moreauc.contrib.lightning", "moreauc.distributed"),
     "moreauc.checkpoint",
 ]
@@ -891,12 +891,8 @@ def test_torture_report_has_kills_of_every_loss_and_no_differences():
     assert f"killed {len(rows)} losses {report['kills']} times" in README and report["kills_inside_a_save"] > 210
     assert report["kills"] == sum(row["kills"] for row in rows.values()) == report["restarts"]
     assert report["kills_inside_a_save"] == sum(row["inside_a_save"] for row in rows.values()) >= report["kills"] / 4
-    for kind, module, names in (
-        ("rows", "moreauc.optim.presets", "METHODS"),
-        ("bags", "moreauc.optim.bag_presets", "BAG_METHODS"),
-        ("groups", "moreauc.optim.group_presets", "GROUP_METHODS"),
-    ):
-        for method in getattr(import_module(module), names):
+    for kind, methods in METHODS.items():
+        for method in methods:
             row = rows.pop(f"{kind}: {method}")
             assert row["kills"] > 0 and row["inside_a_save"] > 0 and row["tensors_compared"] > 0
             assert row["kills"] == sum(row["by_stage"].values()) and row["differences"] == 0

@@ -158,9 +158,9 @@ def table_of_levels() -> tuple[np.ndarray, np.ndarray]:
 def test_no_epoch_is_chosen_by_copies_of_one_row(seed):
     X, y = table_of_levels()
     model = TPAUCClassifier(epochs=10, random_state=seed).fit(X, y)  # of one kind of rows any epoch gets 0
-    assert len(model.validation_rows_) == 0 and model.score(X, y) > 0.3
+    assert len(model.held_out_) == 0 and model.score(X, y) > 0.3
     groups = GroupDROClassifier(epochs=2, random_state=seed).fit(X, y, groups=np.arange(len(y)) % 2)
-    assert len(groups.validation_rows_) == 0
+    assert len(groups.held_out_) == 0
 
 
 @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # equal rows have both classes
@@ -169,24 +169,24 @@ class TestEstimators:
         random = np.random.default_rng(0)
         X = random.normal(size=(60, 3))[random.integers(60, size=200)]
         y = random.random(200) < 0.3
-        held = TPAUCClassifier(epochs=1, random_state=0).fit(X, y).validation_rows_
+        held = TPAUCClassifier(epochs=1, random_state=0).fit(X, y).held_out_
         assert len(held) and not parted(same_rows("t", X), held)
         frame = pd.DataFrame(X).add_prefix("x").assign(town=np.where(X[:, 0] > 0, "a", "b"))
-        held = TPAUCClassifier(epochs=1, random_state=0).fit(frame, y).validation_rows_
+        held = TPAUCClassifier(epochs=1, random_state=0).fit(frame, y).held_out_
         assert len(held) and not parted(same_rows("t", frame), held)
 
     def test_groups(self):
         random = np.random.default_rng(0)
         X = random.normal(size=(60, 3))[random.integers(60, size=200)]
         model = GroupDROClassifier(epochs=1, random_state=0).fit(X, random.integers(2, size=200), np.arange(200) % 4)
-        assert len(model.validation_rows_) and not parted(same_rows("t", X), model.validation_rows_)
+        assert len(model.held_out_) and not parted(same_rows("t", X), model.held_out_)
 
     def test_bags(self):
         random = np.random.default_rng(0)
         kinds = [random.normal(size=(random.integers(1, 5), 2)) for _ in range(30)]
         numbers = random.integers(30, size=100)
         bags = [random.permutation(kinds[number]) for number in numbers]
-        held = MultiInstanceClassifier(epochs=1, random_state=0).fit(bags, np.arange(100) % 3 == 0).validation_bags_
+        held = MultiInstanceClassifier(epochs=1, random_state=0).fit(bags, np.arange(100) % 3 == 0).held_out_
         assert len(held) and not parted(number_equal(numbers), held)
 
 

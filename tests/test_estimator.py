@@ -27,9 +27,9 @@ from moreauc.data.columns import ColumnWarning
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.estimators.operating_point import choose_threshold, fit_platt
 from moreauc.estimators.tabular import TableEncoder
+from moreauc.methods import METHODS
 from moreauc.metrics import TiedScoresWarning, tpauc_score, tpauc_scorer
 from moreauc.models import MLP
-from moreauc.optim.presets import METHODS
 from moreauc.train import loop as train
 
 
@@ -66,7 +66,7 @@ def table():
 CHECKS = """
 import torch
 from sklearn.utils.estimator_checks import check_estimator
-from moreauc.estimator import TPAUCClassifier
+from moreauc.estimators import TPAUCClassifier
 
 torch.set_num_threads(1)
 results = check_estimator(TPAUCClassifier(), on_skip=None, on_fail=None)
@@ -93,10 +93,10 @@ class TestLearning:
         chance = tpauc_score(y_test, np.random.RandomState(0).rand(len(y_test)), min_tpr=0.5, max_fpr=0.5)
         assert classifier.score(X_test, y_test) > 0.6 > 0.3 > chance
 
-    @pytest.mark.parametrize("loss", list(METHODS))
+    @pytest.mark.parametrize("loss", list(METHODS["rows"]))
     def test_every_loss_learns(self, loss, data):
         classifier = quick(loss=loss, epochs=15).fit(*data)
-        assert type(classifier.criterion_) is METHODS[loss].criterion
+        assert type(classifier.loss_) is METHODS["rows"][loss].loss
         assert classifier.score(*data) > 0.7
 
     def test_score_is_the_metric_of_the_region(self, data):
@@ -111,7 +111,7 @@ class TestLearning:
     def test_the_best_epoch_on_the_held_out_rows_is_kept(self, data):
         X, y = data
         classifier = quick(epochs=8).fit(X, y)
-        rows = classifier.validation_rows_
+        rows = classifier.held_out_
         assert classifier.history_.restored
         assert classifier.score(X[rows], y[rows]) == pytest.approx(classifier.history_.best_score)
 
@@ -119,10 +119,10 @@ class TestLearning:
     def test_the_held_out_part_is_stratified_and_not_trained_on(self, data):
         X, y = data
         classifier = quick(validation_fraction=0.25).fit(X, y)
-        rows = classifier.validation_rows_
+        rows = classifier.held_out_
         assert y[rows].sum() == round(0.25 * y.sum()) and (1 - y[rows]).sum() == round(0.25 * (1 - y).sum())
         rest = np.setdiff1d(np.arange(len(y)), rows)
-        assert classifier.criterion_.num_positives == y[rest].sum()
+        assert classifier.loss_.num_positives == y[rest].sum()
         other = X.copy()
         other[rows] += 1e3
         again = quick(validation_fraction=0.25).fit(other, y)
@@ -139,7 +139,7 @@ class TestLearning:
     def test_nothing_is_held_out_where_it_cannot_be(self, positives, options):
         X, y = np.random.RandomState(0).normal(size=(80, 2)), np.arange(80) < positives
         classifier = quick(**options).fit(X, y)
-        assert len(classifier.validation_rows_) == 0 and classifier.history_.best_score is None
+        assert len(classifier.held_out_) == 0 and classifier.history_.best_score is None
         scores = classifier.decision_function(X)
         assert (scores[~y] > 0).mean() <= 0.5
 
@@ -152,7 +152,7 @@ class TestLearning:
     def test_patience_without_a_hold_out_runs_all_epochs(self, data, rows, fraction):
         X, _ = data
         classifier = quick(patience=1, lr=1e-12, validation_fraction=fraction).fit(X[:rows], np.arange(rows) % 5 == 0)
-        assert len(classifier.validation_rows_) == 0 and len(classifier.history_["loss"]) == 3
+        assert len(classifier.held_out_) == 0 and len(classifier.history_["loss"]) == 3
         with pytest.raises(ValueError, match="patience must be an integer of at least 1, got 0"):
             quick(patience=0, validation_fraction=fraction).fit(X[:rows], np.arange(rows) % 5 == 0)
 
@@ -162,7 +162,7 @@ class TestLearning:
 
     def test_options_reach_the_criterion(self, data):
         classifier = quick(loss_options={"gamma": 0.1, "margin": 0.5}, min_tpr=0.2, max_fpr=0.3).fit(*data)
-        criterion = classifier.criterion_
+        criterion = classifier.loss_
         assert (criterion.gamma, criterion.surrogate.margin) == (0.1, 0.5)
         assert (criterion.min_tpr, criterion.max_fpr) == (0.2, 0.3)
 
@@ -174,7 +174,7 @@ class TestLearning:
             seen.append([(int(labels.sum()), len(labels)) for _, labels, _ in train])
             return original(model, criterion, train, **options)
 
-        original = sys.modules["moreauc.estimators"].fit
+        original = sys.modules["moreauc.estimators.tpauc"].fit
         monkeypatch.setattr("moreauc.estimators.tpauc.fit", spy)
         for options in ({}, {"sampler": "balanced", "loss": "ce"}, {"loss": "ce"}, {"positive_fraction": 0.01}):
             quick(batch_size=20, validation_fraction=0.0, **options).fit(X, y)
@@ -196,11 +196,11 @@ class TestLearning:
             seen.update(options)
             return original(*parts, **options)
 
-        original = sys.modules["moreauc.estimators"].fit
+        original = sys.modules["moreauc.estimators.tpauc"].fit
         monkeypatch.setattr("moreauc.estimators.tpauc.fit", spy)
         classifier = quick(loss="auc_m", standardize=False, **given).fit(*data)
         assert {name: seen[name] for name in given} == given
-        assert seen["proximal"] == METHODS["auc_m"].proximal > 0
+        assert seen["proximal"] == METHODS["rows"]["auc_m"].proximal > 0
         assert not classifier.preprocessor_.standardize
 
     def test_verbose_shows_a_progress_bar(self, data, capsys):
@@ -360,10 +360,10 @@ class TestTables:
 
     def test_a_level_of_the_held_out_rows_only_is_no_surprise(self, table):
         X, y = table
-        held = quick().fit(X, y).validation_rows_
+        held = quick().fit(X, y).held_out_
         town = X["town"].copy()
         town.iloc[held[:4]] = "held"
-        assert (quick().fit(X.assign(town=town), y).validation_rows_ == held).all()  # without a warning
+        assert (quick().fit(X.assign(town=town), y).held_out_ == held).all()  # without a warning
 
     @pytest.mark.parametrize("texts", [["$5", "$6.50"], ["0,5", "1,5"], ["31.12.24", "1.1.25"], ["1 000", "20"]])
     def test_numbers_and_dates_as_texts_are_refused(self, texts):
@@ -512,7 +512,7 @@ class TestOperatingPoint:
     def test_false_alarms_on_the_held_out_rows_keep_the_budget(self, budget, fraction, data):
         X, y = data
         classifier = quick(fpr_budget=budget, max_fpr=0.4, validation_fraction=fraction, min_tpr=0.2).fit(X, y)
-        rows = classifier.validation_rows_ if fraction else np.arange(len(y))
+        rows = classifier.held_out_ if fraction else np.arange(len(y))
         alarms = classifier.predict(X[rows])[y[rows] == 0].mean()
         assert alarms <= (0.4 if budget is None else budget)
 
@@ -520,7 +520,7 @@ class TestOperatingPoint:
         X, y = data
         y = np.where(np.random.RandomState(0).rand(len(y)) < 0.2, 1 - y, y)
         classifier = quick(fpr_budget=0.1).fit(X, y)
-        rows = classifier.validation_rows_
+        rows = classifier.held_out_
         scores = classifier.decision_function(X) + classifier.threshold_
         assert classifier.threshold_ == pytest.approx(choose_threshold(y[rows], scores[rows], 0.1), abs=1e-5)
         assert classifier.threshold_ != pytest.approx(choose_threshold(y, scores, 0.1), abs=1e-5)

@@ -65,9 +65,8 @@ from experiments.studies._claims import Claim
 from experiments.studies._run_files import run_missing
 from experiments.tables import make_table, signed_rank, smallest_p
 from moreauc.checkpoint import load_checkpoint, save_checkpoint
+from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
-from moreauc.optim.bag_presets import BAG_METHODS
-from moreauc.optim.presets import METHODS
 
 PLAN = """
 title = "Two"
@@ -142,7 +141,7 @@ def plan_for_tables():
 def test_every_plan_is_whole(name):
     plan = load_experiment(name)
     assert len({len(entry.settings) for entry in plan.contestants.values()}) == 1
-    known = METHODS if name == "molecules" else BAG_METHODS
+    known = METHODS["rows"] if name == "molecules" else METHODS["bags"]
     for entry in plan.contestants.values():
         assert entry.preset in known
         assert len({json.dumps(setting) for setting in entry.settings}) == len(entry.settings)

@@ -10,7 +10,7 @@ import torch
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor
 from moreauc.estimators.group_choice import EpochChoice, epoch_choice, shrunk_group_losses
-from moreauc.optim.group_presets import GROUP_METHODS
+from moreauc.methods import METHODS
 
 RANDOM = np.random.default_rng(0)
 GROUPS = np.array([0, 0, 0, 1, 1, 3, 3, 3, 3, 4])  # none is 2
@@ -56,7 +56,7 @@ def test_the_worst_of_equal_groups_is_hardly_too_high():
     assert plain > 1.9 and 1.0 <= shrunk < 1.3  # the truth is 1
 
 
-@pytest.mark.parametrize("method", GROUP_METHODS)
+@pytest.mark.parametrize("method", METHODS["groups"])
 @pytest.mark.parametrize("balanced", [False, True])
 def test_each_method_chooses_by_what_it_minimises(method, balanced):
     losses = RANDOM.exponential(size=10) + GROUPS
@@ -103,13 +103,13 @@ def table(rows, num_groups, *, seed, turned=False):
 @pytest.mark.parametrize("method", ["sonx", "exponentiated", "erm"])
 def test_many_small_groups_are_learnt_by_default(method):
     X, y, groups = table(1000, 20, seed=3)
-    model = GroupDROClassifier(method=method, random_state=0).fit(X[:600], y[:600], groups=groups[:600])
+    model = GroupDROClassifier(loss=method, random_state=0).fit(X[:600], y[:600], groups=groups[:600])
     assert model.history_.best_epoch > 2 and model.score(X[600:], y[600:]) > 0.7
 
 
 def test_the_mean_of_rows_is_learnt_though_one_group_follows_another_rule():
     X, y, groups = table(1600, 4, seed=0, turned=True)
-    model = GroupDROClassifier(method="erm", random_state=0).fit(X[:1200], y[:1200], groups=groups[:1200])
+    model = GroupDROClassifier(loss="erm", random_state=0).fit(X[:1200], y[:1200], groups=groups[:1200])
     assert not model.history_.untrained and model.score(X[1200:], y[1200:]) > 0.6
     assert model.chosen_by_ == "mean loss of all rows"
 
@@ -117,8 +117,8 @@ def test_the_mean_of_rows_is_learnt_though_one_group_follows_another_rule():
 def test_the_score_of_an_epoch_is_that_loss_in_units_of_the_target():
     X, _, groups = table(200, 4, seed=0)
     y = 100.0 + 20.0 * X["x"]
-    model = GroupDRORegressor(method="cvar", epochs=4, lr=0.02, random_state=0).fit(X, y, groups=groups)
-    rows = model.validation_rows_
+    model = GroupDRORegressor(loss="cvar", epochs=4, lr=0.02, random_state=0).fit(X, y, groups=groups)
+    rows = model.held_out_
     errors = torch.from_numpy(((model.predict(X) - y) ** 2).to_numpy()[rows])
     assert model.chosen_by_ == "mean loss of the worst 50% of the rows"
     assert -model.history_.best_score == pytest.approx(float(SampleCVaRLoss(fraction=0.5)(errors)), rel=1e-3)

@@ -24,8 +24,8 @@ from moreauc.cli._group_table import (
 )
 from moreauc.cli._saved import SavedGroupModel, load_model
 from moreauc.data.tables import TableError, write_table
+from moreauc.methods import METHODS
 from moreauc.metrics.group_table import group_table
-from moreauc.optim.group_presets import GROUP_METHODS
 
 RUNNER = CliRunner()
 FILES = ["log.txt", "model.joblib", "report.html", "report.json"]
@@ -94,7 +94,7 @@ class TestRun:
         assert data["groups"] == ["race", "sex"] and data["target"]["task"] == TARGETS[target]
         assert list(data["columns"]) == ["size", "shape", "gap", "stain"]  # neither targets nor groups
         assert data["test"] == {"rows": 60, "groups": 6, "smallest": 10, "largest": 10}
-        assert [first["title"], second["title"]] == [GROUP_METHODS[name].title for name in ("sonx", "erm")]
+        assert [first["title"], second["title"]] == [METHODS["groups"][name].title for name in ("sonx", "erm")]
         losses = [row["loss"] for row in first["groups"]]
         assert losses == sorted(losses, reverse=True) and len(losses) == 6
         assert first["worst_loss"] == losses[0]
@@ -187,7 +187,7 @@ def test_options_reach_the_estimator(tmp_path):
     assert result.exit_code == 0, result.output
     saved = load_model(tmp_path / "run")
     assert "race" in saved.kinds and saved.groups == ("race",) and saved.model.hidden == ()
-    assert (saved.model.method, saved.model.top_k_, saved.model.random_state) == ("exponentiated", 2, 3)
+    assert (saved.model.loss, saved.model.top_k_, saved.model.random_state) == ("exponentiated", 2, 3)
     assert (saved.model.groups_per_batch, saved.model.samples_per_group) == (2, 9)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "also learnt from" in page and "The dashed line" not in page

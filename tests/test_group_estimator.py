@@ -33,9 +33,9 @@ from moreauc.estimators.group_dro import (
     GroupsWarning,
 )
 from moreauc.estimators.group_rows import hold_out, name_groups, plain_batches
+from moreauc.methods import METHODS
 from moreauc.metrics.groups import worst_group_accuracy
 from moreauc.models import MLP
-from moreauc.optim.group_presets import GROUP_METHODS
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 
 KINDS = {"binary": GroupDROClassifier, "multiclass": GroupDROClassifier, "regression": GroupDRORegressor}
@@ -80,20 +80,20 @@ class TestLearning:
         )
         worst = {}
         for method in ("sonx", "erm"):
-            estimator = KINDS[task](method=method, epochs=12, lr=0.01, random_state=0)
+            estimator = KINDS[task](loss=method, epochs=12, lr=0.01, random_state=0)
             estimator.fit(train.X, train.y, groups=train.groups)
             worst[method] = estimator.worst_group_score(test.X, test.y, test.groups)
         assert worst["sonx"] > worst["erm"] + 0.03
 
     @pytest.mark.parametrize("task", KINDS)
-    @pytest.mark.parametrize("method", GROUP_METHODS)
+    @pytest.mark.parametrize("method", METHODS["groups"])
     def test_every_method_runs_and_beats_a_constant(self, method, task):
         X = np.random.default_rng(0).normal(size=(300, 4))
         y = {"binary": X[:, 0] > 0.3, "multiclass": np.digitize(X[:, 0], [-0.4, 0.4]), "regression": X[:, 0]}[task]
-        estimator = quick(KINDS[task], method=method, epochs=12, lr=0.05).fit(X, y, np.arange(300) % 5)
+        estimator = quick(KINDS[task], loss=method, epochs=12, lr=0.05).fit(X, y, np.arange(300) % 5)
         constant = 0.0 if task == "regression" else np.bincount(y).max() / len(y)
         assert estimator.score(X, y) > constant + 0.2
-        assert (estimator.threshold_ is not None) == (method == "sonx")
+        assert (estimator.loss_threshold_ is not None) == (method == "sonx")
 
     def test_without_groups_all_rows_are_one_group(self):
         data = planted()
@@ -117,12 +117,12 @@ class TestLearning:
             quick(kind, epochs=1).fit(data.X, data.y, groups=["all"] * len(data.y))  # meant: no warning
             with pytest.raises(GroupsWarning):
                 model.fit(data.X, data.y)
-        assert not hasattr(model, "module_")
+        assert not hasattr(model, "model_")
 
     def test_the_epoch_kept_is_the_best_for_the_worst_groups_held_out(self):
         data = planted()
         model = quick(epochs=6, top_k=2).fit(data.X, data.y, data.groups)
-        rows = model.validation_rows_
+        rows = model.held_out_
         chance = model.predict_proba(data.X[rows])[np.arange(len(rows)), data.y[rows]].astype(float)
         means = [-np.log(chance)[data.groups[rows] == group].mean() for group in range(3)]
         shrunk = shrunk_group_losses(-np.log(chance), data.groups[rows])
@@ -135,13 +135,13 @@ class TestLearning:
         small = quick(GroupDRORegressor, epochs=5).fit(data.X, data.y, data.groups)
         large = quick(GroupDRORegressor, epochs=5).fit(data.X, 1000.0 + 50.0 * data.y, data.groups)
         assert large.predict(data.X) == pytest.approx(1000.0 + 50.0 * small.predict(data.X), rel=1e-3)
-        assert large.threshold_ == pytest.approx(2500.0 * small.threshold_, rel=1e-2)
+        assert large.loss_threshold_ == pytest.approx(2500.0 * small.loss_threshold_, rel=1e-2)
         table = large.group_score(data.X, 1000.0 + 50.0 * data.y, data.groups)
         assert table.loss == pytest.approx(2500.0 * small.group_score(data.X, data.y, data.groups).loss, rel=1e-2)
 
     def test_absolute_errors(self):
         data = planted("regression")
-        model = quick(GroupDRORegressor, loss="absolute").fit(data.X, 7.0 * data.y, data.groups)
+        model = quick(GroupDRORegressor, sample_loss="absolute").fit(data.X, 7.0 * data.y, data.groups)
         errors = np.abs(model.predict(data.X) - 7.0 * data.y)
         means = sorted((errors[data.groups == group].mean() for group in range(3)), reverse=True)
         assert model.group_score(data.X, 7.0 * data.y, data.groups).loss == pytest.approx(means)
@@ -249,29 +249,29 @@ class TestGroups:
         X, y = np.arange(40.0)[:, None], np.array([0] * 39 + [1])
         for seed in range(8):
             model = quick(validation_fraction=0.9, epochs=1, random_state=seed).fit(X, y, [0] * 40)
-            assert 39 not in model.validation_rows_ and len(model.validation_rows_) >= 35
+            assert 39 not in model.held_out_ and len(model.held_out_) >= 35
 
     def test_groups_of_one_row_are_trained_on(self):
         data = planted()
         groups = [f"g{number}" if number < 5 else "rest" for number in range(300)]
         model = quick().fit(data.X, data.y, groups)
         assert model.groups_.tolist() == ["g0", "g1", "g2", "g3", "g4", "rest"]
-        assert not set(range(5)) & set(model.validation_rows_)
+        assert not set(range(5)) & set(model.held_out_)
         assert np.isnan(model.group_table_.loss).sum() == 5
 
     @pytest.mark.parametrize(("top_k", "expected"), TOP_KS)
     def test_top_k_is_a_number_or_a_share(self, top_k, expected):
         data = planted(num_groups=10)
         model = quick(top_k=top_k, epochs=1).fit(data.X, data.y, data.groups)
-        assert model.top_k_ == expected == model.criterion_.criterion.top_k
+        assert model.top_k_ == expected == model.loss_.criterion.top_k
 
     @pytest.mark.parametrize(
         ("options", "kind", "rows"),
         [
             ({}, GroupSampler, 48),
             ({"groups_per_batch": 2, "samples_per_group": 5}, GroupSampler, 10),
-            ({"method": "erm"}, PlainSampler, 128),
-            ({"method": "erm", "sampler": "groups"}, GroupSampler, 48),
+            ({"loss": "erm"}, PlainSampler, 128),
+            ({"loss": "erm", "sampler": "groups"}, GroupSampler, 48),
             ({"sampler": "plain", "groups_per_batch": 5, "samples_per_group": 10}, PlainSampler, 50),
         ],
     )
@@ -281,7 +281,7 @@ class TestGroups:
         assert type(sampler) is kind and len(next(iter(sampler))) == rows
 
     def test_no_plain_batch_has_one_row(self):
-        sampler = quick(method="erm")._make_sampler(np.zeros(257, dtype=np.int64), nn.Linear(2, 1), 0)
+        sampler = quick(loss="erm")._make_sampler(np.zeros(257, dtype=np.int64), nn.Linear(2, 1), 0)
         assert [len(batch) for batch in sampler] == [129, 128]
 
     @pytest.mark.parametrize("size", range(1, 8))
@@ -299,10 +299,10 @@ class TestGroups:
     @pytest.mark.parametrize(
         ("options", "rows"),
         [
-            ({"method": "erm", "groups_per_batch": 2, "samples_per_group": 1}, 7),
-            ({"method": "erm", "groups_per_batch": 2, "samples_per_group": 2}, 21),
-            ({"method": "sonx", "groups_per_batch": 1, "samples_per_group": 4}, 21),
-            ({"method": "exponentiated", "groups_per_batch": 1, "samples_per_group": 4}, 21),
+            ({"loss": "erm", "groups_per_batch": 2, "samples_per_group": 1}, 7),
+            ({"loss": "erm", "groups_per_batch": 2, "samples_per_group": 2}, 21),
+            ({"loss": "sonx", "groups_per_batch": 1, "samples_per_group": 4}, 21),
+            ({"loss": "exponentiated", "groups_per_batch": 1, "samples_per_group": 4}, 21),
         ],
     )
     def test_a_batch_norm_never_gets_one_row(self, options, rows):
@@ -327,7 +327,7 @@ class TestScikitLearn:
             given = {"params": {"groups": data.groups}, "cv": 3}
             assert cross_val_score(model, data.X, data.y, **given).shape == (3,)
             score = make_scorer(worst_group_accuracy).set_score_request(groups=True)
-            search = GridSearchCV(model, {"top_k": [1, 3], "method": ["sonx", "erm"]}, scoring=score, cv=2)
+            search = GridSearchCV(model, {"top_k": [1, 3], "loss": ["sonx", "erm"]}, scoring=score, cv=2)
             search.fit(data.X, data.y, groups=data.groups)
         assert search.best_estimator_.groups_.tolist() == [0, 1, 2]
         assert 0.0 <= search.best_score_ <= 1.0
@@ -362,7 +362,7 @@ class TestScikitLearn:
     def test_nothing_is_held_out_where_nothing_can_be(self):
         data = planted()
         model = quick(validation_fraction=0.0, patience=1).fit(data.X, data.y, data.groups)
-        assert len(model.validation_rows_) == 0 and model.history_.best_epoch is None
+        assert len(model.held_out_) == 0 and model.history_.best_epoch is None
         assert model.group_table_.size.sum() == 300
 
     def test_patience(self):
@@ -377,7 +377,7 @@ class TestModules:
         module = nn.Linear(10, 3)
         before = module.weight.clone()
         model = quick(module=module).fit(data.X, data.y, data.groups)
-        assert torch.equal(module.weight, before) and not torch.equal(model.module_.weight, before)
+        assert torch.equal(module.weight, before) and not torch.equal(model.model_.weight, before)
         asked = []
 
         def make(inputs, outputs):
@@ -396,7 +396,7 @@ class TestModules:
         data = planted()
         model = quick().fit(data.X, data.y, data.groups)
         with torch.no_grad():
-            model.module_.layers[0].weight.fill_(np.nan)
+            model.model_.layers[0].weight.fill_(np.nan)
         with pytest.raises(ValueError, match="the model gave scores that are not finite"):
             model.predict(data.X)
 
@@ -416,10 +416,10 @@ class TestModules:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "best"}, r"method must be one of \['sonx', .*\], got 'best'"),
+        ({"loss": "best"}, r"loss must be one of \['sonx', .*\], got 'best'"),
         ({"optimizer": "lion"}, "optimizer must be one of"),
         ({"sampler": "balanced"}, r"sampler must be one of \['auto', 'groups', 'plain'\], got 'balanced'"),
-        ({"sampler": "groups", "method": "erm_reweighted"}, "sampler must not be 'groups' with 'erm_reweighted'"),
+        ({"sampler": "groups", "loss": "erm_reweighted"}, "sampler must not be 'groups' with 'erm_reweighted'"),
         ({"top_k": 4}, r"top_k must be at most the number of groups, 3, or a share in \(0, 1\), got 4"),
         *(
             ({"top_k": top_k}, rf"top_k must be an integer of at least 1, or a share in \(0, 1\), got {found}$")
@@ -435,9 +435,9 @@ class TestModules:
         ({"samples_per_group": 1.5}, "samples_per_group must be an integer of at least 1"),
         ({"validation_fraction": 1.0}, r"validation_fraction must be a number in \[0, 1\)"),
         ({"device": "abacus"}, "device must be one that torch has here, got 'abacus'"),
-        ({"criterion_options": 3}, "criterion_options must be a dictionary or None, got 3"),
-        ({"criterion_options": {"top_k": 2}}, "criterion_options must not hold 'top_k'"),
-        ({"criterion_options": {"speed": 2}}, "options must be arguments of the loss of 'sonx'"),
+        ({"loss_options": 3}, "loss_options must be a dictionary or None, got 3"),
+        ({"loss_options": {"top_k": 2}}, "loss_options must not hold 'top_k'"),
+        ({"loss_options": {"speed": 2}}, "options of 'sonx' must be among .*, got 'speed'"),
         ({"epochs": 0}, "epochs must be an integer of at least 1"),
     ],
 )
@@ -446,7 +446,7 @@ def test_bad_arguments(options, message):
     model = quick(**options)
     with pytest.raises(ValueError, match=message):
         model.fit(data.X, data.y, data.groups)
-    assert not hasattr(model, "module_")
+    assert not hasattr(model, "model_")
 
 
 def test_bad_targets():
@@ -463,8 +463,8 @@ def test_bad_targets():
         model.group_score(data.X, data.y + 1, data.groups)
     with pytest.raises(ValueError, match="GroupDRORegressor: y must hold numbers"):
         quick(GroupDRORegressor).fit(data.X, np.where(data.y == 1, "yes", "no"), data.groups)
-    with pytest.raises(ValueError, match="GroupDRORegressor: loss must be 'squared' or 'absolute', got 'cubic'"):
-        quick(GroupDRORegressor, loss="cubic").fit(data.X, data.y, data.groups)
+    with pytest.raises(ValueError, match="GroupDRORegressor: sample_loss must be 'squared' or 'absolute', got 'cubic'"):
+        quick(GroupDRORegressor, sample_loss="cubic").fit(data.X, data.y, data.groups)
 
 
 @pytest.mark.parametrize("kind", [GroupDROClassifier, GroupDRORegressor])
@@ -476,7 +476,7 @@ def test_help_tells_of_every_argument_and_attribute(kind):
     assert len(found) > 28
     for name in found:
         assert len(re.findall(rf"^ \|      {name}: ", text, flags=re.MULTILINE)) == 1, name
-    assert text.index("Example:") < text.index("     method: ") < text.index("Methods")
+    assert text.index("Example:") < text.index("     loss: ") < text.index("Methods")
 
 
 def test_what_the_estimators_share_is_said_once():

@@ -21,7 +21,7 @@ from experiments.studies import (
     _group_runs,
 )
 from experiments.studies._group_runs import draw_parts, settings
-from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
+from moreauc.methods import METHODS, build
 from moreauc.train import fit
 
 RUNNER = CliRunner()
@@ -36,7 +36,7 @@ def small(monkeypatch):
     monkeypatch.setattr(_group_runs, "planted_groups", draw)
 
 
-@pytest.mark.parametrize("method", GROUP_METHODS)
+@pytest.mark.parametrize("method", METHODS["groups"])
 @pytest.mark.parametrize("name", ["planted", "adult", "compas"])
 def test_every_method_tries_as_many_settings(method, name):
     every = settings(method, name, 8)
@@ -58,17 +58,17 @@ def test_a_start_by_cross_entropy_takes_its_share_of_the_epochs(small, monkeypat
 
 def test_presets_refuse_what_they_do_not_know():
     with pytest.raises(ValueError, match=r"name must be one of \['sonx'"):
-        make_group_criterion("dro", [0, 1], num_groups=2)
-    with pytest.raises(ValueError, match="options must be arguments of the loss of 'erm'"):
-        make_group_criterion("erm", [0, 1], num_groups=2, gamma=0.1)
+        build("groups", "dro", [0, 1], num_groups=2)
+    with pytest.raises(ValueError, match="options of 'erm' must be among"):
+        build("groups", "erm", [0, 1], num_groups=2, gamma=0.1)
     with pytest.raises(ValueError, match="group"):
-        make_group_criterion("sonx", [0, 2], num_groups=3)  # group 1 has no row
-    with pytest.raises(ValueError, match="make_group_criterion: groups must hold integers"):
-        make_group_criterion("cvar", ["a", "b"], num_groups=2)
+        build("groups", "sonx", [0, 2], num_groups=3)  # group 1 has no row
+    with pytest.raises(ValueError, match="build: groups must hold integers"):
+        build("groups", "cvar", ["a", "b"], num_groups=2)
     matrix = np.array([[1.0, 0.0], [1.0, 1.0]])
-    assert all(make_group_criterion(name, matrix, num_groups=2) is not None for name in GROUP_METHODS)
+    assert all(build("groups", name, matrix, num_groups=2) is not None for name in METHODS["groups"])
     with pytest.raises(ValueError, match="top_k"):
-        make_group_criterion("sonx", [0, 1], num_groups=2, top_k=3)
+        build("groups", "sonx", [0, 1], num_groups=2, top_k=3)
 
 
 def test_study_runs_resumes_and_reports(small, tmp_path):

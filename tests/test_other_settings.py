@@ -32,8 +32,8 @@ from moreauc.criteria import (
     PooledLoss,
 )
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
+from moreauc.methods import build
 from moreauc.models import MLP
-from moreauc.optim.group_presets import make_group_criterion
 
 X, Y = data()
 
@@ -64,7 +64,7 @@ def tpauc(**options):
 
 
 def grouped(name):
-    return make_group_criterion(name, torch.arange(60) % 4, num_groups=4)
+    return build("groups", name, torch.arange(60) % 4, num_groups=4)
 
 
 CHANGES = {
@@ -175,12 +175,12 @@ ESTIMATORS = {
         {"module": nn.Sequential(nn.Linear(4, 1), nn.Dropout(0.1))},
         {"module": nn.Sequential(nn.Linear(4, 1), nn.Dropout(0.2))},
     ),
-    "method": (GroupDROClassifier, {"method": "erm"}, {"method": "cvar"}),
-    "pooling": (MultiInstanceClassifier, {"method": "sont_mean"}, {"method": "sont_smx"}),
+    "loss": (GroupDROClassifier, {"loss": "erm"}, {"loss": "cvar"}),
+    "pooling": (MultiInstanceClassifier, {"loss": "sont_mean"}, {"loss": "sont_smx"}),
     "temperature": (
         MultiInstanceClassifier,
-        {"method": "sont_smx", "criterion_options": {"temperature": 0.1}},
-        {"method": "sont_smx", "criterion_options": {"temperature": 1.0}},
+        {"loss": "sont_smx", "loss_options": {"temperature": 0.1}},
+        {"loss": "sont_smx", "loss_options": {"temperature": 1.0}},
     ),
 }
 

@@ -18,8 +18,8 @@ from experiments.models.side_by_side import SideBySide
 from moreauc import FCCOLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import IndexedDataset, TensorBatches
+from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
-from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.samplers import PosNegSampler
 from moreauc.train import (
     UntrainedWarning,
@@ -270,15 +270,15 @@ def test_warm_start_is_cross_entropy_and_comes_first():
 
 
 @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # a small network on few rows
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS["rows"])
 def test_every_method_runs_in_the_same_loop_and_learns(method):
     x, y = make_data(360)
     model = make_model()
-    criterion = make_criterion(method, y, **REGION)
+    criterion = build("rows", method, y, **REGION)
     history = fit(
         *(model, criterion, batches(x, y)),
         **{"validation": TensorBatches(*make_data(360, seed=1)), **REGION, "optimizer": "adam", "lr": 0.01},
-        **{"epochs": 15, "proximal": METHODS[method].proximal, "seed": 0},
+        **{"epochs": 15, "proximal": METHODS["rows"][method].proximal, "seed": 0},
     )
     assert history.best_score > 0.75
     assert all(math.isfinite(loss) for loss in history["loss"])
@@ -554,15 +554,15 @@ def test_history_as_plain_data():
 
 
 def test_unknown_methods_and_widths():
-    with pytest.raises(ValueError, match=r"make_criterion: name must be one of .*, got 'sgd'"):
-        make_criterion("sgd", [0, 1], **REGION)
-    with pytest.raises(ValueError, match=r"make_criterion: widen must be a number in \[0, 1\], got 2.0"):
-        make_criterion("sonx", [0, 1], widen=2.0, **REGION)
-    with pytest.raises(ValueError, match=r"make_criterion: options of 'ce' must be among .*, got 'gamma'"):
-        make_criterion("ce", [0, 1], gamma=0.1, **REGION)
-    wide = make_criterion("sonx", [0, 1], widen=0.5, min_tpr=0.6, max_fpr=0.4)
+    with pytest.raises(ValueError, match=r"build: name must be one of .*, got 'sgd'"):
+        build("rows", "sgd", [0, 1], **REGION)
+    with pytest.raises(ValueError, match=r"build: widen must be a number in \[0, 1\], got 2.0"):
+        build("rows", "sonx", [0, 1], widen=2.0, **REGION)
+    with pytest.raises(ValueError, match=r"build: options of 'ce' must be among .*, got 'gamma'"):
+        build("rows", "ce", [0, 1], gamma=0.1, **REGION)
+    wide = build("rows", "sonx", [0, 1], widen=0.5, min_tpr=0.6, max_fpr=0.4)
     assert wide.min_tpr == pytest.approx(0.3) and wide.max_fpr == pytest.approx(0.7)
-    assert make_criterion("mb", [0, 1], widen=1.0, **REGION).max_fpr == 1.0
+    assert build("rows", "mb", [0, 1], widen=1.0, **REGION).max_fpr == 1.0
 
 
 def test_validation_by_another_score_and_targets_of_any_kind():
@@ -655,7 +655,7 @@ def chosen_of(*scores, min_tpr=0.5, max_fpr=0.5, **options):
     validation = TensorBatches(torch.zeros(4, 2), [1, 1, 0, 0])
     model = Scripted(scores)
     history = fit(
-        *(model, make_criterion("ce", y, min_tpr=0.5, max_fpr=0.5), TensorBatches(x[:, :1], y, batch_size=1024)),
+        *(model, build("rows", "ce", y, min_tpr=0.5, max_fpr=0.5), TensorBatches(x[:, :1], y, batch_size=1024)),
         **{"validation": validation, "epochs": len(scores) - 1, "callbacks": [NextScores()], **options},
         **{"min_tpr": min_tpr, "max_fpr": max_fpr},
     )

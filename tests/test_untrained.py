@@ -58,7 +58,7 @@ def fit_rows(**options):
 
 def fit_bags(**options):
     X, y, _ = table()
-    return MultiInstanceClassifier(method="sont_mean", **{**QUICK, **options}).fit([row[None] for row in X], y)
+    return MultiInstanceClassifier(loss="sont_mean", **{**QUICK, **options}).fit([row[None] for row in X], y)
 
 
 def fit_groups(**options):

@@ -26,9 +26,9 @@ from moreauc.data import (
     WholeBags,
     instance_outputs,
 )
+from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.models import InstanceMLP
-from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
 from moreauc.report.bag_figures import instance_weights
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
@@ -47,7 +47,7 @@ class BagContestant:
     Attributes:
         name: key in the results.
         title: name in tables.
-        method: key of `BAG_METHODS`.
+        method: key of `METHODS["bags"]`.
         options: options of its loss that are not tuned.
         literal: whether it reads the rows that the paper's box does, which is reported apart.
     """
@@ -60,13 +60,13 @@ class BagContestant:
 
     def settings(self, number: int) -> list[dict[str, Any]]:
         """Return the first `number` settings to try: learning rates with the values of the first option of its grid."""
-        option, values = next(iter(BAG_METHODS[self.method].grid.items()))
+        option, values = next(iter(METHODS["bags"][self.method].grid.items()))
         return [{"lr": rate, option: value} for value, rate in product(values, RATES)][:number]
 
 
 def bag_contestants() -> list[BagContestant]:
     """Return every method, and SONT with the rows that the paper's box reads."""
-    every = [BagContestant(name, preset.title, name) for name, preset in BAG_METHODS.items()]
+    every = [BagContestant(name, preset.title, name) for name, preset in METHODS["bags"].items()]
     literal = [
         BagContestant(f"{entry.name}_literal", f"{entry.title}, rows before", entry.method, {"rows": "before"}, True)
         for entry in every
@@ -115,7 +115,7 @@ def tune_and_test(
     if best is None:
         raise ValueError(f"BagStudy: every setting of {contestant.title} diverged with seed {seed}")
     model, record, setting = best
-    pooling = BAG_METHODS[contestant.method].pooling
+    pooling = METHODS["bags"][contestant.method].pooling
     scores, labels = predict_scores(model, WholeBags(parts.test, pooling))
     result: dict[str, Any] = {
         "set": name,
@@ -135,10 +135,10 @@ def _train(
     contestant: BagContestant, parts: Parts, setting: dict[str, Any], seed: int, epochs: int
 ) -> tuple[nn.Module | None, dict[str, Any]]:
     """Return the model of the best epoch, or None where it diverged, and what the validation part says."""
-    preset = BAG_METHODS[contestant.method]
+    preset = METHODS["bags"][contestant.method]
     labels = parts.train.labels
     options = {key: value for key, value in setting.items() if key != "lr"} | contestant.options
-    criterion = make_bag_criterion(contestant.method, labels, **REGION, **options)
+    criterion = build("bags", contestant.method, labels, **REGION, **options)
     features = parts.train.instances(0, torch.tensor([0])).shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -23,6 +23,7 @@ from experiments.data.groups import (
 )
 from moreauc.data import TensorBatches
 from moreauc.estimators.tabular import TableEncoder
+from moreauc.methods import METHODS, build
 from moreauc.metrics.groups import (
     bottom_k_group_accuracy,
     group_values,
@@ -30,7 +31,6 @@ from moreauc.metrics.groups import (
     top_k_group_loss,
 )
 from moreauc.models import MLP
-from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.train import fit, predict_scores
 
@@ -84,7 +84,7 @@ def settings(method: str, name: GroupSet, number: int) -> list[dict[str, Any]]:
     entropy is what ERM does anyway.
     """
     protocol = PROTOCOLS[name]
-    option, values = next(iter(GROUP_METHODS[method].grid.items()), ("", ("",)))
+    option, values = next(iter(METHODS["groups"][method].grid.items()), ("", ("",)))
     samplers = {"erm": ("plain",), "erm_reweighted": ("groups", "plain")}.get(method, protocol.samplers)
     starts = (0.0,) if method == "erm" else protocol.starts
     rates = RATES[: SETTINGS // (len(samplers) * len(values) * len(starts))]
@@ -127,7 +127,7 @@ def tune_and_test(
         if model is not None and merit is not None and (best is None or merit > best[1]):
             best = (model, merit, setting)
     if best is None:
-        raise ValueError(f"GroupStudy: every setting of {GROUP_METHODS[method].title} diverged with seed {seed}")
+        raise ValueError(f"GroupStudy: every setting of {METHODS['groups'][method].title} diverged with seed {seed}")
     model, _, setting = best
     result = {"set": name, "method": method, "seed": seed, "setting": setting, "tried": tried}
     return {**result, **_measure(model, parts.test, top_k), "seconds": time.perf_counter() - started}
@@ -147,7 +147,7 @@ def _train(
     options = {key: value for key, value in setting.items() if key not in ("lr", "sampler", "start")}
     # weights on top of balanced batches would count small groups twice
     loss = "erm" if method == "erm_reweighted" and setting["sampler"] == "groups" else method
-    criterion = make_group_criterion(loss, train.groups, num_groups=train.num_groups, top_k=top_k, **options)
+    criterion = build("groups", loss, train.groups, num_groups=train.num_groups, top_k=top_k, **options)
     size = GROUPS_PER_BATCH * samples
     before = int(setting.get("start", 0.0) * epochs)
     sampler: PlainSampler | GroupSampler = PlainSampler(len(train), batch_size=size, seed=seed)

@@ -23,7 +23,7 @@ from experiments.studies._group_runs import (
 )
 from experiments.studies._run_files import Work, read_run, run_missing
 from moreauc._checks import check_count
-from moreauc.optim.group_presets import GROUP_METHODS
+from moreauc.methods import METHODS
 from moreauc.report.figures import as_image
 from moreauc.report.pages import Image, Report, Section
 
@@ -79,7 +79,7 @@ class GroupStudy:
         work: Work = {
             f"{self.name}-{method}-{seed}": (tune_and_test, {"method": method, "seed": seed, **options})
             for seed in range(self.seeds)
-            for method in GROUP_METHODS
+            for method in METHODS["groups"]
         }
         run_missing(out / "runs", work, plan=self._plan, jobs=self.jobs, progress=progress)
 
@@ -92,11 +92,11 @@ class GroupStudy:
         started = time.perf_counter()
         records = [
             read_run(_OWNER, out / "runs", f"{self.name}-{method}-{seed}", plan=self._plan)
-            for method in GROUP_METHODS
+            for method in METHODS["groups"]
             for seed in range(self.seeds)
         ]
         cells = [
-            _cell(method, [record for record in records if record["method"] == method]) for method in GROUP_METHODS
+            _cell(method, [record for record in records if record["method"] == method]) for method in METHODS["groups"]
         ]
         results: dict[str, Any] = {
             "set": self.name,
@@ -136,7 +136,7 @@ class GroupStudy:
 
 
 def _cell(method: str, records: list[dict[str, Any]]) -> dict[str, Any]:
-    cell: dict[str, Any] = {"method": method, "title": GROUP_METHODS[method].title}
+    cell: dict[str, Any] = {"method": method, "title": METHODS["groups"][method].title}
     for key in _MEASURES:
         values = [record[key] for record in records]
         cell[key] = [float(np.mean(values)), float(np.std(values, ddof=1))]

@@ -18,7 +18,7 @@ from moreauc.comparison import Comparison, contestants, network
 from moreauc.comparison._contestants import Region
 from moreauc.comparison._run import Task, run_tasks
 from moreauc.comparison._table import Table
-from moreauc.optim.presets import METHODS
+from moreauc.methods import METHODS
 from moreauc.report.pages import (
     Report,
     Section,
@@ -27,7 +27,7 @@ from moreauc.report.pages import (
     versions,
 )
 
-ALL_METHODS = (*METHODS, "lightgbm", "xgboost")
+ALL_METHODS = (*METHODS["rows"], "lightgbm", "xgboost")
 REGIONS: tuple[Region, ...] = ((0.5, 0.5), (0.6, 0.4))
 # A variant of SONX, tried after the table of the methods was seen and reported apart from it.
 REMEDIES = {
@@ -152,7 +152,7 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return mean and deviation of every cell, ranks, how SONX stands against each other method, and the remedies."""
     tried = [entry for entry in results if entry["method"] in REMEDIES]
     results = [entry for entry in results if entry["method"] not in REMEDIES]
-    titles = {contestant.name: contestant.title for contestant in contestants(list(METHODS))}
+    titles = {contestant.name: contestant.title for contestant in contestants(list(METHODS["rows"]))}
     titles |= {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
     methods = list(dict.fromkeys(entry["method"] for entry in results))
     names = list(dict.fromkeys(entry["set"] for entry in results))

@@ -87,13 +87,13 @@ def fit_bags(request: BagRequest) -> None:
     """Train a classifier of bags, and attention by cross entropy beside it; see :func:`moreauc.cli.fit.fit`."""
     from moreauc.cli._bag_pages import fit_bags_report
     from moreauc.estimators import MultiInstanceClassifier
-    from moreauc.optim.bag_presets import BAG_METHODS
+    from moreauc.methods import METHODS
 
     begin = time.perf_counter()
     method = "sont_att" if request.method is None else request.method
     region = check_region("moreauc fit", request.min_tpr, request.max_fpr)
-    if method not in BAG_METHODS:
-        raise ValueError(f"moreauc fit: --method must be one of {', '.join(BAG_METHODS)}, got {method!r}")
+    if method not in METHODS["bags"]:
+        raise ValueError(f"moreauc fit: --method must be one of {', '.join(METHODS['bags'])}, got {method!r}")
     check_free(request.out, force=request.force, with_model=True)
     split = read_bag_split(request)
     check_rows(split.test.labels, "test bags", min_tpr=region[0], max_fpr=region[1], unit="bags")
@@ -113,9 +113,9 @@ def fit_bags(request: BagRequest) -> None:
         models: dict[str, Any] = {}
         evaluations: list[Evaluation] = []
         for name in dict.fromkeys([method, "ce_att"]):
-            title = BAG_METHODS[name].title
+            title = METHODS["bags"][name].title
             classifier = MultiInstanceClassifier(
-                method=name,
+                loss=name,
                 min_tpr=region[0],
                 max_fpr=region[1],
                 standardize=False,  # the encoder has done that, and knows numbers from levels
@@ -170,7 +170,7 @@ def read_bag_split(request: BagRequest) -> BagSplit:
 
 def margins(classifier: Any, bags: Bags) -> Array:
     """Return how far the scores of bags are from the classifier's threshold; above 0 is a positive decision."""
-    result: Array = classifier.decision_function(bags) - classifier.threshold_
+    result: Array = classifier.decision_function(bags)
     return result
 
 

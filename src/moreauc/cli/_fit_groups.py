@@ -125,12 +125,12 @@ def fit_groups(request: GroupRequest) -> None:
     """Train a model of rows in groups, and the mean of rows beside it; see :func:`moreauc.cli.fit.fit`."""
     from moreauc.cli._group_pages import fit_groups_report
     from moreauc.estimators import GroupDROClassifier, GroupDRORegressor
-    from moreauc.optim.group_presets import GROUP_METHODS
+    from moreauc.methods import METHODS
 
     begin = time.perf_counter()
     method = "sonx" if request.method is None else request.method
     for name, value, allowed in (
-        ("method", method, tuple(GROUP_METHODS)),
+        ("method", method, tuple(METHODS["groups"])),
         ("task", request.task, TASKS),
         ("model", request.model or "mlp", ("mlp", "linear")),
     ):
@@ -153,8 +153,8 @@ def fit_groups(request: GroupRequest) -> None:
         models: dict[str, Any] = {}
         evaluations: list[GroupEvaluation] = []
         for name in dict.fromkeys([method, "erm"]):
-            title = GROUP_METHODS[name].title
-            model = kind(method=name, random_state=request.seed, verbose=int(console.is_terminal), **_given(request))
+            title = METHODS["groups"][name].title
+            model = kind(loss=name, random_state=request.seed, verbose=int(console.is_terminal), **_given(request))
             rows, saved = split.train, request.saving.options(name)
             models[title] = train(title, model, rows.features, rows.values, groups=rows.groups, **saved)
             if name == method:  # at once: nothing that fails from here on costs the training

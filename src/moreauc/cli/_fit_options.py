@@ -55,10 +55,11 @@ def _typed(context: typer.Context, *names: str) -> dict[str, Any]:
 
 def _owners(method: str | None) -> str:
     """Return which option a method belongs to."""
-    from moreauc.optim.bag_presets import BAG_METHODS
-    from moreauc.optim.group_presets import GROUP_METHODS
+    from moreauc.methods import METHODS
 
-    found = [name for name, methods in (("--bags", BAG_METHODS), ("--groups", GROUP_METHODS)) if method in methods]
+    found = [
+        name for name, methods in (("--bags", METHODS["bags"]), ("--groups", METHODS["groups"])) if method in methods
+    ]
     return found[0] if found else "--bags or --groups"
 
 

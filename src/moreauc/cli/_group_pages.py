@@ -73,7 +73,7 @@ def fit_groups_report(
             },
         },
         "test": [evaluation.to_dict() for evaluation in evaluations],
-        "threshold": first.threshold_,
+        "threshold": first.loss_threshold_,
         "settings": plain_settings(settings),
         "warnings": untrained_notes(histories),
         "history": {title: history.to_dict() for title, history in histories.items()},
@@ -130,9 +130,9 @@ def _group_section(evaluations: list[GroupEvaluation], model: Any, note: str | N
         by_name = dict(zip(other.table.name, np.asarray(other.table.loss), strict=True))
         for row in cells:
             row.append(f"{by_name[row[0]]:.4f}")
-    figure = plot_groups(first.table, threshold=model.threshold_, top_k=first.top_k)
+    figure = plot_groups(first.table, threshold=model.loss_threshold_, top_k=first.top_k)
     text = f"Mean loss of the groups by {first.title}, the worst first."
-    if model.threshold_ is not None:
+    if model.loss_threshold_ is not None:
         text += " The dashed line is the threshold s at the end of the training: groups above it were trained for."
     notes = [] if note is None else [note]
     return Section("Groups", notes, columns=columns, rows=cells, labels=1, images=[as_image(figure, text)])

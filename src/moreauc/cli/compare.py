@@ -137,15 +137,15 @@ def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
     Raises:
         ValueError: for an unknown method, one given twice, or a booster that was asked for and is not installed.
     """
-    from moreauc.optim.presets import METHODS
+    from moreauc.methods import METHODS
 
     absent = [name for name in BOOSTERS if find_spec(name) is None]
     advice = "is not installed; pip install 'moreauc[boosting]' brings it"
     if names is None:
         present = tuple(name for name in BOOSTERS if name not in absent)
-        return (*METHODS, *present), [f"{BOOSTERS[name]} is left out: it {advice}" for name in absent]
+        return (*METHODS["rows"], *present), [f"{BOOSTERS[name]} is left out: it {advice}" for name in absent]
     chosen = tuple(name.strip() for name in names.split(","))
-    known = (*METHODS, *BOOSTERS)
+    known = (*METHODS["rows"], *BOOSTERS)
     for name in chosen:
         if name not in known:
             raise ValueError(f"moreauc compare: --methods must be of {', '.join(known)}, got {name!r}")

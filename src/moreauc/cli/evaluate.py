@@ -68,14 +68,14 @@ def evaluate(
 
 def _evaluate_rows(run: Path, data: Path, out: Path | None, force: bool, saved: SavedModel, begin: float) -> None:
     from moreauc.cli._pages import evaluate_report
-    from moreauc.optim.presets import METHODS
+    from moreauc.methods import METHODS
 
     frame, labels = match_target(read_texts(data), saved.target, source=str(data))
     check_rows(labels, str(data), min_tpr=saved.min_tpr, max_fpr=saved.max_fpr)
     features = saved.features(frame, str(data))
     unknown = saved.check_levels(features, str(data))
     warn(*name_known(saved.trained_on, hash_rows(features), data))
-    title = METHODS[saved.model.loss].title
+    title = METHODS["rows"][saved.model.loss].title
     if out is None:
         evaluation = evaluate_model(title, saved.model, features, labels)
     else:
@@ -101,7 +101,7 @@ def _evaluate_rows(run: Path, data: Path, out: Path | None, force: bool, saved: 
 
 def _evaluate_bags(run: Path, data: Path, out: Path | None, force: bool, saved: SavedBagModel, begin: float) -> None:
     from moreauc.cli._bag_pages import evaluate_bags_report
-    from moreauc.optim.bag_presets import BAG_METHODS
+    from moreauc.methods import METHODS
 
     frame = read_texts(data)
     codes, names, labels = match_bags(frame, saved.bags, saved.target, source=str(data))
@@ -109,7 +109,7 @@ def _evaluate_bags(run: Path, data: Path, out: Path | None, force: bool, saved: 
     table = BagTable(saved.features(frame, str(data)), codes, names, labels)
     unknown = saved.check_levels(table.features, str(data))
     warn(*name_known(saved.trained_on, table.hashes(), data, unit="bags"))
-    bags, title = table.encode(saved.encoder), BAG_METHODS[saved.model.method].title
+    bags, title = table.encode(saved.encoder), METHODS["bags"][saved.model.loss].title
     if out is None:
         evaluation = evaluate_bags(title, saved.model, bags, labels)
     else:
@@ -129,12 +129,12 @@ def _evaluate_groups(
     run: Path, data: Path, out: Path | None, force: bool, saved: SavedGroupModel, begin: float
 ) -> None:
     from moreauc.cli._group_pages import evaluate_groups_report
-    from moreauc.optim.group_presets import GROUP_METHODS
+    from moreauc.methods import METHODS
 
     rows = read_group_rows(data, saved.kinds, saved.target, saved.groups)
     unknown = saved.check_levels(rows.features, str(data))
     warn(*name_known(saved.trained_on, hash_rows(rows.features), data))
-    title = GROUP_METHODS[saved.model.method].title
+    title = METHODS["groups"][saved.model.loss].title
     if out is None:
         evaluation = evaluate_groups(title, saved.model, rows)
     else:

@@ -178,7 +178,7 @@ def fit(
     """
     from moreauc.cli._pages import fit_report
     from moreauc.estimators import TPAUCClassifier
-    from moreauc.optim.presets import METHODS
+    from moreauc.methods import METHODS
 
     begin = time.perf_counter()
     check_options(
@@ -248,8 +248,8 @@ def fit(
         return fit_bags(request)
     loss, model = loss or "sonx", model or "mlp"
     check_region("moreauc fit", min_tpr, max_fpr)
-    if loss not in METHODS:
-        raise ValueError(f"moreauc fit: --loss must be one of {', '.join(METHODS)}, got {loss!r}")
+    if loss not in METHODS["rows"]:
+        raise ValueError(f"moreauc fit: --loss must be one of {', '.join(METHODS['rows'])}, got {loss!r}")
     check_free(out, force=force, with_model=True)
     split = read_split(data, target, positive=positive, test_size=test_size, test=test, seed=seed, drop=drop or [])
     check_rows(split.test_labels, "test rows", min_tpr=min_tpr, max_fpr=max_fpr)
@@ -267,7 +267,7 @@ def fit(
         models: dict[str, Any] = {}
         evaluations: list[Evaluation] = []
         for name in dict.fromkeys([loss, "ce"]):
-            title = METHODS[name].title
+            title = METHODS["rows"][name].title
             classifier = TPAUCClassifier(
                 loss=name,
                 min_tpr=min_tpr,

@@ -17,7 +17,7 @@ from moreauc._extras import import_extra
 from moreauc.estimators import TPAUCClassifier
 from moreauc.estimators.all_or_nothing import all_or_nothing
 from moreauc.estimators.tabular import TableEncoder
-from moreauc.optim.presets import METHODS
+from moreauc.methods import METHODS
 
 Region = tuple[float, float]
 Options = dict[str, Any]
@@ -109,7 +109,7 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
     """Return the contestants of these names.
 
     Args:
-        names: keys of :data:`moreauc.optim.presets.METHODS`, "lightgbm" and "xgboost"; contestants stay as they are.
+        names: keys of :data:`moreauc.methods.METHODS`, "lightgbm" and "xgboost"; contestants stay as they are.
         settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` for all networks.
 
     Raises:
@@ -128,10 +128,10 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
         elif name in trees:
             import_extra(name, "boosting")
             chosen.append(trees[name]())
-        elif name in METHODS:
+        elif name in METHODS["rows"]:
             chosen.append(network(name, settings=settings))
         else:
-            raise ValueError(f"contestants: names must be among {[*METHODS, *trees]}, got {name!r}")
+            raise ValueError(f"contestants: names must be among {[*METHODS['rows'], *trees]}, got {name!r}")
     return chosen
 
 
@@ -146,7 +146,7 @@ def network(
     """Return a variant of a loss of this package.
 
     Args:
-        method: key of :data:`moreauc.optim.presets.METHODS`.
+        method: key of :data:`moreauc.methods.METHODS`.
         name: key of the variant; None for `method`.
         title: its name in tables; None for that of the method.
         grid: options of the loss with the values to try; None for those of the preset.
@@ -157,7 +157,7 @@ def network(
         >>> variant.draw(1, seed=0)[0]["threshold_lr"]
         0.1
     """
-    preset = METHODS[method]
+    preset = METHODS["rows"][method]
     own = preset.grid if grid is None else grid
     maker = _NetworkMaker(method, dict(settings or {}))
     return Contestant(name or method, title or preset.title, preset.regional, {**NETWORK_GRID, **own}, maker)

@@ -44,7 +44,7 @@ class Comparison:
     their epochs are among the options.
 
     Args:
-        methods: keys of :data:`moreauc.optim.presets.METHODS`, "lightgbm", "xgboost", or contestants of your own.
+        methods: keys of :data:`moreauc.methods.METHODS`, "lightgbm", "xgboost", or contestants of your own.
         regions: pairs `(min_tpr, max_fpr)`. Methods that do not know a region are trained once and judged in each.
         folds: outer folds, at least 2.
         inner_folds: inner folds, at least 2.

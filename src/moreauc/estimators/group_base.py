@@ -51,15 +51,24 @@ from moreauc.estimators.parts import (
     training_arguments,
 )
 from moreauc.estimators.tabular import TableEncoder, same_rows
+from moreauc.methods import METHODS, build
 from moreauc.metrics.group_table import GroupTable, group_table
 from moreauc.models import MLP
-from moreauc.optim.group_presets import GROUP_METHODS, make_group_criterion
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.train import fit, predict_scores
 
 Module = nn.Module | Callable[[int, int], nn.Module]
 
-_TAKEN = ("name", "groups", "num_groups", "top_k", "loss", "group_sizes")  # what the estimator gives to a criterion
+_TAKEN = (
+    "task",
+    "name",
+    "targets",
+    "num_groups",
+    "top_k",
+    "sample_loss",
+    "group_sizes",
+    "num_samples",
+)  # what the estimator gives to a criterion
 _PLAIN = ("erm", "erm_reweighted", "cvar")  # methods that take rows as they come; groups of equal say are another goal
 
 
@@ -77,7 +86,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
     """A network trained for the groups of rows that it serves worst.
 
     Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of
-    :mod:`moreauc.optim.group_presets`; groups are needed in `fit`, not in `predict`. A share of each group is held out:
+    :mod:`moreauc.methods`; groups are needed in `fit`, not in `predict`. A share of each group is held out:
     the epoch that is best on it by what the method minimises is kept, and there is no second training on all rows. A
     mean over few held-out rows of a group is noisy, and the worst of several is too high; for "sonx" and
     "exponentiated" the means are therefore drawn towards that of all rows, as far as chance explains how they differ.
@@ -89,11 +98,11 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
     trained is the mean loss; a :class:`GroupsWarning` says so.
 
     Args:
-        method: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
+        loss: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
             "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
         top_k: how many of the worst groups count: an integer, or a float in (0, 1) for a share, rounded down to at
             least one group; other floats are refused, also 2.0. Only "sonx" trains for it and chooses its epoch by it.
-        criterion_options: keyword arguments of the method's loss, for instance `{"gamma": 0.1}`; None for the preset.
+        loss_options: keyword arguments of the method's loss, for instance `{"gamma": 0.1}`; None for the preset.
         module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
             function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to `(B, outputs)`;
             where there is one output, `(B,)` will do.
@@ -121,14 +130,14 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
             :class:`~moreauc.metrics.group_table.GroupTable`.
         top_k_: how many groups `top_k` was.
-        threshold_: of "sonx", the mean loss above which a group counted at the end; None for other methods.
-        module_: the network, in `eval()` mode on the CPU.
-        criterion_: the loss as it was after the last step, a :class:`~moreauc.criteria.grouped.GroupedLoss`.
-        preprocessor_: turns `X` into what `module_` takes.
+        loss_threshold_: of "sonx", the mean loss above which a group counted at the end; None for other methods.
+        model_: the network, in `eval()` mode on the CPU.
+        loss_: the loss as it was after the last step, a :class:`~moreauc.criteria.grouped.GroupedLoss`.
+        preprocessor_: turns `X` into what `model_` takes.
         history_: numbers of each epoch, a :class:`~moreauc.train.history.History`; `score` is minus `chosen_by_`.
         chosen_by_: the loss of the held-out rows that the epoch was chosen by, in words; None where nothing is held
             out.
-        validation_rows_: row numbers of what was held out; empty where nothing was.
+        held_out_: row numbers of what was held out; empty where nothing was.
         n_features_in_: columns of `X`.
         feature_names_in_: their names, where `X` was a DataFrame with string names.
 
@@ -146,9 +155,9 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        method: str = "sonx",
+        loss: str = "sonx",
         top_k: float = 1,
-        criterion_options: Mapping[str, Any] | None = None,
+        loss_options: Mapping[str, Any] | None = None,
         module: Module | None = None,
         hidden: tuple[int, ...] = (64, 64),
         standardize: bool = True,
@@ -165,9 +174,9 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        self.method = method
+        self.loss = loss
         self.top_k = top_k
-        self.criterion_options = criterion_options
+        self.loss_options = loss_options
         self.module = module
         self.hidden = hidden
         self.standardize = standardize
@@ -235,12 +244,12 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         inputs = torch.from_numpy(encoder.encode(X)).to(self.device)
         targets = torch.from_numpy(goal.targets(values)).to(self.device)
         model = self._make_module(inputs, goal.num_outputs, seeds[0])
-        criterion = make_group_criterion(
-            self.method, codes[train], num_groups=len(names), top_k=top_k, loss=goal.loss, **options
+        criterion = build(
+            "groups", self.loss, codes[train], num_groups=len(names), top_k=top_k, sample_loss=goal.loss, **options
         )
         sampler = self._make_sampler(codes[train], model, seeds[1])
         balanced = isinstance(sampler, GroupSampler)
-        choice = epoch_choice(self.method, criterion.criterion, top_k=top_k, balanced=balanced)
+        choice = epoch_choice(self.loss, criterion.criterion, top_k=top_k, balanced=balanced)
 
         def merit(scores: Tensor, _: Tensor) -> float:
             return -choice(goal.row_losses(scores.numpy(), values[held]), codes[held])
@@ -265,11 +274,11 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         self._goal = goal
         if classes is not None:
             self.classes_ = classes
-        self.module_, self.criterion_, self.preprocessor_ = model, criterion.cpu(), encoder
-        self.groups_, self.top_k_, self.history_, self.validation_rows_ = names, top_k, history, held
+        self.model_, self.loss_, self.preprocessor_ = model, criterion.cpu(), encoder
+        self.groups_, self.top_k_, self.history_, self.held_out_ = names, top_k, history, held
         self.chosen_by_ = choice.text if len(held) else None
         threshold = getattr(criterion.criterion, "s", None)
-        self.threshold_ = None if threshold is None else goal.unit * float(threshold)
+        self.loss_threshold_ = None if threshold is None else goal.unit * float(threshold)
         self.group_table_ = self._table(scores, values[rows], codes[rows], names)
         return self
 
@@ -320,22 +329,22 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
     def _check_arguments(self) -> dict[str, Any]:
         """Check what :func:`moreauc.train.fit` and the modules do not check themselves; return the loss's options."""
         owner = self._owner
-        choices = {"method": GROUP_METHODS, "optimizer": ("adam", "sgd"), "sampler": ("auto", "groups", "plain")}
+        choices = {"loss": METHODS["groups"], "optimizer": ("adam", "sgd"), "sampler": ("auto", "groups", "plain")}
         check_choices(owner, self, choices)
-        if self.sampler == "groups" and self.method == "erm_reweighted":
+        if self.sampler == "groups" and self.loss == "erm_reweighted":
             raise ValueError(f"{owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice")
         check_module(owner, self.module)
         check_count(owner, "groups_per_batch", self.groups_per_batch)
         check_count(owner, "samples_per_group", self.samples_per_group)
         check_training(owner, self)
-        return check_options(owner, "criterion_options", self.criterion_options, taken=_TAKEN)
+        return check_options(owner, "loss_options", self.loss_options, taken=_TAKEN)
 
     def _make_module(self, inputs: Tensor, num_outputs: int, seed: int) -> nn.Module:
         num_inputs = inputs.shape[1]
         if self.module is None:
             network = partial(MLP, hidden=self.hidden, num_outputs=num_outputs)
             return make_module(self._owner, network, num_inputs, seed=seed)
-        fitted = getattr(self, "module_", None)
+        fitted = getattr(self, "model_", None)
         made = make_module(self._owner, self.module, num_inputs, num_outputs, seed=seed, fitted=fitted)
         scores = predict_scores(made.to(self.device), [(inputs[:1], torch.zeros(1))])[0]
         wanted = (1,) if num_outputs == 1 else (1, num_outputs)
@@ -344,18 +353,16 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
         return made
 
     def _make_sampler(self, codes: NDArray[np.int64], model: nn.Module, seed: int) -> GroupSampler | PlainSampler:
-        by_groups = self.sampler == "groups" or (
-            self.sampler == "auto" and self.method not in _PLAIN and codes.max() > 0
-        )
+        by_groups = self.sampler == "groups" or (self.sampler == "auto" and self.loss not in _PLAIN and codes.max() > 0)
         if not by_groups:
             return plain_batches(len(codes), self.groups_per_batch * self.samples_per_group, seed)
         batch_norm = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
         return group_batches(codes, self.groups_per_batch, self.samples_per_group, seed, batch_norm=batch_norm)
 
     def _scores(self, X: Any) -> Floats:
-        check_is_fitted(self, "module_")
+        check_is_fitted(self, "model_")
         inputs = self.preprocessor_.transform(check_table(self._owner, self, X, reset=False))
-        return self._raw_scores(self.module_, torch.from_numpy(inputs))
+        return self._raw_scores(self.model_, torch.from_numpy(inputs))
 
     def _raw_scores(self, module: nn.Module, inputs: Tensor) -> Floats:
         if isinstance(module, MLP):  # in float64 the score of a row does not depend on the rows beside it

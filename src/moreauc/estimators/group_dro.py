@@ -95,7 +95,7 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
     text is appended to this one.
 
     Args:
-        loss: "squared" or "absolute": the error of a row.
+        sample_loss: "squared" or "absolute": the error of a row.
 
     Example:
         >>> from experiments.data.groups import planted_groups
@@ -110,10 +110,10 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
     def __init__(
         self,
         *,
-        loss: RegressionLoss = "squared",
-        method: str = "sonx",
+        sample_loss: RegressionLoss = "squared",
+        loss: str = "sonx",
         top_k: float = 1,
-        criterion_options: Mapping[str, Any] | None = None,
+        loss_options: Mapping[str, Any] | None = None,
         module: Module | None = None,
         hidden: tuple[int, ...] = (64, 64),
         standardize: bool = True,
@@ -131,9 +131,9 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         verbose: int = 0,
     ) -> None:
         super().__init__(
-            method=method,
+            loss=loss,
             top_k=top_k,
-            criterion_options=criterion_options,
+            loss_options=loss_options,
             module=module,
             hidden=hidden,
             standardize=standardize,
@@ -150,7 +150,7 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
             random_state=random_state,
             verbose=verbose,
         )
-        self.loss = loss
+        self.sample_loss = sample_loss
 
     def predict(self, X: Any) -> Floats:
         """Return the number predicted for each row, shape `(n,)`."""
@@ -163,8 +163,8 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         return -float(self.group_score(X, y, groups).worst["loss"])
 
     def _check_arguments(self) -> dict[str, Any]:
-        if self.loss not in ("squared", "absolute"):
-            raise ValueError(f"{self._owner}: loss must be 'squared' or 'absolute', got {self.loss!r}")
+        if self.sample_loss not in ("squared", "absolute"):
+            raise ValueError(f"{self._owner}: sample_loss must be 'squared' or 'absolute', got {self.sample_loss!r}")
         return super()._check_arguments()
 
     def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array | None, Array]:
@@ -180,4 +180,4 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         return values.astype(np.float64)
 
     def _make_goal(self, classes: Array | None, values: Array) -> Classes | Numbers:
-        return Numbers(float(values.mean()), float(values.std()) or 1.0, self.loss)
+        return Numbers(float(values.mean()), float(values.std()) or 1.0, self.sample_loss)

@@ -45,8 +45,8 @@ from moreauc.estimators.parts import (
     check_scores,
     make_module,
 )
+from moreauc.methods import METHODS, build
 from moreauc.models import InstanceMLP
-from moreauc.optim.bag_presets import BAG_METHODS, make_bag_criterion
 from moreauc.train import fit
 
 __all__ = ["InstanceScores", "MultiInstanceClassifier"]
@@ -60,7 +60,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
     r"""Binary classifier of bags of instances, whose labels are on the bags: patients of patches, molecules of shapes.
 
     A network scores instances, a pooling makes of them the score of the bag, and both are trained for the two-way
-    partial AUC by SONT, or by another method of :mod:`moreauc.optim.bag_presets`. A step sees a few instances of a few
+    partial AUC by SONT, or by another method of :mod:`moreauc.methods`. A step sees a few instances of a few
     bags, so that bags need not fit into memory; predictions go through all instances, chunk by chunk.
 
     A stratified part of the bags is held out: the epoch that scores best on it is kept, and the threshold of `predict`
@@ -73,11 +73,11 @@ class MultiInstanceClassifier(TPAUCEstimator):
     not apply, and steps of a `Pipeline` that take tables cannot come before.
 
     Args:
-        method: how to train and pool: "sont_mean", "sont_smx" (smoothed maximum), "sont_att" (attention), "auc_m_att",
+        loss: how to train and pool: "sont_mean", "sont_smx" (smoothed maximum), "sont_att" (attention), "auc_m_att",
             "midam_smx", "midam_att", "sota_s_att" or "ce_att".
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
-        criterion_options: keyword arguments of the loss, for instance `{"gamma": 0.1}`, or `{"temperature": 1.0}` of
+        loss_options: keyword arguments of the loss, for instance `{"gamma": 0.1}`, or `{"temperature": 1.0}` of
             the smoothed maximum; None for the preset.
         module: None for :class:`~moreauc.models.InstanceMLP`, one hidden layer as wide as the input; a module (a copy
             of it is trained, from its present weights); or a function that makes one from the number of features. It
@@ -87,7 +87,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
         epochs: passes over the training bags.
         num_positives: positive bags of a step; fewer where there are fewer.
         num_negatives: the same for negative bags. All methods get the same batches; since these are balanced, "ce_att"
-            has no class weights here, unless `criterion_options` ask for them.
+            has no class weights here, unless `loss_options` ask for them.
         instances_per_bag: instances drawn of each bag at a step, all where it has no more; None for all.
         optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
         lr: learning rate; divided by 10 after one third and two thirds of the epochs.
@@ -113,12 +113,12 @@ class MultiInstanceClassifier(TPAUCEstimator):
         positive_label_: the class to find.
         threshold_: bags with raw scores above it are called positive.
         platt_: slope and intercept of the calibrated log odds over the raw score.
-        module_: the network, in `eval()` mode on the CPU.
-        criterion_: the loss as it was after the last step.
+        model_: the network, in `eval()` mode on the CPU.
+        loss_: the loss as it was after the last step.
         pooling_: its :class:`~moreauc.core.pooling.Pooling`.
         scale_: means and deviations of the features, float64; None without `standardize` and for bytes.
         history_: numbers of each epoch, a :class:`~moreauc.train.history.History`.
-        validation_bags_: numbers of the bags held out; empty where none were.
+        held_out_: numbers of the bags held out; empty where none were.
         n_features_in_: numbers of an instance.
         feature_names_in_: their names, where bags came as DataFrames with string names.
 
@@ -142,10 +142,10 @@ class MultiInstanceClassifier(TPAUCEstimator):
     def __init__(
         self,
         *,
-        method: str = "sont_att",
+        loss: str = "sont_att",
         min_tpr: float = 0.5,
         max_fpr: float = 0.5,
-        criterion_options: Mapping[str, Any] | None = None,
+        loss_options: Mapping[str, Any] | None = None,
         module: nn.Module | Callable[[int], nn.Module] | None = None,
         standardize: bool = True,
         epochs: int = 100,
@@ -167,10 +167,10 @@ class MultiInstanceClassifier(TPAUCEstimator):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        self.method = method
+        self.loss = loss
         self.min_tpr = min_tpr
         self.max_fpr = max_fpr
-        self.criterion_options = criterion_options
+        self.loss_options = loss_options
         self.module = module
         self.standardize = standardize
         self.epochs = epochs
@@ -222,8 +222,8 @@ class MultiInstanceClassifier(TPAUCEstimator):
         scaled = self.standardize and form.kind == "numbers"
         scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
         prepared = PreparedBags(source, labels, scale)
-        options = self.criterion_options or {}
-        criterion: Any = make_bag_criterion(self.method, labels[train], **self._region(), **options)
+        options = self.loss_options or {}
+        criterion: Any = build("bags", self.loss, labels[train], **self._region(), **options)
         pooling: Pooling = criterion.pooling
         module = self._make_module(form, pooling, seeds[0])
         batches = BagBatches(
@@ -243,7 +243,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
             criterion,
             batches,
             validation=validation,
-            proximal=BAG_METHODS[self.method].proximal,
+            proximal=METHODS["bags"][self.loss].proximal,
             checkpoint=checkpoint,
             every=every,
             resume=resume,
@@ -252,8 +252,8 @@ class MultiInstanceClassifier(TPAUCEstimator):
         module, rows = module.cpu().eval(), held if len(held) else train
         scores = self._raw_scores(prepared.subset(torch.from_numpy(rows)), module, pooling)
         self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
-        self.module_, self.criterion_, self.pooling_ = module, criterion.cpu(), pooling
-        self.form_, self.scale_, self.validation_bags_ = form, scale, held
+        self.model_, self.loss_, self.pooling_ = module, criterion.cpu(), pooling
+        self.form_, self.scale_, self.held_out_ = form, scale, held
         self.n_features_in_ = math.prod(form.shape)
         if form.names is not None:
             self.feature_names_in_ = np.array(form.names, dtype=object)
@@ -263,17 +263,12 @@ class MultiInstanceClassifier(TPAUCEstimator):
         return self
 
     def decision_function(self, bags: Any) -> NDArray[np.float64]:
-        """Return the raw scores of whole bags, shape `(n,)`, pooled over all of their instances.
-
-        They rise with the chance of `classes_[1]`. `predict` compares them to `threshold_`, not to 0. Where
-        `positive_label` is the first class their sign is turned, and then it compares them to `-threshold_`.
-        """
-        scores = self._scores(bags)
-        return self._direction() * scores
+        """Return how far the scores of whole bags are from the threshold, shape `(n,)`; above 0 is `classes_[1]`."""
+        return self._margins(self._scores(bags))
 
     def predict(self, bags: Any) -> Array:
         """Return the class of each bag, shape `(n,)`, at the threshold chosen for the false-positive budget."""
-        return self._decide(self._margins(self._scores(bags)))
+        return self._decide(self.decision_function(bags))
 
     def predict_proba(self, bags: Any) -> NDArray[np.float64]:
         """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
@@ -303,7 +298,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
 
         check_is_fitted(self)
         instances, _ = as_instances(_OWNER, "bag", bag, self.form_)
-        outputs = instance_outputs(self.module_, prepare(instances, self.scale_), chunk=self.chunk)
+        outputs = instance_outputs(self.model_, prepare(instances, self.scale_), chunk=self.chunk)
         _check_scores(outputs.numpy())
         score, weight = instance_weights(outputs, self.pooling_)
         return InstanceScores(score, weight, weight * (score - self.threshold_))
@@ -314,10 +309,10 @@ class MultiInstanceClassifier(TPAUCEstimator):
         return tags
 
     def _check_own_arguments(self) -> None:
-        choices = {"method": tuple(BAG_METHODS), "optimizer": ("adam", "sgd")}
+        choices = {"loss": tuple(METHODS["bags"]), "optimizer": ("adam", "sgd")}
         check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
-        taken = ("name", "labels", "min_tpr", "max_fpr", "pooling")
-        check_options(_OWNER, "criterion_options", self.criterion_options, taken=taken)
+        taken = ("task", "name", "targets", "labels", "min_tpr", "max_fpr", "pooling")
+        check_options(_OWNER, "loss_options", self.loss_options, taken=taken)
         check_module(_OWNER, self.module)
         for name in ("num_positives", "num_negatives", "chunk"):
             check_count(_OWNER, name, getattr(self, name))
@@ -337,13 +332,13 @@ class MultiInstanceClassifier(TPAUCEstimator):
                 f"{_OWNER}: module must be given for instances that are no vectors, got shape {form.shape}"
             )
         module = partial(InstanceMLP, attention=pooling.columns == 2) if self.module is None else self.module
-        fitted = getattr(self, "module_", None)
+        fitted = getattr(self, "model_", None)
         return make_module(_OWNER, module, math.prod(form.shape), seed=seed, fitted=fitted)
 
     def _scores(self, bags: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         source, _ = as_bags(_OWNER, bags, self.form_)
-        return self._raw_scores(PreparedBags(source, source.labels, self.scale_), self.module_, self.pooling_)
+        return self._raw_scores(PreparedBags(source, source.labels, self.scale_), self.model_, self.pooling_)
 
     def _raw_scores(self, bags: Bags, module: nn.Module, pooling: Pooling) -> NDArray[np.float64]:
         return _check_scores(bag_scores(module, bags, pooling, chunk=self.chunk).numpy())

@@ -33,8 +33,8 @@ from moreauc.estimators.parts import (
     table_scores,
 )
 from moreauc.estimators.tabular import TableEncoder, same_rows
+from moreauc.methods import METHODS, build
 from moreauc.models import MLP
-from moreauc.optim.presets import METHODS, make_criterion
 from moreauc.train import fit
 
 __all__ = ["TPAUCClassifier"]
@@ -47,7 +47,7 @@ _OWNER = "TPAUCClassifier"
 class TPAUCClassifier(TPAUCEstimator):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
-    A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.optim.presets`. A
+    A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.methods`. A
     stratified part of the rows is held out: the epoch that scores best on it is kept (there is no second training on
     all rows), and the threshold of `predict` is chosen on it. Where a class has too few rows for that (2 in each part,
     and enough for the region to hold a pair), or where the part would be many copies of few rows, since equal rows stay
@@ -95,10 +95,10 @@ class TPAUCClassifier(TPAUCEstimator):
         threshold_: raw scores above it are called positive.
         platt_: slope and intercept of the calibrated log odds over the raw score.
         model_: the network, in `eval()` mode on the CPU; its raw scores rise with the chance of `positive_label_`.
-        criterion_: the loss as it was after the last step.
+        loss_: the loss as it was after the last step.
         preprocessor_: turns `X` into what `model_` takes.
         history_: numbers of each epoch, a :class:`~moreauc.train.history.History`.
-        validation_rows_: row numbers of what was held out; empty where nothing was.
+        held_out_: row numbers of what was held out; empty where nothing was.
         n_features_in_: columns of `X`.
         feature_names_in_: their names, where `X` was a DataFrame with string names.
 
@@ -200,7 +200,7 @@ class TPAUCClassifier(TPAUCEstimator):
         labels = torch.from_numpy(positive.astype(np.int64)).to(self.device)
         model = self._make_module(preprocessor.num_outputs_, seeds[0])
         options = self.loss_options or {}
-        criterion = make_criterion(self.loss, labels[train].cpu(), **self._region(), **options)
+        criterion = build("rows", self.loss, labels[train].cpu(), **self._region(), **options)
         sampler = self._make_sampler(criterion, labels[train].cpu(), seeds[1])
         batches = TensorBatches(inputs[train], labels[train], sampler)
         if checkpoint is not None:
@@ -210,7 +210,7 @@ class TPAUCClassifier(TPAUCEstimator):
             criterion,
             batches,
             validation=TensorBatches(inputs[held], labels[held], batch_size=CHUNK) if len(held) else None,
-            proximal=METHODS[self.loss].proximal,
+            proximal=METHODS["rows"][self.loss].proximal,
             checkpoint=checkpoint,
             every=every,
             resume=resume,
@@ -219,8 +219,8 @@ class TPAUCClassifier(TPAUCEstimator):
         model, rows = model.cpu().eval(), held if len(held) else train
         scores = table_scores(_OWNER, model, inputs[rows].cpu())  # which may fail: until then nothing is fitted
         self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
-        self.preprocessor_, self.model_, self.criterion_ = preprocessor, model, criterion.cpu()
-        self.validation_rows_ = held
+        self.preprocessor_, self.model_, self.loss_ = preprocessor, model, criterion.cpu()
+        self.held_out_ = held
         self._choose_operating_point(positive[rows], scores)
         return self
 
@@ -253,9 +253,15 @@ class TPAUCClassifier(TPAUCEstimator):
         return tags
 
     def _check_own_arguments(self) -> None:
-        choices = {"loss": tuple(METHODS), "optimizer": ("adam", "sgd"), "sampler": ("auto", "balanced", "shuffled")}
+        choices = {
+            "loss": tuple(METHODS["rows"]),
+            "optimizer": ("adam", "sgd"),
+            "sampler": ("auto", "balanced", "shuffled"),
+        }
         check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
-        check_options(_OWNER, "loss_options", self.loss_options, taken=("name", "labels", "min_tpr", "max_fpr"))
+        check_options(
+            _OWNER, "loss_options", self.loss_options, taken=("task", "name", "targets", "labels", "min_tpr", "max_fpr")
+        )
         if self.module not in ("mlp", "linear") and not callable(self.module):
             raise ValueError(
                 f"{_OWNER}: module must be 'mlp', 'linear', a module or a function that makes one, got {self.module!r}"
