@@ -87,7 +87,7 @@ def test_numbers_of_the_report_are_those_of_the_model(trained):
     assert [entry["title"] for entry in report["test"]] == [
         METHODS["bags"][name].title for name in ("sont_att", "ce_att")
     ]
-    assert report["settings"]["method"] == "sont_att" and report["settings"]["epochs"] == 4
+    assert report["settings"]["loss"] == "sont_att" and report["settings"]["epochs"] == 4
     assert report["settings"]["num_positives"] == MultiInstanceClassifier().num_positives
     best, hardest = report["instances"]
     assert best["label"] == 1 and len(best["weight"]) == min(best["size"], 10)
