@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= reports/demo
 
-.PHONY: demo test check format bench study torture size setup browser clean
+.PHONY: demo test check format bench study torture size mutants setup browser clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -68,6 +68,10 @@ torture: setup
 # Modules, lines, names, cycles, and the files that a step and a fit pass, beside the numbers of an earlier state.
 size: setup
 	$(BIN)/python benchmarks/size.py --json docs/reports/size.json
+
+# Small mistakes put into the code, and whether tests notice; goes on where it was stopped. Hours.
+mutants: setup
+	nice $(BIN)/python benchmarks/mutants.py --state after
 
 clean:
 	rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,352 @@
+"""Would the tests notice? Small mistakes are put into the code, one at a time, and the tests run on each.
+
+`python benchmarks/mutants.py --state before --root CHECKOUT`, later `--state after`. The first state draws mutants
+with a seed from each part of the library. Any other state looks for the same mutants again, by function, statement and
+change (see `mutations.py`), then by statement and change alone if that is unique: code may have moved. Those that are
+not there any more are `missing`, and as many are drawn anew from the present code.
+
+For each part its tests run once without a change, to see which functions each test calls; a mutant is then tried on
+the tests that call its function, the fastest first, until one fails. Tests whose fixtures call it count with all tests
+of their file. A function that no test calls in its own process is tried on all tests of the part. A mutant is killed
+if a test fails or the time is over. What `docs/reports/mutants.jsonl` holds is not done again, so that a run that was
+stopped goes on; remove a state's lines to repeat it. Files of plots are left out: where a label stands is for the eye.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mutations import Key, mutated, mutations
+
+HERE = Path(__file__).resolve().parent
+REPORT = HERE.parent / "docs" / "reports" / "mutants.jsonl"
+_CORE = ["tables", "rules", "outer", "surrogates", "pairs", "_sorted_pairs", "_masked_pairs", "pooling", "objectives"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the library, by patterns that hold before and after files move.
+
+    Attributes:
+        sources: patterns of its files below `src/moreauc`.
+        tests: patterns of the tests most likely to notice a change in it, below `tests`.
+    """
+
+    sources: Sequence[str]
+    tests: Sequence[str]
+
+
+_LOSSES = (
+    "tpauc",
+    "coupled",
+    "multi_instance*",
+    "*loss*",
+    "*baseline*",
+    "conformance",
+    "quantile*",
+    "*late*",
+    "*criteri*",
+)
+PARTS = {
+    "criteria": Part(["criteria/**/*.py"], ["criteria/**/test_*.py", *(f"**/test_{name}.py" for name in _LOSSES)]),
+    "core": Part(
+        ["core/**/*.py", "_visits.py", *(f"{name}.py" for name in _CORE)],
+        [
+            "core/**/test_*.py",
+            *(f"**/test_{name}.py" for name in ("*pairs*", "surrogate*", "tables", "rules", "outer", "*pooling*")),
+            *(f"**/test_{name}.py" for name in ("objectives", "tpauc", "multi_instance*", "coupled", "*visit*")),
+        ],
+    ),
+    "samplers": Part(["samplers/**/*.py"], ["samplers/**/test_*.py", "**/test_*sampler*.py"]),
+    "metrics": Part(["metrics/**/*.py"], ["metrics/**/test_*.py", "**/test_*metric*.py", "**/test_group_choice.py"]),
+    "checkpoint": Part(
+        ["checkpoint/**/*.py"],
+        [
+            "checkpoint/**/test_*.py",
+            *(f"**/test_{name}.py" for name in ("checkpoint*", "*run_state*", "kept*", "*resum*", "other_settings")),
+        ],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mutant of a checkout.
+
+    Attributes:
+        part: what it belongs to.
+        file: its file below `src/moreauc`.
+        local: its key in the file.
+        key: its key in the part, with another number where files have equal statements.
+    """
+
+    part: str
+    file: str
+    local: Key
+    key: Key
+
+
+def all_mutants(package: Path, part: str) -> list[Mutant]:
+    """Return the mutants of a part; equal ones in several files are numbered through."""
+    files = sorted({path for pattern in PARTS[part].sources for path in package.glob(pattern)})
+    files = [path for path in files if "plots" not in path.stem]
+    seen: Counter[Key] = Counter()
+    found = []
+    for path in files:
+        for mutation in mutations(ast.parse(path.read_text(encoding="utf-8"))):
+            common = replace(mutation.key, occurrence=1)
+            seen[common] += 1
+            name = path.relative_to(package).as_posix()
+            found.append(Mutant(part, name, mutation.key, replace(common, occurrence=seen[common])))
+    return found
+
+
+def draw(mutants: Sequence[Mutant], number: int, seed: int, without: Iterable[Key] = ()) -> list[Mutant]:
+    """Return some mutants at random, the same for the same code and seed; a larger number adds to a smaller."""
+    left_out = set(without)
+    left = [mutant for mutant in mutants if mutant.key not in left_out]
+    random.Random(seed).shuffle(left)
+    return left[:number]
+
+
+def find_again(key: Key, mutants: Sequence[Mutant]) -> Mutant | None:
+    """Return the mutant of that key, or the only one with the same statement and change."""
+    same = [mutant for mutant in mutants if mutant.key == key]
+    if not same:
+        same = [other for other in mutants if (other.key.statement, other.key.change) == (key.statement, key.change)]
+    return same[0] if len(same) == 1 else None
+
+
+def test_files(root: Path, part: str) -> list[str]:
+    """Return the test files of a part."""
+    tests = root / "tests"
+    found = {path for pattern in PARTS[part].tests for path in tests.glob(pattern)}
+    return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+def chosen_tests(calls: dict[str, dict[str, Any]], function: str) -> list[str]:
+    """Return the tests that call a function, the fastest first, or all if none does."""
+    passed = {name: test for name, test in calls.items() if test["passed"]}
+    files = {name.partition("::")[0] for name, test in passed.items() if function in test["setup"]}
+    found = [name for name, test in passed.items() if function in test["calls"] or name.partition("::")[0] in files]
+    return sorted(found or passed, key=lambda name: passed[name]["seconds"])
+
+
+def _run(copy: Path, words: Sequence[str], limit: float, **extra: str) -> int | None:
+    """Run pytest in a copy of the checkout; return its exit code, or None if it took too long."""
+    paths = os.pathsep.join([str(copy / "src"), str(copy), str(HERE)])
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | extra
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    process = subprocess.Popen(
+        command,
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def record_calls(copy: Path, part: str, work: Path, limit: float) -> dict[str, dict[str, Any]]:
+    """Run the tests of a part on the code as it is and return what each calls."""
+    file = work / f"calls-{part}.json"
+    if not file.exists():
+        words = ["-p", "mutants_calls", *test_files(copy, part)]
+        code = _run(copy, words, limit, MUTANTS_CALLS=str(file))
+        if code is None or not file.exists():
+            raise SystemExit(f"the tests of {part} end with {code} on the code as it is")
+    calls: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    failed = [name for name, test in calls.items() if not test["passed"]]
+    _write_chosen(copy, set(calls) - set(failed))
+    if _run(copy, ["--collect-only", "@chosen.txt"], limit) != 0:
+        raise SystemExit(f"pytest does not find the tests of {part} by their names")
+    print(f"{part}: {len(calls)} tests, {len(failed)} of them skipped or failing and left out", flush=True)
+    return calls
+
+
+def _write_chosen(copy: Path, names: Iterable[str]) -> None:
+    (copy / "chosen.txt").write_text("\n".join(names), encoding="utf-8")
+
+
+def _forget_bytecode(path: Path) -> None:
+    """Remove what Python may take for the compiled form of a file that was written in the same second."""
+    for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        cached.unlink()
+
+
+def is_killed(copy: Path, mutant: Mutant, calls: dict[str, dict[str, Any]], limit: float) -> tuple[str, int]:
+    """Return what the tests say about a mutant, and how many of them could."""
+    path = copy / "src" / "moreauc" / mutant.file
+    source = path.read_text(encoding="utf-8")
+    chosen = chosen_tests(calls, f"{mutant.file}:{mutant.key.function}")
+    seconds = min(limit, 60.0 + 5.0 * sum(calls[name]["seconds"] for name in chosen))
+    _write_chosen(copy, chosen)
+    _forget_bytecode(path)
+    try:
+        path.write_text(mutated(source, mutant.local), encoding="utf-8")
+        code = _run(copy, ["-x", "@chosen.txt"], seconds)
+    finally:
+        path.write_text(source, encoding="utf-8")
+        _forget_bytecode(path)
+    return {None: "timeout", 0: "survived"}.get(code, "killed"), len(chosen)
+
+
+def read_results(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def key_of(result: dict[str, Any]) -> Key:
+    return Key(**result["key"])
+
+
+def plan(
+    root: Path, part: str, results: Sequence[dict[str, Any]], options: argparse.Namespace
+) -> tuple[list[tuple[Mutant, Key, bool]], list[Key]]:
+    """Return what is to be tried, as (mutant, key to report it under, whether it is new), and the missing keys."""
+    mutants = all_mutants(root / "src" / "moreauc", part)
+    first = next((result["state"] for result in results), options.state)
+    old = [key_of(result) for result in results if result["state"] == first and result["part"] == part]
+    if first == options.state:
+        return [(mutant, mutant.key, False) for mutant in draw(mutants, options.per_part, options.seed)], []
+    found = {key: find_again(key, mutants) for key in old}
+    wanted = [(mutant, key, False) for key, mutant in found.items() if mutant is not None]
+    missing = [key for key, mutant in found.items() if mutant is None]
+    taken = [mutant.key for mutant, _, _ in wanted]
+    fresh = draw(mutants, len(missing), options.seed, without=taken)
+    return wanted + [(mutant, mutant.key, True) for mutant in fresh], missing
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Return the counts of each state and part in Markdown."""
+    lines = [
+        "| state | part | mutants | killed | survived | killed, % | missing |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    groups: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for result in results:
+        for part in (result["part"], "all"):
+            groups[result["state"], part][result["result"]] += 1
+    for state in dict.fromkeys(result["state"] for result in results):
+        for part in [*PARTS, "all"]:
+            count = groups.get((state, part))
+            if count is None:
+                continue
+            killed, survived = count["killed"] + count["timeout"], count["survived"]
+            share = f"{100 * killed / (killed + survived):.0f}" if killed + survived else ""
+            row = [state, part, killed + survived, killed, survived, share, count["missing"]]
+            lines.append(f"| {' | '.join(map(str, row))} |")
+    return "\n".join(lines)
+
+
+def copies(root: Path, work: Path, number: int) -> queue.Queue[Path]:
+    """Return copies of a checkout to work in, one for each process."""
+    made: queue.Queue[Path] = queue.Queue()
+    ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "reports", ".*_cache")
+    for place in range(number):
+        target = work / f"copy{place}"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(root, target, ignore=ignored)
+        made.put(target)
+    return made
+
+
+def try_all(
+    todo: Sequence[tuple[Mutant, Key, bool]],
+    made: queue.Queue[Path],
+    calls: dict[str, dict[str, Any]],
+    options: argparse.Namespace,
+    note: Callable[[dict[str, Any]], None],
+) -> None:
+    """Try mutants of one part on the copies and note each result."""
+
+    def one(mutant: Mutant, key: Key, fresh: bool) -> dict[str, Any]:
+        copy = made.get()
+        try:
+            result, tests = is_killed(copy, mutant, calls, options.timeout)
+        finally:
+            made.put(copy)
+        line = {"state": options.state, "part": mutant.part, "result": result, "tests": tests, "file": mutant.file}
+        return line | ({"fresh": True} if fresh else {}) | {"key": asdict(key)}
+
+    with ThreadPoolExecutor(options.processes) as pool:
+        for future in as_completed([pool.submit(one, *entry) for entry in todo]):
+            note(future.result())
+
+
+def run(options: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
+    """Do what is not done yet and return all results."""
+    results = read_results(options.out)
+
+    def note(result: dict[str, Any]) -> None:
+        results.append(result)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        with open(options.out, "a", encoding="utf-8") as file:
+            file.write(json.dumps(result) + "\n")
+        print(f"{result['part']}: {result['result']}: {key_of(result)}", flush=True)
+
+    made = copies(options.root.resolve(), work, options.processes)
+    for part in options.parts:
+        done = {key_of(result) for result in results if (result["state"], result["part"]) == (options.state, part)}
+        wanted, missing = plan(options.root, part, results, options)
+        for key in missing:
+            if key not in done:
+                note({"state": options.state, "part": part, "result": "missing", "key": asdict(key)})
+        todo = [entry for entry in wanted if entry[1] not in done]
+        if todo:
+            copy = made.get()
+            calls = record_calls(copy, part, work, 10 * options.timeout)
+            made.put(copy)
+            try_all(todo, made, calls, options, note)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Put small mistakes into the code and see whether tests fail.")
+    parser.add_argument("--root", type=Path, default=HERE.parent, help="checkout to change, in copies")
+    parser.add_argument("--state", default="after", help="name of what is measured; the first one draws the mutants")
+    parser.add_argument("--out", type=Path, default=REPORT, help="file of results, one in a line")
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="names with commas")
+    parser.add_argument("--per-part", type=int, default=40, help="mutants of each part")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
+    parser.add_argument("--processes", type=int, default=2, help="mutants tried at once")
+    parser.add_argument("--timeout", type=float, default=600.0, help="most seconds for a mutant")
+    parser.add_argument("--work", type=Path, help="folder for copies and for what tests call; may be used again")
+    parser.add_argument("--table", action="store_true", help="only show the results")
+    options = parser.parse_args()
+    if options.table:
+        print(table(read_results(options.out)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        work = options.work or Path(folder)
+        work.mkdir(parents=True, exist_ok=True)
+        print(table(run(options, work)))
+
+
+if __name__ == "__main__":
+    main()
