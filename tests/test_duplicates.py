@@ -21,10 +21,10 @@ from moreauc.data.duplicates import (
     take_together,
 )
 from moreauc.data.tables import TableError
+from moreauc.data.tabular import same_rows
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
-from moreauc.estimators import group_rows as _group_rows
-from moreauc.estimators.hold_out import hold_out
-from moreauc.estimators.tabular import same_rows
+from moreauc.tasks import groups as _group_rows
+from moreauc.tasks.rows import hold_out
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
 

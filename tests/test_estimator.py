@@ -24,9 +24,9 @@ from sklearn.preprocessing import PolynomialFeatures
 from torch import nn
 
 from moreauc.data.columns import ColumnWarning
+from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.estimators.operating_point import choose_threshold, fit_platt
-from moreauc.estimators.tabular import TableEncoder
 from moreauc.methods import METHODS
 from moreauc.metrics import TiedScoresWarning, tpauc_score, tpauc_scorer
 from moreauc.models import MLP

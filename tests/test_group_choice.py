@@ -9,8 +9,8 @@ import torch
 
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor
-from moreauc.estimators.group_choice import EpochChoice, epoch_choice, shrunk_group_losses
 from moreauc.methods import METHODS
+from moreauc.tasks.groups import EpochChoice, epoch_choice, shrunk_group_losses
 
 RANDOM = np.random.default_rng(0)
 GROUPS = np.array([0, 0, 0, 1, 1, 3, 3, 3, 3, 4])  # none is 2

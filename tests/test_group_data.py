@@ -20,7 +20,7 @@ from experiments.data.groups import (
     load_compas,
     planted_groups,
 )
-from moreauc.estimators.tabular import TableEncoder
+from moreauc.data.tabular import TableEncoder
 
 ADULT = [
     "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Unmarried, White, Male, 2174, 0, 40, Cuba, {}",

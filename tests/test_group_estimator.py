@@ -28,15 +28,14 @@ from moreauc.estimators import (
     GroupDROClassifier,
     GroupDRORegressor,
 )
-from moreauc.estimators.group_choice import shrunk_group_losses
 from moreauc.estimators.group_dro import (
     GroupsWarning,
 )
-from moreauc.estimators.group_rows import hold_out, name_groups, plain_batches
 from moreauc.methods import METHODS
 from moreauc.metrics.groups import worst_group_accuracy
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, PlainSampler
+from moreauc.tasks.groups import hold_out, name_groups, plain_batches, shrunk_group_losses
 
 KINDS = {"binary": GroupDROClassifier, "multiclass": GroupDROClassifier, "regression": GroupDRORegressor}
 

@@ -22,7 +22,7 @@ from experiments.data.groups import (
     planted_groups,
 )
 from moreauc.data import TensorBatches
-from moreauc.estimators.tabular import TableEncoder
+from moreauc.data.tabular import TableEncoder
 from moreauc.methods import METHODS, build
 from moreauc.metrics.groups import (
     bottom_k_group_accuracy,

@@ -24,7 +24,7 @@ from moreauc.criteria._labelled import Link
 from moreauc.criteria._two_way import ThresholdRate
 from moreauc.data import TensorBatches
 from moreauc.data.examples import EXAMPLES, load_example
-from moreauc.estimators.tabular import TableEncoder
+from moreauc.data.tabular import TableEncoder
 from moreauc.models import MLP
 from moreauc.report.pages import Report, Section
 from moreauc.samplers import PosNegSampler

@@ -21,7 +21,7 @@ from moreauc.data.columns import (
 )
 from moreauc.data.duplicates import Hashes, hash_bags, hash_rows
 from moreauc.data.tables import TableError, list_names, read_texts
-from moreauc.estimators.tabular import TableEncoder
+from moreauc.data.tabular import TableEncoder
 
 
 @dataclass(frozen=True)

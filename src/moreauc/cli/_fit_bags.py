@@ -41,7 +41,7 @@ from moreauc.data import Bags
 from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError, read_texts
-from moreauc.estimators.tabular import TableEncoder
+from moreauc.data.tabular import TableEncoder
 from moreauc.metrics._inputs import check_region
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")

@@ -43,7 +43,7 @@ from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, match_features
 from moreauc.data.duplicates import hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
-from moreauc.estimators.group_rows import hold_out, name_groups
+from moreauc.tasks.groups import hold_out, name_groups
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 _NAMED = 20  # groups without test rows that a sentence names

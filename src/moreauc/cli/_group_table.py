@@ -18,7 +18,7 @@ from moreauc.data._normal_form import (
 )
 from moreauc.data.columns import check_classes
 from moreauc.data.tables import TableError, list_names
-from moreauc.estimators.group_rows import name_groups
+from moreauc.tasks.groups import name_groups
 
 TASKS = ("auto", "classification", "regression")
 _MOST_CLASSES = 10  # whole numbers of more values are taken for quantities

@@ -6,8 +6,7 @@ import pandas as pd
 
 from moreauc.cli._console import already_told, warn
 from moreauc.data.tables import TableError
-from moreauc.estimators.tabular import TableEncoder
-from moreauc.estimators.unknown_levels import UnknownLevels
+from moreauc.data.tabular import TableEncoder, UnknownLevels
 
 
 def check_levels(encoder: TableEncoder, features: pd.DataFrame, source: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from moreauc.cli._run_folder import MODEL
 from moreauc.data.columns import Target, match_features
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError
-from moreauc.estimators.tabular import TableEncoder
+from moreauc.data.tabular import TableEncoder
 from moreauc.report.pages import versions
 
 

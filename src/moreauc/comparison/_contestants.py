@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.pipeline import make_pipeline
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc._extras import import_extra
+from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import TPAUCClassifier
-from moreauc.estimators.all_or_nothing import all_or_nothing
-from moreauc.estimators.tabular import TableEncoder
 from moreauc.methods import METHODS
 
 Region = tuple[float, float]

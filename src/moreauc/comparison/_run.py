@@ -23,7 +23,7 @@ from moreauc.comparison._contestants import (
     contestants,
 )
 from moreauc.comparison._table import Table
-from moreauc.estimators.tabular import same_rows
+from moreauc.data.tabular import same_rows
 from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics._inputs import check_region
 from moreauc.metrics._selection import selection_scores

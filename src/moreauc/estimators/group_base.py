@@ -19,26 +19,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc._checks import check_count
 from moreauc._checksum import checksum
 from moreauc.data import TensorBatches
 from moreauc.data._normal_form import label_text
 from moreauc.data.duplicates import few_kinds
-from moreauc.estimators.all_or_nothing import all_or_nothing
-from moreauc.estimators.group_choice import epoch_choice
-from moreauc.estimators.group_goals import (
-    Array,
-    Classes,
-    Floats,
-    Numbers,
-)
-from moreauc.estimators.group_rows import (
-    count_worst,
-    group_batches,
-    hold_out,
-    name_groups,
-    plain_batches,
-)
+from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.estimators.parts import (
     CHUNK,
     check_choices,
@@ -50,11 +37,22 @@ from moreauc.estimators.parts import (
     table_scores,
     training_arguments,
 )
-from moreauc.estimators.tabular import TableEncoder, same_rows
 from moreauc.methods import METHODS, build
 from moreauc.metrics.group_table import GroupTable, group_table
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, PlainSampler
+from moreauc.tasks.groups import (
+    Array,
+    Classes,
+    Floats,
+    Numbers,
+    count_worst,
+    epoch_choice,
+    group_batches,
+    hold_out,
+    name_groups,
+    plain_batches,
+)
 from moreauc.train import fit, predict_scores
 
 Module = nn.Module | Callable[[int, int], nn.Module]

@@ -12,16 +12,16 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from moreauc.estimators.group_base import GroupDROEstimator, GroupsWarning, Module
-from moreauc.estimators.group_goals import (
+from moreauc.estimators.parts import check_known, check_targets
+from moreauc.metrics.groups import worst_group_accuracy
+from moreauc.tasks.groups import (
     Array,
     Classes,
     Floats,
     Numbers,
     RegressionLoss,
+    name_groups,
 )
-from moreauc.estimators.group_rows import name_groups
-from moreauc.estimators.parts import check_known, check_targets
-from moreauc.metrics.groups import worst_group_accuracy
 
 __all__ = ["GroupDROClassifier", "GroupDRORegressor", "GroupsWarning"]
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc._checks import check_count
 from moreauc._checksum import checksum
 from moreauc.core.pooling import Pooling
@@ -26,15 +27,6 @@ from moreauc.data import (
 )
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
-from moreauc.estimators.all_or_nothing import all_or_nothing
-from moreauc.estimators.bag_input import (
-    InstanceFormat,
-    PreparedBags,
-    as_bags,
-    as_instances,
-    prepare,
-)
-from moreauc.estimators.bag_target import classes_of, two_classes
 from moreauc.estimators.base import TPAUCEstimator, balanced_batches
 from moreauc.estimators.instance_scores import InstanceScores
 from moreauc.estimators.parts import (
@@ -47,6 +39,15 @@ from moreauc.estimators.parts import (
 )
 from moreauc.methods import METHODS, build
 from moreauc.models import InstanceMLP
+from moreauc.tasks.bags import (
+    InstanceFormat,
+    PreparedBags,
+    as_bags,
+    as_instances,
+    classes_of,
+    prepare,
+    two_classes,
+)
 from moreauc.train import fit
 
 __all__ = ["InstanceScores", "MultiInstanceClassifier"]

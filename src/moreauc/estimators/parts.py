@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from moreauc._checks import check_count, check_real
 from moreauc.data import TensorBatches
 from moreauc.data._normal_form import check_apart
-from moreauc.estimators.tabular import check_exact
+from moreauc.data.tabular import check_exact
 from moreauc.train import predict_scores
 
 Array = NDArray[Any]

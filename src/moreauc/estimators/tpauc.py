@@ -16,11 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, RandomSampler
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc._checks import check_count, check_real
 from moreauc._checksum import checksum
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
-from moreauc.estimators.all_or_nothing import all_or_nothing
+from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.estimators.base import TPAUCEstimator, balanced_batches
 from moreauc.estimators.parts import (
     CHUNK,
@@ -32,7 +33,6 @@ from moreauc.estimators.parts import (
     make_module,
     table_scores,
 )
-from moreauc.estimators.tabular import TableEncoder, same_rows
 from moreauc.methods import METHODS, build
 from moreauc.models import MLP
 from moreauc.train import fit

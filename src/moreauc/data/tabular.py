@@ -7,6 +7,7 @@ numbers.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,6 +20,7 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from moreauc._all_or_nothing import all_or_nothing
 from moreauc.data._column_types import lost_in_floats
 from moreauc.data._doubtful import (
     LEAST_ROWS,
@@ -29,8 +31,6 @@ from moreauc.data._doubtful import (
 from moreauc.data._normal_form import label_text
 from moreauc.data._written import distinct_texts, find_numbers_or_dates
 from moreauc.data.duplicates import Codes, hash_rows, number_equal
-from moreauc.estimators.all_or_nothing import all_or_nothing
-from moreauc.estimators.unknown_levels import UnknownLevels, find_unknown
 
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels"]
@@ -39,6 +39,34 @@ Kinds: tuple[Kind, ...] = get_args(Kind)
 # What pandas calls the content of a column of Python objects.
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
 _LEVELS = ("string", "boolean", "categorical")
+
+
+@dataclass(frozen=True)
+class UnknownLevels:
+    """A column, and how many of its values are levels that were not seen in training.
+
+    Attributes:
+        name: of the column.
+        unknown: rows with such a value.
+        present: rows with any value.
+        example: one of the unknown levels, None where there is none.
+    """
+
+    name: str
+    unknown: int
+    present: int
+    example: str | None
+
+    @property
+    def share(self) -> float:
+        """Share of the values that are unknown."""
+        return self.unknown / max(self.present, 1)
+
+    def __str__(self) -> str:
+        return (
+            f"column {self.name!r} holds levels that were not there in training in {self.unknown:,} of "
+            f"{self.present:,} rows ({self.share:.1%}), such as {self.example!r}; they count as rare ones"
+        )
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -294,3 +322,47 @@ def _spell_truths(levels: Array, known: list[Array]) -> None:
             if set(names) <= {spelt[0], other[0], None}:
                 for new, old in (spelt, other):
                     column[column == old] = new
+
+
+def find_unknown(owner: str, name: str, levels: Array, known: Array, *, numbers: bool) -> UnknownLevels:
+    """Return how many values of a column are unknown.
+
+    Args:
+        owner: who asks, or the table, for errors.
+        name: of the column.
+        levels: strings, None where missing, shape `(n,)`.
+        known: the levels of the training.
+        numbers: whether the column arrived as numbers.
+
+    Raises:
+        ValueError: where all values are unknown: of one row if they are numbers, of two or more if they are texts and
+            most rows have one.
+    """
+    names = [level for level in known if level is not None]
+    codes, values = pd.factorize(levels)
+    seen = set(names)
+    strange = np.array([value not in seen for value in values], dtype=bool)
+    counts = np.bincount(codes[codes >= 0], minlength=len(values))
+    example = str(values[strange][0]) if strange.any() else None
+    found = UnknownLevels(name, int(counts[strange].sum()), int(counts.sum()), example)
+    if found.unknown and found.unknown == found.present:
+        before = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+        if numbers and not any(map(_reads_as_number, names)):
+            raise ValueError(
+                f"{owner}: column {name!r} must hold texts, as in training ({before}), got numbers, {found.example}; "
+                "write its values as they were in training"
+            )
+        if found.present > 1 and 2 * found.present >= len(levels):
+            raise ValueError(
+                f"{owner}: column {name!r} must hold levels of the training ({before}), got others only, such as "
+                f"{found.example!r}; write its values as they were in training, or train again with such rows"
+            )
+    return found
+
+
+def _reads_as_number(level: str) -> bool:
+    try:
+        float(level)
+    except ValueError:
+        return False
+    return True
