@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from moreauc._files import written_whole
 
 _UNSIGNED = (np.uint8, np.uint16, np.uint32)
+_DAMAGED = (ValueError, KeyError, TypeError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write `arrays` into one compressed file, integers that are not negative in the smallest type that holds them."""
+    """Write `arrays` into one compressed file, non-negative integers in the smallest type that holds them."""
     with written_whole(path) as part, part.open("xb") as file:
         np.savez_compressed(file, **{key: _smallest(array) for key, array in arrays.items()})  # type: ignore[arg-type]
 
@@ -26,21 +27,12 @@ def read_arrays(owner: str, path: Path | str, names: Iterable[str]) -> dict[str,
     """Return the arrays `names` of a file that :func:`write_arrays` wrote, integers as bytes or int64.
 
     Raises:
-        ValueError: for a file that is not such a one, or that is damaged. A missing file is Python's own error.
+        ValueError: for another file, or a damaged one. A missing file is Python's own error.
     """
     try:
         with Path(path).open("rb") as source, np.load(source, allow_pickle=False) as file:
             arrays = {name: file[name] for name in names}
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-        MemoryError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{owner}: path must be a file that save wrote, got {str(path)!r}") from error
     return {
         name: array.astype(np.int64) if array.dtype.kind in "iu" and array.dtype != np.uint8 else array

@@ -1,24 +1,24 @@
 """Where the loaders find public files: in the user's folder, in the cache, or on the web.
 
-The user's folder is the one given to the loader, or the one that the environment variable MOREAUC_DATA names. The cache
-is the folder that MOREAUC_CACHE names, or the user's cache of the system; downloads go there.
+The user's folder is the one given to the loader, or the one named by the environment variable MOREAUC_DATA. Downloads
+go into the cache: the folder named by MOREAUC_CACHE, or the user's cache folder of the system.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tomllib
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.data._registry import PUBLIC_FILES, PublicFile
-from experiments.data._transfer import ResumingDownloader, TransferError, part_file
-from experiments.data.keel import data_folder
+from experiments.data import _archives
+from experiments.data._transfer import TransferError, transfer
 from moreauc._extras import import_extra
-
-__all__ = ["PUBLIC_FILES", "DownloadError", "PublicFile", "cache_folder", "find_file"]
+from moreauc._files import written_whole
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,19 +27,66 @@ class DownloadError(ValueError):
     """A public file could not be downloaded: says from where, why not, and what to do."""
 
 
-def cache_folder(extra: str = "experiments") -> Path:
-    """Return the folder for downloads and what is made of them: MOREAUC_CACHE, or the user's cache of the system.
+@dataclass(frozen=True)
+class PublicFile:
+    """A file that anyone can download; `public_files.toml` explains the entries."""
 
-    It need not exist yet.
+    name: str
+    subfolder: str
+    urls: tuple[str, ...]
+    sha256: str
+    source: str
+    prepare: _archives.Prepare = field(default=_archives.unpack, repr=False)
+    packed_sha256: str | None = None
 
-    Args:
-        extra: extra of this library to name where pooch, which knows the user's cache, is missing.
+    def checksum(self, path: Path) -> str:
+        """Return what must equal `sha256` for a copy of the file; the path may end in `.gz`."""
+        return _archives.content_sha256(path, tar=self.name.endswith(".tar"))
+
+
+def _read_table() -> dict[str, PublicFile]:
+    entries = tomllib.loads(Path(__file__).with_name("public_files.toml").read_text())
+    files = {}
+    for name, entry in entries.items():
+        options: dict[str, Any] = entry.pop("prepare", {"step": "unpack"})
+        prepare = partial(getattr(_archives, options.pop("step")), **options)
+        files[name] = PublicFile(name, urls=tuple(entry.pop("urls")), prepare=prepare, **entry)
+    return files
+
+
+PUBLIC_FILES = _read_table()
+
+
+def data_folder(folder: Path | None = None) -> Path:
+    """Return the folder with data sets: the one given, or the one named by MOREAUC_DATA.
 
     Raises:
-        ModuleNotFoundError: where MOREAUC_CACHE is not set and pooch is not installed.
+        ValueError: where neither is given, or it is not a folder.
+    """
+    given = os.environ.get("MOREAUC_DATA") if folder is None else str(folder)
+    if not given:
+        raise ValueError("data_folder: give the folder with the data sets, or set MOREAUC_DATA to it")
+    if not Path(given).is_dir():
+        raise ValueError(f"data_folder: the folder with the data sets must exist, got {given!r}")
+    return Path(given)
+
+
+def cache_folder() -> Path:
+    """Return the folder for downloads and what is made of them, which need not exist yet.
+
+    Raises:
+        ModuleNotFoundError: where MOREAUC_CACHE is not set and platformdirs is not installed.
     """
     given = os.environ.get("MOREAUC_CACHE")
-    return Path(given).expanduser() if given else Path(import_extra("pooch", extra).os_cache("moreauc"))
+    if given:
+        return Path(given).expanduser()
+    return Path(import_extra("platformdirs", "experiments").user_cache_dir("moreauc"))
+
+
+def in_folder(root: Path, subfolder: str, *names: str) -> Path | None:
+    """Return the first of the files that is in `root` or else in its subfolder; None where there is none."""
+    places = (base / name for base in (root, root / subfolder) for name in names)
+    return next((place for place in places if place.is_file()), None)
 
 
 def find_file(
@@ -51,9 +98,9 @@ def find_file(
     progress: bool = True,
     verify: bool = False,
 ) -> Path:
-    """Return the path of a public file, which is downloaded where it is neither in the user's folder nor in the cache.
+    """Return the path of a public file, downloading it where neither the user's folder nor the cache has it.
 
-    Files in the cache and downloads are checked by their sha256, files in the user's folder only if `verify` says so.
+    Files in the cache and downloads are always checked by their sha256.
 
     Args:
         owner: who asks, for the messages.
@@ -62,27 +109,24 @@ def find_file(
             `PublicFile.subfolder`); None for MOREAUC_DATA, if set.
         download: whether the file may be downloaded.
         progress: whether a download shows a bar, where standard error is a terminal.
-        verify: whether a file in the user's folder must have the right checksum.
-
-    Returns:
-        The path, which ends in `name` or, in the user's folder, perhaps in `.gz`.
+        verify: whether a file in the user's folder must have the right checksum too.
 
     Raises:
         ValueError: for an unknown name, a folder that does not exist, a wrong checksum, and a file that is nowhere.
-        DownloadError: where the file can be had from none of its addresses; a `ValueError` as well.
-        ModuleNotFoundError: where a download is needed and pooch is not installed.
+        DownloadError: where no address gives the file; a `ValueError` as well.
+        ModuleNotFoundError: where a download is needed and a package for it is not installed.
     """
     if name not in PUBLIC_FILES:
         raise ValueError(f"{owner}: name must be one of {', '.join(PUBLIC_FILES)}, got {name!r}")
     entry = PUBLIC_FILES[name]
     root = data_folder(folder) if folder is not None or os.environ.get("MOREAUC_DATA") else None
-    found = None if root is None else _in_folder(entry, root)
+    found = None if root is None else in_folder(root, entry.subfolder, name, f"{name}.gz")
     if found is not None:
         if verify and entry.checksum(found) != entry.sha256:
             raise ValueError(f"{owner}: {found} must have the sha256 {entry.sha256}, got {entry.checksum(found)}")
         return found
     try:
-        target = cache_folder(entry.extra) / entry.subfolder / name
+        target = cache_folder() / entry.subfolder / name
     except ModuleNotFoundError:
         if download:
             raise
@@ -97,15 +141,10 @@ def find_file(
     return _download(owner, entry, target, progress)
 
 
-def _in_folder(entry: PublicFile, root: Path) -> Path | None:
-    places = (base / (entry.name + end) for base in (root, root / entry.subfolder) for end in ("", ".gz"))
-    return next((place for place in places if place.is_file()), None)
-
-
 def _is_good(entry: PublicFile, target: Path) -> bool:
     try:
         return target.is_file() and entry.checksum(target) == entry.sha256
-    except OSError:  # a cache that cannot be read has nothing
+    except OSError:  # an unreadable cache counts as empty
         return False
 
 
@@ -114,21 +153,25 @@ def _text(path: Path | None) -> str:
 
 
 def _download(owner: str, entry: PublicFile, target: Path, progress: bool) -> Path:
-    pooch, filelock = (import_extra(module, entry.extra) for module in ("pooch", "filelock"))
+    filelock = import_extra("filelock", "experiments")
     failures, offline = [], False
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # the system frees the lock of a process that dies
-        with filelock.FileLock(f"{target}.lock"), _quiet(pooch):
+        with filelock.FileLock(f"{target}.lock"):  # the system frees the lock of a process that dies
             if _is_good(entry, target):  # another process was faster
                 return target
             target.unlink(missing_ok=True)
             for url in entry.urls:
+                _LOG.info("%s: downloads %s (%s) from %s to %s", owner, entry.name, entry.source, url, target)
                 try:
-                    return _retrieve(pooch, owner, entry, target, url, progress)
+                    _from_url(entry, url, target, progress)
                 except TransferError as error:
                     failures.append(f"{url}: {error}")
                     offline = offline or error.offline
+                else:
+                    for other in entry.urls:
+                        part_file(target, other).unlink(missing_ok=True)
+                    return target
     except OSError as error:
         failures.append(f"{target}: {error}")
     raise DownloadError(
@@ -137,27 +180,42 @@ def _download(owner: str, entry: PublicFile, target: Path, progress: bool) -> Pa
     )
 
 
-def _retrieve(pooch: Any, owner: str, entry: PublicFile, target: Path, url: str, progress: bool) -> Path:
-    _LOG.info("%s: downloads %s (%s) from %s to %s", owner, entry.name, entry.source, url, target)
-    downloader = ResumingDownloader(entry, target, progress=progress)
-    # the sha256 of a tar is that of its files, which pooch does not know; the downloader has checked all of them
-    checksum = None if entry.name.endswith(".tar") else f"sha256:{entry.sha256}"
-    pooch.retrieve(url, known_hash=checksum, fname=target.name, path=target.parent, downloader=downloader)
-    for other in entry.urls:
-        part_file(target, other).unlink(missing_ok=True)
-    return target
+def part_file(target: Path, url: str) -> Path:
+    """Return where the bytes from an address are kept until all have come: each address has a file of its own."""
+    return target.with_name(f"{target.name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.part")
 
 
-@contextmanager
-def _quiet(pooch: Any) -> Iterator[None]:
-    """Keep pooch from writing to standard error, where the bar is."""
-
-    def silent(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
-
-    logger = pooch.get_logger()
-    logger.addFilter(silent)
+def _from_url(entry: PublicFile, url: str, target: Path, progress: bool) -> None:
+    """Download one address, resuming an earlier attempt; prepare, check, and only then write `target`."""
+    part = part_file(target, url)
+    resumed = part.exists()
+    transfer(url, part, title=entry.name, progress=progress)
     try:
-        yield
-    finally:
-        logger.removeFilter(silent)
+        _finish(entry, part, target)
+    except TransferError:
+        if not resumed:
+            raise
+        _from_url(entry, url, target, progress)  # the part was of another file; it is gone, so start from byte 0
+
+
+def _finish(entry: PublicFile, part: Path, target: Path) -> None:
+    with written_whole(target) as new:
+        try:
+            _check_packed(entry, part)
+            new.write_bytes(entry.prepare(part))
+            found = entry.checksum(new)
+        except _archives.BROKEN as error:
+            found = f"none, since it cannot be unpacked: {error}"
+        part.unlink()
+        if found != entry.sha256:
+            raise TransferError(f"another content, of sha256 {found}")
+
+
+def _check_packed(entry: PublicFile, part: Path) -> None:
+    """Compare the checksum of a packed download, where it is known, before anything is unpacked."""
+    if entry.packed_sha256 is None or not _archives.is_packed(part):
+        return
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != entry.packed_sha256:
+        raise ValueError(f"the archive must have the sha256 {entry.packed_sha256}, got {found}")

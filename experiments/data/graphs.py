@@ -9,19 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.data._npz import read_arrays, write_arrays
 from moreauc._checks import check_index, check_labels, check_shape
-from moreauc._extras import import_extra
 from moreauc.data._sampled import SampledRows
-
-__all__ = ["ATOM_CATEGORIES", "BOND_CATEGORIES", "GraphBatches", "Graphs", "to_pyg"]
 
 # atomic number, chirality, degree, formal charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring
 ATOM_CATEGORIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
@@ -122,13 +117,8 @@ class Graphs:
         return self._made({name: getattr(self, name).to(device) for name in GRAPH_FIELDS})
 
     def subset(self, rows: Tensor | Sequence[int] | NDArray[Any]) -> Graphs:
-        """Return the graphs `rows`, in that order; a row may come several times.
-
-        Raises:
-            ValueError: for no rows, or rows outside [0, n).
-        """
-        index = check_index("Graphs.subset", "rows", rows, len(self), length=max(len(rows), 1), unique=False)
-        index = index.to(self.device)
+        """Return the graphs `rows`, in that order; a row may come several times."""
+        index = self._check_rows("Graphs.subset", rows)
         nodes, links = self.nodes[index], self.links[index]
         node, _, _ = _places(self._first[0][index], nodes, int(nodes.sum()))
         edge, _, _ = _places(self._first[1][index], links, int(links.sum()))
@@ -136,21 +126,20 @@ class Graphs:
         return self._made({**parts, "nodes": nodes, "links": links, "labels": self.labels[index]})
 
     def batch(self, rows: Tensor | Sequence[int] | NDArray[Any]) -> dict[str, Tensor]:
-        """Return the graphs `rows` as one graph of many parts, by the names that :class:`~moreauc.models.GIN` takes.
+        """Return the graphs `rows` as one graph of many parts, by the names that `GIN` takes.
 
         Returns:
             `atoms` `(V, 9)`, `edges` `(2, E)` with nodes numbered through, `bonds` `(E, 3)`, `graph` `(V,)` with the
             place in the batch of each node's graph, ascending, and `sizes` `(B,)`; all int64.
-
-        Raises:
-            ValueError: for no rows, or rows outside [0, n).
         """
-        index = check_index("Graphs.batch", "rows", rows, len(self), length=max(len(rows), 1), unique=False)
-        index = index.to(self.device)
-        return self._joined(index, int(self.nodes[index].sum()), int(self.links[index].sum()))
+        index = self._check_rows("Graphs.batch", rows)
+        return self.joined(index, int(self.nodes[index].sum()), int(self.links[index].sum()))
 
-    def _joined(self, rows: Tensor, num_nodes: int, num_edges: int) -> dict[str, Tensor]:
-        """As `batch`, of rows on the device, with the counts given: nothing here waits for the device."""
+    def _check_rows(self, owner: str, rows: Tensor | Sequence[int] | NDArray[Any]) -> Tensor:
+        return check_index(owner, "rows", rows, len(self), length=max(len(rows), 1), unique=False).to(self.device)
+
+    def joined(self, rows: Tensor, num_nodes: int, num_edges: int) -> dict[str, Tensor]:
+        """As `batch`, for rows on the device and with their counts given, so that nothing forces a synchronization."""
         first_node, first_edge = self._first
         sizes = self.nodes.index_select(0, rows)
         node, graph, offset = _places(first_node.index_select(0, rows), sizes, num_nodes)
@@ -163,19 +152,6 @@ class Graphs:
             "graph": graph,
             "sizes": sizes,
         }
-
-    def save(self, path: Path | str) -> None:
-        """Write all graphs into one compressed `.npz` file."""
-        write_arrays(path, self.arrays())
-
-    @classmethod
-    def load(cls, path: Path | str) -> Graphs:
-        """Return the graphs of a file that :meth:`save` wrote, on the CPU.
-
-        Raises:
-            ValueError: for a file that it did not write, or that is damaged.
-        """
-        return cls.from_arrays(read_arrays("Graphs.load", path, GRAPH_FIELDS))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the tensors as arrays, by name."""
@@ -198,7 +174,7 @@ class GraphBatches(SampledRows):
     """Loader of `(inputs, labels, index)` batches of graphs; the inputs are those of :meth:`Graphs.batch`, by name.
 
     With a sampler the batches are those of the sampler; without one they are all graphs in their order, `batch_size` at
-    a time, for evaluation. Batches are put together on the device of the graphs, which is not waited for.
+    a time, for evaluation. Batches are put together on the device of the graphs, without a synchronization.
 
     Args:
         graphs: the graphs.
@@ -226,11 +202,11 @@ class GraphBatches(SampledRows):
             raise ValueError(f"{_OWNER}: graphs must be Graphs, got {type(graphs).__name__}")
         self.graphs, self.labels = graphs, graphs.labels
         self._take_sampler(sampler, batch_size)
-        # a copy on the CPU, so that the length of a batch is known without asking the device
+        # on the CPU, so that the sizes of a batch are known without a synchronization
         self._counts = torch.stack([graphs.nodes, graphs.links]).cpu()
 
     def __iter__(self) -> Iterator[GraphBatch]:
-        # What the sampler gives is fixed here, not at the first batch: its position may move meanwhile.
+        # fixes what the sampler gives now, not at the first batch: its position may move meanwhile
         return self._noted(self._gather(self._index()))
 
     def to(self, device: torch.device | str) -> GraphBatches:
@@ -250,27 +226,7 @@ class GraphBatches(SampledRows):
 
     def _gather(self, index: Iterator[tuple[Tensor, int, int]]) -> Iterator[GraphBatch]:
         for rows, nodes, links in index:
-            yield self.graphs._joined(rows, nodes, links), self.labels.index_select(0, rows), rows
-
-
-def to_pyg(graphs: Graphs) -> list[Any]:
-    """Return a `torch_geometric.data.Data` for each graph: `x`, `edge_index`, `edge_attr` and `y`, all int64.
-
-    Args:
-        graphs: the graphs; the data are on the CPU.
-
-    Raises:
-        ModuleNotFoundError: where torch_geometric is not installed.
-    """
-    data = import_extra("torch_geometric.data", "experiments")
-    here = graphs.to("cpu")
-    nodes, links = here.nodes.tolist(), here.links.tolist()
-    atoms, bonds = torch.split(here.atoms, nodes), torch.split(here.bonds, links)
-    parts = zip(atoms, torch.split(here.edges, links, 1), bonds, here.labels, strict=True)
-    return [
-        data.Data(x=node.long(), edge_index=edge.clone(), edge_attr=bond.long(), y=label.reshape(1))
-        for node, edge, bond, label in parts
-    ]
+            yield self.graphs.joined(rows, nodes, links), self.labels.index_select(0, rows), rows
 
 
 def check_categories(owner: str, name: str, values: Tensor, categories: tuple[int, ...]) -> None:

@@ -1,19 +1,18 @@
 """The imbalanced two-class tables of the KEEL repository, read from a folder of `.dat` or `.dat.gz` files.
 
-The files have no header; the last column says `positive` or `negative`; some other columns are levels, not numbers.
+The files have no header; the last column says `positive` or `negative`; some other columns are categories, not numbers.
 Reference: Alcalá-Fdez et al., KEEL Data-Mining Software Tool: Data Set Repository, 2011 (sci2s.ugr.es/keel).
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["KEEL_SETS", "data_folder", "load_keel"]
+from experiments.data.download import data_folder, in_folder
 
 # rows and positives of each set, checked when it is read
 KEEL_SETS = {
@@ -24,20 +23,6 @@ KEEL_SETS = {
     "vowel0": (988, 90),
     "yeast5": (1484, 44),
 }
-
-
-def data_folder(folder: Path | None = None) -> Path:
-    """Return the folder with data sets: the one given, or what the environment variable MOREAUC_DATA names.
-
-    Raises:
-        ValueError: where neither is given, or it is not a folder.
-    """
-    given = os.environ.get("MOREAUC_DATA") if folder is None else str(folder)
-    if not given:
-        raise ValueError("data_folder: give the folder with the data sets, or set MOREAUC_DATA to it")
-    if not Path(given).is_dir():
-        raise ValueError(f"data_folder: the folder with the data sets must exist, got {given!r}")
-    return Path(given)
 
 
 def load_keel(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, NDArray[np.int64]]:
@@ -53,11 +38,10 @@ def load_keel(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, NDAr
     if name not in KEEL_SETS:
         raise ValueError(f"load_keel: name must be one of {', '.join(KEEL_SETS)}, got {name!r}")
     root = data_folder(folder)
-    places = [base / (name + end) for base in (root, root / "keel_imbalanced") for end in (".dat", ".dat.gz")]
-    found = [place for place in places if place.is_file()]
-    if not found:
+    found = in_folder(root, "keel_imbalanced", f"{name}.dat", f"{name}.dat.gz")
+    if found is None:
         raise ValueError(f"load_keel: the folder must have {name}.dat or {name}.dat.gz, got {str(root)!r}")
-    table = pd.read_csv(found[0], header=None, skipinitialspace=True, comment="@")
+    table = pd.read_csv(found, header=None, skipinitialspace=True, comment="@")
     target = table.iloc[:, -1].astype(str).str.strip()
     labels = (target == "positive").to_numpy().astype(np.int64)
     counts = (len(table), int(labels.sum()))

@@ -1,4 +1,4 @@
-"""Molecules with a 0/1 property, as graphs, split by scaffold: public tables, and a small set made on the spot.
+"""Molecules with a 0/1 property, as graphs, split by scaffold: public tables, and a small set made here.
 
 References: Wu et al., MoleculeNet: A Benchmark for Molecular Machine Learning, 2018; Hu et al., Open Graph Benchmark:
 Datasets for Machine Learning on Graphs, 2020.
@@ -10,24 +10,31 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from experiments.data._example_smiles import every_example
-from experiments.data._molecule_features import MoleculeReader
-from experiments.data._molecule_set import (
-    PARTS,
-    Molecules,
-    make_molecules,
-    without_rows,
+from experiments.data._archives import content_sha256
+from experiments.data._npz import read_arrays, write_arrays
+from experiments.data.download import cache_folder, data_folder, find_file, in_folder
+from experiments.data.graphs import GRAPH_FIELDS, Graphs
+from experiments.data.smiles import (
+    MoleculeGraph,
+    MoleculeReader,
+    ScaffoldSplit,
+    example_smiles,
+    read_smiles_table,
+    split_by_group,
 )
-from experiments.data._scaffolds import ScaffoldSplit, split_by_group
 from moreauc._checks import check_count
 
-__all__ = ["MOLECULE_SETS", "MoleculeSet", "Molecules", "example_molecules", "load_molecules", "scaffold_split"]
+Part = Literal["train", "validation", "test"]
 
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
 _FORMAT = 1  # of the files in the cache; one more whenever what is in them changes
 _OWNER = "load_molecules"
 _log = logging.getLogger(__name__)
@@ -51,6 +58,135 @@ MOLECULE_SETS = {
 }
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Molecules:
+    """Labelled molecules as graphs, in three parts.
+
+    Attributes:
+        name: what they are called.
+        graphs: the molecules, with their labels.
+        rows: the row of each in the table they come from, ascending, int64 of shape `(n,)`.
+        smiles: the SMILES of each.
+        train: numbers of graphs to train on, int64, in the order of the split; `rows[train]` are rows of the table.
+        validation: numbers of graphs to choose by.
+        test: numbers of graphs to report on.
+        rejected: rows of labelled molecules that are left out, since RDKit cannot read them.
+        relaxed: rows of labelled molecules with an atom that has more bonds than RDKit permits.
+
+    Example:
+        >>> molecules = example_molecules()
+        >>> molecules
+        Molecules('examples': 200 molecules, 105 positive; 160 train, 20 validation, 20 test; 0 rejected, 0 relaxed)
+        >>> molecules.part("test")
+        Graphs(20 graphs, 15 positive, 331 nodes, 708 edges)
+    """
+
+    name: str
+    graphs: Graphs
+    rows: Tensor
+    smiles: tuple[str, ...]
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    rejected: tuple[int, ...] = ()
+    relaxed: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{len(getattr(self, part))} {part}" for part in PARTS)
+        kept = f"{len(self)} molecules, {int(self.graphs.labels.sum())} positive"
+        return f"Molecules({self.name!r}: {kept}; {parts}; {len(self.rejected)} rejected, {len(self.relaxed)} relaxed)"
+
+    def part(self, part: Part) -> Graphs:
+        """Return the graphs of a part, in the order of the split."""
+        if part not in PARTS:
+            raise ValueError(f"Molecules: part must be one of {', '.join(PARTS)}, got {part!r}")
+        rows: Tensor = getattr(self, part)
+        return self.graphs.subset(rows)
+
+    def without(self, rows: Sequence[int]) -> Molecules:
+        """Return the molecules without those of some rows of the table, which count as rejected."""
+        kept = ~torch.isin(self.rows, torch.tensor(rows, dtype=torch.long))
+        number = kept.cumsum(0) - 1
+        return replace(
+            self,
+            graphs=self.graphs.subset(kept.nonzero().squeeze(1)),
+            rows=self.rows[kept],
+            smiles=tuple(text for text, keep in zip(self.smiles, kept.tolist(), strict=True) if keep),
+            rejected=tuple(sorted({*self.rejected, *rows})),
+            relaxed=(),
+            **{part: number[places[kept[places]]] for part in PARTS for places in [getattr(self, part)]},
+        )
+
+    def save(self, path: Path | str) -> None:
+        """Write everything into one compressed `.npz` file, which can be read without RDKit."""
+        texts = {"smiles": "\n".join(self.smiles), "name": self.name}
+        numbers = {name: np.array(getattr(self, name), dtype=np.int64) for name in ("rejected", "relaxed")}
+        tensors = {name: getattr(self, name).numpy(force=True) for name in ("rows", *PARTS)}
+        encoded = {name: np.frombuffer(text.encode(), dtype=np.uint8) for name, text in texts.items()}
+        write_arrays(path, {**self.graphs.arrays(), **tensors, **numbers, **encoded})
+
+    @classmethod
+    def load(cls, path: Path | str) -> Molecules:
+        """Return the molecules of a file that :meth:`save` wrote; another or a damaged file is a ValueError."""
+        names = (*GRAPH_FIELDS, "rows", *PARTS, "rejected", "relaxed", "smiles", "name")
+        arrays = read_arrays("Molecules.load", path, names)
+        rows, train, validation, test = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ("rows", *PARTS))
+        smiles = tuple(arrays["smiles"].tobytes().decode().split("\n"))
+        graphs = Graphs.from_arrays(arrays)
+        numbers = torch.cat([train, validation, test]).sort().values
+        if not len(smiles) == len(rows) == len(graphs) or not numbers.equal(torch.arange(len(graphs))):
+            wanted = "one row, SMILES and part for each graph"
+            raise ValueError(f"Molecules.load: path must have {wanted}, got {str(path)!r}")
+        left = (tuple(arrays[name].tolist()) for name in ("rejected", "relaxed"))
+        return cls(arrays["name"].tobytes().decode(), graphs, rows, smiles, train, validation, test, *left)
+
+
+def make_molecules(
+    name: str, smiles: Sequence[str], labels: Sequence[int | None], reader: MoleculeReader, progress: bool = False
+) -> tuple[Molecules, ScaffoldSplit]:
+    """Return the molecules that have a label, and the split of all rows, labelled or not.
+
+    Raises:
+        ValueError: where no molecule is left.
+    """
+    reading = reader.read(smiles, [label is not None for label in labels], progress=progress)
+    if not reading.graphs:
+        raise ValueError(f"{_OWNER}: {name} must have a labelled molecule that RDKit can read, got none")
+    split = split_by_group(reading.scaffolds)
+    rejected = set(reading.rejected)
+    rows = [row for row, label in enumerate(labels) if label is not None and row not in rejected]
+    number = np.full(len(labels), -1)
+    number[rows] = np.arange(len(rows))
+    train, validation, test = (torch.from_numpy(places[places >= 0]) for places in (number[part] for part in split))
+    molecules = Molecules(
+        name,
+        _joined(reading.graphs, [labels[row] for row in rows]),
+        torch.tensor(rows),
+        tuple(smiles[row] for row in rows),
+        train,
+        validation,
+        test,
+        tuple(reading.rejected),
+        tuple(reading.relaxed),
+    )
+    return molecules, split
+
+
+def _joined(graphs: Sequence[MoleculeGraph], labels: Sequence[Any]) -> Graphs:
+    parts = {
+        "atoms": np.concatenate([graph.atoms for graph in graphs]),
+        "edges": np.concatenate([graph.edges for graph in graphs], axis=1),
+        "bonds": np.concatenate([graph.bonds for graph in graphs]),
+        "nodes": np.array([len(graph.atoms) for graph in graphs]),
+        "links": np.array([len(graph.bonds) for graph in graphs]),
+        "labels": np.array(labels),
+    }
+    return Graphs.from_arrays(parts)
+
+
 def load_molecules(
     name: str,
     folder: Path | None = None,
@@ -63,8 +199,8 @@ def load_molecules(
 ) -> Molecules:
     """Return the labelled molecules of a public table as graphs, with the scaffold split of the whole table.
 
-    The split is made here, of all rows, labelled or not. A molecule that is kept out takes part in it, so that the
-    others stand where they would otherwise; it is named in `rejected`, and the log says how many there are.
+    A molecule that is left out takes part in the split, so that the others stand where they would otherwise; it is
+    named in `rejected`, and the log says how many there are.
 
     For machines without RDKit the folder may have the graphs themselves, in a file such as `moltox21.npz` that
     :meth:`Molecules.save` wrote elsewhere. It comes before the table, and must have the name and the counts of the set.
@@ -76,15 +212,14 @@ def load_molecules(
             ogbg-molpcba.
         folder: folder that has the table or the graphs, or a subfolder `molecules` with them; None for MOREAUC_DATA or
             a download.
-        strict: whether to keep out molecules with an atom that has more bonds than RDKit permits. Old versions of RDKit
-            permit them, and the published counts have them: with RDKit 2026.09 seven of moltox21 and of molhiv each.
-        cache: whether to look for graphs made before, by the same version of RDKit from the same file, and to leave
-            these for the next time. They are in the folder MOREAUC_CACHE, or the user's cache of the system; where
-            that cannot be written there is a warning.
+        strict: whether to leave out molecules with an atom that has more bonds than RDKit permits. Old versions of
+            RDKit permit them, and the published counts have them: with RDKit 2026.09 seven of moltox21 and of molhiv.
+        cache: whether to reuse graphs made before, by the same version of RDKit from the same file, and to keep these
+            in the cache folder; where that cannot be written there is a warning.
         download: whether the table may be downloaded.
         progress: whether to show bars.
-        verify: whether a table in the user's folder must have the right checksum, as one in the cache always must.
-            Graphs in the folder are left aside then, and molpcba has no checksum that is known.
+        verify: whether a table in the user's folder must have the right checksum. Graphs in the folder are not used
+            then, and molpcba has no known checksum.
 
     Raises:
         ValueError: for an unknown name, a missing file, or a file that is not the set.
@@ -100,29 +235,109 @@ def load_molecules(
         source = _find(name, folder, download=download, progress=progress, verify=verify)
         molecules = (_cached if cache else _from_table)(name, source, reader, progress)
     if strict:
-        molecules = without_rows(molecules, molecules.relaxed)
-    for kind, rows in (("kept out", molecules.rejected), ("read without the check of bonds", molecules.relaxed)):
+        molecules = molecules.without(molecules.relaxed)
+    for kind, rows in (("left out", molecules.rejected), ("read without the valence check", molecules.relaxed)):
         if rows:
             _log.warning("%s: %s: %d molecules that RDKit rejects are %s: rows %s", _OWNER, name, len(rows), kind, rows)
     return molecules
 
 
+def _ready_made(name: str, folder: Path | None) -> Molecules | None:
+    """Return the graphs in the user's folder, None where there are none."""
+    if folder is None and not os.environ.get("MOREAUC_DATA"):
+        return None
+    place = in_folder(data_folder(folder), "molecules", f"{name}.npz")
+    if place is None:
+        return None
+    molecules, known = Molecules.load(place), MOLECULE_SETS[name]
+    if molecules.name != name:
+        raise ValueError(f"{_OWNER}: {place} must have the molecules of {name}, got those of {molecules.name!r}")
+    labels = [molecules.graphs.labels[getattr(molecules, part)] for part in PARTS]
+    counts, positives = tuple(len(part) for part in labels), tuple(int(part.sum()) for part in labels)
+    # rejected ones are missing here, but not in the published counts; which part they are of is not known
+    lacking = [wanted - found for wanted, found in zip(known.counts, counts, strict=True)]
+    without = [wanted - found for wanted, found in zip(known.positives or positives, positives, strict=True)]
+    possible = all(0 <= few <= many for few, many in zip(without, lacking, strict=True))
+    if not possible or sum(lacking) != len(molecules.rejected):
+        found = f"{counts} and {positives}, {len(molecules.rejected)} rejected"
+        raise ValueError(f"{_OWNER}: {place} must have {_wanted(name)}, but for those that are rejected, got {found}")
+    return molecules
+
+
+def _find(name: str, folder: Path | None, **options: Any) -> Path:
+    file = MOLECULE_SETS[name].file
+    if name != "molpcba":
+        return find_file(_OWNER, file, folder=folder, **options)
+    root = data_folder(folder)
+    place = in_folder(root, "molecules", file, f"{file}.gz")
+    if place is None:
+        raise ValueError(
+            f"{_OWNER}: molpcba cannot be downloaded by this library; the folder, given or in MOREAUC_DATA, must have "
+            f"{file} or {file}.gz, which is mapping/mol.csv.gz of ogbg-molpcba (ogb.stanford.edu), got {str(root)!r}"
+        )
+    return place
+
+
+def _cached(name: str, source: Path, reader: MoleculeReader, progress: bool) -> Molecules:
+    """As `_from_table`, from the cache where it has them; otherwise they are written there, if that can be done."""
+    checksum = content_sha256(source)
+    if checksum == "unreadable":  # such as a plain file named .gz: readable, but without a key of its own
+        return _from_table(name, source, reader, progress)
+    try:
+        place = cache_folder() / "graphs" / f"{name}-{checksum[:16]}-rdkit{reader.version}-format{_FORMAT}.npz"
+    except ModuleNotFoundError as error:
+        _warn(error)
+        return _from_table(name, source, reader, progress)
+    molecules = _from_cache(place)
+    if molecules is None:
+        molecules = _from_table(name, source, reader, progress)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            molecules.save(place)
+        except OSError as error:
+            _warn(error)
+    return molecules
+
+
+def _from_cache(place: Path) -> Molecules | None:
+    try:
+        return Molecules.load(place) if place.is_file() else None
+    except ValueError as error:
+        _log.warning("%s: %s is damaged and written again (%s)", _OWNER, place, error)
+    except OSError:  # unreadable, and very likely not writable, which is reported then
+        pass
+    return None
+
+
+def _warn(error: Exception) -> None:
+    advice = "set MOREAUC_CACHE to a folder that can be written, or cache=False"
+    warnings.warn(f"{_OWNER}: graphs could not be cached ({error}); {advice}", stacklevel=4)
+
+
+def _from_table(name: str, source: Path, reader: MoleculeReader, progress: bool) -> Molecules:
+    smiles, labels = read_smiles_table(_OWNER, source, MOLECULE_SETS[name].target)
+    molecules, split = make_molecules(name, smiles, labels, reader, progress)
+    values = np.array([-1 if label is None else label for label in labels])  # rejected ones included
+    counts, positives = (tuple(int((values[part] >= low).sum()) for part in split) for low in (0, 1))
+    known = MOLECULE_SETS[name]
+    if counts != known.counts or (known.positives is not None and positives != known.positives):
+        raise ValueError(f"{_OWNER}: {name} must have {_wanted(name)}, got {counts} and {positives}")
+    return molecules
+
+
+def _wanted(name: str) -> str:
+    known = MOLECULE_SETS[name]
+    return f"{known.counts} labelled molecules in train, validation and test, {known.positives} of them positive"
+
+
 def scaffold_split(smiles: Sequence[str], *, progress: bool = False) -> ScaffoldSplit:
     """Return the rows of SMILES in three parts of about 80, 10 and 10 %: molecules of one scaffold in one part.
 
-    The scaffold is the SMILES, with chirality, of the rings and what joins them (Bemis and Murcko, 1996). Scaffolds go
-    to training, validation and test by how often they come, the rarest to test. What RDKit cannot read is a scaffold of
-    its own.
-
-    Args:
-        smiles: at least one.
-        progress: whether to show a bar.
-
-    Returns:
-        Train, validation and test rows, each int64, in the order in which the scaffolds were taken.
+    Scaffolds are those of Bemis and Murcko (1996), with chirality; the rarest go to test. What RDKit cannot read is a
+    scaffold of its own.
 
     Raises:
-        ValueError: for no SMILES, one text instead of several, and what is no text.
+        ValueError: for no SMILES, one text instead of several, and entries that are no text.
         ModuleNotFoundError: where RDKit is not installed; it names the extra.
 
     Example:
@@ -142,18 +357,11 @@ def scaffold_split(smiles: Sequence[str], *, progress: bool = False) -> Scaffold
 def example_molecules(*, num: int = 200, seed: int = 0) -> Molecules:
     """Return small molecules put together of rings and chains; positive are those with an aromatic nitrogen.
 
-    They are for tests and first steps, where no file is needed: something that a network learns in a few epochs.
+    They are for tests and first steps: a network learns them in a few epochs. Each part has both classes.
 
     Args:
         num: number of molecules, all different, in [30, 2000].
         seed: at least 0; the same seed gives the same molecules (with the same version of NumPy).
-
-    Returns:
-        Molecules whose three parts have both classes each.
-
-    Raises:
-        ValueError: for an argument out of range.
-        ModuleNotFoundError: where RDKit is not installed; it names the extra.
     """
     owner = "example_molecules"
     if check_count(owner, "num", num, minimum=30) > 2000:
@@ -162,117 +370,8 @@ def example_molecules(*, num: int = 200, seed: int = 0) -> Molecules:
     reader = MoleculeReader()
     while True:  # nearly always once: with few molecules a part may lack a class
         source = np.random.Generator(np.random.PCG64(sequence.spawn(1)[0]))
-        smiles = [every_example()[number] for number in source.permutation(len(every_example()))[:num]]
+        smiles = [example_smiles()[number] for number in source.permutation(len(example_smiles()))[:num]]
         labels = [int("n" in text) for text in smiles]
         molecules, _ = make_molecules("examples", smiles, labels, reader)
         if all(0 < int(molecules.part(part).labels.sum()) < len(getattr(molecules, part)) for part in PARTS):
             return molecules
-
-
-def _in_folder(root: Path, *names: str) -> Path | None:
-    places = (base / name for base in (root, root / "molecules") for name in names)
-    return next((place for place in places if place.is_file()), None)
-
-
-def _ready_made(name: str, folder: Path | None) -> Molecules | None:
-    """Return the graphs that lie in the user's folder, None where there are none; nothing here needs an extra."""
-    from experiments.data.keel import data_folder
-
-    if folder is None and not os.environ.get("MOREAUC_DATA"):
-        return None
-    place = _in_folder(data_folder(folder), f"{name}.npz")
-    if place is None:
-        return None
-    molecules, known = Molecules.load(place), MOLECULE_SETS[name]
-    if molecules.name != name:
-        raise ValueError(f"{_OWNER}: {place} must have the molecules of {name}, got those of {molecules.name!r}")
-    labels = [molecules.graphs.labels[getattr(molecules, part)] for part in PARTS]
-    counts, positives = tuple(len(part) for part in labels), tuple(int(part.sum()) for part in labels)
-    # those that were kept out lack here, but not in the published counts; of which part they are is not known
-    lacking = [wanted - found for wanted, found in zip(known.counts, counts, strict=True)]
-    without = [wanted - found for wanted, found in zip(known.positives or positives, positives, strict=True)]
-    possible = all(0 <= few <= many for few, many in zip(without, lacking, strict=True))
-    if not possible or sum(lacking) != len(molecules.rejected):
-        found = f"{counts} and {positives}, {len(molecules.rejected)} rejected"
-        raise ValueError(f"{_OWNER}: {place} must have {_wanted(name)}, but for those that are rejected, got {found}")
-    return molecules
-
-
-def _find(name: str, folder: Path | None, **options: Any) -> Path:
-    """Return the path of a table; these imports stand here since graphs in a file can be used without them."""
-    from experiments.data.download import find_file
-    from experiments.data.keel import data_folder
-
-    file = MOLECULE_SETS[name].file
-    if name != "molpcba":
-        return find_file(_OWNER, file, folder=folder, **options)
-    root = data_folder(folder)
-    place = _in_folder(root, file, f"{file}.gz")
-    if place is None:
-        raise ValueError(
-            f"{_OWNER}: molpcba cannot be downloaded by this library; the folder, given or in MOREAUC_DATA, must have "
-            f"{file} or {file}.gz, which is mapping/mol.csv.gz of ogbg-molpcba (ogb.stanford.edu), got {str(root)!r}"
-        )
-    return place
-
-
-def _cached(name: str, source: Path, reader: MoleculeReader, progress: bool) -> Molecules:
-    """As `_from_table`, from the cache where it has them; otherwise they are left there, if that can be done."""
-    from experiments.data._prepare import content_sha256
-    from experiments.data.download import cache_folder
-
-    checksum = content_sha256(source)
-    if checksum == "unreadable":  # as a plain file named .gz, which can be read all the same: a key of many files
-        return _from_table(name, source, reader, progress)
-    key = f"{name}-{checksum[:16]}-rdkit{reader.version}-format{_FORMAT}.npz"
-    try:
-        place = cache_folder() / "graphs" / key
-    except ModuleNotFoundError as error:
-        _warn(error)
-        return _from_table(name, source, reader, progress)
-    molecules = _from_cache(place)
-    if molecules is None:
-        molecules = _from_table(name, source, reader, progress)
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            molecules.save(place)
-        except OSError as error:
-            _warn(error)
-    return molecules
-
-
-def _from_cache(place: Path) -> Molecules | None:
-    try:
-        return Molecules.load(place) if place.is_file() else None
-    except ValueError as error:
-        _log.warning("%s: %s is damaged and made anew (%s)", _OWNER, place, error)
-    except OSError:  # it cannot be read, and very likely not be written: which is told then
-        pass
-    return None
-
-
-def _warn(error: Exception) -> None:
-    advice = "set MOREAUC_CACHE to a folder that can be written, or cache=False"
-    warnings.warn(f"{_OWNER}: graphs could not be cached ({error}); {advice}", stacklevel=4)
-
-
-def _from_table(name: str, source: Path, reader: MoleculeReader, progress: bool) -> Molecules:
-    from experiments.data._molecule_table import read_molecule_table
-
-    smiles, labels = read_molecule_table(_OWNER, source, MOLECULE_SETS[name].target)
-    molecules, split = make_molecules(name, smiles, labels, reader, progress)
-    _check_counts(name, split, labels)  # those that are kept out counted in
-    return molecules
-
-
-def _check_counts(name: str, split: ScaffoldSplit, labels: Sequence[int | None]) -> None:
-    values = np.array([-1 if label is None else label for label in labels])
-    counts, positives = (tuple(int((values[part] >= low).sum()) for part in split) for low in (0, 1))
-    known = MOLECULE_SETS[name]
-    if counts != known.counts or (known.positives is not None and positives != known.positives):
-        raise ValueError(f"{_OWNER}: {name} must have {_wanted(name)}, got {counts} and {positives}")
-
-
-def _wanted(name: str) -> str:
-    known = MOLECULE_SETS[name]
-    return f"{known.counts} labelled molecules in train, validation and test, {known.positives} of them positive"

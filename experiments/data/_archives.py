@@ -1,7 +1,7 @@
-"""How a raw download becomes the file that a loader reads: unpacked, without repeats, blank lines or some columns.
+"""How a raw download becomes the file that a loader reads, with limits on what an archive may unpack to.
 
-Every step takes the path of the download and gives the content. A step leaves alone what is in order already, so that
-sources which differ in such details can stand in for each other.
+Every step takes the path of the download and returns the content. A step does not change what is in order already, so
+that sources which differ in such details give the same file.
 """
 
 from __future__ import annotations
@@ -18,20 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, cast
 
-__all__ = [
-    "BROKEN",
-    "LARGEST_ARCHIVE",
-    "Prepare",
-    "collect_images",
-    "content_sha256",
-    "is_packed",
-    "unpack",
-    "with_adult_ends",
-    "without_blank_lines",
-    "without_columns",
-    "without_repeated_smiles",
-]
-
 Prepare = Callable[[Path], bytes]
 
 # what a file that is not what its name says raises when it is unpacked
@@ -44,7 +30,7 @@ _ZIP, _GZIP = b"PK\x03\x04", b"\x1f\x8b"
 
 
 class _Capped:
-    """A file to read from that has at most so many bytes; more are an error, however few their archive takes."""
+    """A file that may be read up to a number of bytes; more are an error, however few their archive takes."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, limit: int) -> None:
         self._file, self._limit, self._left = file, limit, limit
