@@ -22,7 +22,7 @@ from experiments.models.resnet import (
 )
 from moreauc._checksum import checksum
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
-from moreauc.data import BagBatches, Bags
+from moreauc.data import BagBatches, Bags, digit_bags
 from moreauc.models import (
     InstanceMLP,
 )
@@ -196,7 +196,7 @@ def _bags(
     folder: Path | None,
     device: torch.device,
 ) -> Parts:
-    from moreauc.data.splits import test_and_folds
+    from experiments.data.splits import test_and_folds
 
     bags, tiles = _load_bags(dataset, split, folder)
     groups = tiles if dataset.by == "tile" else None
@@ -232,7 +232,7 @@ def _bags(
 def _load_bags(dataset: DataSet, split: int, folder: Path | None) -> tuple[Any, Any]:
     """Return bags and, for images, the piece of tissue each was made of."""
     if dataset.source in ("musk2", "fox", "digits"):
-        from experiments.data.mil import digit_bags, load_fox, load_musk2
+        from experiments.data.mil import load_fox, load_musk2
 
         if dataset.source == "digits":
             return digit_bags(seed=0).train, None

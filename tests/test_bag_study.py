@@ -26,7 +26,7 @@ def small(monkeypatch):
 
 
 def whole(**options):
-    from experiments.data.mil import digit_bags
+    from moreauc.data import digit_bags
 
     return digit_bags(**options)
 

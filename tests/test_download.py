@@ -22,23 +22,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
-import pooch
+import platformdirs
 import pytest
 import requests
 import urllib3
 from scipy.io import savemat
 from urllib3.exceptions import MaxRetryError
 
-from experiments.data import _prepare as prepare
+from experiments.data import _archives as prepare
 from experiments.data import _transfer, mil
-from experiments.data._transfer import ResumingDownloader, TransferError, part_file
-from experiments.data.download import (
-    PUBLIC_FILES,
-    DownloadError,
-    PublicFile,
-    cache_folder,
-    find_file,
-)
+from experiments.data._transfer import TransferError, transfer
+from experiments.data.download import PUBLIC_FILES, DownloadError, PublicFile, cache_folder, find_file, part_file
 from experiments.data.mil import load_fox, load_musk2
 
 BODY = np.random.Generator(np.random.PCG64(0)).bytes(100_000)
@@ -164,24 +158,20 @@ def closed_port():
 # the user's folder and the cache
 
 
-@pytest.mark.parametrize("place", ["toy.csv", "toy.csv.gz", "molecules/toy.csv", "molecules/toy.csv.gz"])
-@pytest.mark.parametrize("given", [True, False])
-def test_the_users_folder_wins(toy, cache, tmp_path, monkeypatch, place, given):
-    for path in (tmp_path / "own" / place, cache / "molecules" / "toy.csv"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"mine" if path.suffix == ".csv" else gzip.compress(b"mine"))
-    if not given:
-        monkeypatch.setenv("MOREAUC_DATA", str(tmp_path / "own"))
-    assert find_file("test", "toy.csv", folder=tmp_path / "own" if given else None) == tmp_path / "own" / place
-
-
-def test_the_folder_given_comes_before_the_environment_and_its_top_before_the_subfolder(toy, tmp_path, monkeypatch):
-    for name in ("a/molecules/toy.csv", "b/molecules/toy.csv", "b/toy.csv.gz"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
+def test_first_the_folder_given_then_the_environment_then_the_cache(toy, cache, tmp_path, monkeypatch):
+    for path in ("a/molecules/toy.csv", "b/molecules/toy.csv.gz", "b/toy.csv.gz", "c/toy.csv"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    (cache / "molecules").mkdir(parents=True)
+    (cache / "molecules" / "toy.csv").write_bytes(BODY)
     monkeypatch.setenv("MOREAUC_DATA", str(tmp_path / "a"))
-    assert find_file("test", "toy.csv", folder=tmp_path / "b") == tmp_path / "b" / "toy.csv.gz"
+    assert find_file("test", "toy.csv", folder=tmp_path / "b") == tmp_path / "b" / "toy.csv.gz"  # before the subfolder
+    assert find_file("test", "toy.csv", folder=tmp_path / "c") == tmp_path / "c" / "toy.csv"
     assert find_file("test", "toy.csv") == tmp_path / "a" / "molecules" / "toy.csv"
+    (tmp_path / "b" / "toy.csv.gz").unlink()
+    assert find_file("test", "toy.csv", folder=tmp_path / "b") == tmp_path / "b" / "molecules" / "toy.csv.gz"
+    assert find_file("test", "toy.csv", folder=tmp_path / "empty", download=False) == cache / "molecules" / "toy.csv"
 
 
 def test_a_file_of_the_user_is_checked_when_asked_for(toy, tmp_path):
@@ -192,14 +182,6 @@ def test_a_file_of_the_user_is_checked_when_asked_for(toy, tmp_path):
     with pytest.raises(ValueError, match=rf"test: .*toy\.csv must have the sha256 {SHA256}, got {found}"):
         find_file("test", "toy.csv", folder=tmp_path, verify=True)
     assert find_file("test", "toy.csv", folder=tmp_path).name == "toy.csv"
-
-
-def test_an_empty_folder_leads_to_the_cache(toy, cache, tmp_path):
-    (cache / "molecules").mkdir(parents=True)
-    (cache / "molecules" / "toy.csv").write_bytes(BODY)
-    (tmp_path / "own").mkdir()
-    for folder in (None, tmp_path / "own"):
-        assert find_file("test", "toy.csv", folder=folder, download=False) == cache / "molecules" / "toy.csv"
 
 
 def test_wrong_names_and_folders(toy, tmp_path):
@@ -230,44 +212,36 @@ def test_the_cache_is_that_of_the_system(monkeypatch):
     monkeypatch.setenv("MOREAUC_CACHE", "~/there")
     assert cache_folder() == Path.home() / "there"
     monkeypatch.delenv("MOREAUC_CACHE")
-    assert cache_folder() == Path(pooch.os_cache("moreauc"))
+    assert cache_folder() == Path(platformdirs.user_cache_dir("moreauc"))
 
 
-def test_pooch_is_needed_for_a_download_only(toy, server, tmp_path, monkeypatch):
+def test_packages_are_needed_for_a_download_only(toy, tmp_path, monkeypatch):
+    (tmp_path / "toy.csv").write_bytes(BODY)
+    for name in ("platformdirs", "requests", "filelock"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match=r"this needs filelock.* pip install 'moreauc\[experiments\]'"):
+        find_file("test", "toy.csv")
     monkeypatch.delenv("MOREAUC_CACHE")
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ModuleNotFoundError, match=r"this needs pooch.* pip install 'moreauc\[molecules\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"this needs platformdirs.* pip install 'moreauc\[experiments\]'"):
         find_file("test", "toy.csv")
     with pytest.raises(ValueError, match="download is False, got no folder and no folder"):
         find_file("test", "toy.csv", download=False)
-    monkeypatch.setenv("MOREAUC_CACHE", str(tmp_path / "cache"))
-    toy("https://nowhere.invalid/toy.csv", subfolder="lc25000")
-    with pytest.raises(ModuleNotFoundError, match=r"this needs pooch.* pip install 'moreauc\[images\]'"):
-        find_file("test", "toy.csv")
-    (tmp_path / "toy.csv").write_bytes(BODY)
     assert find_file("test", "toy.csv", folder=tmp_path) == tmp_path / "toy.csv"
 
 
 # downloads
 
 
-def test_a_download_is_kept(toy, server, cache, capfd):
-    toy(server.url("toy.csv", gives()))
-    assert fetched(cache) and fetched(cache)
-    assert server.asked == [("toy.csv", None)]
-    assert capfd.readouterr() == ("", "")  # no terminal, no bar
-
-
-def test_one_line_is_logged_and_none_by_pooch(toy, server, cache, caplog, monkeypatch):
+def test_a_download_is_kept_and_logged_once(toy, server, cache, capfd, caplog):
     url = server.url("toy.csv", gives())
     toy(url)
-    monkeypatch.setattr(pooch.get_logger(), "handlers", [caplog.handler])
     with caplog.at_level("INFO"):
         assert fetched(cache) and fetched(cache)
+    assert server.asked == [("toy.csv", None)]
+    assert capfd.readouterr() == ("", "")  # no terminal, no bar
     path = cache / "molecules" / "toy.csv"
     expected = f"test: downloads toy.csv (a toy, without licence) from {url} to {path}"
-    assert [record.getMessage() for record in caplog.records if record.name != "filelock"] == [expected]
-    assert pooch.get_logger().filters == []
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("experiments")] == [expected]
 
 
 def test_a_broken_file_in_the_cache_is_downloaded_again(toy, server, cache):
@@ -307,10 +281,8 @@ def test_a_chunked_answer_that_breaks_off_is_asked_for_again(toy, server, cache)
 
 
 def test_a_short_answer_is_seen_where_the_library_does_not_tell(toy, server, cache, monkeypatch):
-    write, short = ResumingDownloader._write, [True]
-    monkeypatch.setattr(
-        ResumingDownloader, "_write", lambda *arguments: write(*arguments) - (short.pop() if short else 0)
-    )
+    write, short = _transfer._write, [True]
+    monkeypatch.setattr(_transfer, "_write", lambda *arguments: write(*arguments) - (short.pop() if short else 0))
     toy(server.url("toy.csv", gives(), gives(ranges=False)))
     assert fetched(cache) and len(server.asked) == 2
 
@@ -384,18 +356,17 @@ def test_what_kept_the_connection_from_being_made(toy, cache, monkeypatch, error
         find_file("test", "toy.csv")
 
 
-def test_the_pauses_grow(toy, server, tmp_path):
+def test_the_pauses_grow(toy, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(_transfer, "PAUSES", (1.0, 2.0, 4.0))
     url, slept = server.url("toy.csv", says(500), says(500), gives()), []
-    target, entry = tmp_path / "toy.csv", PUBLIC_FILES["toy.csv"]
-    ResumingDownloader(entry, target, pauses=(1.0, 2.0, 4.0), sleep=slept.append)(url, str(target), None)
-    assert slept == [1.0, 2.0] and target.read_bytes() == BODY
-    downloader = ResumingDownloader(entry, target, pauses=(1.0, 2.0, 4.0), sleep=slept.append)
+    transfer(url, tmp_path / "part", title="", sleep=slept.append)
+    assert slept == [1.0, 2.0] and (tmp_path / "part").read_bytes() == BODY
     with pytest.raises(TransferError, match="HTTP status 500"):
-        downloader(server.url("toy.csv", says(500)), str(target), None)
+        transfer(server.url("toy.csv", says(500)), tmp_path / "part", title="", sleep=slept.append)
     assert slept == [1.0, 2.0, 1.0, 2.0, 4.0]
     with pytest.raises(TransferError, match="no connection"):
-        downloader(closed_port(), str(target), None)
-    assert slept == [1.0, 2.0, 1.0, 2.0, 4.0, 1.0]  # who is offline does not wait long
+        transfer(closed_port(), tmp_path / "part", title="", sleep=slept.append)
+    assert slept == [1.0, 2.0, 1.0, 2.0, 4.0, 1.0]  # one retry where no server is reached
 
 
 def test_the_next_address_helps(toy, server, cache):
@@ -484,7 +455,7 @@ def test_a_part_of_another_file_does_not_stay(toy, server, cache):
 
 def test_an_interrupted_download_goes_on_next_time(toy, server, cache, monkeypatch):
     @contextmanager
-    def interrupt(self, have, length):
+    def interrupt(*arguments):
         came = []
 
         def advance(done):
@@ -497,7 +468,7 @@ def test_an_interrupted_download_goes_on_next_time(toy, server, cache, monkeypat
     url = server.url("toy.csv", gives())
     toy(url)
     with monkeypatch.context() as patch:
-        patch.setattr(ResumingDownloader, "_bar", interrupt)
+        patch.setattr(_transfer, "_bar", interrupt)
         with pytest.raises(KeyboardInterrupt):
             find_file("test", "toy.csv")
     part = part_file(cache / "molecules" / "toy.csv", url)

@@ -28,6 +28,7 @@ import moreauc
 from experiments import (
     _closing_sections,
     _one_run,
+    _parts,
     _sections,
     _starts,
     figures,
@@ -125,7 +126,11 @@ grid = { gamma = [0.0, "theory"], lr = [0.1] }
 def made_once():
     """Data that the library makes are the same every time: once is enough."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((molecules, "example_molecules"), (mil, "digit_bags"), (histology, "example_histology")):
+        for module, name in (
+            (molecules, "example_molecules"),
+            (_parts, "digit_bags"),
+            (histology, "example_histology"),
+        ):
             patch.setattr(module, name, functools.cache(getattr(module, name)))
         yield
 
@@ -508,7 +513,7 @@ def test_molecules_are_loaded_by_name(tmp_path, monkeypatch):
 
 def test_bags_of_the_literature_are_loaded_by_name(tmp_path, monkeypatch):
     plan = load_experiment("bags")
-    bags = mil.digit_bags(num_bags=60, positive_rate=0.5).train
+    bags = _parts.digit_bags(num_bags=60, positive_rate=0.5).train
     asked = []
     for name in ("musk2", "fox"):
         monkeypatch.setattr(mil, f"load_{name}", lambda folder, name=name: asked.append((name, folder)) or bags)

@@ -15,7 +15,6 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments import _starts
-from experiments.data import _images
 from experiments.data._npz import write_arrays
 from experiments.figures import save_figure
 from experiments.studies import _figures
@@ -40,7 +39,6 @@ def no_room(size=100):
 
 
 FRAME = pd.DataFrame({"a": np.arange(1000.0)})
-IMAGES = np.zeros((2, 3, 8, 8), dtype=np.uint8)
 WRITERS = {
     "a.checkpoint": lambda path: save_checkpoint(path, {"a": torch.zeros(1000)}),
     "data.json": lambda path: Saving(path.parent).begin(Path(__file__), {str(k): "number" for k in range(99)}),
@@ -52,7 +50,6 @@ WRITERS = {
     "scores.parquet": lambda path: write_table(FRAME, path),
     "graphs.npz": lambda path: write_arrays(path, {"a": np.random.default_rng(0).integers(9, size=9999)}),
     "start.pt": lambda path: _starts._write(path, {"weights": {"a": torch.zeros(1000)}}),
-    "images.npy": lambda path: _images._store(path, 2, iter(IMAGES)),
 }
 
 

@@ -60,8 +60,7 @@ def looped(model: GIN, atoms, edges, bonds, graph, sizes):
     scores = []
     for number, size in enumerate(sizes.tolist()):
         total = sum(node for node, owner in zip(h, graph.tolist(), strict=True) if owner == number)
-        pooled = total / size if model.pooling == "mean" else total
-        scores.append(model.score(pooled)[0])
+        scores.append(model.score(total / size)[0])
     return torch.stack(scores)
 
 
@@ -77,17 +76,16 @@ def shaken(model: nn.Module, seed: int = 1) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("pooling", ["mean", "sum"])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_scores_equal_a_loop_over_nodes_and_edges(layers, pooling):
-    model = shaken(GIN(layers=layers, width=6, pooling=pooling).double()).eval()
+def test_scores_equal_a_loop_over_nodes_and_edges(layers):
+    model = shaken(GIN(layers=layers, width=6).double()).eval()
     inputs = random_graphs(5, seed=3).batch(range(5))
     torch.testing.assert_close(model(**inputs), looped(model, **inputs), rtol=1e-12, atol=1e-12)
 
 
 def test_the_default_is_the_network_of_the_paper():
     model = GIN()
-    assert len(model.layers) == 5 and model.dropout.p == 0.5 and model.pooling == "mean"
+    assert len(model.layers) == 5 and model.dropout.p == 0.5
     assert model.atoms.table.shape == (174, 64) and model.bonds.table.shape == (13, 5 * 64)
     assert [tuple(p.shape) for p in model.layers[0].parameters()] == [
         *((), (128, 64), (128,), (128,), (128,), (64, 128), (64,), (64,), (64,))
@@ -270,7 +268,6 @@ def test_training_with_the_loop_and_a_loss(gamma):
         ({"layers": 0}, "GIN: layers must be an integer of at least 1, got 0"),
         ({"width": 1.5}, "GIN: width must be an integer of at least 1, got 1.5"),
         ({"dropout": 1.0}, r"GIN: dropout must be a number in \[0, 1\), got 1.0"),
-        ({"pooling": "max"}, "GIN: pooling must be 'mean' or 'sum', got 'max'"),
     ],
 )
 def test_wrong_arguments(changes, message):

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
-import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from experiments.data import graphs as module
 from experiments.data._npz import read_arrays, write_arrays
-from experiments.data.graphs import (
-    ATOM_CATEGORIES,
-    BOND_CATEGORIES,
-    GraphBatches,
-    Graphs,
-    to_pyg,
-)
+from experiments.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs
 from moreauc.samplers import PosNegSampler
 
 FIELDS = ("atoms", "edges", "bonds", "nodes", "links", "labels")
@@ -105,74 +96,6 @@ def test_a_subset_is_the_graphs_in_that_order():
     for name, value in looped(found, [5, 0]).items():
         assert torch.equal(subset.batch([2, 1])[name], value)
     Graphs(**{name: getattr(subset, name) for name in FIELDS})  # which checks everything
-
-
-def test_files(tmp_path):
-    graphs = joined(parts())
-    graphs.save(tmp_path / "graphs.npz")
-    assert same(graphs, Graphs.load(tmp_path / "graphs.npz"))
-    assert [place.name for place in tmp_path.iterdir()] == ["graphs.npz"]
-    with np.load(tmp_path / "graphs.npz", allow_pickle=False) as file:
-        assert {file[name].dtype for name in FIELDS} == {np.dtype(np.uint8)}
-    graphs.save(tmp_path / "again.npz")
-    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "graphs.npz").read_bytes()
-
-
-def test_files_of_large_graphs(tmp_path):
-    """More than 255 nodes in a graph, and more than 65535 edges."""
-    links = 70_000
-    edges = torch.stack([torch.arange(links) % 300, torch.full((links,), 299)])
-    categories = torch.zeros(300, 9, dtype=torch.int64), torch.zeros(links, 3, dtype=torch.int64)
-    graphs = Graphs(categories[0], edges, categories[1], [300], [links], [1])
-    graphs.save(tmp_path / "graphs.npz")
-    read = Graphs.load(tmp_path / "graphs.npz")
-    assert same(graphs, read) and read.edges.dtype == torch.int64 and read.links.tolist() == [links]
-
-
-@pytest.mark.parametrize("damage", ["short", "text", "pickle", "other", "flip"])
-def test_damaged_files(tmp_path, damage):
-    place = tmp_path / "graphs.npz"
-    joined(parts(200)).save(place)
-    content = place.read_bytes()
-    if damage == "other":
-        with place.open("wb") as file:
-            np.savez_compressed(file, atoms=np.zeros(3))
-    else:
-        middle = len(content) // 2
-        flipped = (
-            content[:middle] + bytes(255 - byte for byte in content[middle : middle + 40]) + content[middle + 40 :]
-        )
-        wrong = {"short": content[:-100], "text": b"atoms", "pickle": pickle.dumps([1, 2]), "flip": flipped}
-        place.write_bytes(wrong[damage])
-    with pytest.raises(ValueError, match=r"Graphs.load: path must be a file that save wrote, got .*graphs.npz"):
-        Graphs.load(place)
-
-
-def test_a_file_that_is_not_there_or_cannot_be_written(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        Graphs.load(tmp_path / "graphs.npz")
-    with pytest.raises(FileNotFoundError):
-        joined(parts()).save(tmp_path / "nowhere" / "graphs.npz")
-
-
-def test_data_of_torch_geometric():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # its import compiles scripts
-        from torch_geometric.data import Batch
-    found = parts()
-    graphs = joined(found)
-    data = to_pyg(graphs)
-    assert [int(entry.y) for entry in data] == graphs.labels.tolist()
-    batch, ours = Batch.from_data_list(data), graphs.batch(range(7))
-    for name, theirs in (("atoms", "x"), ("edges", "edge_index"), ("bonds", "edge_attr"), ("graph", "batch")):
-        assert torch.equal(ours[name], getattr(batch, theirs)), name
-
-
-def test_without_torch_geometric(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch_geometric", None)
-    monkeypatch.delitem(sys.modules, "torch_geometric.data", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"torch_geometric.*pip install 'moreauc\[molecules\]'"):
-        to_pyg(joined(parts()))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +220,6 @@ def test_wrong_batches():
 
 def test_categories_are_as_many_as_published():
     assert sum(ATOM_CATEGORIES) == 174 and sum(BOND_CATEGORIES) == 13
-    assert set(module.__all__) == {"ATOM_CATEGORIES", "BOND_CATEGORIES", "GraphBatches", "Graphs", "to_pyg"}
 
 
 def test_arrays_of_any_numbers_come_back(tmp_path):
@@ -315,3 +237,23 @@ def test_arrays_of_any_numbers_come_back(tmp_path):
     wide = dict.fromkeys(("medium", "large", "negative"), "int64")
     assert kinds == {"small": "uint8", **wide, "none": "uint8", "real": "float32"}
     assert all(np.array_equal(arrays[name], found[name]) for name in arrays)
+
+
+@pytest.mark.parametrize("damage", ["short", "text", "pickle", "other", "flip"])
+def test_damaged_files(tmp_path, damage):
+    place = tmp_path / "some.npz"
+    write_arrays(place, {"a": np.random.default_rng(0).integers(9, size=2000)})
+    content = place.read_bytes()
+    if damage == "other":
+        np.savez_compressed(place, b=np.zeros(3))
+    else:
+        middle = len(content) // 2
+        flipped = (
+            content[:middle] + bytes(255 - byte for byte in content[middle : middle + 40]) + content[middle + 40 :]
+        )
+        wrong = {"short": content[:-100], "text": b"atoms", "pickle": pickle.dumps([1, 2]), "flip": flipped}
+        place.write_bytes(wrong[damage])
+    with pytest.raises(ValueError, match=r"test: path must be a file that save wrote, got .*some\.npz"):
+        read_arrays("test", place, ["a"])
+    with pytest.raises(FileNotFoundError):
+        read_arrays("test", tmp_path / "nowhere.npz", ["a"])

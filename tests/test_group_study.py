@@ -13,7 +13,6 @@ import torch
 from typer.testing import CliRunner
 
 from experiments._app import app
-from experiments.data.groups import planted_groups
 from experiments.studies import (
     GroupConvergenceStudy,
     GroupStudy,
@@ -21,6 +20,7 @@ from experiments.studies import (
     _group_runs,
 )
 from experiments.studies._group_runs import draw_parts, settings
+from moreauc.data import planted_groups
 from moreauc.methods import METHODS, build
 from moreauc.train import fit
 

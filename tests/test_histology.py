@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -14,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.overrides import TorchFunctionMode
 
-from experiments.data import _images, histology
+from experiments.data import histology
 from experiments.data._images import cut_patches, image_names, read_tiles
 from experiments.data.download import PUBLIC_FILES
 from experiments.data.histology import (
@@ -25,12 +23,11 @@ from experiments.data.histology import (
     example_histology,
     load_histology,
 )
+from experiments.data.splits import test_and_folds as split
 from experiments.models.resnet import ResNet20
 from moreauc.data.bag_batches import BagBatches
 from moreauc.data.bag_scores import WholeBags
-from moreauc.data.bags import FlatBags
 from moreauc.data.padded_bags import to_padded
-from moreauc.data.splits import test_and_folds as split
 from moreauc.samplers import PosNegSampler
 
 COUNTS = {"colon_aca": ("colonca", 12), "colon_n": ("colonn", 15)}
@@ -87,9 +84,8 @@ def number_of(name: str) -> int:
     return int("".join(letter for letter in name.split("/")[1] if letter.isdigit()))
 
 
-@pytest.mark.parametrize("cache", [True, False])
-def test_patches_row_by_row_with_channels_first(small, cache):
-    images = load(small, cache=cache)
+def test_patches_row_by_row_with_channels_first(small):
+    images = load(small)
     assert images.patches.shape == (20, 6, 3, 4, 4) and images.patches.dtype == torch.uint8
     for row, name in enumerate(images.image_names):
         whole = pixels_of(name.split("/")[0], number_of(name))
@@ -114,20 +110,6 @@ def test_labels_names_tiles_and_counts(small):
     assert repr(images) == f"Histology('colon', 5 positive and 15 negative images of 6 patches, {tiles} tiles)"
 
 
-def sums_of_bytes(instances):
-    """Whether making bags adds up all bytes, which takes a second for a thousand images and says nothing."""
-    seen = []
-
-    class Watch(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            seen.append(function is torch.Tensor.sum and args[0].dtype == torch.uint8)
-            return function(*args, **(kwargs or {}))
-
-    with Watch():
-        FlatBags(instances, [0, len(instances)], [1])
-    return any(seen)
-
-
 def test_images_as_bags(small):
     images = load(small)
     assert images.bags is images.bags and images.bags.labels.tolist() == images.labels.tolist()
@@ -136,7 +118,6 @@ def test_images_as_bags(small):
     assert images.bags.instances(0).data_ptr() == images.patches.data_ptr()  # no copy
     rows = torch.tensor([5, 1])
     assert torch.equal(images.bags.subset([3, 9]).instances(1, rows), images.patches[9, rows])
-    assert not sums_of_bytes(images.patches.flatten(0, 1))
     padded, mask = to_padded(images.bags)[:2]
     assert padded.shape == (20, 6, 3, 4, 4) and bool(mask.all())
 
@@ -159,7 +140,10 @@ def test_bags_of_patches_go_through_the_network():
 
 
 def test_a_seed_is_a_draw(small):
+    before, state = np.random.get_state()[1].copy(), torch.get_rng_state()
     first, again, other = load(small), load(small), load(small, seed=1)
+    example_histology(num_positives=1, num_negatives=1)
+    assert (np.random.get_state()[1] == before).all() and torch.equal(torch.get_rng_state(), state)
     assert first.image_names == again.image_names and torch.equal(first.patches, again.patches)
     assert first.image_names[:5] != other.image_names[:5]
     fewer = load(small, negatives=3)
@@ -212,118 +196,12 @@ def test_the_folder_of_the_environment(small, monkeypatch):
     assert load(None).counts == (5, 15)
 
 
-def cache_files(small):
-    return sorted((small.parent / "cache" / "histology").iterdir())
-
-
-def test_the_second_time_nothing_is_decoded(small, monkeypatch):
-    first = load(small)
-    array, sums = cache_files(small)
-    assert array.name.startswith("colon_224-") and array.name.endswith("-4.npy") and sums.name.endswith("-4.sums.npy")
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "PIL.Image", None)
-        again, other = load(small), load(small, seed=3)
-    assert torch.equal(first.patches, again.patches)
-    assert torch.equal(other.patches, load(small, seed=3, cache=False).patches)
-    again.patches[0] = 0  # a copy of one's own, not the file
-    assert torch.equal(first.patches, load(small).patches)
-
-
-def test_other_patches_and_other_files_have_caches_of_their_own(small):
-    load(small)
-    load(small, patch=2)
-    assert len(cache_files(small)) == 4
-    write_set(small / "lc25000", {"colon_n/colonn1.png": encoded(pixels_of("colon_n", 99))})
-    changed = load(small)
-    assert len(cache_files(small)) == 6
-    assert changed.patches[5, 0, 1, 0, 0] == 199
-
-
-def test_no_file_is_open_when_it_is_moved(small, monkeypatch):
-    """Some systems move neither an open nor a mapped file; here every such object would be alive."""
-    move, seen = os.replace, []
-
-    def watched(source, target):
-        gc.collect()
-        found = gc.get_objects()
-        mapped = [thing.filename for thing in found if issubclass(type(thing), np.memmap)]
-        files = [thing.name for thing in found if issubclass(type(thing), io.BufferedWriter) and not thing.closed]
-        seen.append(str(source) in map(str, mapped + files))
-        return move(source, target)
-
-    monkeypatch.setattr(os, "replace", watched)
-    load(small)
-    assert seen == [False, False]
-    # what the watch would see
-    mapped = np.lib.format.open_memmap(small / "x.npy", mode="w+", shape=(3,))
-    with (small / "y.npy").open("wb") as file:
-        for name in ("x.npy", "y.npy"):
-            os.replace(small / name, small / f"other {name}")
-    assert seen[2:] == [True, True] and len(mapped) == 3 and file.closed
-
-
-def spoil_pixels(array, sums):
-    content = bytearray(array.read_bytes())
-    content[-1] ^= 255
-    array.write_bytes(content)
-
-
-SPOILERS = {
-    "pixels": spoil_pixels,
-    "short": lambda array, sums: array.write_bytes(array.read_bytes()[:-10]),
-    "empty": lambda array, sums: array.write_bytes(b""),
-    "no header": lambda array, sums: array.write_bytes(b"nothing at all" * 20),
-    "missing": lambda array, sums: array.unlink(),
-    "no sums": lambda array, sums: sums.unlink(),
-    "other sums": lambda array, sums: np.save(sums, np.zeros(3, np.uint32)),
-    "other number": lambda array, sums: np.save(array, np.zeros((3, 6, 3, 4, 4), np.uint8)),
-    "other type": lambda array, sums: np.save(array, np.zeros((27, 6, 3, 4, 4))),
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
-def test_a_damaged_cache_is_made_again(small, spoil):
-    expected = load(small)
-    array, sums = cache_files(small)
-    good = array.read_bytes(), sums.read_bytes()
-    spoil(array, sums)
-    assert torch.equal(load(small).patches, expected.patches)
-    assert (array.read_bytes(), sums.read_bytes()) == good and len(cache_files(small)) == 2
-
-
-def test_where_no_cache_can_be_written(small, monkeypatch):
-    (small.parent / "cache").write_text("in the way")
-    with pytest.warns(UserWarning, match=r"load_histology: decoded images could not be cached .* set MOREAUC_CACHE"):
-        images = load(small)
-    assert torch.equal(images.patches, load(small, cache=False).patches)
-    # a disk that does not keep what is written
-    monkeypatch.setenv("MOREAUC_CACHE", str(small.parent / "other"))
-    monkeypatch.setattr(_images, "_store", lambda *arguments: None)
-    assert torch.equal(images.patches, load(small).patches)
-
-
-def test_the_cache_of_the_user(small, monkeypatch):
-    class Pooch:
-        @staticmethod
-        def os_cache(name):
-            return small.parent / f"home of {name}"
-
-    monkeypatch.delenv("MOREAUC_CACHE")
-    monkeypatch.setitem(sys.modules, "pooch", Pooch)
-    load(small)
-    assert len(list((small.parent / "home of moreauc" / "histology").iterdir())) == 2
-    monkeypatch.setitem(sys.modules, "pooch", None)  # which alone knows that place
-    with pytest.warns(UserWarning, match=r"could not be cached \(this needs pooch, .*moreauc\[images\]"):
-        assert torch.equal(load(small).patches, load(small, cache=False).patches)
-
-
 def test_without_the_decoder(small, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs PIL, .* pip install 'moreauc\[images\]'"):
-        load(small, cache=False)
+    with pytest.raises(ModuleNotFoundError, match=r"needs PIL, .* pip install 'moreauc\[experiments\]'"):
+        load(small)
 
 
-@pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize(
     ("files", "changes", "message"),
     [
@@ -364,11 +242,10 @@ def test_without_the_decoder(small, monkeypatch):
         ),
     ],
 )
-def test_tars_that_do_not_fit(small, files, changes, message, cache):
+def test_tars_that_do_not_fit(small, files, changes, message):
     write_set(small / "lc25000", files)
     with pytest.raises(ValueError, match=f"load_histology: .*{message}"):
-        load(small, **{"positives": 12, "cache": cache, **changes})
-    assert not (small.parent / "cache").exists() or not cache_files(small)
+        load(small, **{"positives": 12, **changes})
 
 
 @pytest.mark.parametrize(
@@ -383,11 +260,6 @@ def test_images_that_are_missing(small, monkeypatch, counts, message):
         monkeypatch.setitem(histology._IMAGES, of_class, count)
     with pytest.raises(ValueError, match=rf"load_histology: colon_224\.tar must have {message}"):
         load(small)
-
-
-def test_there_are_a_thousand_images_of_each_class():
-    assert set(histology._IMAGES) == {"colon_aca", "colon_n", "lung_aca", "lung_scc"}
-    assert set(histology._IMAGES.values()) == {1000}
 
 
 @pytest.mark.parametrize("wrong", ["colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"])
@@ -504,19 +376,6 @@ def test_images_that_do_not_fit_together(labels, tiles, patches, message):
         made(labels, tiles, patches)
 
 
-def test_a_file_of_images(small, tmp_path):
-    images = load(small)
-    images.save(tmp_path / "images.npz")
-    again = Histology.load(tmp_path / "images.npz")
-    for name in ("patches", "labels", "tiles"):
-        one, two = getattr(images, name), getattr(again, name)
-        assert torch.equal(one, two) and one.dtype == two.dtype
-    assert (again.name, again.image_names) == (images.name, images.image_names)
-    (tmp_path / "images.npz").write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"Histology.load: path must be a file that save wrote, got .*images.npz"):
-        Histology.load(tmp_path / "images.npz")
-
-
 def test_example_images_have_the_form_of_the_real_ones():
     images = example_histology(num_positives=6, num_negatives=9, seed=2)
     assert images.patches.shape == (15, 4, 3, 32, 32) and images.patches.dtype == torch.uint8
@@ -568,13 +427,6 @@ def test_examples_out_of_range(arguments, message):
         example_histology(**arguments)
 
 
-def test_no_global_random_state_is_used(small):
-    before, state = np.random.get_state()[1].copy(), torch.get_rng_state()
-    example_histology(num_positives=1, num_negatives=1)
-    load(small)
-    assert (np.random.get_state()[1] == before).all() and torch.equal(torch.get_rng_state(), state)
-
-
 def test_patches_of_an_image_that_is_no_square():
     image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     patches = cut_patches("me", image, 2)
@@ -592,7 +444,7 @@ def test_the_real_images(name):
             names = image_names("me", place / f"{name}_224.tar", of_class)
             assert len(names) == 1000 and [number_of(image) for image in names] == list(range(1, 1001))
             assert len(set(read_tiles("me", [place / f"{of_class}_source_tiles.csv.gz"], names))) == number
-        images = load_histology(name, cache=False, download=False)
+        images = load_histology(name, download=False)
         assert images.counts == (100, 1000) and images.patches.shape == (1100, 49, 3, 32, 32)
         of_class = [set(images.tiles[images.labels == label].tolist()) for label in (0, 1)]
         assert not of_class[0] & of_class[1] and len(of_class[0]) == tiles[1]

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from experiments._app import app
 from experiments.data import keel
-from experiments.data.keel import KEEL_SETS, data_folder, load_keel
+from experiments.data.download import data_folder
+from experiments.data.keel import KEEL_SETS, load_keel
 from experiments.studies.keel import REGIONS, read_results, summary
 
 RUNNER = CliRunner()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from experiments import runs
+from experiments import _parts, runs
 from experiments._app import app
 from experiments.config import (
     EXPERIMENTS,
@@ -21,7 +21,7 @@ from experiments.config import (
     load_experiment,
     plan_of,
 )
-from experiments.data import histology, mil, molecules
+from experiments.data import histology, molecules
 
 RUNNER = CliRunner()
 
@@ -43,7 +43,11 @@ def refused(*words: object) -> str:
 def made_once():
     """Data that the library makes are the same every time: once is enough."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((molecules, "example_molecules"), (mil, "digit_bags"), (histology, "example_histology")):
+        for module, name in (
+            (molecules, "example_molecules"),
+            (_parts, "digit_bags"),
+            (histology, "example_histology"),
+        ):
             patch.setattr(module, name, functools.cache(getattr(module, name)))
         yield
 

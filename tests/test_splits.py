@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from experiments.data.mil import load_fox, load_musk2
-from moreauc.data.splits import test_and_folds as split
+from experiments.data.splits import test_and_folds as split
 
 MUSK2 = [1] * 39 + [0] * 63
 FOX = [1] * 100 + [0] * 100

@@ -22,24 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.data._images import (
-    check_numbers,
-    cut_patches,
-    image_names,
-    read_patches,
-    read_tiles,
-)
-from experiments.data._npz import read_arrays, write_arrays
+from experiments.data._images import check_numbers, cut_patches, image_names, read_patches, read_tiles
 from experiments.data.download import find_file
-from moreauc._checks import (
-    check_count,
-    check_index,
-    check_labels,
-    check_shape,
-)
+from moreauc._checks import check_count, check_index, check_labels, check_shape
 from moreauc.data.bags import FlatBags
-
-__all__ = ["HISTOLOGY_SETS", "Histology", "HistologySet", "example_histology", "load_histology"]
 
 HistologySet = Literal["colon", "lung"]
 Rows = Sequence[int] | Tensor | NDArray[np.int64]
@@ -122,15 +108,7 @@ class Histology:
         return FlatBags(self.patches.flatten(0, 1), torch.arange(0, number * len(self) + 1, number), self.labels)
 
     def leak(self, train_rows: Rows, test_rows: Rows) -> float:
-        """Return the share of test images whose tile has an image among the training rows: 0 for a split by tile.
-
-        Args:
-            train_rows: rows to train on, and to choose by, at least one.
-            test_rows: rows to report on, at least one.
-
-        Raises:
-            ValueError: for no rows, or a row that is not there.
-        """
+        """Return the share of test images whose tile has an image among the training rows: 0 for a split by tile."""
         train, test = self._tiles_of("train_rows", train_rows), self._tiles_of("test_rows", test_rows)
         return float(torch.isin(test, train).double().mean())
 
@@ -138,28 +116,6 @@ class Histology:
         owner, values = type(self).__name__, torch.as_tensor(rows)
         check_shape(owner, name, values, [("k",)])
         return self.tiles[check_index(owner, name, values, len(self), length=len(values), unique=False)]
-
-    def save(self, path: Path | str) -> None:
-        """Write all into one compressed `.npz` file.
-
-        Pixels compress little: for Colon and Lung the file is five times as large as the tar file of the images.
-        """
-        arrays = {"patches": self.patches, "labels": self.labels, "tiles": self.tiles}
-        texts = {"name": np.array(self.name), "image_names": np.array(self.image_names)}
-        write_arrays(path, {name: value.numpy() for name, value in arrays.items()} | texts)
-
-    @classmethod
-    def load(cls, path: Path | str) -> Histology:
-        """Read what :meth:`save` wrote; no decoder is needed.
-
-        Raises:
-            ValueError: for another file. A missing file is Python's own error.
-        """
-        owner = f"{cls.__name__}.load"
-        found = read_arrays(owner, path, ["name", "patches", "labels", "image_names", "tiles"])
-        patches, labels, tiles = (torch.from_numpy(found[name]) for name in ("patches", "labels", "tiles"))
-        names = tuple(found["image_names"].tolist())
-        return cls(str(found["name"]), patches, labels.long(), names, tiles.long())
 
 
 def load_histology(
@@ -170,7 +126,6 @@ def load_histology(
     positives: int = 100,
     negatives: int = 1000,
     patch: int = 32,
-    cache: bool = True,
     download: bool = True,
     verify: bool = False,
 ) -> Histology:
@@ -178,8 +133,7 @@ def load_histology(
 
     Images of a class are drawn without replacement, all choices equally likely; first come the positive images, and
     those of a class in the order of their numbers. The files have 1000 images of 224 x 224 pixels of each class: 1000
-    negatives are all of them, and an image has 49 patches (the paper's, of 512 x 512, has 256). Decoding needs Pillow,
-    `pip install 'moreauc[images]'`.
+    negatives are all of them, and an image has 49 patches (the paper's, of 512 x 512, has 256). Decoding needs Pillow.
 
     Args:
         name: "colon" (positive: adenocarcinoma, negative: benign) or "lung" (positive: adenocarcinoma, negative:
@@ -190,11 +144,9 @@ def load_histology(
         positives: positive images, at least 1.
         negatives: negative images, at least 1.
         patch: height and width of a patch, at least 1; it must divide those of the images, nothing is cut off.
-        cache: whether to keep decoded images (300 MB for each set) in the folder that MOREAUC_CACHE names, or else the
-            user's cache folder.
-        download: whether a file that is not there may be downloaded.
-        verify: whether files in the user's folder must have the right checksums, as those in the cache always must.
-            Otherwise only the numbers of the images are checked.
+        download: whether a missing file may be downloaded.
+        verify: whether files in the user's folder must have the right checksums; otherwise only the numbers of the
+            images are checked.
 
     Raises:
         ValueError: for an argument out of range, more images than there are, a missing file, or one that is not what
@@ -215,17 +167,16 @@ def load_histology(
     find = partial(find_file, owner, folder=folder, download=download, verify=verify)
     path = find(f"{name}_224.tar")
     names: list[str] = []
-    drawn: list[NDArray[np.int64]] = []
+    rows: list[int] = []
     for number, (of_class, many) in enumerate(zip(HISTOLOGY_SETS[name], wanted, strict=True)):
         found = image_names(owner, path, of_class)
         check_numbers(owner, path, of_class, found, _IMAGES[of_class])
-        drawn.append(len(names) + _draw(len(found), many, seed, number))
+        rows += (len(names) + _draw(len(found), many, seed, number)).tolist()
         names += found
-    rows = np.concatenate(drawn)
     chosen = tuple(names[row] for row in rows)
     tables = [find(f"{of_class}_source_tiles.csv") for of_class in HISTOLOGY_SETS[name]]
     tiles = torch.tensor(read_tiles(owner, tables, chosen))
-    patches = read_patches(owner, path, names, rows, patch=patch, cache=cache)
+    patches = read_patches(owner, path, chosen, patch)
     labels = torch.tensor([1] * wanted[0] + [0] * wanted[1])
     return Histology(name, torch.from_numpy(patches), labels, chosen, tiles)
 
@@ -244,7 +195,7 @@ def _draw(size: int, number: int, seed: int, stream: int) -> NDArray[np.int64]:
 def example_histology(
     *, num_positives: int = 20, num_negatives: int = 60, size: int = 64, patch: int = 32, seed: int = 0
 ) -> Histology:
-    """Return images made on the spot, in the form of :func:`load_histology`, for tests and first steps.
+    """Return made-up images in the form of :func:`load_histology`, for tests and first steps.
 
     Tissue is a noisy texture; a tile of a positive image has one or two patches with darker stains. Up to four images
     are made of each tile, by turning and mirroring it, and noise of their own.
@@ -255,9 +206,6 @@ def example_histology(
         size: height and width of an image, a multiple of `patch`.
         patch: height and width of a patch, at least 4.
         seed: at least 0; the same seed gives the same images (with the same version of NumPy).
-
-    Raises:
-        ValueError: for an argument out of range.
 
     Example:
         >>> example_histology(num_positives=10, num_negatives=30).patches.shape

@@ -110,14 +110,17 @@ class Molecules:
         """Return the molecules without those of some rows of the table, which count as rejected."""
         kept = ~torch.isin(self.rows, torch.tensor(rows, dtype=torch.long))
         number = kept.cumsum(0) - 1
+        train, validation, test = (number[part[kept[part]]] for part in (self.train, self.validation, self.test))
         return replace(
             self,
             graphs=self.graphs.subset(kept.nonzero().squeeze(1)),
             rows=self.rows[kept],
             smiles=tuple(text for text, keep in zip(self.smiles, kept.tolist(), strict=True) if keep),
+            train=train,
+            validation=validation,
+            test=test,
             rejected=tuple(sorted({*self.rejected, *rows})),
             relaxed=(),
-            **{part: number[places[kept[places]]] for part in PARTS for places in [getattr(self, part)]},
         )
 
     def save(self, path: Path | str) -> None:

@@ -1,6 +1,1 @@
-"""Networks of the paper's experiments: GIN for molecules, ResNet20 for patches of images."""
-
-from experiments.models.gin import GIN
-from experiments.models.resnet import ResNet20
-
-__all__ = ["GIN", "ResNet20"]
+"""Networks of the paper's experiments (GIN, ResNet20), and many small networks trained at once."""

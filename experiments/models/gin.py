@@ -13,7 +13,6 @@ Pre-training Graph Neural Networks, 2020 (edge features).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +20,9 @@ from torch import Tensor, nn
 from experiments.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, check_categories
 from moreauc._checks import check_count, check_real, check_shape
 
-__all__ = ["GIN"]
-
-Shape = tuple[int | str, ...]
-
 
 class GIN(nn.Module):
-    """Network for graphs with categories at nodes and edges.
-
-    Batches are those of :class:`~experiments.data.graphs.GraphBatches`.
+    """Network for graphs with categories at nodes and edges, batches of :class:`~experiments.data.graphs.GraphBatches`.
 
     The features of a node are the sum of one learned vector for each of its nine categories; so are those of an edge,
     from three categories, in each layer anew. All sums over edges and nodes are `index_add`, which torch can be told to
@@ -40,7 +33,6 @@ class GIN(nn.Module):
         layers: number of layers, at least 1.
         width: features of a node, at least 1.
         dropout: probability in [0, 1) to drop a feature after each layer in training.
-        pooling: "mean" or "sum" of the nodes of a graph.
 
     Shape:
         - atoms: `(V, 9)`, int64
@@ -51,9 +43,8 @@ class GIN(nn.Module):
         - output: `(B,)`, raw scores
 
     Raises:
-        ValueError: for an argument out of range, and in a call for tensors of another shape or kind. Categories out of
-            range are found on the CPU only, and not in compiled code, since to look at them would be to wait for the
-            device.
+        ValueError: for an argument out of range, and in a call for tensors of another shape or kind. Categories are
+            checked on the CPU only, and not in compiled code: reading device values forces a synchronization.
 
     Example:
         >>> from experiments.data.graphs import Graphs
@@ -65,20 +56,10 @@ class GIN(nn.Module):
         100166
     """
 
-    def __init__(
-        self,
-        *,
-        layers: int = 5,
-        width: int = 64,
-        dropout: float = 0.5,
-        pooling: Literal["mean", "sum"] = "mean",
-    ) -> None:
+    def __init__(self, *, layers: int = 5, width: int = 64, dropout: float = 0.5) -> None:
         super().__init__()
         count, size = check_count("GIN", "layers", layers), check_count("GIN", "width", width)
         check_real("GIN", "dropout", dropout, low=0.0, high=1.0, high_open=True)
-        if pooling not in ("mean", "sum"):
-            raise ValueError(f"GIN: pooling must be 'mean' or 'sum', got {pooling!r}")
-        self.pooling = pooling
         self.atoms = _Categories(ATOM_CATEGORIES, size)
         # one table for the edges of all layers, side by side
         self.bonds = _Categories(BOND_CATEGORIES, size, copies=count)
@@ -96,12 +77,10 @@ class GIN(nn.Module):
             if number < len(self.layers) - 1:
                 features = torch.relu(features)
             features = self.dropout(features)
-        # The score is linear, so that pooled scores of nodes are the scores of pooled nodes, at a fraction of the cost.
+        # the score is linear, so the mean score of the nodes is the score of the mean node, at a fraction of the cost
         of_nodes = features @ self.score.weight[0]
-        pooled = of_nodes.new_zeros(len(sizes)).index_add(0, graph, of_nodes)
-        if self.pooling == "mean":
-            pooled = pooled / sizes
-        return pooled + self.score.bias
+        sums = of_nodes.new_zeros(len(sizes)).index_add(0, graph, of_nodes)
+        return sums / sizes + self.score.bias
 
 
 class _Categories(nn.Module):

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from moreauc._checks import check_count, check_shape
 from moreauc.models.instances import Attention, InstanceNetwork
 
-__all__ = ["ResNet20"]
-
 
 class ResNet20(InstanceNetwork):
     """Network for instances that are patches of an image, with 0.27 million weights.

@@ -20,8 +20,6 @@ from torch.optim import Optimizer
 
 from moreauc._checks import check_count, check_real
 
-__all__ = ["CopyRates", "SideBySide", "SideBySideLoss"]
-
 
 class SideBySide(nn.Module):
     """Copies of one architecture with weights of their own, called on the same inputs.

@@ -15,7 +15,6 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 from experiments.data.mil import (
-    digit_bags,
     load_fox,
     load_musk2,
     standardize_instances,
@@ -24,6 +23,7 @@ from moreauc.data import (
     BagBatches,
     Bags,
     WholeBags,
+    digit_bags,
     instance_outputs,
 )
 from moreauc.methods import METHODS, build

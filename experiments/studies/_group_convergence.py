@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.data.groups import planted_groups
 from moreauc.criteria._groups import Membership
 from moreauc.criteria.group_dro import GroupDROLoss
 from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
+from moreauc.data import planted_groups
 from moreauc.samplers.groups import GroupSampler
 
 NUMBERS = (10, 100, 1000)

@@ -15,13 +15,9 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from experiments.data.groups import (
-    GroupData,
-    load_adult,
-    load_compas,
-    planted_groups,
-)
-from moreauc.data import TensorBatches
+from experiments.data.groups import load_adult, load_compas
+from moreauc.data import TensorBatches, planted_groups
+from moreauc.data.planted import GroupData
 from moreauc.data.tabular import TableEncoder
 from moreauc.methods import METHODS, build
 from moreauc.metrics.groups import (

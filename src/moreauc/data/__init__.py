@@ -5,7 +5,8 @@
 - :class:`ListBags`, :class:`FlatBags`, :class:`FileBags`, :func:`from_padded`: labelled bags of instances;
 - :class:`BagBatches`: batches of bags with a few instances of each; :class:`SampledBags` with :class:`BagSampler` and
   :func:`collate_bags`: the same through a `DataLoader`;
-- :class:`WholeBags`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances.
+- :class:`WholeBags`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances;
+- :func:`load_example`, :func:`digit_bags`, :func:`planted_groups`: tables, bags and groups to try things on.
 """
 
 from moreauc.data.bag_batches import (
@@ -24,8 +25,11 @@ from moreauc.data.bags import (
     ListBags,
 )
 from moreauc.data.batches import TensorBatches
+from moreauc.data.digits import digit_bags
+from moreauc.data.examples import load_example
 from moreauc.data.indexed import IndexedDataset
 from moreauc.data.padded_bags import from_padded, to_padded
+from moreauc.data.planted import planted_groups
 
 __all__ = [
     "BagBatches",
@@ -42,7 +46,10 @@ __all__ = [
     "WholeBags",
     "bag_scores",
     "collate_bags",
+    "digit_bags",
     "from_padded",
     "instance_outputs",
+    "load_example",
+    "planted_groups",
     "to_padded",
 ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
-__all__ = ["EXAMPLES", "load_example"]
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SEED = 0
 
@@ -38,6 +38,8 @@ def load_example(name: str) -> tuple[pd.DataFrame, NDArray[np.int64], str]:
 
 
 def _digits() -> tuple[pd.DataFrame, NDArray[np.int64], str]:
+    from sklearn.datasets import load_digits
+
     data = load_digits(as_frame=True)
     rows, labels = _thin((data.target == 8).to_numpy(), share=0.04)
     columns = data.data.loc[:, data.data.nunique() > 1]  # three corner pixels are always 0
@@ -49,6 +51,8 @@ def _digits() -> tuple[pd.DataFrame, NDArray[np.int64], str]:
 
 
 def _breast_cancer() -> tuple[pd.DataFrame, NDArray[np.int64], str]:
+    from sklearn.datasets import load_breast_cancer
+
     data = load_breast_cancer(as_frame=True)
     rows, labels = _thin((data.target == 0).to_numpy(), share=0.05)
     description = (
@@ -59,6 +63,8 @@ def _breast_cancer() -> tuple[pd.DataFrame, NDArray[np.int64], str]:
 
 
 def _diabetes() -> tuple[pd.DataFrame, NDArray[np.int64], str]:
+    from sklearn.datasets import load_diabetes
+
     data = load_diabetes(as_frame=True, scaled=False)
     limit = float(np.quantile(data.target, 0.9))
     labels = (data.target > limit).to_numpy().astype(np.int64)

@@ -37,7 +37,7 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         classes_: the classes, sorted.
 
     Example:
-        >>> from experiments.data.groups import planted_groups
+        >>> from moreauc.data import planted_groups
         >>> train, _, test = planted_groups(num_groups=4, samples=2000, minority_share=0.2, separation=4.0)
         >>> classifier = GroupDROClassifier(epochs=20, random_state=0).fit(train.X, train.y, groups=train.groups)
         >>> classifier.worst_group_score(test.X, test.y, test.groups) > 0.7
@@ -98,7 +98,7 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         sample_loss: "squared" or "absolute": the error of a row.
 
     Example:
-        >>> from experiments.data.groups import planted_groups
+        >>> from moreauc.data import planted_groups
         >>> train, _, test = planted_groups(num_groups=4, samples=2000, minority_share=0.2, task="regression")
         >>> regressor = GroupDRORegressor(epochs=20, random_state=0).fit(train.X, train.y, groups=train.groups)
         >>> regressor.worst_group_score(test.X, test.y, test.groups) > -0.6  # minus the largest squared error

@@ -127,7 +127,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
         ValueError: in `fit`, for an argument out of range and for bags that cannot be used; nothing is trained then.
 
     Example:
-        >>> from experiments.data.mil import digit_bags
+        >>> from moreauc.data import digit_bags
         >>> digits = digit_bags(target=0, num_bags=150, positive_rate=0.3, mean_size=6, noise=0.0)
         >>> classifier = MultiInstanceClassifier(epochs=15, instances_per_bag=3, random_state=0).fit(digits.train)
         >>> classifier.score(digits.test) > 0.8
