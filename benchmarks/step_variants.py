@@ -170,8 +170,6 @@ class OneMore:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._snapshot: dict[Tensor, Tensor] = {}
-        self._capture: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model returns."""
@@ -265,7 +263,7 @@ def _mebibytes(trained: Trained) -> float:
     model, optimizer, previous = trained
     found = [*model.parameters(), *model.buffers(), *(weight.grad for weight in model.parameters())]
     found += [value for state in optimizer.state.values() for value in state.values()]
-    found += [] if previous is None else previous._snapshot.values()
+    found += [] if previous is None else previous.copies
     return sum(value.nbytes for value in found if isinstance(value, Tensor)) / 2**20
 
 

@@ -42,7 +42,7 @@ from moreauc.distributed import (
     predict_scores,
 )
 from moreauc.metrics import StreamingTPAUC
-from moreauc.optim._sharded import like_parameter
+from moreauc.optim._shared import like_parameter
 from moreauc.samplers import DealtSampler, GroupSampler, PosNegSampler
 from moreauc.train import fit, train_step
 from moreauc.train.scoring import on_device

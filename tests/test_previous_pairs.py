@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from moreauc import PreviousIterate
-from moreauc.optim import _no_trace
-from moreauc.optim._no_trace import times_set
+from moreauc.optim import previous as module
 
 
 class Masked(nn.Module):
@@ -371,11 +370,11 @@ def test_loading_a_state_forgets_forwards():
 
 def test_models_without_random_numbers_need_no_pairs_and_leave_generators_alone():
     model, optimizer, previous = parts(p=0.0)
-    times, x = times_set(), batch()
+    times, x = module._times_set[0], batch()
     for _ in range(40):
         model(batch())
     model(batch()), model(x), previous(x), previous(batch()), previous(x)
-    assert times_set() == times and previous.unpaired == 0
+    assert module._times_set[0] == times and previous.unpaired == 0
     optimizer.step()
 
 
@@ -481,16 +480,16 @@ def test_numbers_that_only_another_thread_draws_are_no_matter():
 def test_generators_that_another_thread_sets_during_a_call_are_found():
     """As a call of its own does: the numbers drawn seem to be none, or others."""
     model, optimizer, previous = parts()
-    x, start = batch(), torch.get_rng_state()
+    x, start = batch(), torch.get_rng_state().numpy().tobytes()
     now = model(x)
 
     def once():
         model.after = lambda: None
-        in_thread(lambda: _no_trace._set_state({torch.device("cpu"): start}))
+        in_thread(lambda: module._set_state({torch.device("cpu"): start}))
 
     model.after = once
     assert masks(previous(x)) == masks(now)  # evaluated again
-    model.after = lambda: in_thread(lambda: _no_trace._set_state({torch.device("cpu"): start}))
+    model.after = lambda: in_thread(lambda: module._set_state({torch.device("cpu"): start}))
     model(x)
     model.after = lambda: None
     with pytest.raises(RuntimeError, match="another thread trains a model that draws random numbers"):

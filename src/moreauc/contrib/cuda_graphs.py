@@ -27,7 +27,6 @@ from moreauc.contrib.graph_key import (
 )
 from moreauc.criteria._late import outermost, several_processes
 from moreauc.optim import PreviousIterate
-from moreauc.optim._no_trace import no_autocast_cache
 from moreauc.train import train_step
 from moreauc.train.parts import opened
 from moreauc.train.scoring import (
@@ -172,7 +171,7 @@ class GraphedStep:
         generator = torch.cuda.default_generators[_number(device)]
         drawn = generator.get_offset()
         aside.wait_stream(here)
-        with torch.cuda.stream(aside), no_autocast_cache():
+        with torch.cuda.stream(aside), _no_autocast_cache():
             loss = self._ordinary(batch)
         here.wait_stream(aside)
         self._random = self._random or generator.get_offset() != drawn
@@ -204,7 +203,9 @@ class _Recording:
 
     def _record(self, owner: GraphedStep, told: list[Exception]) -> None:
         """Record the step. What autocast's cache holds would be read, not made, so that it is left alone."""
-        with no_autocast_cache(), _capture(self._graph, self._main), self._in_previous(owner.previous):
+        previous = owner.previous
+        in_previous = previous.captured_by(self) if isinstance(previous, PreviousIterate) else nullcontext()
+        with _no_autocast_cache(), _capture(self._graph, self._main), in_previous:
             try:
                 self._loss = self._step(owner)
             except Exception as error:
@@ -245,18 +246,6 @@ class _Recording:
         owner.optimizer.step()
         return loss.detach()
 
-    @contextmanager
-    def _in_previous(self, previous: PreviousIterate | None) -> Iterator[None]:
-        """Tell the previous iterate that it is being recorded."""
-        if previous is None:
-            yield
-            return
-        previous._capture = self
-        try:
-            yield
-        finally:
-            previous._capture = None
-
 
 class _Twin:
     """A second random state, from which the forward at the previous weights draws what the other one draws."""
@@ -281,6 +270,16 @@ class _Twin:
             self._other.manual_seed(self._own.initial_seed())
         if self._other.get_offset() != self._own.get_offset():
             self._other.set_offset(self._own.get_offset())
+
+
+@contextmanager
+def _no_autocast_cache() -> Iterator[None]:
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from moreauc.core.surrogates import Surrogate
 from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._late import LateChecks
 from moreauc.optim import PreviousIterate
-from moreauc.optim._steps import check_optimizer
+from moreauc.optim._shared import check_optimizer
 
 _ON_DEVICE = "a tensor on the device"
 
@@ -80,7 +80,7 @@ def contents(
         id(owner): owner for owner in (previous, *(getattr(hook, "__self__", None) for hook in _hooks(optimizer)))
     }
     for owner in owners.values():
-        found += getattr(owner, "_snapshot", {}).values()
+        found += owner.copies if isinstance(owner, PreviousIterate) else []
     modes = tuple(part.training for part in parts)
     own = tuple(_attributes(loss) for loss in losses)
     autocast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")

@@ -1,6 +1,6 @@
 """Which forward of a model a call at its previous weights belongs to, so that both draw the same random numbers.
 
-Only forwards that draw random numbers are remembered, and only until the next step: no other has masks to replay.
+Only forwards that draw random numbers are remembered, and only until the next step: others have no masks to replay.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Thread, current_thread
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import TensorWeakRef
 
-from moreauc.optim._no_trace import RandomState
+RandomState = dict[torch.device, bytes]  # states of generators
 
 _REMEMBERED = 1024  # forwards since the last step; the random state of a CPU has 5 kB
 _PLAIN = (bool, int, float, str)
@@ -28,8 +28,7 @@ _ADJACENT = "call previous(x) right before or right after model(x), with the sam
 class Inputs:
     """Arguments of a model, compared by identity. Tensors are not kept alive."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        values = tree_leaves((args, [kwargs[name] for name in sorted(kwargs)]))
+    def __init__(self, values: Sequence[Any]) -> None:
         self._references = [_reference(value) for value in values]
 
     def same_as(self, other: Inputs) -> bool:
@@ -47,10 +46,9 @@ class Draws:
         start, end: states of the generators before and after.
         disturbed: whether another thread has set generators meanwhile.
         thread: where it ran.
-        drawn: devices whose generators were used.
         paired: of a forward, whether it has had its call.
         contested: of a forward, whether a call may have been meant for it that was given to another one.
-        others: pairings with numbers drawn by other threads in the same iteration.
+        others: pairings whose threads drew in the same iteration.
     """
 
     inputs: Inputs
@@ -62,22 +60,28 @@ class Draws:
     contested: bool = False
     others: weakref.WeakSet[Pairing] = field(default_factory=weakref.WeakSet)
 
-    def __post_init__(self) -> None:
-        self.drawn = {device for device, state in self.start.items() if not torch.equal(state, self.end[device])}
+    @property
+    def drawn(self) -> set[torch.device]:
+        """Devices whose generators were used."""
+        return {device for device, state in self.start.items() if state != self.end[device]}
 
     def same_as(self, other: Draws) -> bool:
         """Return whether both have drawn the same numbers."""
         return all(
             device in self.start
-            and device in other.start
-            and torch.equal(self.start[device], other.start[device])
-            and torch.equal(self.end[device], other.end[device])
+            and self.start[device] == other.start.get(device)
+            and self.end[device] == other.end[device]
             for device in self.drawn | other.drawn
         )
 
 
 class Pairing:
-    """Forwards and calls since the last step."""
+    """Forwards and calls since the last step.
+
+    Attributes:
+        forwards: those that drew random numbers.
+        ahead: calls whose forward is still to come.
+    """
 
     def __init__(self) -> None:
         self.clear()
@@ -85,15 +89,10 @@ class Pairing:
 
     def clear(self) -> None:
         """Forget all forwards and calls."""
-        self._forwards: list[Draws] = []
-        self._ahead: list[Draws] = []  # calls whose forward is still to come
+        self.forwards: list[Draws] = []
+        self.ahead: list[Draws] = []
         self._by_order: deque[Inputs] = deque(maxlen=_REMEMBERED)  # of calls whose forward had other inputs
         self._forgotten = False
-
-    @property
-    def ahead(self) -> int:
-        """Number of calls whose forward is still to come."""
-        return len(self._ahead)
 
     def find(self, inputs: Inputs) -> list[Draws]:
         """Return the forwards that a call with these inputs may belong to, the best first; none where it is to come.
@@ -101,22 +100,14 @@ class Pairing:
         The best is the oldest of the same inputs that has had no call. Where all of those have had one the last is
         called again; where there are none, it is the oldest of this thread that has had no call.
         """
-        same = [forward for forward in self._forwards if forward.inputs.same_as(inputs)]
+        same = [forward for forward in self.forwards if forward.inputs.same_as(inputs)]
         if same:
             return [forward for forward in same if not forward.paired] or same[-1:]
         thread = current_thread()
-        return [forward for forward in self._forwards if not forward.paired and forward.thread is thread]
-
-    def start_of(self, forwards: list[Draws]) -> RandomState | None:
-        """Return the random state that a call starts from; None for the present one."""
-        if forwards:
-            return forwards[0].start
-        return self._ahead[-1].end if self._ahead else None
+        return [forward for forward in self.forwards if not forward.paired and forward.thread is thread]
 
     def doubt(self, call: Draws, forwards: list[Draws]) -> str | None:
         """Return why a call cannot be given the first of the forwards that :meth:`find` returned; None: it can."""
-        if not call.drawn and not call.disturbed:
-            return None
         if self._forgotten:
             return (
                 f"at most {_REMEMBERED} forwards may wait for their calls, got more since the last step, so that the "
@@ -143,7 +134,7 @@ class Pairing:
         if not call.drawn:
             return
         if not forwards:
-            self._ahead.append(call)
+            self.ahead.append(call)
             self._meet_others(call)  # once more: only now it is seen by them
             return
         forwards[0].paired = True
@@ -158,8 +149,6 @@ class Pairing:
         Raises:
             RuntimeError: where that call has not drawn the same numbers, or was taken for that of another forward.
         """
-        if not forward.drawn and not forward.disturbed:
-            return
         self._remember(forward)
         if not forward.drawn:  # another thread may have set back what was
             return
@@ -170,16 +159,17 @@ class Pairing:
                 f"dropout masks; {_ADJACENT}"
             )
         call = self._call_before(forward)
-        if call is not None:
-            self._ahead.remove(call)
-            if not call.same_as(forward) or any(map(_others_drew, (call, forward))):
-                raise RuntimeError(
-                    f"{_OWNER}: a forward drew other random numbers than its call, which came before it, so that their "
-                    f"dropout masks differ; draw none in between, in any thread, or {_ADJACENT}"
-                )
-            forward.paired = True
-            if not call.inputs.same_as(forward.inputs):
-                self._by_order.append(call.inputs)
+        if call is None:
+            return
+        self.ahead.remove(call)
+        if not call.same_as(forward) or any(map(_others_drew, (call, forward))):
+            raise RuntimeError(
+                f"{_OWNER}: a forward drew other random numbers than its call, which came before it, so that their "
+                f"dropout masks differ; draw none in between, in any thread, or {_ADJACENT}"
+            )
+        forward.paired = True
+        if not call.inputs.same_as(forward.inputs):
+            self._by_order.append(call.inputs)
 
     def close(self) -> None:
         """End an iteration, before its step.
@@ -187,8 +177,8 @@ class Pairing:
         Raises:
             RuntimeError: where a call has no forward, or it is not known which one it has.
         """
-        ahead, forgotten = self._ahead, self._forgotten
-        doubtful = any(one.contested and (forgotten or not one.paired) for one in self._forwards)
+        ahead, forgotten = self.ahead, self._forgotten
+        doubtful = any(one.contested and (forgotten or not one.paired) for one in self.forwards)
         self.clear()
         if ahead:
             raise RuntimeError(
@@ -203,24 +193,24 @@ class Pairing:
             )
 
     def _call_before(self, forward: Draws) -> Draws | None:
-        same = [call for call in self._ahead if call.inputs.same_as(forward.inputs)]
-        own = same or [call for call in self._ahead if call.thread is forward.thread]
+        same = [call for call in self.ahead if call.inputs.same_as(forward.inputs)]
+        own = same or [call for call in self.ahead if call.thread is forward.thread]
         return own[0] if own else None
 
     def _remember(self, forward: Draws) -> None:
-        self._forwards.append(forward)
-        if len(self._forwards) > _REMEMBERED:
-            done = next((number for number, one in enumerate(self._forwards) if one.paired), None)
+        self.forwards.append(forward)
+        if len(self.forwards) > _REMEMBERED:
+            done = next((number for number, one in enumerate(self.forwards) if one.paired), None)
             self._forgotten = self._forgotten or done is None
-            del self._forwards[done or 0]
+            del self.forwards[done or 0]
 
     def _meet_others(self, draws: Draws) -> None:
-        """Take note of other threads that have drawn since their last step, and let them take note of this one.
+        """Note threads that have drawn since their last step, here and in their pairings.
 
-        It is told when a call draws: what seems to be drawn in a forward may have been the other thread's alone.
+        Whether it matters is decided when a call draws: what a forward seems to draw may be another thread's alone.
         """
         for other in list(_PAIRINGS):
-            for one in (*other._forwards, *other._ahead):
+            for one in (*other.forwards, *other.ahead):
                 if one.thread is not draws.thread and one.thread.is_alive():
                     draws.others.add(other)
                     one.others.add(self)
@@ -231,7 +221,7 @@ _PAIRINGS: weakref.WeakSet[Pairing] = weakref.WeakSet()
 
 def _others_drew(draws: Draws) -> bool:
     if draws.others:
-        gc.collect()  # those that nobody uses any more may wait for that
+        gc.collect()  # pairings that are no longer in use may wait for that
     return draws.disturbed or len(draws.others) > 0
 
 

@@ -2,87 +2,95 @@ r"""The model as it was before the last optimizer step, for the correction :math
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
-from moreauc._parallel import bare, buffers_left_alone, is_shard
-from moreauc.optim._no_trace import (
-    SETTING,
-    Buffers,
-    copy_all,
-    devices_of,
-    no_autocast_cache,
-    random_state,
-)
-from moreauc.optim._pairing import Inputs, Pairing
-from moreauc.optim._sharded import (
+from moreauc._parallel import bare, buffers_left_alone, data_parallel_of, is_shard
+from moreauc.optim._pairing import Draws, Inputs, Pairing, RandomState
+from moreauc.optim._shared import (
+    Arguments,
+    Closure,
+    check_optimizer,
     check_shards,
-    check_state,
+    check_value,
+    found_infinity,
     like_parameter,
+    own_part,
     previous_shards,
     whole,
+    wrap_closure,
 )
-from moreauc.optim._steps import (
-    Arguments,
-    after_first_evaluation,
-    check_optimizer,
-    found_infinity,
-)
-from moreauc.optim._watch import ForwardHook, Watch
 
+_OWNER = "PreviousIterate"
 _ATTEMPTS = 3  # at a call, where numbers drawn may be those of another thread: a model that draws none shows it in one
+_CPU = torch.device("cpu")
+_SETTING = threading.RLock()  # held while generators are set, which all threads share
+_times_set = [0]
+_OVERLAP = (
+    f"{_OWNER}: a model must not be used while another thread evaluates it at its previous weights, got {{}}, "
+    "which would have had the wrong ones; use the model in one thread at a time, or a deep copy of it"
+)
+
+
+class Capture(Protocol):
+    """What a call does differently while a CUDA graph is made of it, where the host cannot set random states."""
+
+    def random_state(self) -> AbstractContextManager[None]:
+        """Draw the numbers that the forward draws."""
+        ...
+
+    def copied(self) -> None:
+        """Continue: the buffers have been copied, and the model is about to be called."""
+        ...
 
 
 class PreviousIterate:
     r"""Evaluates a model at the weights it had before the last optimizer step, :math:`w_{t-1}`.
 
-    The weights are copied by a hook just before each step, so that no loop has to say when an iteration ends: micro
-    batches between two steps all see the same :math:`w_{t-1}`, and a step that is skipped (a gradient scaler that met
-    an infinity) shifts nothing, also where a fused optimizer skips it on the device. A forward inside the closure of a
-    step belongs to that step: its first evaluation sees :math:`w_{t-1}`, and what the optimizer evaluates after that
-    sees :math:`w_t`. Of several optimizers each moves its own parameters, which have the values before its last step.
-    Before the first step :math:`w_{-1} = w_0`: a call then evaluates the present weights.
+    A hook copies the weights just before each step. Micro batches between two steps all see the same :math:`w_{t-1}`,
+    and a step that a gradient scaler skips shifts nothing, also where a fused optimizer skips it on the device. A
+    forward inside the closure of a step belongs to that step: its first evaluation sees :math:`w_{t-1}`, later ones
+    see :math:`w_t`. Of several optimizers each moves its own parameters. Before the first step :math:`w_{-1} = w_0`.
 
     A call runs without gradient, in the model's own mode, and leaves no trace:
 
-    - it draws the **same dropout masks** as the forward it belongs to. Forwards count from step to step, if gradients
-      are on; what activation checkpointing (`torch.utils.checkpoint`) recomputes does not. A call belongs to the oldest
-      forward of the same objects that has had none; else to the oldest at all; called first, to the one that follows.
-      Where these rules cannot tell, or the numbers drawn differ, there is an error. The random state afterwards is what
-      it was before;
+    - it draws the **same dropout masks** as the forward it belongs to: the oldest forward of the same objects since the
+      last step that has had no call, else the oldest at all; called first, the one that follows. Only forwards with
+      gradients count, and not what activation checkpointing (`torch.utils.checkpoint`) recomputes. Where the forward
+      is not certain, or the numbers drawn differ, there is an error. The random state is afterwards what it was;
     - buffers (batch-norm statistics, counters) are untouched;
     - no weight of :math:`w_{t-1}` enters autocast's cache, and none of :math:`w_t` comes from it.
 
     For the time of the call the parameters hold the old values, as the same objects: tied weights stay tied, and
-    compiled modules run their compiled code (shards of `fully_shard` get the old values written into them). Cost: one
-    forward, and one copy of the weights that the optimizer moves (frozen ones are not copied).
+    compiled modules run their compiled code. Cost: one forward, and one copy of the weights that the optimizer moves.
 
     Args:
-        model: the module that the training loop calls. Pass the compiled module if that is what is called; a
+        model: the module that the training loop calls; the compiled one if that is called. A
             `DistributedDataParallel` one is evaluated without its communication. One of `fully_shard` gathers its
-            weights once more for a call, so that all processes must make it.
+            weights once more, so that all processes must make the call.
         optimizer: the optimizer that moves the model's parameters, or a sequence of several.
 
     Raises:
         ValueError: for a model or optimizer that is none, an optimizer with no parameter of the model, and at a step
             of an optimizer that asks a gradient scaler itself whether to skip it.
-        RuntimeError: before a wrong number is returned or a step is made with one, where dropout masks cannot be
-            replayed: at a call or forward whose random numbers differ from its partner's, at a step after calls without
-            a forward, or after fewer calls than forwards that they may belong to; where more than 1024 forwards
-            wait for their calls; and where another thread uses the model during a call, or draws in between.
+        RuntimeError: before a wrong number is returned or a step is made with one: at a call or forward whose random
+            numbers differ from its partner's, at a step after calls without a forward or after fewer calls than
+            forwards that they may belong to, where more than 1024 forwards wait for their calls, and where another
+            thread uses the model during a call or draws in between.
 
     Limits: forward hooks of the model run in a call, too. Randomness other than torch's generators (Python's, numpy's,
-    the private dropout state of cuDNN's recurrent layers) is not replayed, and attributes that are no buffers are not
-    restored. Threads share torch's generators: a thread that prepares data during training needs its own
-    `torch.Generator`. A deep copy or a pickle of the model is free of this object; deep copies of an optimizer lose
-    their hooks, so make a new `PreviousIterate` for them.
+    the dropout state of cuDNN's recurrent layers) is not replayed, and attributes that are no buffers are not restored.
+    Threads share torch's generators: a thread that prepares data during training needs its own `torch.Generator`.
+    Copies and pickles of the model are free of this object; deep copies of an optimizer lose their hooks.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -100,20 +108,24 @@ class PreviousIterate:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         if not isinstance(model, nn.Module):
-            raise ValueError(f"PreviousIterate: model must be an nn.Module, got {type(model).__name__}")
+            raise ValueError(f"{_OWNER}: model must be an nn.Module, got {type(model).__name__}")
         given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-        optimizers = [check_optimizer("PreviousIterate", item) for item in given]
+        optimizers = [check_optimizer(_OWNER, item) for item in given]
         owned = {id(p) for item in optimizers for group in item.param_groups for p in group["params"]}
         if not any(id(p) in owned for p in model.parameters()):
-            raise ValueError("PreviousIterate: optimizer must hold parameters of model, got none of them")
+            raise ValueError(f"{_OWNER}: optimizer must hold parameters of model, got none of them")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
-        check_shards("PreviousIterate", self.model)
-        self._snapshot: dict[Tensor, Tensor] = {}
-        self._buffers = Buffers()
+        check_shards(_OWNER, self.model)
+        self._weights: dict[Tensor, Tensor] = {}  # parameters that have moved, and their previous values
+        self._buffers: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: a buffer and its copy
+        self._compiled_parallel = data_parallel_of(self.model) is not None
         self._pairing = Pairing()
-        self._watch = Watch()
+        self._lock = threading.Lock()
+        self._caller: threading.Thread | None = None  # in which a call is under way
+        self._calls = 0
+        self._running = _Running()
         self._capture: Capture | None = None
-        before, after = ForwardHook(self._before_forward), ForwardHook(self._after_forward)
+        before, after = _ForwardHook(self._before_forward), _ForwardHook(self._after_forward)
         self._handles = [
             # first, so that it sees what the user gave, and what other hooks draw is replayed
             self.model.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
@@ -124,46 +136,46 @@ class PreviousIterate:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model returns for these arguments at the previous weights, without gradient."""
-        with self._watch.call(), no_autocast_cache():
-            if self._capture is not None:
-                return self._evaluate(self._capture.random_state(), args, kwargs)
-            forwards, devices = self._pairing.find(Inputs(args, kwargs)), devices_of(self.model)
-            for attempt in range(_ATTEMPTS):
-                state = random_state(devices, self._pairing.start_of(forwards))
-                with nullcontext() if attempt == 0 else SETTING:  # nobody else sets generators then
-                    result = self._evaluate(state, args, kwargs)
-                call = self._watch.drawn
-                doubt = None if call is None else self._pairing.doubt(call, forwards)
-                if doubt is None:
-                    break
-            else:
-                raise RuntimeError(f"PreviousIterate: {doubt}")
-            if call is not None:
-                self._pairing.add_call(call, forwards)
-        return result
-
-    def _evaluate(self, state: AbstractContextManager[None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model at the previous weights, without a trace, from a random state."""
-        with (
-            torch.no_grad(),
-            state,
-            self._buffers.isolated(self.model),
-            buffers_left_alone(self.model),
-            self._previous_weights(),
-        ):
-            if self._capture is not None:
-                self._capture.copied()
-            return self.model(*args, **kwargs)
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(_OVERLAP.format("another call"))
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # it casts weights anew, and keeps none of them
+        self._caller = threading.current_thread()
+        self._calls += 1
+        try:
+            if self._capture is None:
+                return self._replay(args, kwargs)
+            with self._capture.random_state():
+                return self._evaluate(args, kwargs)
+        finally:
+            self._caller = None
+            torch.set_autocast_cache_enabled(cached)
+            self._lock.release()
 
     @property
     def unpaired(self) -> int:
-        """Calls since the last step whose forward is still to come, for loops that want to know that it came."""
-        return self._pairing.ahead
+        """Calls since the last step whose forward is still to come."""
+        return len(self._pairing.ahead)
+
+    @property
+    def copies(self) -> list[Tensor]:
+        """The tensors that hold the previous weights; parameters that did not move have none."""
+        return list(self._weights.values())
+
+    @contextmanager
+    def captured_by(self, capture: Capture) -> Iterator[None]:
+        """Let calls be recorded in a CUDA graph: `capture` takes the place of replaying the generators."""
+        self._capture = capture
+        try:
+            yield
+        finally:
+            self._capture = None
 
     def remove(self) -> None:
         """Take the hooks off the model and the optimizers."""
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
         self._pairing.clear()
 
     def state_dict(self) -> dict[str, Any]:
@@ -172,7 +184,7 @@ class PreviousIterate:
         Those of a model of `fully_shard` are gathered, so that all processes must make the call; any number of
         processes can load the result.
         """
-        names = ((name, self._snapshot.get(parameter)) for name, parameter in bare(self.model).named_parameters())
+        names = ((name, self._weights.get(parameter)) for name, parameter in bare(self.model).named_parameters())
         return {"weights": {name: whole(old) for name, old in names if old is not None}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -181,60 +193,90 @@ class PreviousIterate:
         weights: Mapping[str, Tensor] = state["weights"]
         for name, old in weights.items():
             if name not in known:
-                raise ValueError(f"PreviousIterate: state must name parameters of the model, got {name!r}")
-            if old.shape != known[name].shape:
-                shapes = f"{tuple(known[name].shape)}, got {tuple(old.shape)}"
-                raise ValueError(f"PreviousIterate: state[{name!r}] must have shape {shapes}")
-            check_state("PreviousIterate", f"state[{name!r}]", old, known[name])
-        self._snapshot = {known[name]: like_parameter(old, known[name]) for name, old in weights.items()}
+                raise ValueError(f"{_OWNER}: state must name parameters of the model, got {name!r}")
+            check_value(_OWNER, f"state[{name!r}]", old, known[name])
+        self._weights = {known[name]: like_parameter(old, known[name]) for name, old in weights.items()}
         self._pairing.clear()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse to be pickled or copied: the hooks would be lost without a word."""
-        raise TypeError("PreviousIterate cannot be copied or pickled; save its state_dict() and make a new one")
+        """Refuse to be pickled or copied: the hooks would be lost silently."""
+        raise TypeError(f"{_OWNER} cannot be copied or pickled; save its state_dict() and make a new one")
 
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        """Copy the weights now, or after the first evaluation of a closure, which is still to see the old ones."""
-        self._watch.check_step()
-        changed = after_first_evaluation(args, kwargs, lambda: self._copy_weights(optimizer, kwargs))
-        if changed is None:
-            self._copy_weights(optimizer, kwargs)
-        return changed
+    def _replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Evaluate the model with the random numbers of the forward that this call belongs to."""
+        pairing, inputs = self._pairing, _leaves(args, kwargs)
+        forwards = pairing.find(Inputs(inputs)) if pairing.forwards else []
+        start = forwards[0].start if forwards else pairing.ahead[-1].end if pairing.ahead else None
+        counts = bool(self._handles) and not self._running.stack
+        doubt = None
+        for attempt in range(_ATTEMPTS):
+            with nullcontext() if attempt == 0 else _SETTING:  # no other thread sets generators then
+                result, drawn = self._evaluate_from(start, args, kwargs)
+            if drawn is None or not counts:
+                return result
+            call = Draws(Inputs(inputs), *drawn)
+            doubt = pairing.doubt(call, forwards)
+            if doubt is None:
+                pairing.add_call(call, forwards)
+                return result
+        raise RuntimeError(f"{_OWNER}: {doubt}")
 
-    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """End what a closure has begun in its later evaluations."""
-        self._pairing.close()
+    def _evaluate_from(
+        self, state: RandomState | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[RandomState, RandomState, bool] | None]:
+        """Evaluate the model from a random state (None: the present one), and restore the present one.
 
-    @torch.no_grad()
-    def _copy_weights(self, optimizer: Optimizer, kwargs: dict[str, Any]) -> None:
-        """Copy what this step may move. A parameter without a gradient stays, so that its live value is the old one.
-
-        Of a step that may be skipped on the device the host does not know whether it is: copies are made there as the
-        step is, and those of parameters without a gradient are kept.
+        Returns:
+            What the model returns, and what it has drawn: states before and after, and whether another thread has set
+            generators meanwhile. None where it has drawn nothing.
         """
-        infinity = found_infinity("PreviousIterate", optimizer, kwargs)
-        self._pairing.close()
-        old, new = [], []
-        for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
-            kept = self._snapshot.get(parameter)
-            moves = parameter.grad is not None or infinity is not None
-            if kept is not None and kept.shape == parameter.shape and moves:
-                old.append(kept)
-                new.append(parameter)
-            elif parameter.grad is None:
-                self._snapshot.pop(parameter, None)
-            else:
-                self._snapshot[parameter] = parameter.detach().clone()
-        copy_all(old, new, unless=infinity)
+        devices = _devices_of(self.model)
+        start = present = _current_state(devices)
+        if state is not None:
+            _set_state(state)
+            start = _current_state(devices)
+        times = _times_set[0]
+        try:
+            result = self._evaluate(args, kwargs)
+        finally:
+            end, disturbed = _current_state(devices), _times_set[0] != times
+            if end != present:
+                _set_state(present)
+        return result, (start, end, disturbed) if disturbed or end != start else None
 
-    def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._capture is None:
-            self._watch.begin(self.model, args, kwargs)
+    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model at the previous weights, buffers untouched."""
+        silent = buffers_left_alone(self.model) if self._compiled_parallel else nullcontext()
+        with torch.no_grad(), self._isolated_buffers(), silent, self._previous_weights():
+            if self._capture is not None:
+                self._capture.copied()
+            return self.model(*args, **kwargs)
 
-    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        drawn = self._watch.end(output) if self._capture is None else None
-        if drawn is not None:
-            self._pairing.add_forward(drawn)
+    @contextmanager
+    def _isolated_buffers(self) -> Iterator[None]:
+        """Let the buffers hold copies for a while; also undo assignments of new tensors to their names.
+
+        The copies are kept and filled by one operation for all of them: a model may have hundreds of small buffers.
+        """
+        owners = [(module._buffers, dict(module._buffers)) for module in _walk(self.model) if module._buffers]
+        if not owners:
+            yield
+            return
+        buffers = {id(buffer): buffer for _, names in owners for buffer in names.values() if buffer is not None}
+        if buffers.keys() != self._buffers.keys():  # moving or casting a model makes new buffers
+            self._buffers = {key: (buffer, torch.empty_like(buffer)) for key, buffer in buffers.items()}
+        present = [buffer.data for buffer in buffers.values()]
+        _copy_all([self._buffers[key][1] for key in buffers], present)
+        try:
+            for key, buffer in buffers.items():
+                buffer.data = self._buffers[key][1]
+            yield
+        finally:
+            for buffer, data in zip(buffers.values(), present, strict=True):
+                buffer.data = data
+            for names, before in owners:
+                names.clear()
+                names.update(before)
 
     @contextmanager
     def _previous_weights(self) -> Iterator[None]:
@@ -243,28 +285,223 @@ class PreviousIterate:
         Replacing `.data` instead of copying into it leaves the version counters alone, so that a backward through a
         forward made at the present weights stays valid.
         """
-        every = [(parameter, old) for parameter, old in self._snapshot.items() if parameter.shape == old.shape]
-        pairs = [pair for pair in every if not is_shard(pair[0])]
-        present = [parameter.data for parameter, _ in pairs]
+        present: list[tuple[Tensor, Tensor]] = []
+        shards: list[tuple[Tensor, Tensor]] = []
         try:
-            for parameter, old in pairs:
+            for parameter, old in self._weights.items():
+                if parameter.shape != old.shape:
+                    continue
+                if is_shard(parameter):
+                    shards.append((parameter, old))
+                    continue
                 if old.dtype != parameter.dtype or old.device != parameter.device:  # moved or cast since the last step
-                    old = self._snapshot[parameter] = old.to(device=parameter.device, dtype=parameter.dtype)
+                    old = self._weights[parameter] = old.to(device=parameter.device, dtype=parameter.dtype)
+                present.append((parameter, parameter.data))
                 parameter.data = old
-            with previous_shards(self.model, [pair for pair in every if is_shard(pair[0])]):
+            with previous_shards(self.model, shards) if shards else nullcontext():
                 yield
         finally:
-            for (parameter, _), data in zip(pairs, present, strict=True):
+            for parameter, data in present:
                 parameter.data = data
 
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        """Copy the weights now, or after the first evaluation of a closure, which is still to see the old ones."""
+        self._check_thread("a step")
+        self._running.stack.clear()  # of forwards that were interrupted
 
-class Capture(Protocol):
-    """What a call does differently while a CUDA graph is made of it, where the host cannot set random states."""
+        def wrap(closure: Closure) -> Closure:
+            waiting = [optimizer]
 
-    def random_state(self) -> AbstractContextManager[None]:
-        """Draw the numbers that the forward draws."""
-        ...
+            def evaluate() -> Any:
+                result = closure()
+                while waiting:
+                    self._copy_weights(waiting.pop(), kwargs)
+                return result
 
-    def copied(self) -> None:
-        """Go on: the buffers have been copied, and the model is about to be called."""
-        ...
+            return evaluate
+
+        if len(args) > 1 or kwargs:
+            changed = wrap_closure(args, kwargs, wrap)
+            if changed is not None:
+                return changed
+        self._copy_weights(optimizer, kwargs)
+        return None
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """End what a closure has begun in its later evaluations."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._pairing.forwards or self._pairing.ahead:
+            self._pairing.close()
+
+    def _copy_weights(self, optimizer: Optimizer, kwargs: dict[str, Any]) -> None:
+        """Copy what this step may move. A parameter without a gradient stays, so that its live value is the old one.
+
+        Where a step may be skipped on the device, copies are made under the same condition there, and those of
+        parameters without a gradient are kept.
+        """
+        infinity = found_infinity(_OWNER, optimizer, kwargs)
+        self._close()
+        old, new = [], []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                kept, moves = self._weights.get(parameter), parameter.grad is not None
+                if kept is not None and kept.shape == parameter.shape and (moves or infinity is not None):
+                    old.append(kept)
+                    new.append(parameter)
+                elif moves:
+                    self._weights[parameter] = parameter.detach().clone()
+                elif kept is not None:
+                    del self._weights[parameter]
+        with torch.no_grad():
+            if infinity is None:
+                _copy_all(old, new)
+            else:
+                _copy_unless(infinity, old, new)
+
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note the start of a forward, and the random state if it counts.
+
+        A forward counts where a gradient may be taken of it, and inside of `torch.utils.checkpoint` with
+        `use_reentrant=True`, which runs it without gradient. Forwards inside of another one do not count.
+        """
+        if self._capture is not None:
+            return
+        stack = self._running.stack
+        if self._caller is None and not stack and _may_have_gradient():
+            state = _current_state(_devices_of(self.model))
+            stack.append(_Begun(self._calls, _times_set[0], _leaves(args, kwargs), state))
+        else:
+            stack.append(_Begun(self._calls))
+            self._check_thread("a forward")
+
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Remember a forward that counts and has drawn random numbers; without output it has failed."""
+        stack = self._running.stack
+        if self._capture is not None or not stack:
+            return
+        begun = stack.pop()
+        if output is None:
+            return
+        if begun.calls != self._calls:
+            raise RuntimeError(_OVERLAP.format("a forward"))
+        if begun.start is not None:
+            end, disturbed = _current_state(begun.start), begun.times_set != _times_set[0]
+            if disturbed or end != begun.start:
+                self._pairing.add_forward(Draws(Inputs(begun.inputs), begun.start, end, disturbed))
+
+    def _check_thread(self, what: str) -> None:
+        if self._caller is not None and self._caller is not threading.current_thread():
+            raise RuntimeError(_OVERLAP.format(what))
+
+
+class _Begun(NamedTuple):
+    """A forward that has begun; without a start one that does not count."""
+
+    calls: int
+    times_set: int = 0
+    inputs: Sequence[Any] = ()
+    start: RandomState | None = None
+
+
+class _Running(threading.local):
+    """The forwards that are under way in each thread."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Begun] = []
+
+
+class _ForwardHook(partial[None]):
+    """A hook that stays behind when its module is copied or pickled.
+
+    It has no frame of its own in Python, which a compiler might look at.
+    """
+
+    def __new__(cls, function: Callable[..., None]) -> _ForwardHook:
+        # Not as a decorator: torch would load its compiler, for seconds, with this module. Optimizers load it anyway.
+        return super().__new__(cls, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _ForwardHook, (_do_nothing,)
+
+
+def _do_nothing(*args: Any) -> None:
+    """Take the place of a hook in a copied model."""
+
+
+def _may_have_gradient() -> bool:
+    if torch._C._current_graph_task_id() != -1:  # inside of a backward, which recomputes
+        return False
+    # a torch.autograd.Function, as that of torch.utils.checkpoint, turns off both kinds of gradient; no_grad only one
+    inside_function = not torch._C._is_fwd_grad_enabled() and not torch.is_inference_mode_enabled()
+    return torch.is_grad_enabled() or inside_function
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """Return the tensors and other values inside of arguments."""
+    if not kwargs and all(isinstance(value, Tensor) for value in args):
+        return args
+    return tree_leaves((args, [kwargs[name] for name in sorted(kwargs)]))
+
+
+def _walk(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of a model, each once; `modules()` makes their names, too, which costs a small model much."""
+    found = {id(model): model}
+    waiting = [model]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                waiting.append(child)
+    return list(found.values())
+
+
+def _devices_of(model: nn.Module) -> list[torch.device]:
+    """Return the devices whose generators a forward of `model` may draw from."""
+    if not torch.accelerator.is_available():
+        return [_CPU]
+    return list({_CPU, *(parameter.device for parameter in model.parameters())})
+
+
+def _current_state(devices: Iterable[torch.device]) -> RandomState:
+    """Return the states of the generators of some devices, without a synchronization."""
+    found = {}
+    for device in devices:
+        on_cpu = device.type == "cpu"
+        state = torch.get_rng_state() if on_cpu else torch.get_device_module(device).get_rng_state(device)
+        found[device] = state.numpy().tobytes()
+    return found
+
+
+def _set_state(state: RandomState) -> None:
+    with _SETTING:
+        _times_set[0] += 1
+        for device, value in state.items():
+            tensor = torch.frombuffer(bytearray(value), dtype=torch.uint8)
+            if device.type == "cpu":
+                torch.set_rng_state(tensor)
+            else:
+                torch.get_device_module(device).set_rng_state(tensor, device)
+        _times_set[0] += 1  # for forwards that have begun in between
+
+
+def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy many tensors, by one operation for all that share type and device."""
+    groups: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        into, out_of = groups.setdefault((target.dtype, target.device), ([], []))
+        into.append(own_part(target) if is_shard(target) else target)
+        out_of.append(own_part(source) if is_shard(source) else source)
+    for into, out_of in groups.values():
+        torch._foreach_copy_(into, out_of)
+
+
+def _copy_unless(number: Tensor, targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors where a device value is 0, without a synchronization."""
+    flags: dict[torch.device, Tensor] = {}
+    for target, source in zip(map(own_part, targets), map(own_part, sources), strict=True):
+        if target.device not in flags:
+            on_cpu = target.device.type == "cpu"  # where what is not waited for may be read too early
+            flags[target.device] = number.to(target.device, non_blocking=not on_cpu) != 0
+        torch.where(flags[target.device], target, source.to(target), out=target)

@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from moreauc._checks import check_real
-from moreauc.optim._sharded import check_state, spread_as, whole
-from moreauc.optim._steps import (
+from moreauc.optim._shared import (
     Arguments,
     Closure,
     check_optimizer,
+    check_value,
     found_infinity,
+    like_parameter,
+    whole,
     wrap_closure,
 )
 
@@ -119,14 +121,10 @@ class ProximalPoint:
                     f"ProximalPoint: state[{name!r}] must hold {len(parameters)} tensors, got {len(state[name])}"
                 )
             for number, (parameter, value) in enumerate(zip(parameters, state[name], strict=True)):
-                if value.shape != parameter.shape:
-                    shapes = f"{tuple(parameter.shape)}, got {tuple(value.shape)}"
-                    raise ValueError(f"ProximalPoint: state[{name!r}][{number}] must have shape {shapes}")
-                check_state("ProximalPoint", f"state[{name!r}][{number}]", value, parameter)
+                check_value("ProximalPoint", f"state[{name!r}][{number}]", value, parameter)
         for parameter, reference, average in zip(parameters, state["reference"], state["average"], strict=True):
-            for kept, value in ((self._reference, reference), (self._average, average)):
-                copied = value.detach().to(parameter.device, _wide(parameter), copy=True)
-                kept[parameter] = spread_as(copied, parameter)
+            self._reference[parameter] = like_parameter(reference, parameter, _wide(parameter))
+            self._average[parameter] = like_parameter(average, parameter, _wide(parameter))
         self._steps = int(state["steps"])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
