@@ -27,7 +27,7 @@ from moreauc.data import (
     collate_bags,
 )
 from moreauc.methods import METHODS, build
-from moreauc.metrics.groups import top_k_group_loss
+from moreauc.metrics import group_loss
 from moreauc.samplers import GroupSampler, PosNegSampler
 from moreauc.train import fit
 from moreauc.train.callbacks import Callback
@@ -144,7 +144,7 @@ def groups(method: str, workers: int) -> Parts:
 
     def score(scores: Tensor, labels: Tensor) -> float:
         losses = nn.functional.softplus((1 - 2 * labels) * scores)
-        return -top_k_group_loss(losses.numpy(), ids.numpy(), top_k=2)
+        return -group_loss(losses.numpy(), ids.numpy(), top_k=2)
 
     return Parts(criterion, loader, options={"validation": TensorBatches(*table(seed=1)), "score": score})
 

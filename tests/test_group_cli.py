@@ -25,7 +25,7 @@ from moreauc.cli._group_table import (
 from moreauc.cli._saved import SavedGroupModel, load_model
 from moreauc.data.tables import TableError, write_table
 from moreauc.methods import METHODS
-from moreauc.metrics.group_table import group_table
+from moreauc.metrics import group_table
 
 RUNNER = CliRunner()
 FILES = ["log.txt", "model.joblib", "report.html", "report.json"]

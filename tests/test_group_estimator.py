@@ -32,7 +32,7 @@ from moreauc.estimators.group_dro import (
     GroupsWarning,
 )
 from moreauc.methods import METHODS
-from moreauc.metrics.groups import worst_group_accuracy
+from moreauc.metrics import group_accuracy
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.tasks.groups import hold_out, name_groups, plain_batches, shrunk_group_losses
@@ -325,7 +325,7 @@ class TestScikitLearn:
             model = quick().set_fit_request(groups=True)
             given = {"params": {"groups": data.groups}, "cv": 3}
             assert cross_val_score(model, data.X, data.y, **given).shape == (3,)
-            score = make_scorer(worst_group_accuracy).set_score_request(groups=True)
+            score = make_scorer(group_accuracy, top_k=1).set_score_request(groups=True)
             search = GridSearchCV(model, {"top_k": [1, 3], "loss": ["sonx", "erm"]}, scoring=score, cv=2)
             search.fit(data.X, data.y, groups=data.groups)
         assert search.best_estimator_.groups_.tolist() == [0, 1, 2]

@@ -17,11 +17,13 @@ from matplotlib.figure import Figure
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from moreauc import metrics
 from moreauc._printable import printable
 from moreauc.metrics import (
     GroupTable,
+    group_accuracy,
+    group_auc,
     group_gap,
+    group_loss,
     group_table,
     group_values,
     plot_groups,
@@ -59,14 +61,11 @@ def members(groups: np.ndarray) -> list[np.ndarray]:
     return [np.array([i for i, g in enumerate(groups) if g == k], dtype=int) for k in range(groups.max() + 1)]
 
 
+# arguments, whether high is bad, the function
 FAMILY = {
-    "loss": (("losses",), True, ("worst_group_loss", "top_k_group_loss", "mean_group_loss")),
-    "accuracy": (
-        ("y_true", "y_pred"),
-        False,
-        ("worst_group_accuracy", "bottom_k_group_accuracy", "mean_group_accuracy"),
-    ),
-    "auc": (("y_true", "y_score"), False, ("worst_group_auc", "bottom_k_group_auc", "mean_group_auc")),
+    "loss": (("losses",), True, group_loss),
+    "accuracy": (("y_true", "y_pred"), False, group_accuracy),
+    "auc": (("y_true", "y_score"), False, group_auc),
 }
 every_kind = pytest.mark.parametrize("kind", FAMILY)
 
@@ -105,49 +104,41 @@ def test_worst_k_worst_and_mean_equal_the_loop(kind, weighted, groups, seed):
     found = data.pop("groups") if groups == "ids" else overlap(seed)
     if weighted:
         data["sample_weight"][:14] = 0.5  # every group keeps both classes
-    arguments, highest, (worst, some, mean) = FAMILY[kind]
+    arguments, highest, score = FAMILY[kind]
     values = sorted(slow(kind, data, found, weighted), reverse=highest)
     inputs = [data[name] for name in arguments]
     options = {"sample_weight": data["sample_weight"]} if weighted else {}
-    assert getattr(metrics, worst)(*inputs, found, **options) == pytest.approx(values[0], rel=1e-12)
-    assert getattr(metrics, mean)(*inputs, found, **options) == pytest.approx(np.mean(values), rel=1e-12)
-    for k in (1, 2, len(values)):
-        got = getattr(metrics, some)(*inputs, found, top_k=k, **options)
+    for k in (1, 2, len(values), None):
+        got = score(*inputs, found, top_k=k, **options)
         assert isinstance(got, float) and got == pytest.approx(np.mean(values[:k]), rel=1e-12)
 
 
 @every_kind
 def test_groups_without_samples_are_left_out(kind):
     data = make(0)
-    arguments, _, names = FAMILY[kind]
+    arguments, _, score = FAMILY[kind]
     inputs = [data[name] for name in arguments]
     spread = np.array([1, 2, 3, 5, 8, 9, 10])[data["groups"]]  # 0, 4, 6, 7 and 11 have none
-    for name in names:
-        options = {"top_k": 3} if "_k_" in name else {}
-        want = getattr(metrics, name)(*inputs, data["groups"], **options)
-        assert getattr(metrics, name)(*inputs, spread, num_groups=12, **options) == want
+    for top_k in (1, 3, None):
+        want = score(*inputs, data["groups"], top_k=top_k)
+        assert score(*inputs, spread, num_groups=12, top_k=top_k) == want
 
 
 @every_kind
 def test_top_k_is_an_integer_also_of_numpy_and_no_float(kind):
     data = make(0)
-    arguments, _, (_, some, _) = FAMILY[kind]
-    score, inputs = getattr(metrics, some), [data[name] for name in arguments]
+    arguments, _, score = FAMILY[kind]
+    inputs = [data[name] for name in arguments]
     want = score(*inputs, data["groups"], top_k=2)
     for top_k in (np.int64(2), np.uint8(2)):
         assert score(*inputs, data["groups"], top_k=top_k) == want
         assert len(group_table(groups=data["groups"], losses=data["losses"]).top_k(top_k)) == 2
     nowhere = [[False]] * len(data["groups"])
     for groups in (data["groups"], nowhere):  # also where there is nothing to choose from
-        with pytest.raises(ValueError, match=rf"^{some}: top_k must be an integer of at least 1, got 2\.0$"):
+        with pytest.raises(ValueError, match=rf"^{score.__name__}: top_k must be an integer of at least 1, got 2\.0$"):
             score(*inputs, groups, top_k=2.0)
     with pytest.raises(ValueError, match=r"^GroupTable.top_k: k must be an integer of at least 1, got 2\.0$"):
         group_table(groups=data["groups"], losses=data["losses"]).top_k(2.0)
-
-
-def test_all_scores_of_groups_go_through_one_body():
-    names = [name for _, _, entries in FAMILY.values() for name in entries]
-    assert len(names) == 9 and all("score_groups" in getattr(metrics, name).__code__.co_names for name in names)
 
 
 def test_values_of_groups_without_samples_or_weight_are_nan():
@@ -162,40 +153,40 @@ def test_values_of_groups_without_samples_or_weight_are_nan():
 @pytest.mark.parametrize("convert", [torch.tensor, pd.Series, list], ids=["torch", "pandas", "list"])
 def test_kinds_of_input(kind, convert):
     data = make(1)
-    arguments, _, (worst, *_) = FAMILY[kind]
+    arguments, _, score = FAMILY[kind]
     inputs = [data[name] for name in arguments]
-    want = getattr(metrics, worst)(*inputs, data["groups"])
-    assert getattr(metrics, worst)(*map(convert, inputs), convert(data["groups"])) == want
+    want = score(*inputs, data["groups"], top_k=1)
+    assert score(*map(convert, inputs), convert(data["groups"]), top_k=1) == want
     memberships = np.eye(7, dtype=bool)[data["groups"]]
-    assert getattr(metrics, worst)(*inputs, memberships) == want
+    assert score(*inputs, memberships, top_k=1) == want
 
 
 def test_gradients_do_not_get_in_the_way():
-    assert metrics.worst_group_loss(torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([0, 1])) == 2.0
+    assert group_loss(torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([0, 1])) == 1.5
 
 
 def test_classes_may_be_strings_or_more_than_two():
     y_true, y_pred, groups = ["a", "b", "c", "c"], ["a", "c", "c", "a"], [0, 0, 1, 1]
-    assert metrics.mean_group_accuracy(y_true, y_pred, groups) == 0.5
+    assert group_accuracy(y_true, y_pred, groups) == 0.5
     objects = pd.Series(y_true, dtype=object), pd.Series(y_pred, dtype=object)
-    assert metrics.mean_group_accuracy(*objects, groups) == 0.5
-    assert metrics.mean_group_accuracy([0, 1, 2, 2], [0.0, 2.0, 2.0, 2.0], groups) == 0.75
+    assert group_accuracy(*objects, groups) == 0.5
+    assert group_accuracy([0, 1, 2, 2], [0.0, 2.0, 2.0, 2.0], groups) == 0.75
 
 
 def test_groups_of_one_class_have_no_auc_and_are_named():
     y_true, y_score = [1, 0, 1, 1, 0, 0, 1, 0], [3, 1, 1, 2, 0, 1, 1, 2]
     groups = [0, 0, 1, 1, 3, 3, 4, 4]
-    text = "worst_group_auc: groups with one class only are left out, 2 of 5: 1, 3"
+    text = "group_auc: groups with one class only are left out, 2 of 5: 1, 3"
     with pytest.warns(UndefinedMetricWarning, match=f"^{text}$") as caught:
-        assert metrics.worst_group_auc(y_true, y_score, groups) == 0.0
+        assert group_auc(y_true, y_score, groups, top_k=1) == 0.0
     assert caught[0].filename == __file__
     with pytest.warns(UndefinedMetricWarning):
-        assert metrics.mean_group_auc(y_true, y_score, groups) == 0.5
+        assert group_auc(y_true, y_score, groups) == 0.5
     with (
         pytest.warns(UndefinedMetricWarning),
         pytest.raises(ValueError, match="top_k must be at most the number of groups with a value, 2, got 3"),
     ):
-        metrics.bottom_k_group_auc(y_true, y_score, groups, top_k=3)
+        group_auc(y_true, y_score, groups, top_k=3)
 
 
 @pytest.mark.parametrize(
@@ -210,17 +201,17 @@ def test_auc_without_any_group_of_two_classes_is_nan(y_true, groups, weight, mat
         pytest.warns(UndefinedMetricWarning, match=match),
         pytest.warns(UndefinedMetricWarning, match="no group has a value"),
     ):
-        assert np.isnan(metrics.worst_group_auc(y_true, y_true, groups, sample_weight=weight))
+        assert np.isnan(group_auc(y_true, y_true, groups, sample_weight=weight))
 
 
 @every_kind
 def test_where_no_group_has_a_value_the_score_is_nan_with_a_warning(kind):
-    arguments, _, names = FAMILY[kind]
-    for name in names:
-        options = {"top_k": 1} if "_k_" in name else {}
-        inputs = [[1.0, 0.0]] * len(arguments)
-        with pytest.warns(UndefinedMetricWarning, match=f"{name}: .*NaN is returned: no group has a value") as caught:
-            assert np.isnan(getattr(metrics, name)(*inputs, [[False], [False]], **options))
+    arguments, _, score = FAMILY[kind]
+    inputs = [[1.0, 0.0]] * len(arguments)
+    for top_k in (1, None):
+        text = f"{score.__name__}: .*NaN is returned: no group has a value"
+        with pytest.warns(UndefinedMetricWarning, match=text) as caught:
+            assert np.isnan(score(*inputs, [[False], [False]], top_k=top_k))
         assert caught[-1].filename == __file__
 
 
@@ -252,25 +243,25 @@ def test_gap():
     ],
 )
 def test_bad_groups_numbers_and_weights(kind, change, match):
-    arguments, _, (_, some, _) = FAMILY[kind]
+    arguments, _, score = FAMILY[kind]
     inputs = {name: [0, 1, 1] for name in arguments} | {"groups": [0, 0, 0], "top_k": 1}
-    with pytest.raises(ValueError, match=f"{some}: {match}"):
-        getattr(metrics, some)(**inputs | change)
+    with pytest.raises(ValueError, match=f"{score.__name__}: {match}"):
+        score(**inputs | change)
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: metrics.worst_group_loss([1.0, np.nan], [0, 0]), "worst_group_loss: losses must be finite, got nan"),
-        (lambda: metrics.worst_group_loss(["a"], [0]), "losses must be a vector of real numbers, got dtype <U1"),
+        (lambda: group_loss([1.0, np.nan], [0, 0]), "group_loss: losses must be finite, got nan"),
+        (lambda: group_loss(["a"], [0]), "losses must be a vector of real numbers, got dtype <U1"),
         (lambda: group_values([np.inf], [0]), "group_values: values must be finite, got inf"),
-        (lambda: metrics.worst_group_accuracy([0, 1], [0], [0, 0]), "y_pred must be as long as y_true, 2, got 1"),
-        (lambda: metrics.worst_group_accuracy([0], ["a"], [0]), "y_pred must be of the kind of y_true, int64, got <U1"),
-        (lambda: metrics.worst_group_accuracy([np.nan], [0], [0]), "y_true must be finite, got nan"),
-        (lambda: metrics.worst_group_accuracy([0], [[0]], [0]), r"y_pred must have shape \(n,\), got \(1, 1\)"),
-        (lambda: metrics.worst_group_accuracy(["a", None], ["a", "b"], [0, 0]), "y_true must hold classes, got a miss"),
-        (lambda: metrics.worst_group_auc([0, 2], [0, 1], [0, 0]), "worst_group_auc: y_true must hold 0 and 1 only"),
-        (lambda: metrics.worst_group_auc([0, 1], [0, np.inf], [0, 0]), "y_score must be finite, got inf"),
+        (lambda: group_accuracy([0, 1], [0], [0, 0]), "y_pred must be as long as y_true, 2, got 1"),
+        (lambda: group_accuracy([0], ["a"], [0]), "y_pred must be of the kind of y_true, int64, got <U1"),
+        (lambda: group_accuracy([np.nan], [0], [0]), "y_true must be finite, got nan"),
+        (lambda: group_accuracy([0], [[0]], [0]), r"y_pred must have shape \(n,\), got \(1, 1\)"),
+        (lambda: group_accuracy(["a", None], ["a", "b"], [0, 0]), "y_true must hold classes, got a miss"),
+        (lambda: group_auc([0, 2], [0, 1], [0, 0]), "group_auc: y_true must hold 0 and 1 only"),
+        (lambda: group_auc([0, 1], [0, np.inf], [0, 0]), "y_score must be finite, got inf"),
     ],
 )
 def test_bad_values(call, match):
@@ -310,7 +301,7 @@ def test_first_groups_of_a_table_are_the_worst():
     first = table.top_k(3)
     assert len(first) == 3 and first.rows() == table.rows()[:3]
     data = make(0)
-    assert np.mean(first.loss) == pytest.approx(metrics.top_k_group_loss(data["losses"], data["groups"], top_k=3))
+    assert np.mean(first.loss) == pytest.approx(group_loss(data["losses"], data["groups"], top_k=3))
     for k, text in ((0, "an integer of at least 1, got 0"), (8, r"k must lie in \[1, 7\], got 8")):
         with pytest.raises(ValueError, match=f"GroupTable.top_k: .*{text}"):
             table.top_k(k)

@@ -20,12 +20,7 @@ from moreauc.data import TensorBatches, planted_groups
 from moreauc.data.planted import GroupData
 from moreauc.data.tabular import TableEncoder
 from moreauc.methods import METHODS, build
-from moreauc.metrics.groups import (
-    bottom_k_group_accuracy,
-    group_values,
-    mean_group_accuracy,
-    top_k_group_loss,
-)
+from moreauc.metrics import group_accuracy, group_loss, group_values
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.train import fit, predict_scores
@@ -161,7 +156,7 @@ def _train(
         model = MLP(train.X.shape[1], hidden=HIDDEN)
 
     def score(scores: Tensor, labels: Tensor) -> float:
-        return -top_k_group_loss(sample_losses(scores, labels), validation.groups, top_k=top_k)
+        return -group_loss(sample_losses(scores, labels), validation.groups, top_k=top_k)
 
     batches = TensorBatches(torch.from_numpy(train.X), torch.from_numpy(train.y), sampler)
     held = TensorBatches(torch.from_numpy(validation.X), torch.from_numpy(validation.y), batch_size=8192)
@@ -182,12 +177,12 @@ def _measure(model: nn.Module, test: GroupData, top_k: int) -> dict[str, Any]:
     arguments: tuple[Any, Any, Any] = (labels.numpy(), right, test.groups)
     accuracy = group_values((arguments[0] == right).astype(float), test.groups, num_groups=test.num_groups)
     return {
-        "worst_loss": top_k_group_loss(losses, test.groups, top_k=1),
-        "top_k_loss": top_k_group_loss(losses, test.groups, top_k=top_k),
-        "mean_loss": top_k_group_loss(losses, test.groups, top_k=test.num_groups),
-        "worst_accuracy": bottom_k_group_accuracy(*arguments, top_k=1),
-        "top_k_accuracy": bottom_k_group_accuracy(*arguments, top_k=top_k),
-        "mean_accuracy": mean_group_accuracy(*arguments),
+        "worst_loss": group_loss(losses, test.groups, top_k=1),
+        "top_k_loss": group_loss(losses, test.groups, top_k=top_k),
+        "mean_loss": group_loss(losses, test.groups, top_k=test.num_groups),
+        "worst_accuracy": group_accuracy(*arguments, top_k=1),
+        "top_k_accuracy": group_accuracy(*arguments, top_k=top_k),
+        "mean_accuracy": group_accuracy(*arguments),
         "row_accuracy": float((arguments[0] == right).mean()),
         "group_accuracy": [round(float(value), 4) for value in accuracy],
         "group_sizes": test.sizes.tolist(),

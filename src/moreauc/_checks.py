@@ -49,6 +49,14 @@ def check_real(
     return float(value)
 
 
+def check_region(owner: str, min_tpr: Any, max_fpr: Any) -> tuple[float, float]:
+    """Return `min_tpr` in [0, 1) and `max_fpr` in (0, 1] as floats."""
+    return (
+        check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True),
+        check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True),
+    )
+
+
 def check_flag(owner: str, name: str, value: Any) -> bool:
     """Return `value`, which must be True or False: a text, "no" say, would count as True."""
     if not isinstance(value, bool):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from moreauc._checks import check_region
 from moreauc.cli._bag_table import BagTable, match_bags, read_bags
 from moreauc.cli._console import (
     already_told,
@@ -42,7 +43,6 @@ from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import Target, match_features
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import TableEncoder
-from moreauc.metrics._inputs import check_region
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 

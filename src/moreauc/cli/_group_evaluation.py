@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from moreauc.cli._group_table import GroupRows
-from moreauc.metrics.group_table import GroupTable
+from moreauc.metrics import GroupTable
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 _SHOWN = 20  # groups printed

@@ -24,7 +24,7 @@ from moreauc.cli._pages import (
     warning_text,
 )
 from moreauc.cli._training import kept_when, untrained_notes
-from moreauc.metrics.group_plots import plot_groups
+from moreauc.metrics import plot_groups
 from moreauc.report.figures import as_image, draw_training
 from moreauc.report.pages import (
     Fact,

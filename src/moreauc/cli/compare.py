@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from moreauc._checks import check_region
 from moreauc.cli import _options as options
 from moreauc.cli._console import (
     already_told,
@@ -33,7 +34,6 @@ from moreauc.data._doubtful import doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, split_target
 from moreauc.data.duplicates import hash_rows
 from moreauc.data.tables import TableError, read_texts
-from moreauc.metrics._inputs import check_region
 from moreauc.metrics.ties import ties_text
 from moreauc.report.pages import Report
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from moreauc._checks import check_path
+from moreauc._checks import check_path, check_region
 from moreauc.cli import _options as options
 from moreauc.cli._console import (
     already_told,
@@ -59,7 +59,6 @@ from moreauc.data.columns import (
 )
 from moreauc.data.duplicates import hash_rows
 from moreauc.data.tables import TableError, read_texts
-from moreauc.metrics._inputs import check_region
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 

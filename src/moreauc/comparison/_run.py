@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from moreauc._checks import check_count, floor_count
+from moreauc._checks import check_count, check_region, floor_count
 from moreauc.comparison._contestants import (
     Contestant,
     Options,
@@ -25,8 +25,7 @@ from moreauc.comparison._contestants import (
 from moreauc.comparison._table import Table
 from moreauc.data.tabular import same_rows
 from moreauc.metrics import tied_share, tpauc_score
-from moreauc.metrics._inputs import check_region
-from moreauc.metrics._selection import selection_scores
+from moreauc.metrics.selection import selection_scores
 
 _OWNER = "Comparison"
 _DEFAULT = ("sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly", "sota_s")

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from moreauc._checks import check_real
+from moreauc._checks import check_real, check_region
 from moreauc._extras import import_extra
 from moreauc.contrib._lightning_callback import StatefulCriterion, criterion_loss
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import gather_scores
 from moreauc.metrics import tpauc_score
-from moreauc.metrics._inputs import check_region
 from moreauc.train.scoring import instances_for, scores_of
 from moreauc.train.selection import Score
 

@@ -13,12 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from moreauc._checks import check_real
+from moreauc._checks import check_real, check_region
 from moreauc.data.duplicates import Codes
 from moreauc.estimators.operating_point import PlattScaling, choose_threshold, fit_platt
 from moreauc.estimators.parts import check_known, check_training, training_arguments
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
-from moreauc.metrics._inputs import check_region
 from moreauc.metrics.ties import ties_text
 from moreauc.samplers import PosNegSampler
 from moreauc.tasks.rows import hold_out

@@ -38,7 +38,7 @@ from moreauc.estimators.parts import (
     training_arguments,
 )
 from moreauc.methods import METHODS, build
-from moreauc.metrics.group_table import GroupTable, group_table
+from moreauc.metrics import GroupTable, group_table
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.tasks.groups import (
@@ -126,7 +126,7 @@ class GroupDROEstimator(BaseEstimator):  # type: ignore[misc]
     Attributes:
         groups_: names of the groups, sorted where they can be.
         group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
-            :class:`~moreauc.metrics.group_table.GroupTable`.
+            :class:`~moreauc.metrics.GroupTable`.
         top_k_: how many groups `top_k` was.
         loss_threshold_: of "sonx", the mean loss above which a group counted at the end; None for other methods.
         model_: the network, in `eval()` mode on the CPU.

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from moreauc.estimators.group_base import GroupDROEstimator, GroupsWarning, Module
 from moreauc.estimators.parts import check_known, check_targets
-from moreauc.metrics.groups import worst_group_accuracy
+from moreauc.metrics import group_accuracy
 from moreauc.tasks.groups import (
     Array,
     Classes,
@@ -67,7 +67,7 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         predicted = self.predict(X)
         values = self._known_target(X, y)
         _, codes = name_groups(self._owner, groups, len(values))
-        return worst_group_accuracy(self.classes_[values], predicted, codes)
+        return group_accuracy(self.classes_[values], predicted, codes, top_k=1)
 
     def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array | None, Array]:
         values = check_targets(self._owner, X, y)

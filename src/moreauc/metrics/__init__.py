@@ -10,34 +10,23 @@ True positive rate high, false positive rate low:
 
 Groups:
 
-- :func:`worst_group_loss`, :func:`top_k_group_loss`, :func:`mean_group_loss`, and the same for accuracy and AUC;
+- :func:`group_loss`, :func:`group_accuracy`, :func:`group_auc`: of the worst group, the K worst, or on average;
 - :func:`group_values`: one number for each group; :func:`group_gap`: between the best and the worst of them;
 - :func:`group_table`: all of it for every group; :func:`plot_groups`: the groups sorted by loss.
 """
 
 from moreauc.metrics.bootstrap import BootstrapInterval, bootstrap_interval
-from moreauc.metrics.group_plots import plot_groups
-from moreauc.metrics.group_table import GroupTable, group_table
 from moreauc.metrics.groups import (
-    bottom_k_group_accuracy,
-    bottom_k_group_auc,
+    GroupTable,
+    group_accuracy,
+    group_auc,
     group_gap,
+    group_loss,
+    group_table,
     group_values,
-    mean_group_accuracy,
-    mean_group_auc,
-    mean_group_loss,
-    top_k_group_loss,
-    worst_group_accuracy,
-    worst_group_auc,
-    worst_group_loss,
 )
-from moreauc.metrics.plots import plot_roc_region
-from moreauc.metrics.ranking import (
-    pauc_score,
-    pauc_standardized_score,
-    tpauc_area_score,
-    tpauc_score,
-)
+from moreauc.metrics.plots import plot_groups, plot_roc_region
+from moreauc.metrics.ranking import pauc_score, pauc_standardized_score, tpauc_area_score, tpauc_score
 from moreauc.metrics.scorer import tpauc_scorer
 from moreauc.metrics.streaming import StreamingTPAUC
 from moreauc.metrics.ties import TiedScoresWarning, tied_share
@@ -48,24 +37,18 @@ __all__ = [
     "StreamingTPAUC",
     "TiedScoresWarning",
     "bootstrap_interval",
-    "bottom_k_group_accuracy",
-    "bottom_k_group_auc",
+    "group_accuracy",
+    "group_auc",
     "group_gap",
+    "group_loss",
     "group_table",
     "group_values",
-    "mean_group_accuracy",
-    "mean_group_auc",
-    "mean_group_loss",
     "pauc_score",
     "pauc_standardized_score",
     "plot_groups",
     "plot_roc_region",
     "tied_share",
-    "top_k_group_loss",
     "tpauc_area_score",
     "tpauc_score",
     "tpauc_scorer",
-    "worst_group_accuracy",
-    "worst_group_auc",
-    "worst_group_loss",
 ]

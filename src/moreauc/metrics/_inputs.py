@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_real, no_number
+from moreauc._checks import no_number
 
 Array = NDArray[Any]
 
@@ -20,14 +20,6 @@ class Classes(NamedTuple):
     negatives: Array
     positive_weight: Array | None = None
     negative_weight: Array | None = None
-
-
-def check_region(owner: str, min_tpr: Any, max_fpr: Any) -> tuple[float, float]:
-    """Return `min_tpr` in [0, 1) and `max_fpr` in (0, 1] as floats."""
-    return (
-        check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True),
-        check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True),
-    )
 
 
 def as_vector(owner: str, name: str, value: Any) -> Array:

@@ -74,9 +74,6 @@ def bootstrap_interval(
         The estimate, the ends and what they rest on. Both ends are NaN, with an `UndefinedMetricWarning`, where no
         resample has a score.
 
-    Raises:
-        ValueError: an argument out of range, vectors of different lengths, no samples.
-
     Example:
         >>> from moreauc.metrics import tpauc_score
         >>> rng = np.random.default_rng(0)

@@ -14,6 +14,11 @@ function                          value                                  in scik
 
 `tpauc_score` = `tpauc_area_score` / (alpha beta) where alpha n+ and beta n- are whole numbers; with weights given,
 whole numbers are not needed.
+
+All functions take `y_true`, labels 0 and 1 (or bool), and `y_score`, finite scores, higher for more likely positive,
+both of shape `(n,)`; `min_tpr` in [0, 1) and `max_fpr` in (0, 1]; `sample_weight`, None or weights of at least 0 of
+shape `(n,)`. They return NaN, with an `UndefinedMetricWarning`, where nothing is selected, such as where a class is
+missing or has no weight, and raise `ValueError` for anything else.
 """
 
 from __future__ import annotations
@@ -27,11 +32,10 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import roc_curve
 
-from moreauc._checks import floor_count, shown
+from moreauc._checks import check_region, floor_count, shown
 from moreauc.metrics._inputs import (
     Array,
     Classes,
-    check_region,
     split_classes,
 )
 from moreauc.metrics._pair_counts import order_statistic, twice_won
@@ -88,10 +92,6 @@ def tpauc_score(
         region. NaN, with an `UndefinedMetricWarning`, where nothing is selected: a class is missing (or has no weight),
         :math:`k_1 = 0` or :math:`k_2 = 0`.
 
-    Raises:
-        ValueError: labels other than 0 and 1, scores that are not finite, lengths that differ, no samples, negative
-            weights, an edge out of range, another word for `ties`.
-
     Example:
         >>> y_true = [1, 1, 1, 1, 0, 0, 0, 0]
         >>> y_score = [0.9, 0.8, 0.4, 0.3, 0.6, 0.4, 0.2, 0.1]
@@ -120,15 +120,6 @@ def pauc_score(
     :func:`tpauc_score` with `min_tpr` = 0. Not what `roc_auc_score(..., max_fpr=)` of scikit-learn returns: that is
     :func:`pauc_standardized_score`.
 
-    Args:
-        y_true: labels 0 and 1 (or bool), shape `(n,)`.
-        y_score: finite scores, shape `(n,)`.
-        max_fpr: upper edge of the false positive rate, in (0, 1].
-        sample_weight: weights of at least 0, shape `(n,)`, as in :func:`tpauc_score`.
-
-    Returns:
-        The score in [0, 1]; NaN and errors as in :func:`tpauc_score`.
-
     Example:
         >>> pauc_score([1, 1, 0, 0], [0.9, 0.3, 0.4, 0.1], max_fpr=0.5)
         0.5
@@ -149,17 +140,6 @@ def tpauc_area_score(
     is :func:`tpauc_score` where the conditions hold that the head of this module names; otherwise it is near, since it
     has no floor.
 
-    Args:
-        y_true: labels 0 and 1 (or bool), shape `(n,)`.
-        y_score: finite scores, shape `(n,)`.
-        min_tpr: lower edge of the true positive rate, in [0, 1).
-        max_fpr: upper edge of the false positive rate, in (0, 1].
-        sample_weight: weights of at least 0, shape `(n,)`.
-
-    Returns:
-        The area in [0, (1 - `min_tpr`) `max_fpr`]; NaN, with an `UndefinedMetricWarning`, where a class is missing or
-        has no weight. Errors as in :func:`tpauc_score`.
-
     Example:
         >>> tpauc_area_score([1, 1, 0, 0], [0.9, 0.3, 0.2, 0.1], min_tpr=0.5, max_fpr=0.5)
         0.25
@@ -178,15 +158,6 @@ def pauc_standardized_score(
 
     with :math:`A` = :func:`tpauc_area_score` at `min_tpr` = 0. Equal to scikit-learn's
     `roc_auc_score(y_true, y_score, max_fpr=max_fpr)`.
-
-    Args:
-        y_true: labels 0 and 1 (or bool), shape `(n,)`.
-        y_score: finite scores, shape `(n,)`.
-        max_fpr: upper edge of the false positive rate, in (0, 1].
-        sample_weight: weights of at least 0, shape `(n,)`.
-
-    Returns:
-        The score, at most 1; NaN and errors as in :func:`tpauc_area_score`.
 
     Example:
         >>> pauc_standardized_score([1, 1, 0, 0], [0.9, 0.3, 0.2, 0.1], max_fpr=0.5)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.metrics import make_scorer
 
-from moreauc.metrics._inputs import check_region
+from moreauc._checks import check_region
 from moreauc.metrics.ranking import Ties, check_ties, tpauc_score
 
 _OWNER = "tpauc_scorer"
@@ -32,9 +32,6 @@ def tpauc_scorer(
 
     Returns:
         A scorer, called `(estimator, X, y)`, that accepts `sample_weight` as scikit-learn's own do.
-
-    Raises:
-        ValueError: for an edge out of range or another word for `ties`.
 
     Example:
         >>> from sklearn.datasets import load_breast_cancer

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from moreauc._checks import check_region
 from moreauc.metrics._inputs import (
     Array,
     Classes,
-    check_region,
     split_classes,
 )
 from moreauc.metrics.ranking import selected_fraction

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from moreauc._checks import floor_count
-from moreauc.metrics._inputs import check_region, split_classes
+from moreauc._checks import check_region, floor_count
+from moreauc.metrics._inputs import split_classes
 
 MUCH_TIED = 0.1  # share of the region's rows with tied scores that a user is warned of
 
@@ -21,14 +21,7 @@ def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr
     The rows of the region are the `k1` lowest positives and the `k2` highest negatives of :func:`tpauc_score`. A model
     that has collapsed, and gives many rows one score, has a share near 1; ties among rows of one class do not count.
 
-    Args:
-        y_true: labels 0 and 1 (or bool), shape `(n,)`.
-        y_score: finite scores, shape `(n,)`.
-        min_tpr: lower edge of the true positive rate, in [0, 1).
-        max_fpr: upper edge of the false positive rate, in (0, 1].
-
-    Returns:
-        The share, in [0, 1]; 0 where nothing is selected.
+    The arguments are those of :func:`tpauc_score`; the share is 0 where nothing is selected.
 
     Example:
         >>> tied_share([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1], min_tpr=0.5, max_fpr=0.5)

@@ -15,7 +15,7 @@ from moreauc.checkpoint._loader_place import length_of
 from moreauc.checkpoint._run_parts import bare
 from moreauc.distributed import Exchange
 from moreauc.metrics import TiedScoresWarning, tied_share
-from moreauc.metrics._selection import selection_scores
+from moreauc.metrics.selection import selection_scores
 from moreauc.metrics.ties import ties_text
 from moreauc.train.callbacks import TrainState
 from moreauc.train.scoring import Evaluation, predict_scores
