@@ -3,7 +3,7 @@
 A checkpoint is made with the settings of a base; then each option gets other values, and each of them must be refused
 when the checkpoint is to go on. Values are derived from an option's type, default and literal choices. `OTHERS` has
 those of options that take anything but numbers, flags and choices; an option with neither is an error, so that a new
-one cannot be forgotten. Options that may differ (`moreauc.estimators.parts.FREE`) must go on.
+one cannot be forgotten. Options that may differ (`moreauc.estimators.base.FREE`) must go on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from moreauc.criteria import (
     SampleCVaRLoss,
 )
 from moreauc.distributed._agreement import fingerprint
-from moreauc.estimators.parts import FREE
+from moreauc.estimators.base import FREE
 from moreauc.methods import METHODS
 from moreauc.models import MLP
 

@@ -386,7 +386,7 @@ def test_weights_are_those_of_the_figures(data, method, monkeypatch):
 def test_instances_with_outputs_that_are_not_finite_are_refused(data, fitted, head):
     broken = pickle.loads(pickle.dumps(fitted))
     nn.init.constant_(broken.model_.get_submodule(head).weight, torch.inf)
-    with pytest.raises(ValueError, match="MultiInstanceClassifier: the module gave scores that are not finite"):
+    with pytest.raises(ValueError, match="MultiInstanceClassifier: the model gave scores that are not finite"):
         broken.instance_scores(data[0][0])
 
 
@@ -504,7 +504,7 @@ def test_other_errors_of_the_data(data, fitted):
         quick(loss_options={"colour": 1}).fit(bags, y)
     broken = pickle.loads(pickle.dumps(fitted))
     nn.init.constant_(broken.model_.score.bias, torch.inf)
-    with pytest.raises(ValueError, match=r"the module gave scores that are not finite"):
+    with pytest.raises(ValueError, match=r"the model gave scores that are not finite"):
         broken.predict(bags)
 
 

@@ -24,9 +24,13 @@ from moreauc.data.tables import TableError
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.tasks import groups as _group_rows
-from moreauc.tasks.rows import hold_out
+from moreauc.tasks.rows import RowTask
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
+
+
+def hold_out(positive, random, *, fraction, same, **region):
+    return RowTask(loss="sonx", **region).hold_out(positive, fraction, random, same=same)
 
 
 def blocks(rows: int = 400, different: int = 150, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -174,8 +174,8 @@ class TestLearning:
             seen.append([(int(labels.sum()), len(labels)) for _, labels, _ in train])
             return original(model, criterion, train, **options)
 
-        original = sys.modules["moreauc.estimators.tpauc"].fit
-        monkeypatch.setattr("moreauc.estimators.tpauc.fit", spy)
+        original = sys.modules["moreauc.estimators.base"].fit
+        monkeypatch.setattr("moreauc.estimators.base.fit", spy)
         for options in ({}, {"sampler": "balanced", "loss": "ce"}, {"loss": "ce"}, {"positive_fraction": 0.01}):
             quick(batch_size=20, validation_fraction=0.0, **options).fit(X, y)
         assert set(seen[0]) == set(seen[1]) == {(10, 20)}
@@ -196,8 +196,8 @@ class TestLearning:
             seen.update(options)
             return original(*parts, **options)
 
-        original = sys.modules["moreauc.estimators.tpauc"].fit
-        monkeypatch.setattr("moreauc.estimators.tpauc.fit", spy)
+        original = sys.modules["moreauc.estimators.base"].fit
+        monkeypatch.setattr("moreauc.estimators.base.fit", spy)
         classifier = quick(loss="auc_m", standardize=False, **given).fit(*data)
         assert {name: seen[name] for name in given} == given
         assert seen["proximal"] == METHODS["rows"]["auc_m"].proximal > 0

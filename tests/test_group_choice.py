@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ import torch
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor
 from moreauc.methods import METHODS
-from moreauc.tasks.groups import EpochChoice, epoch_choice, shrunk_group_losses
+from moreauc.tasks.groups import Classes, EpochChoice, GroupTask, shrunk_group_losses
 
 RANDOM = np.random.default_rng(0)
 GROUPS = np.array([0, 0, 0, 1, 1, 3, 3, 3, 3, 4])  # none is 2
@@ -61,7 +63,9 @@ def test_the_worst_of_equal_groups_is_hardly_too_high():
 def test_each_method_chooses_by_what_it_minimises(method, balanced):
     losses = RANDOM.exponential(size=10) + GROUPS
     criterion = SampleCVaRLoss(fraction=0.35) if method == "cvar" else None
-    found = epoch_choice(method, criterion, top_k=2, balanced=balanced)(losses, GROUPS)
+    sampler = "groups" if balanced else "plain"
+    task = GroupTask(loss=method, num_groups=5, top_k=2, goal=Classes(np.arange(2)), sampler=sampler)
+    found = task.choice(SimpleNamespace(criterion=criterion))(losses, GROUPS)
     weights = 1.0 / np.bincount(GROUPS)[GROUPS] if balanced or method == "erm_reweighted" else np.ones(10)
     groups = sorted(shrunk_by_definition(losses, GROUPS))
     expected = {"sonx": np.mean(groups[-2:]), "exponentiated": groups[-1]}

@@ -197,9 +197,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         )
         chosen = [name for name in names["levels"] if isinstance(X.dtypes[name], pd.CategoricalDtype)]
         for line in doubtful_columns(table.astype(dict.fromkeys(chosen, "category"))):
-            warnings.warn(
-                f"{self.owner}: {line}", ColumnWarning, stacklevel=6
-            )  # `fit` of an estimator, both kept whole
+            # the levels end with `fit` of an estimator, which wraps three functions around this
+            warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=8)
 
     def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:
         pairs = [(self.numbers_, numbers), (self.levels_, levels)]

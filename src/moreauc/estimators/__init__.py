@@ -5,9 +5,15 @@
 - :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: rows that belong to groups.
 """
 
-from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor
-from moreauc.estimators.instance_scores import InstanceScores
-from moreauc.estimators.multi_instance import MultiInstanceClassifier
+from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, GroupsWarning
+from moreauc.estimators.multi_instance import InstanceScores, MultiInstanceClassifier
 from moreauc.estimators.tpauc import TPAUCClassifier
 
-__all__ = ["GroupDROClassifier", "GroupDRORegressor", "InstanceScores", "MultiInstanceClassifier", "TPAUCClassifier"]
+__all__ = [
+    "GroupDROClassifier",
+    "GroupDRORegressor",
+    "GroupsWarning",
+    "InstanceScores",
+    "MultiInstanceClassifier",
+    "TPAUCClassifier",
+]

@@ -1,44 +1,330 @@
-"""What the classifiers of rows and of bags share: the hold-out, the operating point, and decisions by it."""
+"""What the estimators share: checks, the training as a template, and decisions by a threshold."""
 
 from __future__ import annotations
 
+import copy
+import inspect
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
-from torch import Tensor
+from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
+from sklearn.utils.validation import check_consistent_length, validate_data
+from torch import Tensor, nn
 
-from moreauc._checks import check_real, check_region
+from moreauc._checks import check_count, check_real, check_region
+from moreauc.data import TensorBatches
+from moreauc.data._normal_form import check_apart
 from moreauc.data.duplicates import Codes
+from moreauc.data.tabular import check_exact
 from moreauc.estimators.operating_point import PlattScaling, choose_threshold, fit_platt
-from moreauc.estimators.parts import check_known, check_training, training_arguments
+from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics.ties import ties_text
-from moreauc.samplers import PosNegSampler
-from moreauc.tasks.rows import hold_out
+from moreauc.tasks.base import Data, Task
+from moreauc.tasks.rows import CHUNK
+from moreauc.train import fit, predict_scores
+from moreauc.train.history import History
 
 Array = NDArray[Any]
 
+# Arguments that may change when a training is resumed from a checkpoint: the trained model does not depend on them.
+FREE = frozenset({"device", "verbose", "chunk", "fpr_budget", "probabilities"})
 
-class TPAUCEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A binary classifier trained for the two-way partial AUC, whose threshold is chosen for a false-positive budget.
 
-    The leaf has the arguments, `fit` and the public methods, whose input it calls by its own name. Read here are its
-    `min_tpr`, `max_fpr`, `fpr_budget`, `probabilities`, `validation_fraction`, `random_state` and what the loop takes.
+@dataclass(frozen=True)
+class Saving:
+    """Where a training is saved; the attributes are arguments of :func:`moreauc.train.fit`."""
+
+    checkpoint: str | Path | None = None
+    every: int | None = None
+    resume: bool = True
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves besides the attributes of the estimator.
 
     Attributes:
-        classes_: the two classes, sorted; set by the leaf.
-        positive_label_: the class to find; set by the leaf.
+        task: with what it learnt from the training data.
+        data: what the scores are of: the held-out data, or the training data where nothing is held out.
+        numbers: of these rows or bags.
+        scores: raw scores.
+    """
+
+    task: Any
+    data: Data
+    numbers: Array
+    scores: Array
+
+
+class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
+    """Arguments and attributes of all estimators.
+
+    Args:
+        loss_options: keyword arguments of the loss, for instance `{"gamma": 0.1}`; None for those of the method.
+        standardize: whether to bring numbers to mean 0 and deviation 1.
+        epochs: passes over the training data.
+        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
+        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
+        weight_decay: weight decay; decoupled from the gradient with "adam".
+        validation_fraction: share of the data held out, in [0, 1).
+        patience: end after so many epochs without a better score on the held-out data; None to run all, as is done
+            where nothing is held out.
+        device: where to train. The fitted model is on the CPU.
+        random_state: seed or generator of the split, the initial weights, the batches and dropout; None for NumPy's
+            global generator.
+        verbose: 0, or 1 for a progress bar.
+
+    Attributes:
+        model_: the network, in `eval()` mode on the CPU.
+        loss_: the loss as it was after the last step.
+        history_: numbers of each epoch, a :class:`~moreauc.train.history.History`.
+        best_epoch_: number of the epoch, from 0, whose weights were kept; -1 for those before training, None where
+            nothing is held out and the last were kept.
+        held_out_: numbers of the rows or bags held out; empty where nothing was.
+        n_features_in_: numbers of features.
+        feature_names_in_: their names, where the data came as DataFrames with string names.
+
+    Raises:
+        ValueError: in `fit`, for an argument out of range and for data that cannot be used; nothing is trained then.
+    """
+
+    _owner: str
+    _task: type[Task]
+    _num_seeds = 3
+    model_: nn.Module
+    loss_: nn.Module
+    history_: History
+    best_epoch_: int | None
+    held_out_: Array
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let `help` of a leaf show the arguments and attributes that it shares, after its own."""
+        super().__init_subclass__(**options)
+        cls._owner = cls.__name__
+        own = cls.__dict__.get("__doc__")
+        parent = next((base.__doc__ for base in cls.__mro__[1:] if issubclass(base, NetworkEstimator)), None)
+        if own and parent:  # neither is there where Python runs without docstrings
+            cls.__doc__ = f"{inspect.cleandoc(own)}\n\n{inspect.cleandoc(parent)}\n"
+
+    def _check_arguments(self) -> None:
+        """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
+        owner = self._owner
+        self._check_choices(loss=tuple(METHODS[self._task.name]), optimizer=("adam", "sgd"))
+        self._check_options()
+        self._check_own_arguments()
+        check_real(owner, "validation_fraction", self.validation_fraction, low=0.0, high=1.0, high_open=True)
+        if self.patience is not None:
+            check_count(owner, "patience", self.patience)
+        try:
+            torch.empty(0, device=self.device)
+        except (AssertionError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{owner}: device must be one that torch has here, got {self.device!r}") from error
+
+    @abstractmethod
+    def _check_own_arguments(self) -> None:
+        """Check the arguments that only the leaf has."""
+
+    def _check_choices(self, **choices: Collection[str]) -> None:
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{self._owner}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
+
+    def _check_options(self) -> None:
+        """Check that the options of the loss are a dictionary without what the estimator gives itself."""
+        options = self.loss_options
+        if options is not None and not isinstance(options, Mapping):
+            raise ValueError(f"{self._owner}: loss_options must be a dictionary or None, got {options!r}")
+        taken = {*inspect.signature(build).parameters} - {"widen"} | {*METHODS[self._task.name][self.loss].takes}
+        for key in options or {}:
+            if not isinstance(key, str) or key in taken:
+                raise ValueError(f"{self._owner}: loss_options must not hold {key!r}: given elsewhere, or no name")
+
+    def _check_counts(self, *names: str) -> None:
+        for name in names:
+            check_count(self._owner, name, getattr(self, name))
+
+    def _train(
+        self,
+        task: Task,
+        source: Any,
+        values: Array,
+        saving: Saving,
+        *,
+        groups: NDArray[np.int64] | None = None,
+        same: Codes | None = None,
+    ) -> Trained:
+        """Train the model and set the attributes that all estimators have.
+
+        Args:
+            task: the task.
+            source: the inputs as the leaf's :meth:`_prepare` takes them.
+            values: see :class:`~moreauc.tasks.base.Data`.
+            saving: where to save the training.
+            groups: see :class:`~moreauc.tasks.base.Data`.
+            same: numbers from 0, equal where rows or bags are.
+        """
+        random = check_random_state(self.random_state)
+        train, held = task.hold_out(values, self.validation_fraction, random, groups=groups, same=same)
+        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=self._num_seeds)]
+        task = task.fitted(values[train])
+        targets = torch.from_numpy(task.targets(values)).to(self.device)
+        data = Data(self._prepare(source, targets, train), targets, values, groups)
+        own, other = data.part(train), data.part(held) if len(held) else None
+        loss = task.build(own)
+        model = self._make_module(data, task, loss, seeds[0])
+        batches = task.batches(own, loss, model, (seeds[1], *seeds[3:]))
+        if saving.checkpoint is not None:
+            batches.checksum_of_inputs = task.checksum(data)
+        history = fit(
+            model,
+            loss,
+            batches,
+            validation=None if other is None else task.validation(other, loss),
+            proximal=task.method.proximal,
+            checkpoint=saving.checkpoint,
+            every=saving.every,
+            resume=saving.resume,
+            seed=seeds[2],
+            **({} if other is None else task.score(other, loss)),
+            **self._training_arguments(has_validation=other is not None),
+        )
+        self.model_, self.loss_, self.history_ = model.cpu().eval(), loss.cpu(), history
+        self.best_epoch_, self.held_out_ = history.best_epoch, held
+        judged = own if other is None else other
+        return Trained(task, judged, train if other is None else held, self._raw_scores(judged.inputs))
+
+    @abstractmethod
+    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Any:
+        """Return the inputs of all rows or bags, scaled and encoded by what the training ones say."""
+
+    @abstractmethod
+    def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
+        """Return the network to train."""
+
+    @abstractmethod
+    def _raw_scores(self, inputs: Any) -> Array:
+        """Return the scores of prepared inputs by the fitted model."""
+
+    def _training_arguments(self, *, has_validation: bool) -> dict[str, Any]:
+        """Return what :func:`moreauc.train.fit` is told besides data, task and checkpoint."""
+        names = ("epochs", "optimizer", "lr", "weight_decay", "momentum", "warm_start_epochs")
+        settings = {name: value for name, value in self.get_params(deep=False).items() if name not in FREE}
+        return {
+            **{name: getattr(self, name) for name in names if hasattr(self, name)},
+            "patience": self.patience if has_validation else None,
+            "device": self.device,
+            "progress": bool(self.verbose),
+            "settings": {f"{self._owner}.{name}": value for name, value in settings.items()},
+        }
+
+    def _build_module(self, module: nn.Module | Callable[..., Any], *sizes: int, seed: int) -> nn.Module:
+        """Return a copy of a module, or what a function makes of the sizes, its weights drawn by the seed.
+
+        A function that gives weights of the fitted module again has its result copied: if the new training fails, the
+        old model must be as before.
+        """
+        if isinstance(module, nn.Module):
+            return copy.deepcopy(module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made = module(*sizes)
+        if not isinstance(made, nn.Module):
+            raise ValueError(f"{self._owner}: module must make a torch module, got {type(made).__name__}")
+        fitted = getattr(self, "model_", None)
+        own = set() if fitted is None else {id(tensor) for tensor in (*fitted.parameters(), *fitted.buffers())}
+        shared = any(id(tensor) in own for tensor in (*made.parameters(), *made.buffers()))
+        return copy.deepcopy(made) if shared else made
+
+    def _check_module(self) -> None:
+        if self.module is not None and not callable(self.module):
+            raise ValueError(
+                f"{self._owner}: module must be None, a module or a function that makes one, got {self.module!r}"
+            )
+
+    def _check_scores(self, scores: Array, *, data: str = "X") -> Array:
+        """Return scores, which must be finite; `data` is what the estimator calls its input."""
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"{self._owner}: the model gave scores that are not finite; {data} may lie far outside what it was "
+                "fitted on"
+            )
+        return scores
+
+    # Tables
+
+    def _check_table(self, X: Any, *, reset: bool) -> Any:
+        """Return a DataFrame as it is and anything else as a float array without infinity."""
+        if not isinstance(X, pd.DataFrame):
+            if reset and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iuO":
+                check_exact(self._owner, pd.DataFrame(X))
+            kinds = [np.float64, np.float32]
+            return validate_data(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if 0 in X.shape:
+            raise ValueError(f"{self._owner}: X must have at least one row and one column, got shape {X.shape}")
+        return X
+
+    def _check_targets(self, X: Any, y: ArrayLike) -> Array:
+        """Return one target for each row of a table, none of them missing."""
+        values: Array = column_or_1d(y, warn=True)
+        assert_all_finite(values, input_name="y", estimator_name=self._owner)
+        if pd.isna(values).any():
+            raise ValueError(f"{self._owner}: y must have no missing values, got {int(pd.isna(values).sum())}")
+        check_consistent_length(X, values)
+        check_apart(self._owner, "y", values)
+        return values
+
+    def _check_known(self, values: Array) -> None:
+        """Check that targets which come after `fit` are of its classes."""
+        strange = values[~np.isin(values, self.classes_)]
+        if len(strange):
+            raise ValueError(
+                f"{self._owner}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}"
+            )
+
+    def _table_scores(self, model: nn.Module, inputs: Tensor) -> Array:
+        """Return the raw scores of the rows of an encoded table, shape `(n,)` or `(n, outputs)`."""
+        batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=CHUNK)
+        return self._check_scores(predict_scores(model, batches)[0].numpy())
+
+
+class RankingClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
+    """Arguments and attributes of the two classifiers that are trained for the two-way partial AUC.
+
+    A stratified part of the data is held out: the epoch that scores best on it is kept (there is no second training on
+    all data), and the threshold of `predict` is chosen on it. Where a class is too small for that (2 in each part, and
+    enough for the region to hold a pair), or where the part would be many copies of few rows, since equal ones stay
+    together, nothing is held out: the last epoch is kept and the threshold is chosen on the training data.
+
+    Args:
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        momentum: momentum of "sgd".
+        warm_start_epochs: epochs of cross entropy before.
+        fpr_budget: largest false positive rate that `predict` may have on the held-out data, in [0, 1]; None for
+            `max_fpr`.
+        probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class, as
+            scikit-learn expects; "calibrated" for Platt's estimate, by which `predict` does not go.
+        positive_label: the class to find; None for the second of `classes_`, which are sorted.
+
+    Attributes:
+        classes_: the two classes, sorted.
+        positive_label_: the class to find.
         threshold_: raw scores above it are called positive.
         platt_: slope and intercept of the calibrated log odds over the raw score.
     """
 
-    _owner: str
     classes_: Array
     positive_label_: Any
     threshold_: float
@@ -50,42 +336,28 @@ class TPAUCEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _check_arguments(self) -> None:
-        """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
         check_region(self._owner, self.min_tpr, self.max_fpr)
-        self._check_own_arguments()
+        self._check_choices(probabilities=("threshold", "calibrated"))
         if self.fpr_budget is not None:
             check_real(self._owner, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
-        check_training(self._owner, self)
-
-    @abstractmethod
-    def _check_own_arguments(self) -> None:
-        """Check the arguments that only the leaf has."""
+        super()._check_arguments()
 
     def _region(self) -> dict[str, Any]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
 
-    def _divide(self, positive: Array, same: Codes | None, *, num_seeds: int) -> tuple[Array, Array, list[int]]:
-        """Return numbers of what to train on and of what to hold out, and seeds of all that is drawn afterwards.
+    def _choose_label(self, classes: Array) -> Any:
+        """Return the class to find, which must be one of the classes."""
+        label = classes[1] if self.positive_label is None else self.positive_label
+        if label not in classes.tolist():
+            raise ValueError(f"{self._owner}: positive_label must be one of {classes.tolist()}, got {label!r}")
+        return label
 
-        Rows, or bags, with equal numbers `same` are not parted.
-        """
-        random = check_random_state(self.random_state)
-        train, held = hold_out(positive, random, fraction=self.validation_fraction, same=same, **self._region())
-        return train, held, [int(seed) for seed in random.randint(2**31 - 1, size=num_seeds)]
-
-    def _training_arguments(self, *, held: Array, seed: int) -> dict[str, Any]:
-        """Return what :func:`moreauc.train.fit` is told besides data, method and checkpoint."""
-        return {
-            **training_arguments(self, held=held, seed=seed),
-            **self._region(),
-            "momentum": self.momentum,
-            "warm_start_epochs": self.warm_start_epochs,
-        }
-
-    def _choose_operating_point(self, positive: Array, scores: Array) -> None:
+    def _decide_by(self, classes: Array, label: Any, trained: Trained) -> None:
+        """Set the classes, and the threshold and the probabilities by what was held out."""
         budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
-        self.threshold_ = choose_threshold(positive, scores, budget)
-        self.platt_ = fit_platt(positive, scores)
+        self.classes_, self.positive_label_ = classes, label
+        self.threshold_ = choose_threshold(trained.data.values, trained.scores, budget)
+        self.platt_ = fit_platt(trained.data.values, trained.scores)
 
     def _direction(self) -> int:
         """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
@@ -111,20 +383,9 @@ class TPAUCEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _partial_auc(self, values: Array, scores: Array, sample_weight: ArrayLike | None) -> float:
         """Return the two-way partial AUC of raw scores, given the classes."""
-        check_known(self._owner, values, self.classes_)
+        self._check_known(values)
         positive = values == self.positive_label_
         text = ties_text(tied_share(positive, scores, **self._region()))
         if text is not None:
             warnings.warn(f"{self._owner}: {text}", TiedScoresWarning, stacklevel=3)
         return tpauc_score(positive, scores, sample_weight=sample_weight, **self._region())
-
-
-def balanced_batches(labels: Tensor, num_positives: int, num_negatives: int, seed: int) -> PosNegSampler:
-    """Return batches of so many positives and negatives, fewer where there are fewer."""
-    positives = int(labels.sum())
-    return PosNegSampler(
-        labels,
-        num_positives=min(num_positives, positives),
-        num_negatives=min(num_negatives, len(labels) - positives),
-        seed=seed,
-    )

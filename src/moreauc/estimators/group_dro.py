@@ -1,8 +1,13 @@
-"""The worst groups for scikit-learn: a classifier and a regressor that train for the groups they serve worst."""
+"""The worst groups for scikit-learn: a classifier and a regressor trained for the worst-performing groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,28 +15,246 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
 
-from moreauc.estimators.group_base import GroupDROEstimator, GroupsWarning, Module
-from moreauc.estimators.parts import check_known, check_targets
-from moreauc.metrics import group_accuracy
-from moreauc.tasks.groups import (
-    Array,
-    Classes,
-    Floats,
-    Numbers,
-    RegressionLoss,
-    name_groups,
-)
+from moreauc._all_or_nothing import all_or_nothing
+from moreauc.data._normal_form import label_text
+from moreauc.data.tabular import TableEncoder, same_rows
+from moreauc.estimators.base import Array, NetworkEstimator, Saving
+from moreauc.metrics import GroupTable, group_accuracy, group_table
+from moreauc.models import MLP
+from moreauc.tasks.base import Data
+from moreauc.tasks.groups import Classes, Floats, GroupTask, Numbers, RegressionLoss, count_worst, name_groups
+from moreauc.train import predict_scores
 
 __all__ = ["GroupDROClassifier", "GroupDRORegressor", "GroupsWarning"]
 
+Module = nn.Module | Callable[[int, int], nn.Module]
+
+_NO_GROUPS = (
+    "{}: no groups were given to fit, so that all rows are one group; pass groups=, in a search or a pipeline by "
+    "metadata routing (set_fit_request(groups=True)), or the same label for all rows where their mean loss is meant"
+)
+
+
+class GroupsWarning(UserWarning):
+    """No groups were given to an estimator that trains for the worst of them."""
+
+
+class GroupDROEstimator(NetworkEstimator):
+    """Arguments and attributes of the estimators for groups.
+
+    Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of :mod:`moreauc.methods`;
+    groups are needed in `fit`, not in `predict`. A share of each group is held out: the epoch that is best on it by
+    what the method minimises is kept, and there is no second training on all rows. A mean over few held-out rows of a
+    group is noisy, and the worst of several is too high; for "sonx" and "exponentiated" the means are therefore shrunk
+    towards that of all rows, as far as chance explains how they differ. Groups too small to hold rows out are trained
+    on only; where all are, the last epoch is kept. Where no epoch is better than the weights before training these are
+    kept, with an :class:`~moreauc.train.UntrainedWarning`.
+
+    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
+    columns, as for :class:`~moreauc.estimators.TPAUCClassifier`. Without `groups` all rows are one group, and what is
+    trained is the mean loss; a :class:`GroupsWarning` says so.
+
+    Args:
+        loss: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
+            "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
+        top_k: how many of the worst groups count: an integer, or a float in (0, 1) for a share, rounded down to at
+            least one group; other floats are refused, also 2.0. Only "sonx" trains for it and chooses its epoch by it.
+        module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
+            function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to `(B, outputs)`;
+            where there is one output, `(B,)` will do.
+        hidden: widths of the hidden layers of the network; `()` for a linear model.
+        groups_per_batch: groups of a step, at most as many as there are; 2 instead of 1 where a module with a batch
+            norm could get a single row.
+        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows, or a few more
+            where a single row would be left for the last.
+        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
+            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
+
+    Attributes:
+        groups_: names of the groups, sorted where they can be.
+        group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
+            :class:`~moreauc.metrics.GroupTable`.
+        top_k_: how many groups `top_k` was.
+        loss_threshold_: of "sonx", the mean loss above which a group counted at the end; None for other methods.
+        preprocessor_: turns `X` into what `model_` takes.
+        chosen_by_: the loss of the held-out rows that the epoch was chosen by, in words; `score` of `history_` is minus
+            that. None where nothing is held out.
+    """
+
+    _task = GroupTask
+    _goal: Any  # Classes or Numbers, which the leaf knows
+
+    def __init__(
+        self,
+        *,
+        loss: str = "sonx",
+        top_k: float = 1,
+        loss_options: Mapping[str, Any] | None = None,
+        module: Module | None = None,
+        hidden: tuple[int, ...] = (64, 64),
+        standardize: bool = True,
+        epochs: int = 60,
+        groups_per_batch: int = 8,
+        samples_per_group: int = 16,
+        sampler: Literal["auto", "groups", "plain"] = "auto",
+        optimizer: Literal["adam", "sgd"] = "adam",
+        lr: float = 0.003,
+        weight_decay: float = 2e-4,
+        validation_fraction: float = 0.2,
+        patience: int | None = None,
+        device: torch.device | str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.loss = loss
+        self.top_k = top_k
+        self.loss_options = loss_options
+        self.module = module
+        self.hidden = hidden
+        self.standardize = standardize
+        self.epochs = epochs
+        self.groups_per_batch = groups_per_batch
+        self.samples_per_group = samples_per_group
+        self.sampler = sampler
+        self.optimizer = optimizer
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @all_or_nothing
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        groups: Any = None,
+        *,
+        checkpoint: str | Path | None = None,
+        every: int | None = None,
+        resume: bool = True,
+    ) -> Any:
+        """Train on a table, its targets and the groups of its rows.
+
+        Args:
+            X: array or DataFrame, shape `(n, n_features)`.
+            y: targets, shape `(n,)`.
+            groups: label of each row's group, anything that can be a key, shape `(n,)`; or several columns, shape
+                `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss is
+                trained, with a :class:`GroupsWarning`.
+            checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
+                integer `random_state`; None for none. See :func:`moreauc.train.fit` for this and the next two.
+            every: steps between two saves; None for the ends of epochs only.
+            resume: whether to go on from a checkpoint that is there; if not, there must be none.
+        """
+        self._check_arguments()
+        X = self._check_table(X, reset=True)
+        values, goal = self._read_targets(X, y)
+        labels = np.zeros(len(values), dtype=np.int64) if groups is None else groups
+        names, codes = name_groups(self._owner, labels, len(values))
+        task = GroupTask(
+            loss=self.loss,
+            loss_options=self.loss_options or {},
+            num_groups=len(names),
+            top_k=count_worst(self._owner, self.top_k, len(names)),
+            goal=goal,
+            groups_per_batch=self.groups_per_batch,
+            samples_per_group=self.samples_per_group,
+            sampler=self.sampler,
+        )
+        if groups is None:
+            warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=3)
+        same = same_rows(self._owner, X) if self.validation_fraction else None
+        trained = self._train(task, X, values, Saving(checkpoint, every, resume), groups=codes, same=same)
+        self._goal, loss = trained.task.goal, self.loss_
+        self.groups_, self.top_k_ = names, task.top_k
+        self.chosen_by_ = task.choice(loss).text if len(self.held_out_) else None
+        threshold = getattr(loss.criterion, "s", None)
+        self.loss_threshold_ = None if threshold is None else self._goal.unit * float(threshold)
+        self.group_table_ = self._table(trained.scores, trained.data.values, codes[trained.numbers], names)
+        return self
+
+    def group_score(self, X: Any, y: ArrayLike, groups: Any) -> GroupTable:
+        """Return how well the model does on each group of a table: its size, its mean loss, and more.
+
+        Args:
+            X: array or DataFrame, shape `(n, n_features)`.
+            y: targets, shape `(n,)`.
+            groups: of the rows, as in `fit`; groups that were not there in `fit` may be among them.
+        """
+        scores = self._scores(X)
+        values = self._known_target(X, y)
+        names, codes = name_groups(self._owner, groups, len(values))
+        return self._table(scores, values, codes, names)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    @abstractmethod
+    def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
+        """Return for each row the number of its class or its value, and what is to be learnt."""
+
+    @abstractmethod
+    def _known_target(self, X: Any, y: ArrayLike) -> Array:
+        """Return the same numbers or values for targets that come after `fit`."""
+
+    def _table(self, scores: Floats, values: Array, codes: NDArray[np.int64], names: Array) -> GroupTable:
+        return group_table(
+            groups=codes,
+            losses=self._goal.row_losses(scores, values),
+            names=[label_text(name) for name in names],
+            num_groups=len(names),
+            **self._goal.table_inputs(scores, values),
+        )
+
+    def _check_own_arguments(self) -> None:
+        self._check_choices(sampler=("auto", "groups", "plain"))
+        if self.sampler == "groups" and self.loss == "erm_reweighted":
+            raise ValueError(
+                f"{self._owner}: sampler must not be 'groups' with 'erm_reweighted': rare groups count twice"
+            )
+        self._check_module()
+        self._check_counts("groups_per_batch", "samples_per_group")
+
+    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor:
+        self.preprocessor_ = TableEncoder(standardize=self.standardize, owner=self._owner).fit(source, rows=train)
+        return torch.from_numpy(self.preprocessor_.encode(source)).to(self.device)
+
+    def _make_module(self, data: Data, task: GroupTask, loss: Any, seed: int) -> nn.Module:
+        num_inputs, num_outputs = data.inputs.shape[1], task.goal.num_outputs
+        if self.module is None:
+            return self._build_module(partial(MLP, hidden=self.hidden, num_outputs=num_outputs), num_inputs, seed=seed)
+        made = self._build_module(self.module, num_inputs, num_outputs, seed=seed)
+        scores = predict_scores(made.to(self.device), [(data.inputs[:1], torch.zeros(1))])[0]
+        wanted = (1,) if num_outputs == 1 else (1, num_outputs)
+        if tuple(scores.shape) != wanted:
+            raise ValueError(f"{self._owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")
+        return made
+
+    def _scores(self, X: Any) -> Floats:
+        check_is_fitted(self, "model_")
+        inputs = self.preprocessor_.transform(self._check_table(X, reset=False))
+        return self._raw_scores(torch.from_numpy(inputs))
+
+    def _raw_scores(self, inputs: Tensor) -> Floats:
+        model, inputs = self.model_, inputs.cpu()
+        if isinstance(model, MLP):  # in float64 the score of a row does not depend on the rows beside it
+            model, inputs = copy.deepcopy(model).double(), inputs.double()
+        return self._table_scores(model, inputs)
+
 
 class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[misc]
-    """Classifier, of two classes or more, that serves the groups it serves worst.
+    """Classifier, of two classes or more, trained for the worst-performing groups.
 
     The loss of a row is its log loss. Two classes have one output, a raw score above 0 for the second; more have one
-    each. Arguments, the other attributes and errors are those of `GroupDROEstimator`; its
-    text is appended to this one.
+    each.
 
     Attributes:
         classes_: the classes, sorted.
@@ -43,8 +266,6 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         >>> classifier.worst_group_score(test.X, test.y, test.groups) > 0.7
         True
     """
-
-    _owner = "GroupDROClassifier"
 
     def decision_function(self, X: Any) -> NDArray[np.float32]:
         """Return raw scores: shape `(n,)` for two classes, above 0 for `classes_[1]`; else `(n, number of classes)`."""
@@ -69,30 +290,27 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
         _, codes = name_groups(self._owner, groups, len(values))
         return group_accuracy(self.classes_[values], predicted, codes, top_k=1)
 
-    def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array | None, Array]:
-        values = check_targets(self._owner, X, y)
+    def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
+        values = self._check_targets(X, y)
         check_classification_targets(values)
         classes, codes = np.unique(values, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(f"{self._owner}: y must hold at least two classes, got one class, {classes[:1].tolist()}")
-        return classes, codes.astype(np.int64)
+        self.classes_ = classes
+        return codes.astype(np.int64), Classes(classes)
 
     def _known_target(self, X: Any, y: ArrayLike) -> Array:
-        values = check_targets(self._owner, X, y)
-        check_known(self._owner, values, self.classes_)
+        values = self._check_targets(X, y)
+        self._check_known(values)
         found: Array = np.searchsorted(self.classes_, values)
         return found
 
-    def _make_goal(self, classes: Array | None, values: Array) -> Classes | Numbers:
-        return Classes(np.asarray(classes))
-
 
 class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc]
-    """Regressor that serves the groups it serves worst.
+    """Regressor trained for the worst-performing groups.
 
     There is one output: the target less its mean, in units of its deviation. Losses are reported in units of the
-    target. The other arguments, attributes and errors are those of `GroupDROEstimator`; its
-    text is appended to this one.
+    target.
 
     Args:
         sample_loss: "squared" or "absolute": the error of a row.
@@ -104,8 +322,6 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         >>> regressor.worst_group_score(test.X, test.y, test.groups) > -0.6  # minus the largest squared error
         True
     """
-
-    _owner = "GroupDRORegressor"
 
     def __init__(
         self,
@@ -162,22 +378,19 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         """Return minus the largest mean error of a group; arguments as in `group_score`."""
         return -float(self.group_score(X, y, groups).worst["loss"])
 
-    def _check_arguments(self) -> dict[str, Any]:
+    def _check_own_arguments(self) -> None:
         if self.sample_loss not in ("squared", "absolute"):
             raise ValueError(f"{self._owner}: sample_loss must be 'squared' or 'absolute', got {self.sample_loss!r}")
-        return super()._check_arguments()
+        super()._check_own_arguments()
 
-    def _check_target(self, X: Any, y: ArrayLike) -> tuple[Array | None, Array]:
-        return None, self._known_target(X, y)
+    def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
+        return self._known_target(X, y), Numbers(self.sample_loss)
 
     def _known_target(self, X: Any, y: ArrayLike) -> Array:
-        values = check_targets(self._owner, X, y)
+        values = self._check_targets(X, y)
         if values.dtype.kind not in "biuf":
             try:
                 values = values.astype(np.float64)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{self._owner}: y must hold numbers, got {values.dtype}: {error}") from error
         return values.astype(np.float64)
-
-    def _make_goal(self, classes: Array | None, values: Array) -> Classes | Numbers:
-        return Numbers(float(values.mean()), float(values.std()) or 1.0, self.sample_loss)

@@ -1,9 +1,10 @@
-"""Two-way partial AUC over bags of instances in scikit-learn's style: a shell over :func:`moreauc.train.fit`."""
+"""Two-way partial AUC over bags of instances in scikit-learn's style."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -12,34 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
+from torch import Tensor, nn
 
 from moreauc._all_or_nothing import all_or_nothing
-from moreauc._checks import check_count
-from moreauc._checksum import checksum
 from moreauc.core.pooling import Pooling
-from moreauc.data import (
-    BagBatches,
-    Bags,
-    WholeBags,
-    bag_scores,
-    instance_outputs,
-)
+from moreauc.data import Bags, bag_scores, instance_outputs
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
-from moreauc.estimators.base import TPAUCEstimator, balanced_batches
-from moreauc.estimators.instance_scores import InstanceScores
-from moreauc.estimators.parts import (
-    check_choices,
-    check_label,
-    check_module,
-    check_options,
-    check_scores,
-    make_module,
-)
-from moreauc.methods import METHODS, build
+from moreauc.estimators.base import Array, RankingClassifier, Saving
 from moreauc.models import InstanceMLP
 from moreauc.tasks.bags import (
+    BagTask,
     InstanceFormat,
     PreparedBags,
     as_bags,
@@ -48,83 +32,62 @@ from moreauc.tasks.bags import (
     prepare,
     two_classes,
 )
-from moreauc.train import fit
+from moreauc.tasks.base import Data
 
 __all__ = ["InstanceScores", "MultiInstanceClassifier"]
 
-Array = NDArray[Any]
 
-_OWNER = "MultiInstanceClassifier"
+@dataclass(frozen=True)
+class InstanceScores:
+    r"""What each instance of a bag had to say, and how much it counted; all of shape `(instances,)`, float64.
+
+    Attributes:
+        score: raw score of the instance; high for the class to find.
+        weight: derivative of the bag's score in the instance's; at least 0, and 1 together. With attention the
+            softmax of the attention logits, with the smoothed maximum that of the scores over its temperature, with
+            the mean the same for all.
+        contribution: :math:`\text{weight} \cdot (\text{score} - \text{threshold})`: above 0 for the class to find,
+            below 0 against it. Their sum is how far the bag's score is from the threshold (for the smoothed maximum
+            more than that, by at most its temperature times the logarithm of the number of instances).
+    """
+
+    score: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    contribution: NDArray[np.float64]
 
 
-class MultiInstanceClassifier(TPAUCEstimator):
+class MultiInstanceClassifier(RankingClassifier):
     r"""Binary classifier of bags of instances, whose labels are on the bags: patients of patches, molecules of shapes.
 
     A network scores instances, a pooling makes of them the score of the bag, and both are trained for the two-way
-    partial AUC by SONT, or by another method of :mod:`moreauc.methods`. A step sees a few instances of a few
-    bags, so that bags need not fit into memory; predictions go through all instances, chunk by chunk.
-
-    A stratified part of the bags is held out: the epoch that scores best on it is kept, and the threshold of `predict`
-    is chosen on it. Where a class has too few bags for that (2 in each part, and enough for the region to hold a pair),
-    nothing is held out: the last epoch is kept and the threshold is chosen on the training bags.
+    partial AUC by SONT, or by another method of :mod:`moreauc.methods`. A step sees a few instances of a few bags, so
+    that bags need not fit into memory; predictions go through all instances, chunk by chunk.
 
     Wherever `bags` are asked for, they are :class:`~moreauc.data.Bags`, also ones read lazily from files, or a list of
     arrays, tensors or DataFrames of numbers, one for each bag, of shape `(instances, features)`. With a list
     `cross_val_score`, `GridSearchCV` and the like work. Since that is no table, `check_estimator` of scikit-learn does
     not apply, and steps of a `Pipeline` that take tables cannot come before.
 
+    Bytes (uint8), which are images, reach the module as they are whatever `standardize` says; convert them where they
+    are meant as numbers.
+
     Args:
         loss: how to train and pool: "sont_mean", "sont_smx" (smoothed maximum), "sont_att" (attention), "auc_m_att",
-            "midam_smx", "midam_att", "sota_s_att" or "ce_att".
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        loss_options: keyword arguments of the loss, for instance `{"gamma": 0.1}`, or `{"temperature": 1.0}` of
-            the smoothed maximum; None for the preset.
+            "midam_smx", "midam_att", "sota_s_att" or "ce_att". `loss_options={"temperature": 1.0}` is that of the
+            smoothed maximum.
         module: None for :class:`~moreauc.models.InstanceMLP`, one hidden layer as wide as the input; a module (a copy
             of it is trained, from its present weights); or a function that makes one from the number of features. It
             maps instances `(T, ...)` to scores `(T,)`, for attention to scores and attention logits `(T, 2)`.
-        standardize: whether to bring each feature to mean 0 and deviation 1 over the training instances. Bytes (uint8),
-            which are images, reach the module as they are in any case; convert them where they are meant as numbers.
-        epochs: passes over the training bags.
         num_positives: positive bags of a step; fewer where there are fewer.
         num_negatives: the same for negative bags. All methods get the same batches; since these are balanced, "ce_att"
             has no class weights here, unless `loss_options` ask for them.
         instances_per_bag: instances drawn of each bag at a step, all where it has no more; None for all.
-        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
-        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
-        momentum: momentum of "sgd".
-        weight_decay: weight decay; decoupled from the gradient with "adam".
-        warm_start_epochs: epochs of cross entropy before.
-        validation_fraction: share of the bags held out, in [0, 1).
-        patience: end after so many epochs without a better score on the held-out bags; None to run all, as is
-            done where none are held out.
-        fpr_budget: largest false positive rate that `predict` may have on the held-out bags, in [0, 1]; None for
-            `max_fpr`.
-        probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class;
-            "calibrated" for Platt's estimate, by which `predict` does not go.
-        positive_label: the class to find; None for the second of `classes_`, which are sorted.
         chunk: instances scored at once in predictions.
-        device: where to train. The fitted module is on the CPU.
-        random_state: seed or generator of the split, the initial weights, the bags and instances drawn, and dropout;
-            None for NumPy's global generator.
-        verbose: 0, or 1 for a progress bar.
 
     Attributes:
-        classes_: the two classes, sorted.
-        positive_label_: the class to find.
-        threshold_: bags with raw scores above it are called positive.
-        platt_: slope and intercept of the calibrated log odds over the raw score.
-        model_: the network, in `eval()` mode on the CPU.
-        loss_: the loss as it was after the last step.
         pooling_: its :class:`~moreauc.core.pooling.Pooling`.
         scale_: means and deviations of the features, float64; None without `standardize` and for bytes.
-        history_: numbers of each epoch, a :class:`~moreauc.train.history.History`.
-        held_out_: numbers of the bags held out; empty where none were.
-        n_features_in_: numbers of an instance.
-        feature_names_in_: their names, where bags came as DataFrames with string names.
-
-    Raises:
-        ValueError: in `fit`, for an argument out of range and for bags that cannot be used; nothing is trained then.
+        form_: what an instance looks like, a :class:`~moreauc.tasks.bags.InstanceFormat`.
 
     Example:
         >>> from moreauc.data import digit_bags
@@ -138,7 +101,11 @@ class MultiInstanceClassifier(TPAUCEstimator):
         tensor(0)
     """
 
-    _owner = _OWNER
+    _task = BagTask
+    _num_seeds = 4
+    pooling_: Pooling
+    scale_: tuple[Tensor, Tensor] | None
+    form_: InstanceFormat
 
     def __init__(
         self,
@@ -214,53 +181,27 @@ class MultiInstanceClassifier(TPAUCEstimator):
             resume: whether to go on from a checkpoint that is there; if not, there must be none.
         """
         self._check_arguments()
-        source, form = as_bags(_OWNER, bags)
-        classes, positive_label, positive = self._check_target(bags, y)
-        same = same_bags(source) if self.validation_fraction else None  # which reads all bags
-        train, held, seeds = self._divide(positive, same, num_seeds=4)
-
-        labels = torch.from_numpy(positive.astype(np.int64))
-        scaled = self.standardize and form.kind == "numbers"
-        scale = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
-        prepared = PreparedBags(source, labels, scale)
-        options = self.loss_options or {}
-        criterion: Any = build("bags", self.loss, labels[train], **self._region(), **options)
-        pooling: Pooling = criterion.pooling
-        module = self._make_module(form, pooling, seeds[0])
-        batches = BagBatches(
-            prepared.subset(torch.from_numpy(train)),
-            balanced_batches(labels[train], self.num_positives, self.num_negatives, seeds[1]),
+        source, self.form_ = as_bags(self._owner, bags)
+        values = classes_of(self._owner, bags, y, len(bags))
+        classes = two_classes(self._owner, values)
+        label = self._choose_label(classes)
+        task = BagTask(
+            loss=self.loss,
+            loss_options=self.loss_options or {},
+            **self._region(),
+            num_positives=self.num_positives,
+            num_negatives=self.num_negatives,
             instances_per_bag=self.instances_per_bag,
-            seed=seeds[3],
+            chunk=self.chunk,
         )
-        if checkpoint is not None:  # of one instance each: bags may be larger than memory
-            first = torch.tensor([0])
-            batches.checksum_of_inputs = checksum(prepared.instances(bag, first) for bag in range(len(labels)))
-        validation: Any = None
-        if len(held):
-            validation = WholeBags(prepared.subset(torch.from_numpy(held)), pooling, chunk=self.chunk)
-        history = fit(
-            module,
-            criterion,
-            batches,
-            validation=validation,
-            proximal=METHODS["bags"][self.loss].proximal,
-            checkpoint=checkpoint,
-            every=every,
-            resume=resume,
-            **self._training_arguments(held=held, seed=seeds[2]),
-        )
-        module, rows = module.cpu().eval(), held if len(held) else train
-        scores = self._raw_scores(prepared.subset(torch.from_numpy(rows)), module, pooling)
-        self.classes_, self.positive_label_, self.history_ = classes, positive_label, history
-        self.model_, self.loss_, self.pooling_ = module, criterion.cpu(), pooling
-        self.form_, self.scale_, self.held_out_ = form, scale, held
-        self.n_features_in_ = math.prod(form.shape)
-        if form.names is not None:
-            self.feature_names_in_ = np.array(form.names, dtype=object)
+        same = same_bags(source) if self.validation_fraction else None  # which reads all bags
+        trained = self._train(task, source, values == label, Saving(checkpoint, every, resume), same=same)
+        self._decide_by(classes, label, trained)
+        self.n_features_in_ = math.prod(self.form_.shape)
+        if self.form_.names is not None:
+            self.feature_names_in_ = np.array(self.form_.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_  # of an earlier fit
-        self._choose_operating_point(positive[rows], scores)
         return self
 
     def decision_function(self, bags: Any) -> NDArray[np.float64]:
@@ -284,7 +225,7 @@ class MultiInstanceClassifier(TPAUCEstimator):
             sample_weight: weights of at least 0, shape `(n,)`.
         """
         scores = self._scores(bags)
-        return self._partial_auc(classes_of(_OWNER, bags, y, len(scores)), scores, sample_weight)
+        return self._partial_auc(classes_of(self._owner, bags, y, len(scores)), scores, sample_weight)
 
     def instance_scores(self, bag: Any) -> InstanceScores:
         """Return what each instance of a bag had to say, and how much it counted.
@@ -298,9 +239,9 @@ class MultiInstanceClassifier(TPAUCEstimator):
         )
 
         check_is_fitted(self)
-        instances, _ = as_instances(_OWNER, "bag", bag, self.form_)
+        instances, _ = as_instances(self._owner, "bag", bag, self.form_)
         outputs = instance_outputs(self.model_, prepare(instances, self.scale_), chunk=self.chunk)
-        _check_scores(outputs.numpy())
+        self._check_scores(outputs.numpy(), data="bags")
         score, weight = instance_weights(outputs, self.pooling_)
         return InstanceScores(score, weight, weight * (score - self.threshold_))
 
@@ -310,40 +251,31 @@ class MultiInstanceClassifier(TPAUCEstimator):
         return tags
 
     def _check_own_arguments(self) -> None:
-        choices = {"loss": tuple(METHODS["bags"]), "optimizer": ("adam", "sgd")}
-        check_choices(_OWNER, self, {**choices, "probabilities": ("threshold", "calibrated")})
-        taken = ("task", "name", "targets", "labels", "min_tpr", "max_fpr", "pooling")
-        check_options(_OWNER, "loss_options", self.loss_options, taken=taken)
-        check_module(_OWNER, self.module)
-        for name in ("num_positives", "num_negatives", "chunk"):
-            check_count(_OWNER, name, getattr(self, name))
+        self._check_module()
+        self._check_counts("num_positives", "num_negatives", "chunk")
         if self.instances_per_bag is not None:
-            check_count(_OWNER, "instances_per_bag", self.instances_per_bag)
+            self._check_counts("instances_per_bag")
 
-    def _check_target(self, bags: Any, y: ArrayLike | None) -> tuple[Array, Any, Array]:
-        """Return the classes, the one to find, and where it is."""
-        values = classes_of(_OWNER, bags, y, len(bags))
-        classes = two_classes(_OWNER, values)
-        label = check_label(_OWNER, classes, self.positive_label)
-        return classes, label, values == label
+    def _prepare(self, source: Bags, targets: Tensor, train: Array) -> Bags:
+        scaled = self.standardize and self.form_.kind == "numbers"
+        self.scale_ = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
+        return PreparedBags(source, targets.cpu(), self.scale_)
 
-    def _make_module(self, form: InstanceFormat, pooling: Pooling, seed: int) -> nn.Module:
-        if self.module is None and len(form.shape) > 1:
+    def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
+        shape = self.form_.shape
+        self.pooling_ = loss.pooling
+        if self.module is None and len(shape) > 1:
             raise ValueError(
-                f"{_OWNER}: module must be given for instances that are no vectors, got shape {form.shape}"
+                f"{self._owner}: module must be given for instances that are no vectors, got shape {shape}"
             )
-        module = partial(InstanceMLP, attention=pooling.columns == 2) if self.module is None else self.module
-        fitted = getattr(self, "model_", None)
-        return make_module(_OWNER, module, math.prod(form.shape), seed=seed, fitted=fitted)
+        module = partial(InstanceMLP, attention=self.pooling_.columns == 2) if self.module is None else self.module
+        return self._build_module(module, math.prod(shape), seed=seed)
 
     def _scores(self, bags: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        source, _ = as_bags(_OWNER, bags, self.form_)
-        return self._raw_scores(PreparedBags(source, source.labels, self.scale_), self.model_, self.pooling_)
+        source, _ = as_bags(self._owner, bags, self.form_)
+        return self._raw_scores(PreparedBags(source, source.labels, self.scale_))
 
-    def _raw_scores(self, bags: Bags, module: nn.Module, pooling: Pooling) -> NDArray[np.float64]:
-        return _check_scores(bag_scores(module, bags, pooling, chunk=self.chunk).numpy())
-
-
-def _check_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    return check_scores(_OWNER, scores, giver="module", data="bags")
+    def _raw_scores(self, inputs: Bags) -> NDArray[np.float64]:
+        scores = bag_scores(self.model_, inputs, self.pooling_, chunk=self.chunk).numpy()
+        return self._check_scores(scores, data="bags")

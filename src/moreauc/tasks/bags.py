@@ -1,26 +1,62 @@
-"""From what users call bags to what a network for instances takes: checked, scaled, in float32."""
+"""Bags of instances with two classes: checks of what users call bags, and the loss and batches of bags."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import column_or_1d
-from torch import Tensor
+from torch import Tensor, nn
 
 from moreauc._checks import check_finite
+from moreauc._checksum import checksum
+from moreauc.data import BagBatches, WholeBags
 from moreauc.data._normal_form import check_apart
 from moreauc.data.bags import Bags, ListBags
-
-Array = NDArray[Any]
+from moreauc.methods import TaskName
+from moreauc.tasks.base import Array, Data
+from moreauc.tasks.rows import RankingTask, balanced_batches
 
 _WHOLE = 2**53
 _TYPES = {"bytes": "bytes (uint8)", "numbers": "numbers that are no bytes"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagTask(RankingTask):
+    """Bags of instances; a step sees a few instances of a few bags.
+
+    Attributes:
+        num_positives: positive bags of a step; fewer where there are fewer.
+        num_negatives: the same for negative bags.
+        instances_per_bag: instances drawn of each bag at a step, all where it has no more; None for all.
+        chunk: instances scored at once.
+    """
+
+    name: ClassVar[TaskName] = "bags"
+
+    num_positives: int = 8
+    num_negatives: int = 8
+    instances_per_bag: int | None = 4
+    chunk: int = 4096
+
+    def batches(self, data: Data, loss: nn.Module, model: nn.Module, seeds: Sequence[int]) -> BagBatches:
+        """Return batches of bags."""
+        sampler = balanced_batches(data.targets.cpu(), self.num_positives, self.num_negatives, seeds[0])
+        return BagBatches(data.inputs, sampler, instances_per_bag=self.instances_per_bag, seed=seeds[1])
+
+    def validation(self, data: Data, loss: Any) -> WholeBags:
+        """Return the held-out bags, all instances of each."""
+        return WholeBags(data.inputs, loss.pooling, chunk=self.chunk)
+
+    def checksum(self, data: Data) -> str:
+        """Return the checksum of one instance of each bag: bags may be larger than memory."""
+        first = torch.tensor([0])
+        return checksum(data.inputs.instances(bag, first) for bag in range(len(data)))
 
 
 @dataclass(frozen=True)

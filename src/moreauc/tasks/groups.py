@@ -1,26 +1,139 @@
-"""Groups as people name them: names and numbers of groups, how many count, a hold-out of each, and batches."""
+"""Rows in groups: their names, how many of the worst count, hold-out, loss, batches, and what epochs are chosen by."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
-from torch import Tensor
+from torch import Tensor, nn
 
 from moreauc._checks import floor_count
+from moreauc._checksum import checksum
+from moreauc.data import TensorBatches
 from moreauc.data._normal_form import label_text, normal_text
-from moreauc.data.duplicates import Codes, any_equal
+from moreauc.data.duplicates import Codes, any_equal, few_kinds
+from moreauc.methods import TaskName, build
 from moreauc.samplers.groups import GroupSampler, PlainSampler
+from moreauc.tasks.base import Array, Data, Random, Task
+from moreauc.tasks.rows import CHUNK
 
-Array = NDArray[Any]
 Floats = NDArray[np.float64]
 RegressionLoss = Literal["squared", "absolute"]
-Random = np.random.RandomState | np.random.Generator
+# Methods that take rows as they come; with batches of equal groups they would minimise something else.
+_PLAIN = ("erm", "erm_reweighted", "cvar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupTask(Task):
+    """Rows in groups, of which the worst count.
+
+    Attributes:
+        num_groups: number of groups.
+        top_k: how many of the worst groups count.
+        goal: what is predicted.
+        groups_per_batch: groups of a step, at most as many as there are; 2 instead of 1 where a module with a batch
+            norm could get a single row.
+        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows, or a few more
+            where a single row would be left for the last.
+        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
+            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
+    """
+
+    name: ClassVar[TaskName] = "groups"
+
+    num_groups: int
+    top_k: int
+    goal: Classes | Numbers
+    groups_per_batch: int = 8
+    samples_per_group: int = 16
+    sampler: Literal["auto", "groups", "plain"] = "auto"
+
+    @property
+    def by_groups(self) -> bool:
+        """Whether each batch holds so many rows of so many groups."""
+        return self.sampler == "groups" or (self.sampler == "auto" and self.loss not in _PLAIN and self.num_groups > 1)
+
+    def hold_out(
+        self,
+        values: Array,
+        fraction: float,
+        random: Random,
+        *,
+        groups: NDArray[np.int64] | None = None,
+        same: Codes | None = None,
+    ) -> tuple[Array, Array]:
+        """Return numbers of what to train on and of the hold-out, a share of each group; see :func:`hold_out`."""
+        classes = isinstance(self.goal, Classes)
+        train, held = hold_out(np.asarray(groups), values, fraction, random, classes=classes, same=same)
+        if same is not None and few_kinds(same[held]) is not None:  # no epoch could be chosen by them
+            return np.arange(len(values)), held[:0]
+        return train, held
+
+    def fitted(self, values: Array) -> GroupTask:
+        """Return the task with the goal's mean and deviation of the training values."""
+        return replace(self, goal=self.goal.fitted(values))
+
+    def targets(self, values: Array) -> Array:
+        """Return what the network is trained on."""
+        return self.goal.targets(values)
+
+    def build(self, data: Data) -> Any:
+        """Return the loss of the training rows."""
+        facts: dict[str, Any] = {"num_groups": self.num_groups, "top_k": self.top_k, "sample_loss": self.goal.loss}
+        return build(self.name, self.loss, data.groups, **facts, **self.loss_options)
+
+    def batches(self, data: Data, loss: nn.Module, model: nn.Module, seeds: Sequence[int]) -> TensorBatches:
+        """Return batches of rows."""
+        sampler = self.make_sampler(np.asarray(data.groups), model, seeds[0])
+        return TensorBatches(data.inputs, data.targets, sampler, binary=False)
+
+    def make_sampler(self, groups: NDArray[np.int64], model: nn.Module, seed: int) -> GroupSampler | PlainSampler:
+        """Return the batches as row numbers.
+
+        A batch norm cannot train on one row. Where one group could be a batch, and has one row, two groups are drawn;
+        a plain batch is made larger, at the latest up to all rows, until more than one row is left for the last.
+        """
+        if self.by_groups:
+            sizes = np.bincount(groups)
+            number = min(self.groups_per_batch, len(sizes))
+            single = number == 1 and len(sizes) > 1 and self.samples_per_group > 1 and sizes.min() == 1
+            if single and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
+                number = 2
+            return GroupSampler(groups, groups_per_batch=number, samples_per_group=self.samples_per_group, seed=seed)
+        size, rows = self.groups_per_batch * self.samples_per_group, len(groups)
+        while 1 < size < rows and rows % size == 1:
+            size += 1
+        return PlainSampler(rows, batch_size=size, seed=seed)
+
+    def validation(self, data: Data, loss: nn.Module) -> TensorBatches:
+        """Return the held-out rows."""
+        return TensorBatches(data.inputs, data.targets, batch_size=CHUNK, binary=False)
+
+    def score(self, held: Data, loss: Any) -> dict[str, Any]:
+        """Return the score: minus the loss of the held-out rows that :meth:`choice` names."""
+        choice = self.choice(loss)
+
+        def score(scores: Tensor, _: Tensor) -> float:
+            return -choice(self.goal.row_losses(scores.numpy(), held.values), np.asarray(held.groups))
+
+        return {"score": score}
+
+    def choice(self, loss: Any) -> EpochChoice:
+        """Return what the epoch is chosen by: what the loss minimises, estimated from the held-out rows."""
+        if self.loss in ("sonx", "exponentiated"):
+            return EpochChoice(top_k=self.top_k if self.loss == "sonx" else 1)
+        fraction = float(loss.criterion.fraction) if self.loss == "cvar" else 1.0
+        return EpochChoice(balanced=self.by_groups or self.loss == "erm_reweighted", fraction=fraction)
+
+    def checksum(self, data: Data) -> str:
+        """Return the checksum of all inputs."""
+        return checksum([data.inputs])
 
 
 def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np.int64]]:
@@ -149,43 +262,6 @@ def count_worst(owner: str, top_k: Any, num_groups: int) -> int:
     return number
 
 
-def group_batches(
-    codes: NDArray[np.int64], groups_per_batch: int, samples_per_group: int, seed: int, *, batch_norm: bool
-) -> GroupSampler:
-    """Return batches of some groups, of one group only where that is asked for or there is no other.
-
-    A batch norm cannot train on one row: where one group could be a batch, and has one row, two of them are drawn.
-
-    Example:
-        >>> groups = np.array([0, 0, 1])
-        >>> [len(batch) for batch in group_batches(groups, 1, 2, 0, batch_norm=False)]
-        [2, 1]
-        >>> [len(batch) for batch in group_batches(groups, 1, 2, 0, batch_norm=True)]
-        [3]
-    """
-    sizes = np.bincount(codes)
-    number = min(groups_per_batch, len(sizes))
-    if batch_norm and number == 1 and len(sizes) > 1 and samples_per_group > 1 and sizes.min() == 1:
-        number = 2
-    return GroupSampler(codes, groups_per_batch=number, samples_per_group=samples_per_group, seed=seed)
-
-
-def plain_batches(num_rows: int, batch_size: int, seed: int) -> PlainSampler:
-    """Return batches of rows as they come, none of one row unless that is asked for or there is no other.
-
-    A batch norm cannot train on one row: the next larger size is taken that leaves more for the last batch. At the
-    latest that is the number of rows.
-
-    Example:
-        >>> [len(batch) for batch in plain_batches(7, 2, 0)]
-        [4, 3]
-    """
-    size = batch_size
-    while 1 < size < num_rows and num_rows % size == 1:
-        size += 1
-    return PlainSampler(num_rows, batch_size=size, seed=seed)
-
-
 def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:
     """Return one column, or several; the index is that of the rows."""
     if isinstance(groups, Tensor):
@@ -239,6 +315,10 @@ class Classes:
         """Size of a loss of 1 of the network."""
         return 1.0
 
+    def fitted(self, values: Array) -> Classes:
+        """Return the same: nothing is learnt from the training rows."""
+        return self
+
     def targets(self, values: Array) -> Array:
         """Return what the network is trained on."""
         return values
@@ -274,14 +354,14 @@ class Numbers:
     """A number, which the network sees in units of its deviation.
 
     Attributes:
+        loss: name of the loss of a row.
         center: mean of the training rows.
         scale: their deviation.
-        loss: name of the loss of a row.
     """
 
-    center: float
-    scale: float
     loss: RegressionLoss
+    center: float = 0.0
+    scale: float = 1.0
 
     @property
     def num_outputs(self) -> int:
@@ -292,6 +372,10 @@ class Numbers:
     def unit(self) -> float:
         """Size of a loss of 1 of the network."""
         return self.scale**2 if self.loss == "squared" else self.scale
+
+    def fitted(self, values: Array) -> Numbers:
+        """Return the goal with mean and deviation of the values of the training rows."""
+        return Numbers(self.loss, float(values.mean()), float(values.std()) or 1.0)
 
     def targets(self, values: Array) -> Array:
         """Return what the network is trained on."""
@@ -351,21 +435,6 @@ class EpochChoice:
         weights = ", with equal weights of the groups" if self.balanced else ""
         which = "all rows" if self.fraction == 1.0 else f"the worst {self.fraction:.0%} of the rows"
         return f"mean loss of {which}{weights}"
-
-
-def epoch_choice(method: str, criterion: Any, *, top_k: int, balanced: bool) -> EpochChoice:
-    """Return what a method chooses its epoch by: what it minimises.
-
-    Args:
-        method: key of `GROUP_METHODS`.
-        criterion: its loss over groups, which knows the share of the rows that "cvar" takes.
-        top_k: how many of the worst groups "sonx" is after; "exponentiated" is after one.
-        balanced: whether its batches hold as many rows of each group.
-    """
-    if method in ("sonx", "exponentiated"):
-        return EpochChoice(top_k=top_k if method == "sonx" else 1)
-    fraction = float(criterion.fraction) if method == "cvar" else 1.0
-    return EpochChoice(balanced=balanced or method == "erm_reweighted", fraction=fraction)
 
 
 def shrunk_group_losses(losses: Floats, groups: NDArray[np.int64]) -> Floats:

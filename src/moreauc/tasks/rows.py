@@ -1,61 +1,130 @@
-"""The part of the training data that the classifiers choose epoch and threshold by."""
+"""Rows of two classes: hold-out, loss, batches and score of the region of the ROC curve that counts."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, RandomSampler
 
 from moreauc._checks import floor_count
-from moreauc.data.duplicates import (
-    Codes,
-    any_equal,
-    few_kinds,
-    take_together,
-)
+from moreauc._checksum import checksum
+from moreauc.criteria import CrossEntropyLoss
+from moreauc.data import TensorBatches
+from moreauc.data.duplicates import Codes, any_equal, few_kinds, take_together
+from moreauc.methods import TaskName, build
+from moreauc.samplers import PosNegSampler
+from moreauc.tasks.base import Array, Data, Random, Task
 
-Array = NDArray[Any]
+CHUNK = 4096  # rows of a table scored at once
 
 _SMALLEST_PART = 2  # of each class, to train on and to hold out
 
 
-def hold_out(
-    positive: Array,
-    random: np.random.RandomState,
-    *,
-    fraction: float,
-    min_tpr: float,
-    max_fpr: float,
-    same: Codes | None = None,
-) -> tuple[Array, Array]:
-    """Return numbers of the rows, or bags, to train on and of the hold-out, which is empty where it cannot be had.
+@dataclass(frozen=True, kw_only=True)
+class RankingTask(Task):
+    """Two classes, ranked so that the two-way partial AUC is high; rows and bags are its leaves.
 
-    Args:
-        positive: which are positive, shape `(n,)`.
-        random: draws them.
-        fraction: share of each class to hold out.
-        min_tpr: region that must hold at least one pair of the hold-out.
-        max_fpr: as `min_tpr`.
-        same: numbers from 0, equal where features are, shape `(n,)`: those are not parted. None where all differ.
+    Attributes:
+        min_tpr: lower end of the true positive rate.
+        max_fpr: upper end of the false positive rate.
     """
-    train: list[Array] = []
-    held: list[Array] = []
-    together = None
-    if fraction > 0.0 and same is not None and any_equal(same):
-        together = take_together(same, positive, fraction, random)
-        if few_kinds(same[together]) is not None:  # no epoch could be chosen by them
-            return np.arange(len(positive)), np.arange(0)
-    for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
-        if together is not None:
-            held.append(rows[together[rows]])
-            train.append(rows[~together[rows]])
-            continue
-        order = random.permutation(rows)
-        number = round(len(rows) * fraction)
-        held.append(order[:number])
-        train.append(order[number:])
-    pairs = floor_count(len(held[0]), 1.0 - min_tpr) * floor_count(len(held[1]), max_fpr)
-    if min(map(len, train + held)) < _SMALLEST_PART or not pairs:
-        return np.arange(len(positive)), np.arange(0)
-    return np.sort(np.concatenate(train)), np.sort(np.concatenate(held))
+
+    min_tpr: float
+    max_fpr: float
+
+    def hold_out(
+        self,
+        values: Array,
+        fraction: float,
+        random: Random,
+        *,
+        groups: NDArray[np.int64] | None = None,
+        same: Codes | None = None,
+    ) -> tuple[Array, Array]:
+        """Return numbers of what to train on and of the hold-out, a share of each class.
+
+        The hold-out is empty where a part would have fewer than two of a class, where the region would hold no pair, or
+        where it would consist of many copies of few rows.
+        """
+        everything = np.arange(len(values)), np.arange(0)
+        positive = values.astype(bool)
+        if fraction > 0.0 and same is not None and any_equal(same):
+            held = take_together(same, positive, fraction, random)
+            if few_kinds(same[held]) is not None:  # no epoch could be chosen by them
+                return everything
+        else:
+            held = np.zeros(len(values), dtype=bool)
+            for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
+                held[random.permutation(rows)[: round(len(rows) * fraction)]] = True
+        counts = {(kind, part): int(((positive == kind) & (held == part)).sum()) for kind in (0, 1) for part in (0, 1)}
+        pairs = floor_count(counts[1, 1], 1.0 - self.min_tpr) * floor_count(counts[0, 1], self.max_fpr)
+        if min(counts.values()) < _SMALLEST_PART or not pairs:
+            return everything
+        return np.flatnonzero(~held), np.flatnonzero(held)
+
+    def build(self, data: Data) -> Any:
+        """Return the loss of the training data."""
+        return build(self.name, self.loss, data.targets.cpu(), **self._region(), **self.loss_options)
+
+    def score(self, held: Data, loss: nn.Module) -> dict[str, Any]:
+        """Return the region: the best epoch has the highest TPAUC."""
+        return self._region()
+
+    def _region(self) -> dict[str, Any]:
+        return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTask(RankingTask):
+    """Rows of a table.
+
+    Attributes:
+        batch_size: rows of a step, at least 2.
+        positive_fraction: share of positives in balanced batches, in (0, 1).
+        sampler: "balanced" for so many positives and negatives in each batch, "shuffled" for rows as they come,
+            "auto" for "shuffled" with cross entropy and "balanced" with the others, which need both classes.
+    """
+
+    name: ClassVar[TaskName] = "rows"
+
+    batch_size: int = 128
+    positive_fraction: float = 0.5
+    sampler: Literal["auto", "balanced", "shuffled"] = "auto"
+
+    def batches(self, data: Data, loss: nn.Module, model: nn.Module, seeds: Sequence[int]) -> TensorBatches:
+        """Return batches of rows."""
+        return TensorBatches(data.inputs, data.targets, self._sampler(data.targets.cpu(), loss, seeds[0]))
+
+    def validation(self, data: Data, loss: nn.Module) -> TensorBatches:
+        """Return the held-out rows."""
+        return TensorBatches(data.inputs, data.targets, batch_size=CHUNK)
+
+    def checksum(self, data: Data) -> str:
+        """Return the checksum of all inputs."""
+        return checksum([data.inputs])
+
+    def _sampler(self, labels: Tensor, loss: nn.Module, seed: int) -> Iterable[list[int]]:
+        balanced = self.sampler == "balanced" or (self.sampler == "auto" and not isinstance(loss, CrossEntropyLoss))
+        if not balanced:
+            order = RandomSampler(range(len(labels)), generator=torch.Generator().manual_seed(seed))
+            # A batch norm cannot train on one row; which row is left out is another one in each epoch.
+            return BatchSampler(order, self.batch_size, drop_last=len(labels) % self.batch_size == 1)
+        positives = min(max(round(self.batch_size * self.positive_fraction), 1), self.batch_size - 1)
+        return balanced_batches(labels, positives, self.batch_size - positives, seed)
+
+
+def balanced_batches(labels: Tensor, num_positives: int, num_negatives: int, seed: int) -> PosNegSampler:
+    """Return batches of so many positives and negatives, fewer where there are fewer."""
+    positives = int(labels.sum())
+    return PosNegSampler(
+        labels,
+        num_positives=min(num_positives, positives),
+        num_negatives=min(num_negatives, len(labels) - positives),
+        seed=seed,
+    )
