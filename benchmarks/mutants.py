@@ -70,11 +70,20 @@ PARTS = {
         [
             "core/**/test_*.py",
             *(f"**/test_{name}.py" for name in ("*pairs*", "surrogate*", "tables", "rules", "outer", "*pooling*")),
-            *(f"**/test_{name}.py" for name in ("objectives", "tpauc", "multi_instance*", "coupled", "*visit*")),
+            *(
+                f"**/test_{name}.py"
+                for name in ("objectives", "tpauc", "multi_instance*", "coupled", "*visit*", "*late*")
+            ),
         ],
     ),
     "samplers": Part(["samplers/**/*.py"], ["samplers/**/test_*.py", "**/test_*sampler*.py"]),
-    "metrics": Part(["metrics/**/*.py"], ["metrics/**/test_*.py", "**/test_*metric*.py", "**/test_group_choice.py"]),
+    "metrics": Part(
+        ["metrics/**/*.py"],
+        [
+            "metrics/**/test_*.py",
+            *(f"**/test_{name}.py" for name in ("*metric*", "*selection*", "group_choice", "train", "untrained")),
+        ],
+    ),
     "checkpoint": Part(
         ["checkpoint/**/*.py"],
         [
@@ -184,7 +193,11 @@ def record_calls(copy: Path, part: str, work: Path, limit: float) -> dict[str, d
     _write_chosen(copy, set(calls) - set(failed))
     if _run(copy, ["--collect-only", "@chosen.txt"], limit) != 0:
         raise SystemExit(f"pytest does not find the tests of {part} by their names")
+    seen = {function for test in calls.values() for function in (*test["setup"], *test["calls"])}
+    functions = {f"{mutant.file}:{mutant.key.function}" for mutant in all_mutants(copy / "src" / "moreauc", part)}
     print(f"{part}: {len(calls)} tests, {len(failed)} of them skipped or failing and left out", flush=True)
+    unseen = [name for name in sorted(functions - seen) if not name.endswith("<module>")]
+    print(f"{part}: {len(unseen)} of {len(functions)} functions are called by none: {', '.join(unseen)}", flush=True)
     return calls
 
 
