@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from experiments import _reproduce, _study
-from moreauc.cli._app import CommandGroup
+from moreauc.cli.app import CommandGroup
 
 app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, add_completion=False, help="The paper's experiments, and studies."

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.config import EXPERIMENTS, Experiment, load_experiment
-from moreauc.cli._console import (
+from moreauc.cli.console import (
     command_line,
     console,
     progress_bar,

@@ -8,13 +8,13 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
-from moreauc.cli._console import (
+from moreauc.cli.console import (
     console,
     print_table,
     progress_bar,
     say,
 )
-from moreauc.cli._run_folder import alone_in
+from moreauc.cli.run_folder import alone_in
 from moreauc.report.pages import Report
 
 app = typer.Typer(no_args_is_help=True, help="Studies: what the docs claim, measured again.")

@@ -11,14 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from moreauc.cli import app
-from moreauc.cli._bag_table import BagTable, group_bags, match_bags
-from moreauc.cli._fit_bags import BagRequest, read_bag_split
-from moreauc.cli._saved import SavedBagModel, load_model
+from moreauc.cli.options import FitOptions
+from moreauc.cli.saved import load_model
 from moreauc.data.columns import Target
 from moreauc.data.tables import TableError, read_texts, write_table
 from moreauc.estimators import MultiInstanceClassifier
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
+from moreauc.tasks.bag_tables import BagTable, BagTableTask, find_bags
+from moreauc.tasks.tables import read_split
 
 RUNNER = CliRunner()
 FILES = ["log.txt", "model.joblib", "report.html", "report.json"]
@@ -59,8 +60,8 @@ def by_hand(folder, frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
     """Return patients in the order of their first row, and their scores over the threshold, bag by bag."""
     saved = load_model(folder / "run")
     names = list(dict.fromkeys(frame["patient"]))
-    columns = frame[list(saved.kinds)]
-    bags = [saved.encoder.encode(columns[(frame["patient"] == name).to_numpy()]) for name in names]
+    columns = frame[list(saved.task.kinds)]
+    bags = [saved.task.instance_encoder.encode(columns[(frame["patient"] == name).to_numpy()]) for name in names]
     return names, saved.model.decision_function(bags)
 
 
@@ -114,7 +115,7 @@ def test_the_test_score_is_that_of_the_bags_it_has_not_seen(trained, tmp_path):
     frame = make_table()
     report = json.loads((folder / "run" / "report.json").read_text())
     saved = load_model(folder / "run")
-    assert isinstance(saved, SavedBagModel) and saved.bags == "patient"
+    assert isinstance(saved.task, BagTableTask) and saved.task.column == "patient"
     names, scores = by_hand(folder, frame)
     labels = np.array([int(name[1:]) % 4 == 0 for name in names])
     held = np.random.default_rng(0)
@@ -131,7 +132,7 @@ def test_the_command_in_the_report_makes_the_same_numbers_again(trained, tmp_pat
     folder, _ = trained
     first = json.loads((folder / "run" / "report.json").read_text())
     words = first["command"].replace(str(folder / "run"), str(tmp_path / "again")).split()[1:]
-    assert "--bags" in words and "--loss" not in words
+    assert "--bags" in words
     assert call(*words).exit_code == 0
     assert json.loads((tmp_path / "again" / "report.json").read_text())["test"] == first["test"]
 
@@ -140,7 +141,7 @@ def test_fit_with_a_test_file_another_method_and_batches(trained, tmp_path):
     folder, _ = trained
     make_table(24, seed=1).to_parquet(tmp_path / "other.parquet")
     words = ["fit", folder / "data.csv", "--bags", "patient", "--target", "state", "--out", tmp_path / "run", *QUICK]
-    words += ["--test", tmp_path / "other.parquet", "--method", "ce_att", "--instances-per-bag", "2"]
+    words += ["--test", tmp_path / "other.parquet", "--loss", "ce_att", "--instances-per-bag", "2"]
     result = call(*words, "--batch-size", "7", "--drop", "stain", "--positive", "well")
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())
@@ -206,7 +207,7 @@ def test_unknown_stains_and_bags_that_are_trained_on(trained, tmp_path):
     folder, _ = trained
     new = make_table(24, seed=1)
     new.assign(stain="C").to_csv(tmp_path / "new.csv", index=False)
-    fit = ["fit", folder / "data.csv", "--bags", "patient", "--target", "state", *QUICK, "--method", "ce_att"]
+    fit = ["fit", folder / "data.csv", "--bags", "patient", "--target", "state", *QUICK, "--loss", "ce_att"]
     fit += ["--epochs", "1", "--out", tmp_path / "again"]
     refusal = f"error: {tmp_path / 'new.csv'}: column 'stain' must hold levels of the training ('A', 'B'), got others"
     for words in (
@@ -237,21 +238,8 @@ def test_equal_bags_are_on_one_side(tmp_path):
     frame = make_table(40)
     copy = frame.assign(patient="copy of " + frame["patient"])
     pd.concat([frame, copy[::-1]]).to_csv(tmp_path / "data.csv", index=False)
-    split = read_bag_split(
-        BagRequest(
-            data=tmp_path / "data.csv",
-            bags="patient",
-            target="state",
-            out=tmp_path,
-            positive=None,
-            test_size=None,
-            test=None,
-            drop=[],
-            seed=0,
-            **dict.fromkeys(
-                ["min_tpr", "max_fpr", "method", "instances_per_bag", "epochs", "batch_size", "lr", "force", "saving"]
-            ),
-        )
+    split = read_split(
+        BagTableTask, FitOptions(data=tmp_path / "data.csv", bags="patient", target="state", out=tmp_path)
     )
     trained, tested = ({name.removeprefix("copy of ") for name in part.names} for part in (split.train, split.test))
     assert not trained & tested and abs(len(split.test.names) - 20) <= 2
@@ -271,7 +259,7 @@ def test_the_rarer_class_is_counted_by_bags(tmp_path):
     assert (frame["state"] == "ill").mean() > 0.5
     frame.to_csv(tmp_path / "data.csv", index=False)
     words = ["fit", tmp_path / "data.csv", "--bags", "patient", "--target", "state", "--out", tmp_path / "run", *QUICK]
-    result = call(*words, "--min-tpr", "0", "--method", "sont_mean")
+    result = call(*words, "--min-tpr", "0", "--loss", "sont_mean")
     assert result.exit_code == 0, result.output
     assert "Positive class: state = ill (the rarer of two values)" in result.stdout
     assert [METHODS["bags"][name].title for name in ("sont_mean", "ce_att")] == [
@@ -281,10 +269,11 @@ def test_the_rarer_class_is_counted_by_bags(tmp_path):
 
 def test_numbers_name_bags_as_texts_do():
     frame = pd.DataFrame({"bag": [2.0, 1.0, 2.0], "x": [1.0, 2.0, 3.0], "y": [1, 0, 1]})
-    codes, names, labels = match_bags(frame, "bag", Target("y", "1", "0", ""), source="t")
-    assert (codes.tolist(), names, labels.tolist()) == ([0, 1, 0], ["2", "1"], [1, 0])
-    table = BagTable(frame[["x"]], codes, names, labels).part(np.array([1]))
-    assert (table.names, table.labels.tolist(), table.rows(0).tolist()) == (["1"], [0], [2])
+    task = BagTableTask({"x": "number"}, Target("y", "1", "0", ""), 0.0, 1.0, "bag")
+    table = task.match(frame, source="t")
+    assert (table.codes.tolist(), table.names, table.targets.tolist()) == ([0, 1, 0], ["2", "1"], [1, 0])
+    table = table.part(np.array([1]))
+    assert (table.names, table.targets.tolist(), table.rows[0].tolist()) == (["1"], [0], [2])
 
 
 def test_rows_of_bags_are_found_at_once():
@@ -294,10 +283,10 @@ def test_rows_of_bags_are_found_at_once():
 
     codes = np.random.default_rng(0).permutation(np.repeat(np.arange(7), [1, 5, 2, 9, 1, 3, 4]))
     frame = pd.DataFrame({"x": np.arange(25.0)}, index=np.arange(25) * 2)
-    table = BagTable(frame, codes.view(Codes), list("abcdefg"), np.zeros(7, dtype=int))
+    table = BagTable(frame, np.zeros(7, dtype=int), codes.view(Codes), list("abcdefg"))
     for bag in [3, *range(7)]:
         expected = [2 * row + 1 for row in range(25) if codes[row] == bag]
-        assert table.rows(bag).tolist() == expected
+        assert table.rows[bag].tolist() == expected
 
 
 NAMES = ["007", "7", "007", " 07", "7", "7"]
@@ -316,27 +305,27 @@ def test_names_of_bags_are_read_as_text(tmp_path, file, separator, mark):
     assert list(frame) == ["self", "x", "size", "y"]
     assert frame["self"].tolist() == ["007", "7", "007", "07", "7", "7"]
     assert frame["x"].tolist() == [f"{k}.5" for k in range(6)] and frame["y"].tolist() == ["0", "1"] * 3
-    assert group_bags(frame, "self", source="t")[1] == ["007", "7", "07"]
+    assert find_bags(frame, "self", "t")[1] == ["007", "7", "07"]
 
 
 @pytest.mark.parametrize("names", [["True", "TRUE"], ["1", "1.0"], ["1e2", "100"], ["9" * 23, "9" * 22 + "8"]])
 def test_what_looks_the_same_as_a_number_is_another_name(tmp_path, names):
     (tmp_path / "a.csv").write_text(f"bag,x\n{names[0]},1\n{names[1]},2\n")
-    assert group_bags(read_texts(tmp_path / "a.csv"), "bag", source="t")[1] == names
+    assert find_bags(read_texts(tmp_path / "a.csv"), "bag", "t")[1] == names
 
 
 @pytest.mark.parametrize("file", ["a.csv", "a.parquet"])
 def test_what_looks_the_same_is_one_name(tmp_path, file):
     names = ["F", "F ", "\u3000F", "Jose\u0301", "Jos\u00e9\u200b"]
     write_table(pd.DataFrame({"bag ": names, "x": range(5)}), tmp_path / file)
-    codes, found = group_bags(read_texts(tmp_path / file), "bag", source="t")
+    codes, found = find_bags(read_texts(tmp_path / file), "bag", "t")[:2]
     assert found == ["F", "Jos\u00e9"] and codes.tolist() == [0, 0, 0, 1, 1]
 
 
 def test_missing_names_of_bags_stay_missing(tmp_path):
     (tmp_path / "a.csv").write_text("bag,x\n1,1\nNA,2\n,3\n")
     with pytest.raises(TableError, match=r"t: bag column 'bag' has missing values in 2 rows, the first is row 2"):
-        group_bags(read_texts(tmp_path / "a.csv"), "bag", source="t")
+        find_bags(read_texts(tmp_path / "a.csv"), "bag", "t")
 
 
 def test_parquet_keeps_its_types(tmp_path):
@@ -351,7 +340,7 @@ def test_parquet_keeps_its_types(tmp_path):
     ):
         pd.DataFrame({"bag": values, "x": [1, 2]}).to_parquet(tmp_path / f"{name}.parquet")
         frame = read_texts(tmp_path / f"{name}.parquet")
-        assert group_bags(frame, "bag", source="t")[1] == expected
+        assert find_bags(frame, "bag", "t")[1] == expected
 
 
 def test_fit_keeps_bags_apart_whose_names_are_the_same_number(tmp_path):
@@ -360,7 +349,7 @@ def test_fit_keeps_bags_apart_whose_names_are_the_same_number(tmp_path):
     frame["patient"] = np.where(number < 12, number.astype(str), (number - 12).map("{:03d}".format))
     assert frame["patient"].nunique() == 24 and frame["patient"].astype(int).nunique() == 12
     frame.to_csv(tmp_path / "data.csv", index=False)
-    words = ["fit", tmp_path / "data.csv", "--bags", "patient", "--target", "state", *QUICK, "--method", "ce_att"]
+    words = ["fit", tmp_path / "data.csv", "--bags", "patient", "--target", "state", *QUICK, "--loss", "ce_att"]
     result = call(*words, "--min-tpr", "0", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
     data = json.loads((tmp_path / "run" / "report.json").read_text())["data"]
@@ -418,14 +407,10 @@ FIT_ERRORS = [
     (["fine.csv", "--bags", "y"], "--bags and --target must name two columns, got 'y' for both"),
     (["fine.csv", "--target", "z"], "{0}/fine.csv: no target column 'z'; columns are 'bag', 'x', 'y'"),
     (
-        ["fine.csv", "--method", "sonx"],
-        f"moreauc fit: --method must be one of {', '.join(METHODS['bags'])}, got 'sonx'",
-    ),
-    (
         ["fine.csv", "--loss", "sonx"],
-        "moreauc fit: --loss does not go with --bags; choose by --method, got 'sonx'",
+        f"moreauc fit: --loss must be one of {', '.join(METHODS['bags'])}, got 'sonx'",
     ),
-    (["fine.csv", "--model", "mlp"], "moreauc fit: --model does not go with --bags; choose by --method, got 'mlp'"),
+    (["fine.csv", "--model", "mlp"], "moreauc fit: --model does not go with --bags, got 'mlp'"),
     (["fine.csv", "--test", "x.csv", "--test-size", "0.5"], "--test and --test-size exclude each other"),
     (["fine.csv", "--min-tpr", "1"], "moreauc fit: min_tpr must be a number in [0, 1), got 1.0"),
     (["fine.csv"], "no positives in the test split: the table has 2, of which --test-size 0.25 takes 0"),
@@ -456,7 +441,6 @@ def test_fit_refuses_with_one_line(tables, tmp_path, words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--method", "sont_att"], "moreauc fit: --method needs --bags, got 'sont_att'"),
         (["--instances-per-bag", "3"], "moreauc fit: --instances-per-bag needs --bags, got 3"),
     ],
 )

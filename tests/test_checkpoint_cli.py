@@ -21,8 +21,7 @@ from moreauc import TPAUCLoss
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
 from moreauc.checkpoint._lock import FileLock
 from moreauc.cli import app
-from moreauc.cli._saved import load_model
-from moreauc.cli._saving import Saving
+from moreauc.cli.saved import Saving, load_model
 from moreauc.data import TensorBatches
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.samplers import PosNegSampler
@@ -146,7 +145,7 @@ def test_wrong_options_are_named(table, tmp_path):
     folder = tmp_path / "saved"
     result = RUNNER.invoke(app, arguments(table, "table", tmp_path / "first", "--checkpoint", folder, "--epochs", 2))
     assert result.exit_code == 0, result.output
-    assert "saved: the folder is not empty; go on with what is there by --resume" in error("--checkpoint", folder)
+    assert "saved: the folder is not empty; continue what is there with --resume" in error("--checkpoint", folder)
     other = tmp_path / "other.csv"
     frame = pd.read_csv(table)
     frame["a"] += 1.0  # the same labels
@@ -166,7 +165,7 @@ def test_wrong_options_are_named(table, tmp_path):
     for damage in ("{", "3"):
         (folder / "data.json").write_text(damage)
         text = error("--checkpoint", folder, "--resume")
-        assert f"{folder / 'data.json'}: cannot be read, so that nobody knows what the checkpoints there" in text
+        assert f"{folder / 'data.json'}: cannot be read, so it is unknown what the checkpoints there" in text
     for path in folder.glob("*/*.checkpoint"):
         path.unlink()
     again = ["--checkpoint", folder, "--resume", "--epochs", 2]  # with no checkpoints there, anything may begin
@@ -177,11 +176,11 @@ def test_wrong_options_are_named(table, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "other", "name"),
     [
-        ("table", ["--positive", "0"], "positive"),
+        ("table", ["--positive", "0"], "target"),
         ("table", ["--model", "linear"], "model"),
         ("bags", ["--instances-per-bag", "2"], "instances per bag"),
         ("bags", ["--drop", "c", "--drop", "town"], "features"),
-        ("groups", ["--task", "regression"], "task"),
+        ("groups", ["--task", "regression"], "target"),
         ("groups", ["--top-k", "1"], "top k"),
     ],
 )
@@ -385,22 +384,14 @@ def test_what_a_kill_left_of_the_note_is_removed(table, tmp_path):
 
 # What fails after a training
 
-PAGES = {
-    "table": ("_pages", "fit_report"),
-    "bags": ("_bag_pages", "fit_bags_report"),
-    "groups": ("_group_pages", "fit_groups_report"),
-}
-
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("failure", [RuntimeError("no font"), OSError(28, "No space left on device", "x.png")])
 def test_a_figure_that_fails_costs_no_training(kind, failure, table, tmp_path, monkeypatch):
-    module, name = PAGES[kind]
-
     def fail(*values):
         raise failure
 
-    monkeypatch.setattr(importlib.import_module(f"moreauc.cli.{module}"), name, fail)
+    monkeypatch.setattr(importlib.import_module("moreauc.cli.fit"), "fit_report", fail)
     out = tmp_path / "out"
     result = RUNNER.invoke(app, arguments(table, kind, out, "--epochs", 1))
     wanted = f"error: {out / 'model.joblib'}: the model is saved here, but what comes after it failed: "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from moreauc.cli._test_rows import draw_test_rows, name_equal
-from moreauc.cli.fit import read_split
+from moreauc.cli.options import FitOptions
 from moreauc.comparison import Comparison
 from moreauc.comparison._table import Table
 from moreauc.data import ListBags
@@ -24,7 +25,10 @@ from moreauc.data.tables import TableError
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.tasks import groups as _group_rows
+from moreauc.tasks.row_tables import RowTableTask
 from moreauc.tasks.rows import RowTask
+from moreauc.tasks.tables import equal_rows, read_split
+from moreauc.tasks.two_classes import draw_test_rows
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
 
@@ -87,7 +91,9 @@ class TestSplits:
             number = round(len(rows) / 4)  # as it was before equal rows were looked at
             assert set(np.random.RandomState(seed).permutation(rows)[:number]) == set(found[1][positive[found[1]]])
         hashes = hash_rows(pd.DataFrame({"a": np.arange(400.0)}))
-        assert (draw_test_rows(positive, 0.25, seed, hashes) == draw_test_rows(positive, 0.25, seed)).all()
+        assert len(draw_test_rows(positive, 0.25, seed, hashes)) == sum(
+            round(0.25 * (positive == k).sum()) for k in (0, 1)
+        )
         groups, random = different % 7, np.random.RandomState
         plain = _group_rows.hold_out(groups, positive, 0.25, random(seed))
         assert (_group_rows.hold_out(groups, positive, 0.25, random(seed), same=different)[1] == plain[1]).all()
@@ -139,16 +145,16 @@ def test_a_split_that_equal_rows_decide_is_told(tmp_path):
     table["y"] = np.arange(200) % 4 == 0
     table.loc[:49, ["a", "ward"]] = [0.0, "A"]
     table.to_csv(tmp_path / "some.csv", index=False)
-    options = {"positive": None, "test_size": None, "test": None, "seed": 0}
-    split = read_split(tmp_path / "some.csv", "y", **options, drop=[])
+    options = FitOptions(data=tmp_path / "some.csv", target="y", out=tmp_path)
+    split = read_split(RowTableTask, options)
     share = f"{len(split.test)} rows to test on ({len(split.test) / 200:.1%}) are"
     assert split.warnings == (
         "50 of 200 rows (25.0%) equal others, and only 151 are different. Equal rows stay in one part, so the "
         f"{share} not drawn at random, and new rows may be scored better or worse; --test takes a table of its own",
     )
-    assert name_equal(np.repeat(np.arange(95), [6] + [1] * 94), "the folds are") == []
+    assert equal_rows(np.repeat(np.arange(95), [6] + [1] * 94), "the folds are") == []
     with pytest.raises(TableError, match=r"some.csv, rows drawn to test on: column 'ward' must hold levels of the tr"):
-        read_split(tmp_path / "some.csv", "y", **options, drop=["a"])
+        read_split(RowTableTask, replace(options, drop=["a"]))
 
 
 def table_of_levels() -> tuple[np.ndarray, np.ndarray]:

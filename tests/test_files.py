@@ -20,9 +20,8 @@ from experiments.figures import save_figure
 from experiments.studies import _figures
 from moreauc._files import written_whole
 from moreauc.checkpoint import save_checkpoint
-from moreauc.cli._run_folder import run_folder
-from moreauc.cli._saved import save_model
-from moreauc.cli._saving import Saving
+from moreauc.cli.run_folder import run_folder
+from moreauc.cli.saved import Saving, save_model
 from moreauc.data.tables import write_table
 from moreauc.report.pages import Report
 
@@ -42,7 +41,7 @@ FRAME = pd.DataFrame({"a": np.arange(1000.0)})
 WRITERS = {
     "a.checkpoint": lambda path: save_checkpoint(path, {"a": torch.zeros(1000)}),
     "data.json": lambda path: Saving(path.parent).begin(Path(__file__), {str(k): "number" for k in range(99)}),
-    "model.joblib": lambda path: save_model(path.parent, np.arange(999.0), {}, None, (0.5, 0.5), None),
+    "model.joblib": lambda path: save_model(path.parent, np.arange(999.0), None, None),
     "report.json": lambda path: Report("t" * 200, "c", {}).write(path.parent),
     "results.png": lambda path: save_figure(Figure(), path),
     "methods.png": lambda path: _figures._save(_figures.pyplot(), Figure(), path),

@@ -13,19 +13,21 @@ import pytest
 from typer.testing import CliRunner
 
 from moreauc.cli import app
-from moreauc.cli._fit_groups import GroupSplit
-from moreauc.cli._group_evaluation import GroupEvaluation, group_rows
-from moreauc.cli._group_table import (
-    GroupRows,
+from moreauc.cli.saved import load_model
+from moreauc.data.tables import TableError, write_table
+from moreauc.methods import METHODS
+from moreauc.metrics import group_table
+from moreauc.tasks.group_tables import (
+    GroupedTable,
+    GroupEvaluation,
+    GroupTableTask,
     find_groups,
     find_target,
     match_values,
     split_names,
+    untested,
 )
-from moreauc.cli._saved import SavedGroupModel, load_model
-from moreauc.data.tables import TableError, write_table
-from moreauc.methods import METHODS
-from moreauc.metrics import group_table
+from moreauc.tasks.tables import Split
 
 RUNNER = CliRunner()
 FILES = ["log.txt", "model.joblib", "report.html", "report.json"]
@@ -85,7 +87,7 @@ class TestRun:
         assert "Groups by SONX, the worst first" in result.stdout and "y, 1" in result.stdout
         assert sorted(path.name for path in (folder / target).iterdir()) == FILES
         log = (folder / target / "log.txt").read_text()
-        assert "180 rows to train on, 60 to test on, 6 groups" in log and log.count("train epoch") == 8
+        assert "180 rows to train on, 60 to test on" in log and log.count("train epoch") == 8
 
     def test_the_report_tells_how_each_group_fares(self, trained, target):
         folder, _ = trained
@@ -116,10 +118,10 @@ class TestRun:
         assert result.exit_code == 0, result.output
         assert "data.csv: 240 rows" in result.stdout and f"Report: {tmp_path / 'e'}" in result.stdout
         saved, frame = load_model(folder / target), make_table()
-        assert isinstance(saved, SavedGroupModel)
+        assert isinstance(saved.task, GroupTableTask)
         values = frame[target].astype(str).to_numpy(dtype=object) if target != "cost" else frame[target].to_numpy()
         names = frame["race"] + ", " + frame["sex"].astype(str)
-        table = saved.model.group_score(saved.features(frame, "t"), values, names)
+        table = saved.model.group_score(frame[list(saved.task.kinds)], values, names)
         report = json.loads((tmp_path / "e" / "report.json").read_text())
         assert [row["name"] for row in report["test"][0]["groups"]] == list(table.name)
         assert [row["loss"] for row in report["test"][0]["groups"]] == pytest.approx(table.loss, rel=1e-4)
@@ -153,7 +155,7 @@ def test_unknown_stains_and_rows_that_are_trained_on(trained, tmp_path):
     new = make_table(seed=1)
     new.assign(stain=3).to_csv(tmp_path / "new.csv", index=False)
     fit = ["fit", folder / "data.csv", "--groups", "race,sex", "--target", "cost", *others("cost"), "--epochs", 1]
-    fit += ["--method", "erm", "--out", tmp_path / "again", "--test"]
+    fit += ["--loss", "erm", "--out", tmp_path / "again", "--test"]
     for words in (
         ["evaluate", folder / "cost", tmp_path / "new.csv"],
         ["predict", folder / "cost", tmp_path / "new.csv", "--out", tmp_path / "scores.csv"],
@@ -181,12 +183,12 @@ def test_options_reach_the_estimator(tmp_path):
     frame.to_csv(tmp_path / "data.csv", index=False)
     frame[:50].to_csv(tmp_path / "test.csv", index=False)
     words = ["fit", tmp_path / "data.csv", "--groups", "race", "--target", "state", "--out", tmp_path / "run", *QUICK]
-    words += ["--method", "exponentiated", "--keep-groups", "--model", "linear", "--top-k", "0.7", "--seed", "3"]
+    words += ["--loss", "exponentiated", "--keep-groups", "--model", "linear", "--top-k", "0.7", "--seed", "3"]
     words += ["--groups-per-batch", "2", "--samples-per-group", "9", "--test", tmp_path / "test.csv"]
     result = call(*words)
     assert result.exit_code == 0, result.output
     saved = load_model(tmp_path / "run")
-    assert "race" in saved.kinds and saved.groups == ("race",) and saved.model.hidden == ()
+    assert "race" in saved.task.kinds and saved.task.columns == ("race",) and saved.model.hidden == ()
     assert (saved.model.loss, saved.model.top_k_, saved.model.random_state) == ("exponentiated", 2, 3)
     assert (saved.model.groups_per_batch, saved.model.samples_per_group) == (2, 9)
     page = (tmp_path / "run" / "report.html").read_text()
@@ -201,7 +203,7 @@ def test_the_mean_of_rows_alone_and_nothing_to_hold_out(tmp_path):
     frame["name"] = np.arange(24) // 2
     frame.to_csv(tmp_path / "data.csv", index=False)
     words = ["fit", tmp_path / "data.csv", "--groups", "name", "--target", "state", "--out", tmp_path / "run", *QUICK]
-    result = call(*words, "--method", "erm", "--test-size", "0.5")
+    result = call(*words, "--loss", "erm", "--test-size", "0.5")
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [entry["title"] for entry in report["test"]] == ["ERM"]
@@ -281,16 +283,17 @@ def test_a_column_of_groups_that_is_learnt_from_stays_a_number(tmp_path):
     (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
     words = ("fit", tmp_path / "a.csv", "--groups", "site", "--target", "y", "--epochs", 1, "--keep-groups")
     assert call(*words, "--out", tmp_path / "run").exit_code == 0
-    assert load_model(tmp_path / "run").kinds == {"site": "number", "x": "number"}
+    assert load_model(tmp_path / "run").task.kinds == {"site": "number", "x": "number"}
 
 
 def test_of_many_groups_that_are_not_tested_some_are_named():
     groups = np.array(["large"] * 6 + [f"g{number:02}" for number in range(30)], dtype=object)
-    rows = GroupRows(pd.DataFrame({"x": range(36)}), np.zeros(36), groups)
-    split = GroupSplit(rows.part(np.arange(2, 36)), rows.part(np.arange(2)), {}, None, ("name",))
-    assert split.untested == {f"g{number:02}": 1 for number in range(30)}
-    assert split.note.startswith("30 of 31 groups have too few rows") and split.note.count("(1 row)") == 20
-    assert split.note.endswith("g19 (1 row) and 10 more, which report.json names.")
+    rows, task = GroupedTable(pd.DataFrame({"x": range(36)}), np.zeros(36), groups), GroupTableTask({}, None, ("name",))
+    split = Split(task, rows.part(np.arange(2, 36)), rows.part(np.arange(2)))
+    assert untested(split) == {f"g{number:02}": 1 for number in range(30)}
+    note = task.test_note(split)
+    assert note.startswith("30 of 31 groups have too few rows") and note.count("(1 row)") == 20
+    assert note.endswith("g19 (1 row) and 10 more, which report.json names.")
 
 
 REFUSED = [
@@ -302,14 +305,13 @@ REFUSED = [
     (["--groups", "race,race"], "--groups must name every column once, got 'race,race'"),
     (["--groups", "race,state"], "--groups and --target must name different columns, got 'state' for both"),
     (["--groups", "gap"], "group column 'gap' has missing values in 27 rows, the first is row 1"),
-    (["--groups", "race", "--loss", "sonx"], "--loss does not go with --groups; choose by --method, got 'sonx'"),
     (["--groups", "race", "--min-tpr", "0.5"], "--min-tpr is for TPAUC and does not go with --groups, got 0.5"),
     (["--groups", "race", "--max-fpr", "0.2"], "--max-fpr is for TPAUC and does not go with --groups, got 0.2"),
     (["--groups", "race", "--positive", "ill"], "--positive is for TPAUC and does not go with --groups, got 'ill'"),
     (["--groups", "race", "--batch-size", "9"], "--batch-size does not go with --groups; use --groups-per-batch and"),
     (["--groups", "race", "--bags", "sex"], "--bags and --groups exclude each other, got 'sex' and 'race'"),
     (["--groups", "race", "--instances-per-bag", "2"], "--instances-per-bag needs --bags, got 2"),
-    (["--groups", "race", "--method", "sont_att"], "--method must be one of sonx, exponentiated, erm"),
+    (["--groups", "race", "--loss", "sont_att"], "--loss must be one of sonx, exponentiated, erm"),
     (
         ["--groups", "race", "--task", "ranking"],
         "--task must be one of auto, classification, regression, got 'ranking'",
@@ -325,8 +327,7 @@ REFUSED = [
     (["--groups", "race", "--keep-groups", "--drop-groups"], "--keep-groups and --drop-groups exclude each other"),
     (["--drop-groups"], "--drop-groups needs --groups, got True"),
     (["--keep-groups"], "--keep-groups needs --groups, got True"),
-    (["--method", "erm"], "--method needs --groups, got 'erm'"),
-    (["--method", "best"], "--method needs --bags or --groups, got 'best'"),
+    (["--loss", "erm"], "--loss must be one of sonx, ce, "),
 ]
 
 
@@ -437,7 +438,8 @@ def test_names_of_groups():
 def test_of_many_groups_the_worst_are_printed():
     losses = np.arange(50.0)
     table = group_table(groups=np.arange(50), losses=losses, names=[f"g{k}" for k in range(50)])
-    title, columns, cells = group_rows(GroupEvaluation("SONX", table, 1, 0.5, "R2"))
+    evaluation = GroupEvaluation("SONX", table, 1, 0.5, "R2")
+    title, columns, cells = GroupTableTask({}, None, ()).printed("", [evaluation])[1]
     assert title == "Groups by SONX, the worst first (20 of 50)" and columns == ("group", "rows", "share", "loss")
     assert cells[0] == ("g49", "1", "2.00%", "49.0000") and len(cells) == 20
 

@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from moreauc.cli import app
-from moreauc.cli._evaluation import check_rows, evaluate_scores
 from moreauc.data.tables import TableError
 from moreauc.report.figures import (
     draw_comparison,
@@ -29,6 +28,7 @@ from moreauc.report.pages import (
     Report,
     Section,
 )
+from moreauc.tasks.two_classes import check_region_holds, evaluate_scores
 from moreauc.train.history import History
 
 RUNNER = CliRunner()
@@ -214,7 +214,7 @@ def test_scores_of_constant_models_can_be_drawn():
 def test_the_numbers_of_an_evaluation():
     labels = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
     scores = np.array([4.0, 3.0, 1.0, -2.0, 3.5, 2.0, 0.5, -1.0, -3.0, -4.0])
-    result = evaluate_scores("m", labels, scores, scores > 0, threshold=0.0, min_tpr=0.5, max_fpr=0.5)
+    result = evaluate_scores("m", labels, scores, min_tpr=0.5, max_fpr=0.5)
     assert result.tpauc.estimate == pytest.approx(1 / 6)  # {1, -2} against {3.5, 2, 0.5}: one of six
     assert result.tpr_at_budget == 0.75 and (result.tpr, result.fpr) == (0.75, 0.5)
     assert result.auc == pytest.approx((6 + 5 + 4 + 2) / 24)
@@ -233,5 +233,5 @@ def test_the_numbers_of_an_evaluation():
 )
 def test_rows_without_a_score(positives, negatives, message):
     with pytest.raises(TableError, match=f"^{re.escape(message)}$"):
-        check_rows(np.repeat([1, 0], [positives, negatives]), "t", min_tpr=0.6, max_fpr=0.4)
-    check_rows(np.repeat([1, 0], [3, 3]), "t", min_tpr=0.6, max_fpr=0.4)
+        check_region_holds(np.repeat([1, 0], [positives, negatives]), "t", min_tpr=0.6, max_fpr=0.4)
+    check_region_holds(np.repeat([1, 0], [3, 3]), "t", min_tpr=0.6, max_fpr=0.4)

@@ -1,5 +1,9 @@
 """The command line `moreauc`."""
 
-from moreauc.cli._app import app, main
+import logging
+
+from moreauc.cli.app import app, main
 
 __all__ = ["app", "main"]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # or warnings would be printed twice

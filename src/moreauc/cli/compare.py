@@ -4,141 +4,94 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated, Any
-
-import pandas as pd
-import typer
+from typing import Any
 
 from moreauc._checks import check_region
-from moreauc.cli import _options as options
-from moreauc.cli._console import (
-    already_told,
-    command_line,
-    print_table,
-    progress_bar,
-    say,
-    warn,
-)
-from moreauc.cli._evaluation import Array
-from moreauc.cli._run_folder import (
-    PAGE,
-    alone_in,
-    check_free,
-    run_folder,
-)
-from moreauc.cli._test_rows import name_equal
+from moreauc.cli.console import already_told, command_line, print_table, progress_bar, say, warn
+from moreauc.cli.options import CompareOptions
+from moreauc.cli.run_folder import PAGE, check_free, locked_folders, run_folder
+from moreauc.comparison import Comparison, ComparisonResult
 from moreauc.data._doubtful import doubtful_columns
-from moreauc.data.columns import check_features, drop_columns, split_target
-from moreauc.data.duplicates import hash_rows
+from moreauc.data.examples import load_example
 from moreauc.data.tables import TableError, read_texts
+from moreauc.methods import METHODS
 from moreauc.metrics.ties import ties_text
-from moreauc.report.pages import Report
+from moreauc.report.figures import draw_comparison, draw_roc
+from moreauc.report.pages import Fact, Report, Section
+from moreauc.tasks.row_tables import RowTableTask
+from moreauc.tasks.tables import Table, equal_rows, warning_text
 
 _LOGGER = logging.getLogger("moreauc.cli.compare")
 BOOSTERS = {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
-COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")
+_COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")
+_NOT_REPEATED = ("data", "jobs", "force")  # in the command of a report
+_CURVES = 3
+_FEW_TRIALS = 8  # the default of the command
 
 
-@alone_in("out")
-def compare(
-    out: options.Out,
-    data: Annotated[
-        Path | None, typer.Argument(metavar="[DATA]", help="Table: .csv, .tsv, .parquet or .pq.", show_default=False)
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Column with the two classes of DATA.", show_default=False)] = None,
-    example: Annotated[
-        str | None,
-        typer.Option(help="A table of scikit-learn instead: digits, breast_cancer or diabetes.", show_default=False),
-    ] = None,
-    positive: options.Positive = None,
-    min_tpr: options.MinTPR = 0.5,
-    max_fpr: options.MaxFPR = 0.5,
-    methods: Annotated[
-        str | None,
-        typer.Option(help="Names with commas, such as sonx,ce,lightgbm; all by default.", show_default=False),
-    ] = None,
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
-    inner_folds: Annotated[
-        int, typer.Option(min=2, help="Folds of the training rows that settings are chosen by.")
-    ] = 3,
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions with other folds.")] = 1,
-    trials: Annotated[int, typer.Option(min=1, help="Settings tried for each method and fold.")] = 8,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
-    drop: options.Drop = None,
-    force: options.Force = False,
-) -> None:
-    """Compare SONX with the baselines and boosted trees on a table, by cross-validation.
+def compare(options: CompareOptions) -> None:
+    """Run the command."""
+    with locked_folders(out=options.out):
+        _compare(options)
 
-    Every method gets the same number of settings to try. Leaves report.html, report.json and log.txt in the folder OUT.
-    LightGBM and XGBoost take part where they are installed (extra "boosting").
-    """
-    from moreauc.cli._compare_page import compare_numbers, compare_report
-    from moreauc.comparison import Comparison
 
+def _compare(options: CompareOptions) -> None:
     begin = time.perf_counter()
-    check_region("moreauc compare", min_tpr, max_fpr)
-    chosen, missing = choose_methods(methods)
-    check_free(out, force=force)
-    features, labels, description = read_data(data, target, example, positive, drop or [])
-    plan = Comparison(
-        methods=chosen,
-        regions=((min_tpr, max_fpr),),
-        folds=folds,
-        inner_folds=inner_folds,
-        seeds=seeds,
-        trials=trials,
-        jobs=jobs,
-    )
+    region = check_region("moreauc compare", options.min_tpr, options.max_fpr)
+    chosen, missing = choose_methods(options.methods)
+    check_free(options.out, force=options.force)
+    table, description = read_data(options)
+    effort = {name: getattr(options, name) for name in ("folds", "inner_folds", "seeds", "trials", "jobs")}
+    plan = Comparison(methods=chosen, regions=(region,), **effort)
     say(description, *missing)
-    doubts = [*doubtful_columns(features), *name_equal(hash_rows(features), "the folds are")]
+    doubts = [*doubtful_columns(table.features), *equal_rows(table.hashes(), "the folds are")]
     warn(*doubts)
-    with run_folder(out, force=force) as folder, already_told():
-        _LOGGER.info("%s", description)
+    with run_folder(options.out, force=options.force) as folder, already_told():
+        for line in (description, *missing):
+            _LOGGER.info("%s", line)
         for line in doubts:
             _LOGGER.warning("%s", line)
-        for line in missing:
-            _LOGGER.info("%s", line)
-        with progress_bar(f"{len(chosen)} methods, {folds} folds", len(plan.tasks())) as advance:
-
-            def show(done: int, total: int) -> None:
-                _LOGGER.info("%d of %d pieces of work done", done, total)
-                advance(1.0)
-
-            result = plan.run(features, labels, progress=show)
-        for row in result.rows:
-            _LOGGER.info("%s: TPAUC %.4f, std %.4f, %.1f s", row["title"], row["mean"], row["std"], row["seconds"])
-        command = command_line(
-            *("compare", data),
-            **{"target": target, "example": example, "positive": positive, "min_tpr": min_tpr, "max_fpr": max_fpr},
-            **{"out": out, "methods": methods, "folds": folds, "inner_folds": inner_folds, "seeds": seeds},
-            **{"trials": trials, "drop": drop},
-        )
-        name = example if data is None else data.name
-        title, lines = f"Comparison on {name}", [description, *missing, *doubts]
+        result = _run(plan, table)
+        title = f"Comparison on {options.example if options.data is None else options.data.name}"
+        command, lines = _command(options), [description, *missing, *doubts]
         # at once: a figure that fails costs no training
         numbers = Report(title, command, compare_numbers(lines, result), seconds=time.perf_counter() - begin)
         numbers.write_numbers(folder)
-        report = compare_report(title, command, lines, result)
+        report = compare_report(title, command, lines, table, result)
         report.seconds = time.perf_counter() - begin
         report.write(folder, PAGE)
         _LOGGER.info("done in %.1f s", report.seconds)
-    times = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    print_table(f"TPAUC over {folds} folds and {times}", COLUMNS, [table_row(row) for row in ranked(result.rows)])
+    times = "1 seed" if options.seeds == 1 else f"{options.seeds} seeds"
+    rows = [table_row(row) for row in ranked(result.rows)]
+    print_table(f"TPAUC over {options.folds} folds and {times}", _COLUMNS, rows)
     warn(*tie_warnings(result.rows))
-    say(f"Report: {out / PAGE}")
+    say(f"Report: {options.out / PAGE}")
+
+
+def _run(plan: Comparison, table: Table) -> ComparisonResult:
+    """Run a comparison behind a progress bar, and log what comes out."""
+    with progress_bar(f"{len(plan.methods)} methods, {plan.folds} folds", len(plan.tasks())) as advance:
+
+        def show(done: int, total: int) -> None:
+            _LOGGER.info("%d of %d pieces of work done", done, total)
+            advance(1.0)
+
+        result = plan.run(table.features, table.targets, progress=show)
+    for row in result.rows:
+        _LOGGER.info("%s: TPAUC %.4f, std %.4f, %.1f s", row["title"], row["mean"], row["std"], row["seconds"])
+    return result
 
 
 def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
-    """Return the methods to compare, and a line for each booster that would have come along were it installed.
+    """Return the methods to compare, and a line for each booster that is left out because it is not installed.
 
     Raises:
         ValueError: for an unknown method, one given twice, or a booster that was asked for and is not installed.
     """
-    from moreauc.methods import METHODS
-
     absent = [name for name in BOOSTERS if find_spec(name) is None]
     advice = "is not installed; pip install 'moreauc[boosting]' brings it"
     if names is None:
@@ -156,30 +109,30 @@ def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
     return chosen, []
 
 
-def read_data(
-    data: Path | None, target: str | None, example: str | None, positive: str | None, drop: list[str]
-) -> tuple[pd.DataFrame, Array, str]:
-    """Read a file or an example; return columns, labels and what they are in words.
+def read_data(options: CompareOptions) -> tuple[Table, str]:
+    """Read a file or an example; return it, and what it is in words.
 
     Raises:
         ValueError: if both or neither are given, or the table cannot be used.
     """
-    if (data is None) == (example is None):
+    data, target = options.data, options.target
+    if (data is None) == (options.example is None):
         raise TableError("give a table or --example, not both" if data else "give a table with --target, or --example")
-    if example is not None:
-        from moreauc.data.examples import load_example
-
-        if target is not None or positive is not None or drop:
+    if options.example is not None:
+        if target is not None or options.positive is not None or options.drop:
             raise TableError("--target, --positive and --drop go with a table of yours, not with --example")
-        return load_example(example)
+        features, labels, description = load_example(options.example)
+        return Table(features, labels), description
     if target is None:
         raise TableError(f"{data}: --target must name the column with the two classes")
-    frame, labels, classes = split_target(read_texts(str(data)), target, positive=positive, source=str(data))
-    features, _ = check_features(drop_columns(frame, drop, source=str(data)), source=str(data))
-    description = (
-        f"{data}: {labels.sum()} of {len(labels)} rows are positive ({target} = {classes.positive}, {classes.reason})."
-    )
-    return features, labels, description
+    task, table = RowTableTask.read(read_texts(str(data)), options, source=str(data))
+    positive = f"{target} = {task.target.positive}, {task.target.reason}"
+    return table, f"{data}: {table.targets.sum()} of {len(table)} rows are positive ({positive})."
+
+
+def _command(options: CompareOptions) -> str:
+    names = [field.name for field in fields(options) if field.name not in _NOT_REPEATED]
+    return command_line("compare", options.data, **{name: getattr(options, name) for name in names})
 
 
 def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -194,5 +147,76 @@ def tie_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def table_row(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a table with the head `COLUMNS`."""
+    """Return the cells of a row of the printed table."""
     return (row["title"], f"{row['mean']:.4f}", f"± {row['std']:.4f}", f"{row['rank']:g}", f"{row['seconds']:.1f}")
+
+
+def compare_numbers(description: Sequence[str], result: ComparisonResult) -> dict[str, Any]:
+    """Return what was measured as plain data."""
+    measured = {key: value for key, value in result.to_dict().items() if key != "seconds"}
+    return {"description": list(description), **measured}
+
+
+def compare_report(
+    title: str, command: str, description: Sequence[str], table: Table, result: ComparisonResult
+) -> Report:
+    """Return the report of a comparison in one region.
+
+    Args:
+        title: title of the page.
+        command: what was typed.
+        description: what the table is, and which methods are missing.
+        table: what was compared on.
+        result: what was measured.
+    """
+    rows = ranked(result.rows)
+    min_tpr, max_fpr = result.comparison.regions[0]
+    positives, number, joined = int(table.targets.sum()), len(table), result.scores()
+    curves = {row["title"]: joined[row["title"]] for row in rows[:_CURVES]}
+    facts = [Fact("Best", rows[0]["title"], f"TPAUC {rows[0]['mean']:.3f} ± {rows[0]['std']:.3f}")]
+    for row in rows:
+        if row["method"] == "sonx":
+            facts.append(Fact("SONX", f"rank {row['rank']:g}", f"of {len(rows)}, TPAUC {row['mean']:.3f}"))
+    facts.append(Fact("Positives", f"{positives:,}", f"of {number:,} rows"))
+    facts.append(Fact("Methods", str(len(rows)), f"in the region TPR ≥ {min_tpr:g}, FPR ≤ {max_fpr:g}"))
+    about_curves = (
+        "From the scores that every row got while its fold was the test fold (first seed), as ranks among the "
+        "negatives of that fold: the models of different folds have no common scale. The TPAUC of these joint "
+        "scores is therefore near the mean above, not equal to it."
+    )
+    images = [draw_roc(result.positive, curves, min_tpr=min_tpr, max_fpr=max_fpr)]
+    heads = ("rows", "positives", "negatives", "share of positives")
+    sizes = (f"{number:,}", f"{positives:,}", f"{number - positives:,}", f"{positives / number:.2%}")
+    cells = [table_row(row) for row in rows]
+    sections = [
+        Section("Result", _result_text(result), columns=_COLUMNS, rows=cells, labels=1, facts=facts),
+        Section("Spread over the folds", images=[draw_comparison(rows)]),
+        Section("Curves of the best", [about_curves], images=images),
+        Section("Data", description, columns=heads, rows=[sizes], labels=0),
+    ]
+    return Report(title, command, compare_numbers(description, result), sections)
+
+
+def _result_text(result: ComparisonResult) -> list[str]:
+    plan = result.comparison
+    seeds = f"{plan.seeds} {'seeds' if plan.seeds > 1 else 'seed'}"
+    text = [
+        f"TPAUC on rows that were not trained on, mean and standard deviation over {plan.folds} stratified folds and "
+        f"{seeds}. In every fold each method tried its default settings and {plan.trials - 1} more, and chose by "
+        f"{plan.inner_folds} inner folds of the training rows. Differences that are small beside the standard "
+        "deviation may be chance."
+    ]
+    if plan.trials < _FEW_TRIALS:
+        # Seen: cross entropy on one example fell from 0.99 to 0.00 because ten epochs were its best of two settings.
+        text.append(
+            f"With {plan.trials} of the usual {_FEW_TRIALS} settings a method may be stuck with one that does not suit "
+            "it, such as too few steps: a low score here may be the setting's, not the method's."
+        )
+    text += warning_text(tie_warnings(result.rows))
+    diverged: Counter[str] = Counter()
+    for record in result.records:
+        diverged[record["method"]] += record["failures"]
+    if diverged.total():
+        counts = ", ".join(f"{method} {count}" for method, count in diverged.items() if count)
+        text.append(f"Settings that diverged in training and were passed over: {counts}.")
+    return text

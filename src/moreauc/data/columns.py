@@ -54,6 +54,7 @@ __all__ = [
     "Target",
     "check_classes",
     "check_features",
+    "check_present",
     "drop_columns",
     "match_features",
     "match_target",
@@ -109,7 +110,7 @@ def split_target(
         ([0, 1, 0], 'yes', 'the rarer of two values')
     """
     target = normal_text(target)
-    texts = _target_texts(frame, target, source)
+    texts = name_texts(check_present(frame, target, "target", source), class_text)
     counts = texts.value_counts()
     if len(counts) != 2:
         shown = ", ".join(f"{value} ({count} {unit})" for value, count in counts.iloc[:5].items())
@@ -141,7 +142,7 @@ def match_target(
     Raises:
         TableError: if the column is missing, has missing or other values, or lacks one of the classes.
     """
-    texts = _target_texts(frame, target.name, source)
+    texts = name_texts(check_present(frame, target.name, "target", source), class_text)
     strange = texts[~texts.isin([target.positive, target.negative])]
     if len(strange):
         raise TableError(
@@ -276,15 +277,20 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     return pd.DataFrame(columns)
 
 
-def _target_texts(frame: pd.DataFrame, target: str, source: str) -> pd.Series[str]:
-    _check_column(frame, target, "target column", source)
-    column = frame[target]
+def check_present(frame: pd.DataFrame, name: str, role: str, source: str) -> pd.Series[Any]:
+    """Return a column that must be there and have no missing values; `role` is what it is called in errors.
+
+    Raises:
+        TableError: if it is not there, or has missing values.
+    """
+    _check_column(frame, name, "target column" if role == "target" else role, source)
+    column = frame[name]
     missing = column.index[column.isna()]
     if len(missing):
         raise TableError(
-            f"{source}: target {target!r} has missing values in {len(missing)} rows, the first is row {missing[0] + 1}"
+            f"{source}: {role} {name!r} has missing values in {len(missing)} rows, the first is row {missing[0] + 1}"
         )
-    return name_texts(column, class_text)
+    return column
 
 
 def check_classes(column: pd.Series[Any], name: str, remedy: str, *, source: str) -> None:

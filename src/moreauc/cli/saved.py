@@ -1,4 +1,7 @@
-"""Where `moreauc fit` saves a training that may be interrupted, and whether it goes on with one."""
+"""What a training leaves besides its report: the model, and checkpoints to resume it from.
+
+The model file is a pickle: whoever made it decides what happens when it is read. Load only files of people you trust.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,60 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import joblib  # type: ignore[import-untyped]
+
 from moreauc._files import PART, written_whole
 from moreauc.checkpoint._file import make_folder, sync_folder
-from moreauc.cli._run_folder import OutputError
+from moreauc.cli.run_folder import MODEL, OutputError
+from moreauc.data.duplicates import Hashes
+from moreauc.data.tables import TableError
+from moreauc.report.pages import versions
+from moreauc.tasks.tables import TableTask
 
 _NOTE = "data.json"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A fitted model and the tables it takes.
+
+    Attributes:
+        model: the estimator.
+        task: what a table must hold.
+        trained_on: hashes of the rows, or bags, that it was trained on.
+        versions: of what it was trained with.
+    """
+
+    model: Any
+    task: TableTask[Any]
+    trained_on: Hashes
+    versions: dict[str, str]
+
+
+def save_model(folder: Path, model: Any, task: TableTask[Any], trained_on: Hashes) -> None:
+    """Write a fitted model into the folder of a run."""
+    with written_whole(folder / MODEL) as part:
+        joblib.dump(SavedModel(model, task, trained_on, versions()), part, compress=3)
+
+
+def load_model(run: Path) -> SavedModel:
+    """Read the model of a run.
+
+    Raises:
+        TableError: if the folder has none, or it cannot be read.
+    """
+    path = run / MODEL
+    if not run.is_dir():
+        raise TableError(f"{run}: no such folder; give the folder that `moreauc fit` wrote")
+    if not path.is_file():
+        raise TableError(f"{run}: holds no {MODEL}; give the folder that `moreauc fit` wrote")
+    try:
+        saved = joblib.load(path)
+    except Exception as error:  # a pickle may raise anything
+        raise TableError(f"{path}: the model cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(saved, SavedModel):
+        raise TableError(f"{path}: not a model of `moreauc fit`, got {type(saved).__name__}")
+    return saved
 
 
 @dataclass(frozen=True)
@@ -23,7 +75,7 @@ class Saving:
 
     Attributes:
         folder: where to save; each method that is trained has a folder in it. None to save nothing.
-        resume: whether to go on with what is there.
+        resume: whether to continue what is there.
         every: steps between two saves; None for the ends of epochs.
     """
 
@@ -32,14 +84,14 @@ class Saving:
     every: int | None = None
 
     def begin(self, data: Path, kinds: Mapping[str, str], **facts: Any) -> None:
-        """Check that the options fit each other, the folder and what is trained on, which is noted in the folder.
+        """Check that the folder fits the options and the table, and note in it what is trained on.
 
-        Rows and labels are checked again by the training; that the columns are the same, only here.
+        The training itself checks rows and labels again; only this check compares the columns.
 
         Args:
             data: the table.
             kinds: the features, with their kinds.
-            facts: what else must be the same in a training that goes on, as plain data.
+            facts: what else must be the same in a training that is resumed, as plain data.
 
         Raises:
             OutputError: if the folder holds another training, or one and there is no --resume.
@@ -55,16 +107,16 @@ class Saving:
         with open(data, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         now = {"sha256": digest, "features": [list(pair) for pair in kinds.items()], **facts}
-        for part in self.folder.glob(f".{_NOTE}.*{PART}"):  # of a process that was killed: the folder is locked
+        for part in self.folder.glob(f".{_NOTE}.*{PART}"):  # of a killed process: the folder is locked
             part.unlink()
         if self.folder.is_dir() and any(self.folder.iterdir()):
             if not self.resume:
                 raise OutputError(
-                    f"{self.folder}: the folder is not empty; go on with what is there by --resume, or choose another"
+                    f"{self.folder}: the folder is not empty; continue what is there with --resume, or choose another"
                 )
             _compare(self.folder, data, now)
         make_folder(self.folder)
-        _write(self.folder / _NOTE, now)
+        _write_note(self.folder / _NOTE, now)
 
     def options(self, method: str) -> dict[str, Any]:
         """Return the arguments of an estimator's `fit` for one of the methods that are trained."""
@@ -76,10 +128,10 @@ class Saving:
 def _compare(folder: Path, data: Path, now: Mapping[str, Any]) -> None:
     """Check what the folder holds against what is trained on now."""
     note = folder / _NOTE
-    before = _read(note)
+    before = _read_note(note)
     if before is None:
         if any(folder.glob("*/*.checkpoint")):
-            raise OutputError(f"{note}: cannot be read, so that nobody knows what the checkpoints there belong to")
+            raise OutputError(f"{note}: cannot be read, so it is unknown what the checkpoints there belong to")
         return
     if before.get("sha256") != now["sha256"]:
         raise OutputError(f"{folder}: holds a training on another table than {data}")
@@ -91,7 +143,7 @@ def _compare(folder: Path, data: Path, now: Mapping[str, Any]) -> None:
             )
 
 
-def _read(note: Path) -> dict[str, Any] | None:
+def _read_note(note: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(note.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or damaged
@@ -99,7 +151,7 @@ def _read(note: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _write(note: Path, facts: Mapping[str, Any]) -> None:
+def _write_note(note: Path, facts: Mapping[str, Any]) -> None:
     """Write the note so that a kill leaves all of it or nothing."""
     with written_whole(note) as part, open(part, "x", encoding="utf-8") as file:
         json.dump(facts, file)

@@ -1,4 +1,4 @@
-"""What the commands print: tables and lines on standard output, progress on standard error where that is a terminal."""
+"""What the commands print: results on standard output, warnings and progress on standard error."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from moreauc._printable import printable
-from moreauc.data._doubtful import ColumnWarning
 
-# Texts of users, names of files among them, may look like markup (`[bold]`, `:key:`) and are none.
+# Texts of users, such as names of files, may look like markup (`[bold]`, `:key:`) and are none.
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 console = Console(**_PLAIN)
 errors = Console(stderr=True, **_PLAIN)
@@ -28,7 +27,7 @@ def wide_console(width: int) -> Console:
 
 
 def say(*lines: str) -> None:
-    """Print lines as they are: no colours, no wrapping inside a path, nothing that moves the terminal."""
+    """Print lines as they are: no colours, no wrapping inside a path, no control characters."""
     for line in lines:
         console.print(printable(line), soft_wrap=True)
 
@@ -47,7 +46,9 @@ def warn(*lines: str) -> None:
 
 @contextmanager
 def already_told() -> Iterator[None]:
-    """Leave out the warnings about columns that the estimators have: the command has printed them."""
+    """Suppress the warnings of the estimators about columns: the command has printed them."""
+    from moreauc.data._doubtful import ColumnWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)
         yield
@@ -70,7 +71,7 @@ def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 @contextmanager
 def progress_bar(text: str, total: float) -> Iterator[Callable[[float], None]]:
-    """Show a bar on a terminal, nothing elsewhere; gives the function that advances it."""
+    """Show a progress bar if standard error is a terminal; yields the function that advances it."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

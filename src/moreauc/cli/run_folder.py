@@ -1,4 +1,4 @@
-"""The folder a command leaves: it appears when everything in it is written, and holds only files of ours."""
+"""The folder of results: it appears when everything in it is written; other files in it are left alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from moreauc._printable import printable
 from moreauc.checkpoint._lock import FileLock
-from moreauc.cli._console import complain
+from moreauc.cli.console import complain
 from moreauc.train.interrupt import Interrupted
 
 MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
@@ -59,22 +59,31 @@ def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
         )
 
 
-def alone_in(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that keeps other processes out of the folders which these options of a command name.
+@contextmanager
+def locked_folders(**folders: str | Path | None) -> Iterator[None]:
+    """Keep other processes out of the folders that options of a command name; None or "" for no folder.
 
-    The locks are taken before anything else is done, so that a second command is refused at once, and not when its
-    training is complete. They end with the command, and with its process if that is killed.
+    Taken before anything else is done, so that a second command is refused at once, and not after its training. The
+    locks end with the command, and with its process if that is killed.
+
+    Raises:
+        OutputError: if another process has one of the folders, or one is inside another.
     """
+    places = {option: _place(Path(value)) for option, value in folders.items() if value}
+    _check_apart(places)
+    with ExitStack() as stack:
+        for option, place in places.items():
+            stack.enter_context(_locked(place, option))
+        yield
+
+
+def alone_in(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator for commands: :func:`locked_folders` for the folders that these options name."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(**values: Any) -> None:
-            named = {option: values.get(option) for option in options}
-            folders = {option: _place(Path(value)) for option, value in named.items() if value}
-            _check_apart(folders)
-            with ExitStack() as stack:
-                for option, folder in folders.items():
-                    stack.enter_context(_locked(folder, option))
+            with locked_folders(**{option: values.get(option) for option in options}):
                 command(**values)
 
         return run
@@ -83,7 +92,7 @@ def alone_in(*options: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 def _check_apart(folders: dict[str, Path]) -> None:
-    """Check that no folder is another one or inside it: what is written to one would be in the way of the other."""
+    """Check that no folder is another one or inside it."""
     for first, second in itertools.combinations(folders, 2):
         if folders[first].is_relative_to(folders[second]) or folders[second].is_relative_to(folders[first]):
             raise OutputError(
@@ -93,7 +102,7 @@ def _check_apart(folders: dict[str, Path]) -> None:
 
 
 def _place(path: Path) -> Path:
-    """Return a path by its real folder: without "..", which might go through a folder that is still to be made."""
+    """Return a path by its real folder, without ".."."""
     path = Path(os.path.abspath(path))
     return Path(os.path.realpath(path.parent)) / path.name
 
@@ -115,13 +124,11 @@ def _locked(path: Path, option: str) -> Iterator[None]:
 def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator[Path]:
     """Give a folder to write into, and move what it holds to `path` at the end.
 
-    After an error or an interrupt nothing is left, folders above `path` that did not exist included, and what was at
-    `path` is as before. With `force` only files of the same names are replaced. Messages of the library and warnings
-    go to the log in the folder, with their times.
+    After an error nothing is left and `path` is as before. With `force` only files of the same names are replaced.
+    Messages and warnings go to the log in the folder, with their times.
 
-    A model or numbers that were written into the folder outlive an error: they are moved to `path` with the log, and a
-    report of others that is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training, which goes on with
-    the same command, leaves nothing here.
+    A model, or the numbers of a comparison, survive an error: they are moved to `path` with the log, and a report that
+    is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training, which can be resumed, leaves nothing.
 
     Raises:
         UnreportedError: for an error after the model or the numbers were written; it says where they are.
@@ -193,27 +200,27 @@ def _parents(path: Path) -> Iterator[None]:
 
 
 class _LogFile(logging.FileHandler):
-    """A log that costs nothing but itself where it cannot be written; the first error is told on standard error."""
+    """A log whose errors do not end the command; the first is printed on standard error."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # a name of logging
-        """Tell why a message could not be written, once."""
-        self._tell(sys.exc_info()[1])
+        """Print why a message could not be written, once."""
+        self._report(sys.exc_info()[1])
 
     def close(self) -> None:
-        """Close the file; what is left of it on a full disk is lost."""
+        """Close the file; on a full disk the end of the log is lost."""
         try:
             super().close()
         except OSError as error:
-            self._tell(error)
+            self._report(error)
 
-    def _tell(self, error: BaseException | None) -> None:
-        if not getattr(self, "told", False):
+    def _report(self, error: BaseException | None) -> None:
+        if not getattr(self, "reported", False):
             complain(f"warning: {self.baseFilename} cannot be written: {error}")
-        self.told = True
+        self.reported = True
 
 
 class _LogFormat(logging.Formatter):
-    """Messages with their times, without escape sequences, which whoever prints the file would send to a terminal."""
+    """Messages without escape sequences, which would act on a terminal that shows the file."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a message."""

@@ -1,9 +1,12 @@
-"""The command line: parses, calls, prints."""
+"""The command line: parses the options, calls the command, and turns errors into one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Annotated, Any
 
 import click
@@ -12,23 +15,18 @@ from typer.core import TyperGroup
 
 import moreauc
 from moreauc._printable import printable
-from moreauc.cli import (
-    compare,
-    evaluate,
-    fit,
-    predict,
-)
-from moreauc.cli._console import complain, say
+from moreauc.cli.console import complain, say
+from moreauc.cli.options import CompareOptions, EvaluateOptions, FitOptions, PredictOptions
 from moreauc.train.interrupt import Interrupted
 
 
 @contextmanager
 def _printable_usage() -> Iterator[None]:
-    """Spell out what would act on the terminal in messages about words of the command line, which name files."""
+    """Escape control characters in messages that repeat words of the command line, such as names of files."""
     try:
         yield
     except click.UsageError as error:
-        lines = error.format_message().split("\n")  # which a help text has
+        lines = error.format_message().split("\n")  # a help text has several
         shown = [printable(line) for line in lines]
         if shown == lines:
             raise
@@ -39,18 +37,20 @@ class CommandGroup(TyperGroup):
     """Turns an error about the input into one line and exit code 2, a signal while training into 130 or 143."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the words of the command line."""
         with _printable_usage():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
         try:
             with _printable_usage():
                 return super().invoke(ctx)
-        except Interrupted as interrupt:  # which has saved the training
+        except Interrupted as interrupt:  # the training is saved
             complain(f"{interrupt} with --resume")
             raise typer.Exit(interrupt.exit_code) from interrupt
         except KeyboardInterrupt as interrupt:
-            complain(*getattr(interrupt, "__notes__", ()))  # where a model is that was trained before
+            complain(*getattr(interrupt, "__notes__", ()))  # where an already trained model is
             raise
         except (ValueError, OSError, ModuleNotFoundError) as error:
             if ctx.params["traceback"]:
@@ -64,18 +64,34 @@ app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
-    help="Losses and solvers for when the mean loss is wrong.",
+    help="Train, test and compare models for partial AUC, bags of instances and worst groups.",
 )
-app.command()(fit.fit)
-app.command()(evaluate.evaluate)
-app.command()(predict.predict)
-app.command()(compare.compare)
+
+
+def _command(name: str, options: type[Any]) -> Callable[..., None]:
+    """Return a command that takes the fields of `options`; its module is imported when it is called."""
+
+    def call(**values: Any) -> None:
+        getattr(import_module(f"moreauc.cli.{name}"), name)(options(**values))
+
+    call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+    call.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(options.__doc__ or ""))  # one line a paragraph
+    return call
+
+
+for _name, _options in {
+    "fit": FitOptions,
+    "evaluate": EvaluateOptions,
+    "predict": PredictOptions,
+    "compare": CompareOptions,
+}.items():
+    app.command(_name)(_command(_name, _options))
 
 
 @app.callback(invoke_without_command=True)
 def _main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in the code an error came up.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show the full traceback of an error.")] = False,
 ) -> None:
     if version:
         say(moreauc.__version__)

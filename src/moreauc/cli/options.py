@@ -1,0 +1,161 @@
+"""The options of the commands: names, types, defaults and help texts, one class for each command."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def _argument(name: str, text: str) -> Any:
+    return typer.Argument(metavar=name, help=text, show_default=False)
+
+
+def _option(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, show_default=False, **more)
+
+
+_Table = _argument("DATA", "Table: .csv, .tsv, .parquet or .pq.")
+_Run = _argument("RUN", "Folder that `moreauc fit` wrote.")
+_Out = _option("Folder for the results; it must be new or empty.")
+_Force = _option("Replace the results of an earlier run.", "--force")
+_Positive = _option("Value of the positive class; inferred by default.")
+_MinTPR = _option("Lower edge of the true positive rate, in [0, 1); 0.5 by default.", "--min-tpr")
+_MaxFPR = _option(
+    "Upper edge of the false positive rate, in (0, 1], and the budget of the decisions; 0.5 by default.", "--max-fpr"
+)
+_Drop = _option("Column to leave out; may be repeated.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Train a model on a table, and test it on rows it has not seen.
+
+    By default the model is a classifier of rows, trained for the two-way partial AUC. With --bags the rows are
+    instances of bags, and each bag has a class: split, training and report go by bags, and the report shows which
+    instances decided. With --groups the loss of the worst groups is minimised, for any number of classes or for
+    numbers, and the report shows the loss of every group.
+
+    Writes report.html, report.json, model.joblib and log.txt into the folder OUT. The report compares the chosen loss
+    with a baseline trained on the same rows: cross entropy, or the mean loss of all rows (ERM) with --groups.
+
+    With --checkpoint the training is saved while it runs and when it is stopped by Ctrl-C or SIGTERM. The same command
+    with --resume continues it and gives the same result.
+    """
+
+    data: Annotated[Path, _Table]
+    target: Annotated[str, _option("Column to predict: two classes; with --groups, any classes or numbers.")]
+    out: Annotated[Path, _Out]
+    positive: Annotated[str | None, _Positive] = None
+    min_tpr: Annotated[float | None, _MinTPR] = None
+    max_fpr: Annotated[float | None, _MaxFPR] = None
+    test_size: Annotated[float | None, _option("Share of the rows or bags to test on; 0.25 by default.")] = None
+    test: Annotated[Path | None, _option("Table to test on, instead of a share of DATA.")] = None
+    loss: Annotated[
+        str | None,
+        _option(
+            "Loss to train with: sonx (default), ce, ce_weighted, auc_sh, auc_m, mb, aw_poly or sota_s. With --bags: "
+            "sont_att (default), sont_mean, sont_smx, auc_m_att, midam_smx, midam_att, sota_s_att or ce_att. With "
+            "--groups: sonx (default), exponentiated, erm, erm_reweighted or cvar."
+        ),
+    ] = None
+    model: Annotated[str | None, _option("Network: mlp (default) or linear; not with --bags.")] = None
+    bags: Annotated[str | None, _option("Column that names the bag of each row.")] = None
+    instances_per_bag: Annotated[int | None, _option("Instances of each bag in a batch; only with --bags.", min=1)] = (
+        None
+    )
+    groups: Annotated[str | None, _option("Columns that name the group of each row, separated by commas.")] = None
+    top_k: Annotated[
+        float | None,
+        _option("Number of worst groups to train for, or a share in (0, 1); 1 by default; only with --groups."),
+    ] = None
+    task: Annotated[str | None, _option("auto (default), classification or regression; only with --groups.")] = None
+    keep_groups: Annotated[bool, _option("Also use the columns of --groups as features.", "--keep-groups")] = False
+    drop_groups: Annotated[
+        bool, _option("Do not use the columns of --groups as features; this is the default.", "--drop-groups")
+    ] = False
+    groups_per_batch: Annotated[int | None, _option("Groups of a batch; only with --groups.", min=1)] = None
+    samples_per_group: Annotated[int | None, _option("Rows of each group in a batch; only with --groups.", min=1)] = (
+        None
+    )
+    epochs: Annotated[int | None, _option("Passes over the training data.", min=1)] = None
+    batch_size: Annotated[int | None, _option("Rows or bags of a batch; not with --groups.", min=2)] = None
+    lr: Annotated[float | None, _option("Learning rate.")] = None
+    seed: Annotated[int, _option("Seed of all random draws; 0 by default.", min=0, max=2**32 - 1)] = 0
+    drop: Annotated[list[str] | None, _Drop] = None
+    force: Annotated[bool, _Force] = False
+    checkpoint: Annotated[  # not a Path, which would turn an empty text into "."
+        str | None, _option("Folder to save the training in while it runs; needed for --resume.", metavar="PATH")
+    ] = None
+    resume: Annotated[
+        bool, _option("Continue the training in --checkpoint; start a new one if there is none.", "--resume")
+    ] = False
+    save_every: Annotated[
+        int | None, _option("Steps between two saves, besides those at the end of each epoch.", min=1)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Score a labelled table with a saved model.
+
+    Prints TPAUC with its bootstrap interval, AUC, and the rates at the model's threshold; for a model of groups, the
+    loss of every group. With --out also writes report.html, report.json and log.txt. The model file is a pickle: use
+    only files of people you trust.
+    """
+
+    run: Annotated[Path, _Run]
+    data: Annotated[Path, _Table]
+    out: Annotated[Path | None, _option("Folder for a report; none by default.")] = None
+    force: Annotated[bool, _Force] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Score the rows of a table, or its bags, with a saved model.
+
+    Writes one line for each row: row (from 1), score (above 0 where the decision is positive), probability (of the
+    positive class) and decision (the class). A model of bags writes one line for each bag. A model of groups writes
+    row, decision and the probability of each class, or row and prediction. The table needs neither target nor groups.
+    The model file is a pickle: use only files of people you trust.
+    """
+
+    run: Annotated[Path, _Run]
+    data: Annotated[Path, _Table]
+    out: Annotated[Path, _option("File for the scores: .csv, .tsv, .parquet or .pq.")]
+    instances: Annotated[
+        Path | None,
+        _option("File for bag, row, score and weight of every instance; only for a model of bags."),
+    ] = None
+    force: Annotated[bool, _option("Replace the files where they exist.", "--force")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Compare SONX with the baselines and boosted trees on a table, by cross-validation.
+
+    Every method gets the same number of settings to try. Writes report.html, report.json and log.txt into the folder
+    OUT. LightGBM and XGBoost take part where they are installed (extra "boosting").
+    """
+
+    out: Annotated[Path, _Out]
+    data: Annotated[Path | None, _argument("[DATA]", "Table: .csv, .tsv, .parquet or .pq.")] = None
+    target: Annotated[str | None, _option("Column of DATA with the two classes.")] = None
+    example: Annotated[
+        str | None, _option("A table of scikit-learn instead of DATA: digits, breast_cancer or diabetes.")
+    ] = None
+    positive: Annotated[str | None, _Positive] = None
+    min_tpr: Annotated[float, _MinTPR] = 0.5
+    max_fpr: Annotated[float, _MaxFPR] = 0.5
+    methods: Annotated[str | None, _option("Names separated by commas, such as sonx,ce,lightgbm; all by default.")] = (
+        None
+    )
+    folds: Annotated[int, _option("Folds of the cross-validation; 5 by default.", min=2)] = 5
+    inner_folds: Annotated[
+        int, _option("Folds of the training rows by which settings are chosen; 3 by default.", min=2)
+    ] = 3
+    seeds: Annotated[int, _option("Repetitions with other folds; 1 by default.", min=1)] = 1
+    trials: Annotated[int, _option("Settings tried for each method and fold; 8 by default.", min=1)] = 8
+    jobs: Annotated[int, _option("Number of processes; 2 by default.", min=1)] = 2
+    drop: Annotated[list[str] | None, _Drop] = None
+    force: Annotated[bool, _Force] = False

@@ -1,0 +1,366 @@
+"""Tables for the command line: reading and checking them, test rows, and warnings about what was found.
+
+A :class:`TableTask` says what a table must hold so that a model can be trained on it or score it. It is saved with the
+model. Its three leaves are rows, bags and groups; what they do alike is here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.util import hash_array
+
+from moreauc.data._doubtful import ColumnWarning, doubtful_columns
+from moreauc.data.columns import check_features, drop_columns, match_features
+from moreauc.data.duplicates import Hashes, hash_rows, number_equal
+from moreauc.data.tables import TableError, read_texts
+from moreauc.data.tabular import TableEncoder
+from moreauc.report.pages import Section
+
+Array = NDArray[Any]
+Cells = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, head and rows of a printed table
+
+TEST_SIZE = 0.25
+_MANY_EQUAL = 0.1  # share of rows that equal others, above which a split is far from random
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a table.
+
+    Attributes:
+        features: the columns to learn from; the index is the row of the file, from 0.
+        targets: what is predicted, for each row (or bag); zeros where the table has no target.
+    """
+
+    features: pd.DataFrame
+    targets: Array
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def part(self, numbers: Array) -> Self:
+        """Return some of the rows (or bags), whose numbers must rise."""
+        return replace(self, features=self.features.iloc[numbers], targets=self.targets[numbers])
+
+    def hashes(self) -> Hashes:
+        """Return a hash of the features of each row (or bag)."""
+        return hash_rows(self.features)
+
+
+T = TypeVar("T", bound=Table)
+
+
+@dataclass(frozen=True)
+class TableTask(ABC, Generic[T]):
+    """What a table of rows, bags or groups holds, and how a model of it is tested and reported.
+
+    Attributes:
+        kinds: the columns to learn from, and whether they hold numbers or text.
+        target: what is predicted.
+    """
+
+    name: ClassVar[Any]  # key of the task in `moreauc.methods.METHODS`
+    unit: ClassVar[str] = "rows"
+    default: ClassVar[str]  # loss to train with
+    baseline: ClassVar[str]  # loss to compare with
+
+    kinds: dict[str, str]
+    target: Any
+
+    # Reading
+
+    @classmethod
+    @abstractmethod
+    def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, T]:
+        """Return the task that a table and the options of `moreauc fit` make, and the table; both are checked.
+
+        Raises:
+            TableError: if the table cannot be used.
+        """
+
+    @abstractmethod
+    def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> T:
+        """Return another table, which must have the columns that the model was trained on.
+
+        Args:
+            frame: the table.
+            source: its name in errors.
+            labelled: whether it must have targets.
+
+        Raises:
+            TableError: if a column is missing or cannot be used.
+        """
+
+    def fitted(self, train: T) -> Self:
+        """Return the task with what must be learnt from the training rows before a model is fitted."""
+        return self
+
+    def inputs(self, table: T) -> Any:
+        """Return what the model takes."""
+        return table.features
+
+    def fit_options(self, table: T) -> dict[str, Any]:
+        """Return what `fit` of the model takes besides inputs and targets."""
+        return {}
+
+    def encoder(self, model: Any) -> TableEncoder:
+        """Return what knows the levels of the training."""
+        encoder: TableEncoder = model.preprocessor_
+        return encoder
+
+    # Test rows
+
+    @abstractmethod
+    def draw_test(self, table: T, share: float, seed: int, hashes: Hashes) -> Array:
+        """Return the numbers of the rows (or bags) to test on, in order; equal rows stay on one side.
+
+        Raises:
+            TableError: if a part would lack something that it needs.
+        """
+
+    def check_test(self, targets: Array, where: str) -> None:
+        """Check that a model can be tested on rows (or bags) of such targets, named `where` in errors."""
+
+    def test_note(self, split: Split[T]) -> str | None:
+        """Return a sentence about what is not tested; None if there is nothing to say."""
+        return None
+
+    def split_facts(self, split: Split[T]) -> dict[str, Any]:
+        """Return further numbers on the two parts for the JSON of a report."""
+        return {}
+
+    # Results
+
+    @property
+    @abstractmethod
+    def announcement(self) -> str:
+        """What is predicted, for people."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return what was chosen for a table, as plain data: target and columns with a role."""
+
+    @abstractmethod
+    def description(self) -> str:
+        """Return what is predicted and by which columns, as a part of a sentence."""
+
+    @abstractmethod
+    def counts(self, table: T) -> dict[str, int]:
+        """Return the sizes of a table."""
+
+    def count_cells(self, name: str, table: T) -> dict[str, str]:
+        """Return the row of a table of sizes, by the heads of its columns."""
+        return {f"{self.unit} of": name, **{key: f"{count:,}" for key, count in self.counts(table).items()}}
+
+    @abstractmethod
+    def headline(self, table: T) -> str:
+        """Return the size of a table in words."""
+
+    @abstractmethod
+    def evaluate(self, title: str, model: Any, inputs: Any, table: T) -> Any:
+        """Return the numbers of a model on a table; `inputs` are those of the table."""
+
+    @abstractmethod
+    def printed(self, title: str, evaluations: Sequence[Any]) -> list[Cells]:
+        """Return the tables to print."""
+
+    @abstractmethod
+    def result(
+        self, evaluations: Sequence[Any], model: Any, inputs: Any, table: T, notes: Sequence[str]
+    ) -> tuple[list[Section], dict[str, Any]]:
+        """Return the sections of a report on the first model beside the others, and further numbers for its JSON.
+
+        Args:
+            evaluations: what :meth:`evaluate` returned, the model's own first.
+            model: the model.
+            inputs: those of the table.
+            table: what was tested on.
+            notes: warnings to show first.
+        """
+
+    @abstractmethod
+    def training(self, models: dict[str, Any], split: Split[T]) -> tuple[Section, dict[str, Any]]:
+        """Return the section of a report on the training of models by title, and further numbers for its JSON."""
+
+    @abstractmethod
+    def predict(self, model: Any, inputs: Any, table: T) -> tuple[pd.DataFrame, str]:
+        """Return the predictions as a table, and a line that sums them up."""
+
+
+@dataclass(frozen=True)
+class Split(Generic[T]):
+    """A table in two parts.
+
+    Attributes:
+        task: what the table holds.
+        train: rows (or bags) to train on.
+        test: rows (or bags) to test on.
+        warnings: what to tell about columns and rows.
+        test_name: name of the table to test on; None where the test rows are drawn from the one table.
+    """
+
+    task: TableTask[T]
+    train: T
+    test: T
+    warnings: tuple[str, ...] = ()
+    test_name: str | None = None
+
+
+def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
+    """Read and check a table, and draw rows to test on, or read those as well.
+
+    Args:
+        kind: leaf of the task.
+        options: those of `moreauc fit`.
+
+    Raises:
+        TableError: if a table cannot be used.
+    """
+    if options.test is not None and options.test_size is not None:
+        raise TableError("--test and --test-size exclude each other")
+    source = str(options.data)
+    task, table = kind.read(read_texts(options.data), options, source=source)
+    hashes, doubts = table.hashes(), doubtful_columns(table.features)
+    if options.test is not None:
+        other = str(options.test)
+        test = task.match(read_texts(options.test), source=other)
+        doubts += unknown_levels(_fit_encoder(table.features), test.features, other)[0]
+        parts = (hashes, table.targets), (test.hashes(), test.targets)
+        doubts += compare_rows(*parts, options.data, options.test, unit=kind.unit)
+        return Split(task, table, test, tuple(doubts), options.test.name)
+    share = TEST_SIZE if options.test_size is None else options.test_size
+    if not 0.0 < share < 1.0:
+        raise TableError(f"--test-size must be in (0, 1), got {share:g}")
+    held = task.draw_test(table, share, options.seed, hashes)
+    train, test = table.part(np.setdiff1d(np.arange(len(table)), held)), table.part(held)
+    _check_drawn(train.features, test.features, source)
+    drawn = f"the {len(held):,} {kind.unit} to test on ({len(held) / len(table):.1%}) are"
+    doubts += [f"{line}; --test takes a table of its own" for line in equal_rows(hashes, drawn, unit=kind.unit)]
+    return Split(task, train, test, tuple(doubts))
+
+
+def read_features(frame: pd.DataFrame, drop: Sequence[str] | None, source: str) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the columns to learn from, checked, and their kinds."""
+    return check_features(drop_columns(frame, drop or [], source=source), source=source)
+
+
+def read_matching(task: TableTask[Any], frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Return the columns of another table that the model was trained on."""
+    return match_features(frame, task.kinds, source=source)
+
+
+# Levels that training has not seen
+
+
+def unknown_levels(encoder: TableEncoder, features: pd.DataFrame, source: str) -> tuple[list[str], dict[str, float]]:
+    """Return warnings about columns without values or with unknown levels, and the share of unknown levels by column.
+
+    Raises:
+        TableError: for a column all of whose levels are unknown.
+    """
+    empty = [
+        f"{source}: column {name!r} holds missing values only, and held others in training; scores may be far off"
+        for name in (features if len(features) > 1 else ())  # in a single row a value may well be missing
+        if features[name].isna().all()
+    ]
+    try:
+        columns = encoder.unknown_levels(features, owner=source)
+    except ValueError as error:
+        raise TableError(str(error)) from error
+    unknown = [f"{source}: {column}" for column in columns if column.unknown]
+    return [*empty, *unknown], {column.name: column.share for column in columns}
+
+
+def _fit_encoder(features: pd.DataFrame) -> TableEncoder:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)  # the command prints them
+        return TableEncoder().fit(features)
+
+
+def _check_drawn(train: pd.DataFrame, test: pd.DataFrame, source: str) -> None:
+    """Check, before anything is trained, that test rows drawn from a table have levels in common with the others.
+
+    Equal rows stay together, so that all rows of a level may be in one part.
+    """
+    if all(dtype.kind == "f" for dtype in train.dtypes):
+        return
+    try:
+        unknown_levels(_fit_encoder(train), test, f"{source}, rows drawn to test on")
+    except TableError as error:
+        raise TableError(f"{error}, with another --seed, or give a table to test on with --test") from error
+
+
+# Rows that occur more than once
+
+
+def compare_rows(
+    train: tuple[Hashes, Array], test: tuple[Hashes, Array], data: Path, other: Path, *, unit: str = "rows"
+) -> list[str]:
+    """Return a warning if rows of a test table are trained on, else nothing.
+
+    Args:
+        train: hashes of the rows (or bags) to train on, and their targets.
+        test: the same of those to test on.
+        data: the table to train on.
+        other: the table to test on.
+        unit: "rows" or "bags".
+
+    Raises:
+        TableError: if both tables hold the same rows and targets, as a file and its copy do.
+    """
+    first, second = (np.sort(hashes + hash_array(targets)) for hashes, targets in (train, test))
+    if np.array_equal(first, second):
+        raise TableError(
+            f"{other}: --test holds the same {unit} as {data}, which are trained on; give {unit} of their own, or "
+            "leave --test out, and a share is set aside"
+        )
+    return known_rows(train[0], test[0], other, unit=unit)
+
+
+def known_rows(train: Hashes, test: Hashes, other: Path, *, unit: str = "rows") -> list[str]:
+    """Return a warning if rows (or bags) of a table are among those a model is trained on, else nothing."""
+    known, number = int(np.isin(test, train).sum()), len(test)
+    if not known:
+        return []
+    share = f"{known:,} of {number:,} {unit} of {other} ({known / number:.1%})"
+    return [f"{share} equal {unit} that are trained on: the test may look better than it is"]
+
+
+def equal_rows(hashes: Hashes, parts: str, *, unit: str = "rows") -> list[str]:
+    """Return a warning if so many rows (or bags) equal others that a split which keeps them together is not random.
+
+    Args:
+        hashes: of the rows, or bags.
+        parts: what the split makes, with its verb, such as "the folds are".
+        unit: "rows" or "bags".
+    """
+    counts = np.bincount(number_equal(hashes))
+    equal, number = int(counts[counts > 1].sum()), len(hashes)
+    if equal <= _MANY_EQUAL * number:
+        return []
+    return [
+        f"{equal:,} of {number:,} {unit} ({equal / number:.1%}) equal others, and only {len(counts):,} are different. "
+        f"Equal {unit} stay in one part, so {parts} not drawn at random, and new {unit} may be scored better or worse"
+    ]
+
+
+# Words of reports
+
+
+def warning_text(lines: Sequence[str]) -> list[str]:
+    """Return the paragraphs of a page for warnings."""
+    return [f"Warning: {line.removesuffix('.')}." for line in lines]
+
+
+def kept_epoch(history: Any) -> str:
+    """Return which weights were kept: those after an epoch, or those before training."""
+    return "before training" if history.best_epoch == -1 else f"after epoch {(history.best_epoch or 0) + 1}"
