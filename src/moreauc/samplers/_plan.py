@@ -19,6 +19,7 @@ Rows = NDArray[np.int64]
 Batch = TypeVar("Batch")
 
 PLAN = 2  # number of the rule below; states name it, since batches by another rule are others
+_FEW = 4096  # rows that are sorted as a whole where some of them are wanted
 _ROUND, _ORDER, _SURPLUS, _PASSES, _BEGIN, _KINDS = range(6)  # kinds of random orders, and how many there are
 
 
@@ -128,56 +129,59 @@ class Source:
         self.seed = seed
         self.key = key
 
+    def keys(self, name: int, count: int) -> NDArray[np.uint64]:
+        """Return `count` random numbers, whose order is the random order of that name."""
+        bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(*self.key, name)))
+        return bits.random_raw(count)
+
     def orders(self, name: int, count: int, length: int) -> Rows:
         """Return `count` orders of `length` items, shape `(count, length)`."""
-        bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(*self.key, name)))
-        return bits.random_raw(count * length).reshape(count, length).argsort(axis=1, kind="stable")
+        return self.keys(name, count * length).reshape(count, length).argsort(axis=1, kind="stable")
 
 
-class Rounds:
-    """An endless sequence of rows in both directions: rounds of all rows, each round in a random order of its own.
+def ranked(keys: NDArray[np.uint64], begin: int, end: int) -> Rows:
+    """Return `keys.argsort(kind="stable")[begin:end]` without sorting the others."""
+    if begin >= end or len(keys) < _FEW:
+        return keys.argsort(kind="stable")[begin:end]
+    low, high = np.partition(keys, (begin, end - 1))[[begin, end - 1]]
+    among = np.flatnonzero((keys >= low) & (keys <= high))
+    start = begin - int((keys < low).sum())
+    return among[keys[among].argsort(kind="stable")][start : start + end - begin]
 
-    No row stands twice among `width` neighbours. For that, a row among the last of a round waits in the next one for
-    the first place that is far enough. This changes the first `width` places of a round only, so that its last ones
-    are known without the round before it, and a round is made of two random orders.
 
-    Args:
-        source: of the orders.
-        num_rows: rows of a round.
-        width: at most half of them.
+def rows_ahead(source: Source, num_rows: int, width: int, place: int) -> Rows:
+    """Return the rows that stand before a place, which may be negative, in its round, in any order.
+
+    Rounds are an endless sequence of rows in both directions: each has all rows in a random order of its own, and no
+    row stands twice among `width` neighbours, at most half of the rows. For that, a row among the last of a round waits
+    in the next one for the first place that is far enough. This changes the first `width` places of a round only, so
+    that its last ones are known without the round before it.
     """
+    number, begun = divmod(place, num_rows)
+    if not begun:
+        return np.arange(0)
+    keys = _keys_of_round(source, num_rows, number)
+    if begun >= width:
+        return ranked(keys, 0, begun)
+    last = ranked(_keys_of_round(source, num_rows, number - 1), num_rows - width + 1, num_rows)
+    earliest = {row: place for place, row in enumerate(last.tolist(), start=1)}  # in this round; 0 for all others
+    waiting: dict[int, int] = {}
+    coming = iter(ranked(keys, 0, width).tolist())
+    chosen: list[int] = []
+    for place in range(begun):
+        row = waiting.pop(place, None)
+        while row is None:
+            row = next(coming)
+            if earliest.get(row, 0) > place:
+                waiting[earliest[row]] = row
+                row = None
+        chosen.append(row)
+    return np.array(chosen)
 
-    def __init__(self, source: Source, num_rows: int, width: int) -> None:
-        self.source, self.num_rows, self.width = source, num_rows, width
-        self._made: dict[int, Rows] = {}
 
-    def ahead(self, place: int) -> Rows:
-        """Return the rows of the round at `place`, which may be negative, that stand before it."""
-        number, begun = divmod(place, self.num_rows)
-        if begun and number not in self._made:
-            self._made[number] = self._round(number)
-        return self._made[number][:begun] if begun else np.arange(0)
-
-    def _round(self, number: int) -> Rows:
-        order = self._order(number)
-        last = self._order(number - 1)[self.num_rows - self.width + 1 :].tolist()
-        earliest = {row: place for place, row in enumerate(last, start=1)}  # in this round; 0 for all others
-        waiting: dict[int, int] = {}
-        coming = iter(order[: self.width].tolist())
-        for place in range(self.width):
-            row = waiting.pop(place, None)
-            while row is None:
-                row = next(coming)
-                if earliest.get(row, 0) > place:
-                    waiting[earliest[row]] = row
-                    row = None
-            order[place] = row
-        return order
-
-    def _order(self, number: int) -> Rows:
-        name = 2 * number if number >= 0 else -2 * number - 1
-        order: Rows = self.source.orders(_ROUND + _KINDS * name, 1, self.num_rows)[0]
-        return order
+def _keys_of_round(source: Source, num_rows: int, number: int) -> NDArray[np.uint64]:
+    name = 2 * number if number >= 0 else -2 * number - 1
+    return source.keys(_ROUND + _KINDS * name, num_rows)
 
 
 def plan_class(
@@ -201,8 +205,7 @@ def plan_class(
     passes, extra = divmod(steps * size, num_rows)
     first = np.arange(0)
     if extra:
-        window = (past[0] * size + np.arange(extra)) % num_rows
-        first = _ahead_first(num_rows, size, steps, epoch, source, past)[window]
+        first = _surplus(num_rows, size, steps, epoch, source, past)
         first = first[source.orders(_SURPLUS + _KINDS * epoch, 1, extra)[0]]
     rest = source.orders(_PASSES + _KINDS * epoch, passes, num_rows)
     _separate(first, rest, size)
@@ -216,16 +219,17 @@ def counts_before(num_rows: int, size: int, steps: int, epoch: int, source: Sour
         return epoch * steps - counts_before(num_rows, num_rows - size, steps, epoch, source)
     change = _change(num_rows, size, steps)
     counts = np.full(num_rows, epoch * steps * size // num_rows, dtype=np.int64)
-    counts[Rounds(source, num_rows, abs(change)).ahead(epoch * change)] += 1
+    counts[rows_ahead(source, num_rows, abs(change), epoch * change)] += 1
     return counts
 
 
-def _ahead_first(num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction]) -> Rows:
-    """Return an order of the rows that begins with those who are ahead in count, before the epoch and after it.
+def _surplus(num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction]) -> Rows:
+    """Return the rows that come once more than others in an epoch.
 
-    The rows that come once more than others are the next ones of this order, after its end from the beginning on. So
-    counts over all epochs are equal up to 1 where the rows ahead after the epoch are among those before it, or the
-    other way round. They are a beginning of a round, and a place in the rounds moves by at most half a round.
+    They are the next ones, cyclically, of an order that begins with the rows that are ahead in count before the epoch
+    and after it. So counts over all epochs are equal up to 1 where the rows ahead after the epoch are among those
+    before it, or the other way round. They are a beginning of a round, and a place in the rounds moves by at most half
+    a round.
 
     Epochs that are not equally long may move it to and fro, with the same rows ahead again and again. Where it comes
     round slowly, the rounds are those of whole periods, after which all have had as many steps, and inside of a period
@@ -241,11 +245,27 @@ def _ahead_first(num_rows: int, size: int, steps: int, epoch: int, source: Sourc
         unit, change = epoch, _change(num_rows, size, steps)
         over = before - epoch * fewest
         start, width = (epoch - over) * changes[0] + over * changes[1], max(map(abs, changes))
-    rounds, ahead = Rounds(source, num_rows, width), np.zeros(num_rows, dtype=np.int64)
+    ahead = np.zeros(num_rows, dtype=np.int8)
     for place in (start, start + change):
-        ahead[rounds.ahead(place)] += 1
-    order: Rows = source.orders(_ORDER + _KINDS * unit, 1, num_rows)[0]
-    return order[np.argsort(-ahead[order], kind="stable")]
+        ahead[rows_ahead(source, num_rows, width, place)] += 1
+    keys = source.keys(_ORDER + _KINDS * unit, num_rows)
+    begin, count = before * size % num_rows, steps * size % num_rows
+    if num_rows < _FEW:
+        return np.lexsort((keys, -ahead))[(begin + np.arange(count)) % num_rows]
+    windows = [(begin, min(begin + count, num_rows)), (0, max(0, begin + count - num_rows))]
+    return np.concatenate([_from_order(ahead, keys, *window) for window in windows])
+
+
+def _from_order(ahead: NDArray[np.int8], keys: NDArray[np.uint64], begin: int, end: int) -> Rows:
+    """Return places `begin` to `end` of the rows by falling `ahead`, equal ones by their keys."""
+    found, passed = [], 0
+    for level in (2, 1, 0):
+        rows = np.flatnonzero(ahead == level)
+        low, high = max(begin - passed, 0), min(end - passed, len(rows))
+        if low < high:
+            found.append(rows[ranked(keys[rows], low, high)])
+        passed += len(rows)
+    return np.concatenate(found) if found else np.arange(0)
 
 
 def _change(num_rows: int, size: int, steps: int) -> int:
