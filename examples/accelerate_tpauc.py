@@ -28,7 +28,7 @@ from moreauc.contrib import ResumableLoader
 from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.distributed import DistributedCriterion
 from moreauc.metrics import tpauc_score
-from moreauc.samplers import DealtSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, PosNegSampler
 from moreauc.train import predict_scores
 
 MIN_TPR, MAX_FPR = 0.5, 0.5
@@ -71,7 +71,7 @@ def train(
     loss_of_one = TPAUCLoss(labels, min_tpr=MIN_TPR, max_fpr=MAX_FPR, gamma=0.1)
     criterion = DistributedCriterion(loss_of_one.to(accelerator.device))
     whole = PosNegSampler(labels, num_positives=8, num_negatives=32, seed=0)
-    sampler = DealtSampler(whole, rank=accelerator.process_index, world_size=accelerator.num_processes)
+    sampler = DistributedBatchSampler(whole, rank=accelerator.process_index, world_size=accelerator.num_processes)
     loader = ResumableLoader(DataLoader(IndexedDataset(TensorDataset(inputs, labels)), batch_sampler=sampler))
 
     model, optimizer = accelerator.prepare(model, optimizer)

@@ -24,7 +24,7 @@ from moreauc.checkpoint import load_checkpoint, save_checkpoint
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion, predict_scores
 from moreauc.metrics import tpauc_score
-from moreauc.samplers import DealtSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, PosNegSampler
 from moreauc.train import train_step
 
 MIN_TPR, MAX_FPR = 0.5, 0.3
@@ -62,7 +62,7 @@ def train(rank: int, world_size: int, device: torch.device, folder: Path, epochs
     previous = PreviousIterate(model, optimizer)
     criterion = DistributedCriterion(TPAUCLoss(labels, min_tpr=MIN_TPR, max_fpr=MAX_FPR, gamma=0.1).to(device))
     whole = PosNegSampler(labels, num_positives=16, num_negatives=48)  # of all processes together
-    batches = TensorBatches(inputs, labels, DealtSampler(whole, rank=rank, world_size=world_size)).to(device)
+    batches = TensorBatches(inputs, labels, DistributedBatchSampler(whole, rank=rank, world_size=world_size)).to(device)
 
     parts = {"model": network, "optimizer": optimizer, "previous": previous, "criterion": criterion}
     done = load(folder / "checkpoint.pt", parts)

@@ -22,7 +22,7 @@ from moreauc.distributed import DistributedCriterion, gather_scores, predict_sco
 from moreauc.distributed._exchange import Exchange
 from moreauc.distributed._match import exchange_of
 from moreauc.optim import ProximalPoint
-from moreauc.samplers import DealtSampler, PlainSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, PlainSampler, PosNegSampler
 from moreauc.train import fit, train_step
 from moreauc.train.callbacks import Callback
 
@@ -50,7 +50,7 @@ def parts(place: tuple[int, int] | None) -> TensorBatches:
     whole = PosNegSampler(LABELS, num_positives=4, num_negatives=8, seed=2)
     if place is None:
         return TensorBatches(X, LABELS, whole)
-    return TensorBatches(X, LABELS, DealtSampler(whole, rank=place[0], world_size=place[1]))
+    return TensorBatches(X, LABELS, DistributedBatchSampler(whole, rank=place[0], world_size=place[1]))
 
 
 def sharded(*, layers: bool = True) -> nn.Module:
@@ -274,19 +274,23 @@ def wrong_samplers(place: tuple[int, int]) -> dict[str, str]:
     forgetful = PosNegSampler(LABELS, **sizes, **split)
     if rank:
         forgetful.set_epoch = lambda epoch: PosNegSampler.set_epoch(forgetful, 0)
-    dealt = DealtSampler(PosNegSampler(LABELS, num_positives=4, num_negatives=8, seed=3 + rank), **split)
+    dealt = DistributedBatchSampler(PosNegSampler(LABELS, num_positives=4, num_negatives=8, seed=3 + rank), **split)
     sharded_rows = PosNegSampler(LABELS, **sizes, **split, seed=3 + rank)
     own = torch.arange(rank, ROWS, world)
     model = DistributedDataParallel(network())
     return {
         "dealt": message_of(train_by, dealt, 1),
         "shards": message_of(train_by, sharded_rows, 1),
-        "plain": message_of(train_by, DealtSampler(PlainSampler(ROWS, batch_size=30, seed=3 + rank), **split), 1),
+        "plain": message_of(
+            train_by, DistributedBatchSampler(PlainSampler(ROWS, batch_size=30, seed=3 + rank), **split), 1
+        ),
         "epoch": message_of(train_by, forgetful, 2),
         "size": message_of(train_by, PosNegSampler(LABELS, num_positives=2, num_negatives=4 + rank, **split), 1),
         "fit": message_of(fit, model, loss(0.0), TensorBatches(X, LABELS, dealt), epochs=1),
         "own rows": message_of(train_by, PosNegSampler(LABELS[own], **sizes, seed=3 + rank), 2, own),
-        "same": message_of(train_by, DealtSampler(PosNegSampler(LABELS, num_positives=4, num_negatives=8), **split), 3),
+        "same": message_of(
+            train_by, DistributedBatchSampler(PosNegSampler(LABELS, num_positives=4, num_negatives=8), **split), 3
+        ),
     }
 
 

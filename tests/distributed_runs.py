@@ -43,7 +43,7 @@ from moreauc.distributed import (
 )
 from moreauc.metrics import StreamingTPAUC
 from moreauc.optim._shared import like_parameter
-from moreauc.samplers import DealtSampler, GroupSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler
 from moreauc.train import fit, train_step
 from moreauc.train.scoring import on_device
 
@@ -177,7 +177,9 @@ class Run:
             rank, world = place
             self.model = DistributedDataParallel(self.bare, process_group=group)
             self.criterion = DistributedCriterion(self.criterion, group)
-            self.sampler = DealtSampler(self.sampler, rank=rank, world_size=world, owners=owners_of(case, world))
+            self.sampler = DistributedBatchSampler(
+                self.sampler, rank=rank, world_size=world, owners=owners_of(case, world)
+            )
         self.batches = TensorBatches(X, LABELS, self.sampler)
         if over_bags:
             self.batches = BagBatches(make_bags(), self.sampler, instances_per_bag=3, seed=9)

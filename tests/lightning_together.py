@@ -16,7 +16,7 @@ from moreauc import TPAUCLoss
 from moreauc.contrib.lightning import CriterionModule, ResumableLoader
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion
-from moreauc.samplers import DealtSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, PosNegSampler
 
 CUTS = {"a batch": (1, 1), "an epoch": (4, 1), "an accumulation": (6, 3)}  # the batch saved after, batches in a step
 
@@ -35,7 +35,7 @@ def make(rank=0, world=1, dropout=0.3):
     """Return a module and loaders of one process; all with the same weights, each with numbers of its own to draw."""
     module = CriterionModule(network(), DistributedCriterion(TPAUCLoss(Y, **REGION, gamma=0.2)), lr=0.1, proximal=0.1)
     module.model[2].p = dropout
-    dealt = DealtSampler(PosNegSampler(Y, num_positives=3, num_negatives=9), rank=rank, world_size=world)
+    dealt = DistributedBatchSampler(PosNegSampler(Y, num_positives=3, num_negatives=9), rank=rank, world_size=world)
     own = torch.arange(rank, 60, world).split(7)
     shared = [*own, torch.arange(3)] if world > 1 else own  # some rows twice, as samplers give them that fill up
     torch.manual_seed(10 + rank)

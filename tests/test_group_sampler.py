@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.samplers import GroupSampler, PlainSampler
-from moreauc.samplers._plan import Source, counts_before, plan_class
+from moreauc.samplers.plan import Source, counts_before, plan_class
 
 
 def make_ids(sizes: list[int], seed: int = 0) -> list[int]:

@@ -45,7 +45,7 @@ from moreauc.contrib.lightning import (
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches, WholeBags
 from moreauc.metrics import tpauc_score
-from moreauc.samplers import DealtSampler
+from moreauc.samplers import DistributedBatchSampler
 from moreauc.train import predict_scores
 
 
@@ -210,8 +210,8 @@ def test_loaders_that_lightning_cannot_place_are_refused(several, problem):
 
 def test_batches_dealt_to_processes_that_are_not_there_are_refused():
     parts = make(rows)
-    dealt = DealtSampler(parts.loader.loader.sampler, rank=1, world_size=2)
-    message = "must deal its batches to the processes, by a DealtSampler with rank 0 and world_size 1, got 1 and 2"
+    dealt = DistributedBatchSampler(parts.loader.loader.sampler, rank=1, world_size=2)
+    message = "must split its batches by a DistributedBatchSampler with rank 0 and world_size 1, got 1 and 2"
     fit_error(message, parts.module, ResumableLoader(TensorBatches(X, Y, dealt)), validation=parts.validation)
 
 

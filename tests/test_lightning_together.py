@@ -90,7 +90,7 @@ def test_other_numbers_of_processes_go_on_with_the_same_steps(results, alone, fo
 
 def test_what_cannot_work_on_several_processes_is_refused_in_all(results):
     for rank, found in enumerate(results):
-        message = f"DealtSampler with rank {rank} and world_size 2, got 0 and 1"
+        message = f"DistributedBatchSampler with rank {rank} and world_size 2, got 0 and 1"
         assert message in found["undealt"]
         message = "criterion must be a moreauc.distributed.DistributedCriterion of all 2 processes, got TPAUCLoss of 1"
         assert message in found["a loss of one"]

@@ -21,7 +21,7 @@ from moreauc.data import (
     collate_bags,
 )
 from moreauc.samplers import (
-    DealtSampler,
+    DistributedBatchSampler,
     GroupSampler,
     PlainSampler,
     PosNegSampler,
@@ -161,7 +161,7 @@ class Noise(Dataset):
 
 def noise(*, world_size=1, rank=0, seed=0, **options):
     sampler = PosNegSampler(Y, num_positives=2, num_negatives=4, seed=seed)
-    dealt = DealtSampler(sampler, rank=rank, world_size=world_size) if world_size > 1 else sampler
+    dealt = DistributedBatchSampler(sampler, rank=rank, world_size=world_size) if world_size > 1 else sampler
     return ResumableLoader(DataLoader(Noise(), batch_sampler=dealt, num_workers=1), **options)
 
 

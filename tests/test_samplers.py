@@ -24,7 +24,7 @@ from moreauc.data import (
     ListBags,
     TensorBatches,
 )
-from moreauc.samplers import DealtSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, PosNegSampler
 from moreauc.train import fit, predict_scores
 
 
@@ -323,7 +323,7 @@ def loaders(sampler: PosNegSampler, labels: torch.Tensor) -> dict[str, object]:
     return {
         "sampler": sampler,
         "tensors": TensorBatches(inputs, labels, sampler),
-        "one by one": TensorBatches(inputs, labels, DealtSampler(sampler, rank=0, world_size=2)),
+        "one by one": TensorBatches(inputs, labels, DistributedBatchSampler(sampler, rank=0, world_size=2)),
         "bags": BagBatches(bags, sampler, instances_per_bag=1),
         "DataLoader": DataLoader(data, batch_sampler=sampler),
         "workers": DataLoader(data, **workers),

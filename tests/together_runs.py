@@ -16,7 +16,7 @@ from moreauc import TPAUCLoss
 from moreauc.checkpoint import Interrupted
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion
-from moreauc.samplers import DealtSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, PosNegSampler
 from moreauc.train import fit
 from moreauc.train.callbacks import Callback
 
@@ -47,7 +47,7 @@ def train(folder: Path | None, *, rank: int = 0, world: int = 1, dropout: float 
     sampler: Any = PosNegSampler(LABELS, num_positives=3, num_negatives=9, seed=3)
     if world > 1:
         criterion = DistributedCriterion(criterion)
-        sampler = DealtSampler(sampler, rank=rank, world_size=world)
+        sampler = DistributedBatchSampler(sampler, rank=rank, world_size=world)
     kept = {} if folder is None else {"checkpoint": folder, "every": 2}
     history = fit(
         model,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from moreauc.samplers import DealtSampler
+from moreauc.samplers import DistributedBatchSampler
 
 State = dict[str, Any]
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -87,7 +87,7 @@ def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
 
 def undealt(sampler: Any) -> Any:
     """Return the sampler of the whole batches, where one deals them to several processes; else what is given."""
-    return sampler.sampler if isinstance(sampler, DealtSampler) else sampler
+    return sampler.sampler if isinstance(sampler, DistributedBatchSampler) else sampler
 
 
 def loader_generators(loader: Any) -> dict[str, Any]:

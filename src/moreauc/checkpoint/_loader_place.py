@@ -25,8 +25,8 @@ from moreauc.checkpoint._generators import (
 from moreauc.checkpoint._held_labels import held_labels
 from moreauc.data._sampled import SampledRows
 from moreauc.data.bag_batches import BagBatches, BagSampler
-from moreauc.samplers import DealtSampler
-from moreauc.samplers._plan import PlannedSampler
+from moreauc.samplers import DistributedBatchSampler
+from moreauc.samplers.base import PlannedSampler
 
 # Attributes of loaders, samplers and data sets that batches depend on. The number of workers is none of them.
 _DECIDING = (
@@ -167,7 +167,7 @@ def set_epoch(loader: Any, epoch: int) -> None:
             tell(epoch)
 
 
-def sampler_with_position(loader: Any) -> PlannedSampler | DealtSampler | None:
+def sampler_with_position(loader: Any) -> PlannedSampler | DistributedBatchSampler | None:
     """Return the sampler that can be sent to the middle of an epoch without a difference to anybody; else None.
 
     With workers there would be one: another worker would read a batch, and draw other numbers for it.

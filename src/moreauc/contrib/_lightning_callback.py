@@ -48,8 +48,9 @@ class StatefulCriterion(Callback):
     automatic and manual optimization and mixed precision need nothing.
 
     On several processes, with Lightning's strategy "ddp", the loss is a
-    :class:`~moreauc.distributed.DistributedCriterion` and the batches are dealt by a
-    :class:`~moreauc.samplers.DealtSampler`. Random states and gradients of all processes are then in the checkpoint.
+    :class:`~moreauc.distributed.DistributedCriterion` and the batches are split by a
+    :class:`~moreauc.samplers.DistributedBatchSampler`. Random states and gradients of all processes are then in the
+    checkpoint.
 
     Args:
         model: name of the submodule that `training_step` calls, as in `get_submodule`.
@@ -59,7 +60,7 @@ class StatefulCriterion(Callback):
 
     Raises:
         ValueError: for an argument out of range and, when `fit` begins, submodules that are not there, a strategy that
-            shards the model, several processes without a :class:`~moreauc.distributed.DistributedCriterion` or dealt
+            shards the model, several processes without a :class:`~moreauc.distributed.DistributedCriterion` or split
             batches, and a training loader with one of the library's samplers that is not a
             :class:`~moreauc.contrib.ResumableLoader`; at the first step, a `model` that `training_step` does not call.
 

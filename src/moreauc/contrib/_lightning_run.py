@@ -184,7 +184,7 @@ def check_loader(trainer: Trainer) -> None:
     for loader in several if isinstance(several, list | tuple) else [several]:
         if isinstance(loader, ResumableLoader) and (loader.rank, loader.world_size) != place:
             raise ValueError(
-                f"{OWNER}: train_dataloaders must deal its batches to the processes, by a DealtSampler with rank "
+                f"{OWNER}: train_dataloaders must split its batches by a DistributedBatchSampler with rank "
                 f"{place[0]} and world_size {place[1]}, got {loader.rank} and {loader.world_size}"
             )
         for name in ("batch_sampler", "sampler"):

@@ -163,7 +163,7 @@ def _positioned(loader: Any) -> list[Any]:
             inner = getattr(part, "sampler", None)
             if inner is None or inner is part:
                 return found
-            part = inner  # BagSampler and DealtSampler have their position from the sampler they were given
+            part = inner  # BagSampler and DistributedBatchSampler have their position from the sampler they were given
     kind = type(loader).__name__
     raise ValueError(
         f"{_OWNER}: loader must have a sampler with set_position, as those of moreauc.samplers, got {kind}"

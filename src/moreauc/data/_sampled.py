@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, shown
-from moreauc.samplers._plan import Batch, PlannedSampler
+from moreauc.samplers.base import Batch, PlannedSampler
 
 
 class SampledRows:
@@ -78,7 +78,7 @@ class SampledRows:
     def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Return batches of `_rows()`; a sampler that was asked for all of them at once takes note of the pass."""
         planned = isinstance(self.sampler, PlannedSampler) and hasattr(self.sampler, "remaining")
-        return self.sampler.noted(batches) if planned else batches  # type: ignore[union-attr]
+        return self.sampler.track(batches) if planned else batches  # type: ignore[union-attr]
 
     def _as_rows(self, batch: Sequence[int]) -> Tensor:
         """Return a batch of row numbers; a mask, cast to integers, would be a batch of the first two rows."""

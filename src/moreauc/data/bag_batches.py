@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, Sampler
 
 from moreauc._checks import check_count
 from moreauc.data.bags import Bags, check_bags
-from moreauc.samplers._passes import Passes
+from moreauc.samplers.base import Passes
 
 _DENSE = 4  # up to so many times the instances wanted, all of a bag are put in order
 _STREAM = 1  # keeps these random numbers apart from those that choose bags by the same seed
@@ -95,7 +95,7 @@ class BagBatches:
         keys = iter(self._keys)  # here, not at the first batch: the position may move meanwhile
         batches = (self._joined(batch) for batch in keys)
         own = self.instances_per_bag is not None and not hasattr(self.sampler, "epoch")  # else the sampler takes note
-        return self._passes.noted(batches) if own else batches
+        return self._passes.track(batches) if own else batches
 
     def _joined(self, keys: Sequence[BagKey]) -> BagBatch:
         if keys:
@@ -107,7 +107,7 @@ class BagBatches:
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
         self._keys.set_epoch(epoch)
-        self._passes.told()
+        self._passes.moved()
 
     def set_position(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch.
@@ -116,7 +116,7 @@ class BagBatches:
             ValueError: if the sampler has no `set_position`.
         """
         self._keys.set_position(epoch, step)
-        self._passes.told()
+        self._passes.moved()
 
 
 class SampledBags(Dataset[tuple[Tensor, int, int]]):

@@ -1,7 +1,7 @@
 """Training on several processes: losses over the batch of all of them, dealt batches, exact metrics.
 
 - :class:`DistributedCriterion`: a loss of the library as one process would compute it on the parts of all processes;
-- :class:`~moreauc.samplers.DealtSampler`: the batches of one process, dealt to several;
+- :class:`~moreauc.samplers.DistributedBatchSampler`: the batches of one process, dealt to several;
 - :func:`predict_scores`, :func:`gather_scores`: scores of all processes, no row twice, the same everywhere;
 - :func:`gather_meter`: a streaming metric of the batches of all processes.
 

@@ -20,7 +20,7 @@ from moreauc.distributed._agreement import check_agreement, checksum
 from moreauc.distributed._draws import check_draws
 from moreauc.distributed._exchange import DifferentNotes, Exchange, Whole
 from moreauc.distributed._messages import check_part
-from moreauc.samplers._passes import latest_draw
+from moreauc.samplers.base import latest_draw
 
 _INSTANCES = ("instances", "bag", "previous_instances")  # one row for each instance; the others: for each bag or row
 _PREFIX = "criterion."
@@ -54,7 +54,7 @@ class DistributedCriterion(Criterion):
 
     Parts may be of different sizes. One without positives, or without any row, is fine where the whole batch is; its
     model must still be called, or the others wait for its gradients. Which process has which row does not matter:
-    :class:`~moreauc.samplers.DealtSampler` deals the batches of any sampler, by place or by owners of rows.
+    :class:`~moreauc.samplers.DistributedBatchSampler` deals the batches of any sampler, by place or by owners of rows.
 
     What the loss refuses, it refuses in all processes alike, since all see the same batch; so is what only one of them
     can see. An error elsewhere, in the model of one process, say, ends the job by `torchrun`, or after the timeout of

@@ -14,7 +14,7 @@ from moreauc._checks import check_shape
 from moreauc._parallel import is_sharded
 from moreauc.distributed._exchange import Exchange
 from moreauc.distributed._messages import check_part
-from moreauc.samplers._passes import passes_for_scores
+from moreauc.samplers.base import passes_for_scores
 from moreauc.train import scoring as _scoring
 
 _NAMES = ("scores", "labels", "index")

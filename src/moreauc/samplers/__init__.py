@@ -3,11 +3,11 @@
 - :class:`PosNegSampler`: fixed numbers of positives and negatives in every batch;
 - :class:`GroupSampler`: some groups in every batch, and some rows of each;
 - :class:`PlainSampler`: rows in random order, with whatever groups come;
-- :class:`DealtSampler`: the batches of any of them, dealt to several processes.
+- :class:`DistributedBatchSampler`: the batches of any of them, split over several processes.
 """
 
-from moreauc.samplers.dealt import DealtSampler
+from moreauc.samplers.distributed import DistributedBatchSampler
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.samplers.pos_neg import PosNegSampler
 
-__all__ = ["DealtSampler", "GroupSampler", "PlainSampler", "PosNegSampler"]
+__all__ = ["DistributedBatchSampler", "GroupSampler", "PlainSampler", "PosNegSampler"]

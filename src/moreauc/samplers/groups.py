@@ -1,7 +1,6 @@
-"""Batches of some groups with some rows of each, and plain batches with whatever groups come.
+"""Batches of some groups with some rows of each, and plain batches in random order.
 
-The groups of all steps of an epoch are planned first, then for each group the rows of its visits, both in whole passes
-as in :mod:`moreauc.samplers.pos_neg`. All of it is a function of the seed and the epoch alone.
+The groups of all steps of an epoch are planned first, then for each group the rows of its visits.
 """
 
 from __future__ import annotations
@@ -19,21 +18,15 @@ from torch import Tensor
 
 from moreauc._checks import check_count
 from moreauc._group_input import Members, check_groups
-from moreauc.samplers._plan import (
-    PLAN,
-    PlannedSampler,
-    Rows,
-    Source,
-    counts_before,
-    plan_class,
-)
+from moreauc.samplers.base import PlannedSampler
+from moreauc.samplers.plan import PLAN, Rows, Source, counts_before, plan_class
 
 _log = logging.getLogger(__name__)
 _GROUPS, _ROWS, _PLAIN = range(3)  # first number of the keys of random orders
 
 
-class _SometimesEqual(PlannedSampler):
-    """A sampler whose batches need not be equally long."""
+class _UnevenSampler(PlannedSampler):
+    """A sampler whose batches may differ in size."""
 
     _equal: bool
 
@@ -45,7 +38,7 @@ class _SometimesEqual(PlannedSampler):
         rows: `hasattr(sampler, "remaining")` tells.
         """
         if not self._equal:
-            # AttributeError, since loaders ask with hasattr and else take the batches one by one.
+            # loaders ask with hasattr, and otherwise take the batches one by one
             raise AttributeError(f"{self._owner}: remaining must not be used where batches differ in size")
         return self._rest
 
@@ -54,29 +47,25 @@ class _SometimesEqual(PlannedSampler):
         return torch.stack(rest) if rest else torch.empty(0, len(self._plan(self.epoch)[0]), dtype=torch.int64)
 
 
-class GroupSampler(_SometimesEqual):
+class GroupSampler(_UnevenSampler):
     r"""Batch sampler with `samples_per_group` rows of each of `groups_per_batch` groups in every batch.
 
     For `batch_sampler=` of a `DataLoader` or for :class:`~moreauc.data.TensorBatches`. A batch lists its rows group by
-    group; no row stands in it twice. All rows of a group are taken where it has no more than asked for, so that batches
-    may differ in size. Groups come equally often, however rare their rows are: their counts differ by at most 1 inside
-    an epoch, and by at most 1 over all epochs from 0 to any other. So do the counts of the rows of a group. Any two
-    groups, and any two rows of the same groups, meet in a batch as often as any others, up to chance.
+    group; no row is in it twice. All rows of a group are taken where it has no more than asked for. Groups come equally
+    often, however rare their rows are: counts differ by at most 1 inside an epoch, and by at most 1 over all epochs. So
+    do the counts of the rows of a group. Any two groups, and any two rows of a group, meet equally often, up to chance.
 
     With :math:`n` rows and :math:`N` groups an epoch has
-    :math:`\max(\lceil n / (B_1 B_2) \rceil, \lceil N / B_1 \rceil)` steps for :math:`B_1` groups per batch and
-    :math:`B_2` samples per group: every group is in it, and where no group has fewer than :math:`B_2` rows, at least
-    :math:`n` rows are drawn. Rows of large groups need not all be in one epoch.
+    :math:`\max(\lceil n / (B_1 B_2) \rceil, \lceil N / B_1 \rceil)` steps. Every group is in it; rows of large groups
+    need not all be.
 
-    Groups that overlap: a row that is drawn for two groups of a batch stands in it once, and batches differ in size.
-    It belongs to all of its groups, also to those that the batch was not drawn for; :meth:`batch_groups` tells which
-    these are, for who wants to count the others out. Rows of no group are never drawn.
+    Groups may overlap: a row that is drawn for two groups of a batch is in it once, and batches differ in size. It
+    belongs to all of its groups, also to those that the batch was not drawn for (:meth:`batch_groups`). Rows of no
+    group are never drawn.
 
-    The batch of a step is a pure function of the seed, the epoch and the step, in every version of NumPy and torch. No
-    global random state is read or changed. To resume in the middle, tell the sampler what the training loop has
-    consumed: workers fetch ahead, so the sampler cannot know. A state carries a checksum of the groups: that of a
-    sampler over other groups is refused, also where the sizes are equal. For several processes there is
-    :class:`~moreauc.samplers.DealtSampler`.
+    The batch of a step is a pure function of seed, epoch and step, in every version of NumPy and torch. To resume in
+    the middle of an epoch, call `set_position` with the number of batches consumed. A state carries a checksum of the
+    groups. For several processes use :class:`~moreauc.samplers.DistributedBatchSampler`.
 
     Args:
         groups: of the whole training set, ids in [0, num_groups), shape `(n,)`; or memberships, True or False, shape
@@ -194,12 +183,10 @@ class GroupSampler(_SometimesEqual):
         return f"{self._owner}({sizes}, num_groups={self.num_groups}, seed={self.seed}): {self._steps} steps"
 
 
-class PlainSampler(_SometimesEqual):
+class PlainSampler(_UnevenSampler):
     """Batch sampler with the rows in random order, whatever their labels and groups.
 
-    An epoch is one pass over the rows; the last batch may be smaller. The batch of a step is a pure function of the
-    seed, the epoch and the step, in every version of NumPy and torch, and the interface is that of
-    :class:`GroupSampler`.
+    An epoch is one pass over the rows; the last batch may be smaller. The interface is that of :class:`GroupSampler`.
 
     Args:
         n: rows of the training set, at least 1.

@@ -1,10 +1,4 @@
-"""Batches with fixed numbers of positives and negatives.
-
-The batches of an epoch are planned at once and class by class: whole passes over the rows of the class, one after the
-other, each in an order of its own, cut into batches. Where a cut puts two passes into one batch, rows of the second
-that are already there change places with later ones. Where batches do not divide the rows, some come once more than
-others, and other ones in each epoch. All of it is a function of the seed and the epoch alone.
-"""
+"""Batches with fixed numbers of positives and negatives."""
 
 from __future__ import annotations
 
@@ -19,12 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_labels
-from moreauc.samplers._plan import (
-    PLAN,
-    PlannedSampler,
-    Source,
-    plan_class,
-)
+from moreauc.samplers.base import PlannedSampler
+from moreauc.samplers.plan import PLAN, Source, plan_class
 
 _OWNER = "PosNegSampler"
 _log = logging.getLogger(__name__)
@@ -34,20 +24,18 @@ class PosNegSampler(PlannedSampler):
     r"""Batch sampler with `num_positives` positives and `num_negatives` negatives in every batch.
 
     For `batch_sampler=` of a `DataLoader` (torch or PyG) or for :class:`~moreauc.data.TensorBatches`. A batch lists
-    its positives first; no row stands in it twice. With :math:`n_+` and :math:`n_-` rows, an epoch is one pass over
-    the class that takes longer, :math:`\max(\lceil n_+ / B_+ \rceil, \lceil n_- / B_- \rceil)` steps, and every row
-    of either class is in it. The rows of a class come equally often: their counts differ by at most 1 inside an epoch,
-    and by at most 1 over all epochs from 0 to any other. Any positive and any negative, and any two rows of a class,
-    meet in a batch as often as any others, up to chance.
+    its positives first; no row is in it twice. With :math:`n_+` and :math:`n_-` rows, an epoch is one pass over the
+    class that takes longer, :math:`\max(\lceil n_+ / B_+ \rceil, \lceil n_- / B_- \rceil)` steps, and every row of
+    either class is in it. The counts of the rows of a class differ by at most 1 inside an epoch, and by at most 1 over
+    all epochs. Any positive and any negative, and any two rows of a class, meet equally often, up to chance.
 
-    The batch of a step is a pure function of the seed, the epoch and the step, in every version of NumPy and torch. No
-    global random state is read or changed. To resume in the middle, tell the sampler what the training loop has
-    consumed: workers fetch ahead, so the sampler cannot know.
+    The batch of a step is a pure function of seed, epoch and step, in every version of NumPy and torch. To resume in
+    the middle of an epoch, call `set_position` with the number of batches consumed: workers fetch ahead, so the
+    sampler cannot know.
 
     Several processes: process `rank` of `world_size` owns every `world_size`-th row of each class, from the `rank`-th
-    on. The shards are disjoint and cover all rows; batches of all processes have the same size, and epochs the same
-    number of steps, that of the largest shard. Rows come equally often within a shard; in a shard that is one row
-    shorter than another they come that much oftener.
+    on. Batches of all processes have the same size, and epochs as many steps as the largest shard needs; rows come
+    equally often within a shard.
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`, both present; a batch holds positions in it.

@@ -27,7 +27,7 @@ from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion, Exchange
 from moreauc.distributed._draws import check_draws
 from moreauc.optim import PreviousIterate, ProximalPoint
-from moreauc.samplers._plan import PlannedSampler
+from moreauc.samplers.base import PlannedSampler
 from moreauc.train.history import History, UntrainedWarning
 from moreauc.train.scoring import check_batch, instances_for, scores_of
 

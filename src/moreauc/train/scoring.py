@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from moreauc._parallel import without_communication, without_gradient
 from moreauc.optim.previous import PreviousIterate
-from moreauc.samplers._passes import passes_for_scores
+from moreauc.samplers.base import passes_for_scores
 
 
 @runtime_checkable

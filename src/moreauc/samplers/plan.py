@@ -1,118 +1,17 @@
-"""What batch samplers share: a position in epochs planned as a whole, and fair plans that are functions of a seed."""
+"""Fair plans of an epoch: which rows of a class each step has, as a function of a seed and the epoch alone."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import Sampler
-
-from moreauc._checks import check_count, check_mapping
-from moreauc.samplers._passes import Passes
 
 Rows = NDArray[np.int64]
-Batch = TypeVar("Batch")
 
 PLAN = 2  # number of the rule below; states name it, since batches by another rule are others
 _FEW = 4096  # rows that are sorted as a whole where some of them are wanted
 _ROUND, _ORDER, _SURPLUS, _PASSES, _BEGIN, _KINDS = range(6)  # kinds of random orders, and how many there are
-
-
-class PlannedSampler(Sampler[list[int]]):
-    """A batch sampler whose epochs are planned as a whole; the last plan is kept.
-
-    A subclass checks its arguments, calls `_begin` and gives `_make` and `_settings`.
-    """
-
-    _owner: ClassVar[str]
-
-    def _begin(self, seed: int, steps: int) -> None:
-        self.seed = seed
-        self._steps = steps
-        self.epoch, self.start = 0, 0
-        self._cached: tuple[int, Any] | None = None
-        self._passes = Passes(self._owner)
-
-    @abstractmethod
-    def _make(self, epoch: int) -> Any:
-        """Return the plan of an epoch: a tensor with a row for each step, or a sequence of tensors."""
-
-    @abstractmethod
-    def _settings(self) -> dict[str, int]:
-        """Return what the batches depend on."""
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[list[int]]:
-        rest = self._plan(self.epoch)[self.start :]  # here, not at the first batch: the position may move meanwhile
-        return self.noted(row.tolist() for row in rest)
-
-    def draw(self) -> dict[str, Any]:
-        """Return what iterating would draw: the class and the state, the same in all processes at one position."""
-        return {"sampler": self._owner, **self.state_dict()}
-
-    def noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return batches that are made of those of the present position; the pass over them is taken note of."""
-        return self._passes.noted(batches, self.draw())
-
-    def batch(self, epoch: int, step: int) -> Tensor:
-        """Return the rows of one batch, as a vector; the position does not move.
-
-        The epoch is planned as a whole and the last plan is kept, so that steps of one epoch are cheap in any order.
-        """
-        number = self._check_step(epoch, step)
-        rows: Tensor = self._plan(epoch)[number]
-        return rows.clone()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
-        self.set_position(epoch, 0)
-
-    def set_position(self, epoch: int, step: int) -> None:
-        """Go to a step of an epoch, for instance the number of batches consumed; `len(self)` leaves nothing of it."""
-        number = check_count(self._owner, "epoch", epoch, minimum=0)
-        if check_count(self._owner, "step", step, minimum=0) > self._steps:
-            raise ValueError(f"{self._owner}: step must lie in [0, {self._steps}], got {step}")
-        self.epoch, self.start = number, int(step)
-        self._passes.told()
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the position and what the batches depend on; the same in all processes at the same position."""
-        return {"epoch": self.epoch, "step": self.start, **self._settings()}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to the position of a `state_dict()`, taken from a sampler of the same settings.
-
-        Raises:
-            ValueError: if an entry is missing or a setting differs, since the batches would not be the same.
-        """
-        check_mapping(self._owner, "state", state)
-        for name, value in {"epoch": None, "step": None, **self._settings()}.items():
-            if name not in state:
-                raise ValueError(f"{self._owner}: state must have the entry {name!r}, got {sorted(state)}")
-            if value is not None and state[name] != value:
-                raise ValueError(f"{self._owner}: state must have {name} {value}, as this sampler, got {state[name]}")
-        self.set_position(state["epoch"], state["step"])
-
-    def _check_step(self, epoch: int, step: int) -> int:
-        check_count(self._owner, "epoch", epoch, minimum=0)
-        if check_count(self._owner, "step", step, minimum=0) >= self._steps:
-            raise ValueError(f"{self._owner}: step must lie in [0, {self._steps}), got {step}")
-        return step
-
-    def _plan(self, epoch: int) -> Any:
-        if self._cached is None or self._cached[0] != epoch:
-            self._cached = (epoch, self._make(epoch))
-        return self._cached[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cached": None}
 
 
 class Source:

@@ -1,4 +1,4 @@
-"""The batches of one process, dealt to several."""
+"""The batches of one process, split over several."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ from torch.utils.data import Sampler
 
 from moreauc._checks import check_count
 
-_OWNER = "DealtSampler"
+_OWNER = "DistributedBatchSampler"
 
 
-class DealtSampler(Sampler[list[int]]):
+class DistributedBatchSampler(Sampler[list[int]]):
     """The part of one process in the batches of a sampler.
 
     All processes have the sampler that one process would have, with the same seed; each takes its part of every batch.
-    So the batches of all processes together are those of one, for any number of processes: a run can go on with more
-    or fewer of them. The position is that of the sampler inside.
+    So the batches of all processes together are those of one, and a run can be resumed with more or fewer processes.
 
-    Rows are dealt in turn by their place in the batch: parts differ in size by at most one row, and in positives by at
-    most one for a :class:`~moreauc.samplers.PosNegSampler`. Or they go to their owners, so that a process needs only
-    its own rows of the data. Then parts may be of any size, and empty at times; so may those dealt in turn where a
-    batch has fewer rows than there are processes. :class:`~moreauc.data.TensorBatches` and
-    :class:`~moreauc.data.BagBatches` take empty parts, the loader of torch does not.
+    Rows are assigned in turn by their place in the batch: parts differ in size, and in positives for a
+    :class:`~moreauc.samplers.PosNegSampler`, by at most one row. Or they go to their owners, so that a process needs
+    only its own rows of the data. Then parts may be of any size. An empty part is fine for
+    :class:`~moreauc.data.TensorBatches` and :class:`~moreauc.data.BagBatches`, not for the loader of torch.
 
     Args:
         sampler: any sampler over batches of row numbers, the same in all processes: a `PosNegSampler`, a
             `GroupSampler`, one of bags. It must not be split over processes itself.
         rank: number of this process, in [0, world_size).
         world_size: number of processes.
-        owners: for each row the number of the process it goes to, shape `(n,)`; None to deal in turn.
+        owners: for each row the number of the process it goes to, shape `(n,)`; None to assign in turn.
             `torch.arange(n) % world_size` for shards of rows, `groups % world_size` for shards of groups.
 
     Attributes:
@@ -52,9 +50,11 @@ class DealtSampler(Sampler[list[int]]):
         >>> whole, same, again = (PosNegSampler(labels, num_positives=1, num_negatives=3) for _ in range(3))
         >>> [whole.batch(0, step).tolist() for step in range(2)]
         [[2, 7, 3, 1], [4, 0, 5, 6]]
-        >>> list(DealtSampler(whole, rank=0, world_size=2)), list(DealtSampler(same, rank=1, world_size=2))
-        ([[2, 3], [4, 5]], [[7, 1], [0, 6]])
-        >>> list(DealtSampler(again, rank=0, world_size=2, owners=[0, 0, 0, 0, 0, 0, 0, 1]))
+        >>> list(DistributedBatchSampler(whole, rank=0, world_size=2))
+        [[2, 3], [4, 5]]
+        >>> list(DistributedBatchSampler(same, rank=1, world_size=2))
+        [[7, 1], [0, 6]]
+        >>> list(DistributedBatchSampler(again, rank=0, world_size=2, owners=[0, 0, 0, 0, 0, 0, 0, 1]))
         [[2, 3, 1], [4, 0, 5, 6]]
     """
 
@@ -136,8 +136,8 @@ class DealtSampler(Sampler[list[int]]):
         return [row for row, owner in zip(batch, self._owners[rows], strict=True) if owner == self.rank]
 
     def __repr__(self) -> str:
-        dealt = "in turn" if self._owners is None else "by owners"
-        return f"{_OWNER}({self.sampler!r}, rank={self.rank}, world_size={self.world_size}, {dealt})"
+        how = "in turn" if self._owners is None else "by owners"
+        return f"{_OWNER}({self.sampler!r}, rank={self.rank}, world_size={self.world_size}, {how})"
 
 
 def _check_owners(owners: Tensor | Sequence[int] | NDArray[Any], world_size: int) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from moreauc.data import (
     TensorBatches,
 )
 from moreauc.samplers import (
-    DealtSampler,
+    DistributedBatchSampler,
     GroupSampler,
     PlainSampler,
     PosNegSampler,
@@ -32,7 +32,9 @@ def whole(kind="rows"):
 
 
 def dealt(world_size, kind="rows", **options):
-    return [DealtSampler(whole(kind), rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    return [
+        DistributedBatchSampler(whole(kind), rank=rank, world_size=world_size, **options) for rank in range(world_size)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["rows", "groups", "plain"])
@@ -89,18 +91,21 @@ def test_loaders_take_empty_parts():
 
 
 def test_samplers_without_epochs():
-    sampler = DealtSampler([[0, 1, 2], [3]], rank=1, world_size=2)
+    sampler = DistributedBatchSampler([[0, 1, 2], [3]], rank=1, world_size=2)
     sampler.set_epoch(4)
     assert (sampler.epoch, sampler.start, len(sampler)) == (0, 0, 2)
     assert list(sampler) == [[1], []]
-    with pytest.raises(ValueError, match="DealtSampler: sampler must have set_position, got list without"):
+    with pytest.raises(ValueError, match="DistributedBatchSampler: sampler must have set_position, got list without"):
         sampler.set_position(0, 1)
 
 
 def test_repr():
-    assert repr(DealtSampler([[0]], rank=0, world_size=2)) == "DealtSampler([[0]], rank=0, world_size=2, in turn)"
-    text = "DealtSampler([[0]], rank=1, world_size=2, by owners)"
-    assert repr(DealtSampler([[0]], rank=1, world_size=2, owners=[1])) == text
+    assert (
+        repr(DistributedBatchSampler([[0]], rank=0, world_size=2))
+        == "DistributedBatchSampler([[0]], rank=0, world_size=2, in turn)"
+    )
+    text = "DistributedBatchSampler([[0]], rank=1, world_size=2, by owners)"
+    assert repr(DistributedBatchSampler([[0]], rank=1, world_size=2, owners=[1])) == text
 
 
 @pytest.mark.parametrize(
@@ -120,14 +125,14 @@ def test_repr():
     ],
 )
 def test_wrong_arguments(change, message):
-    with pytest.raises(ValueError, match=f"DealtSampler: {message}"):
-        DealtSampler(**{"sampler": [[0]], "rank": 0, "world_size": 2, **change})
+    with pytest.raises(ValueError, match=f"DistributedBatchSampler: {message}"):
+        DistributedBatchSampler(**{"sampler": [[0]], "rank": 0, "world_size": 2, **change})
 
 
 @pytest.mark.parametrize("row", [-1, 2])
 def test_rows_without_an_owner(row):
     with pytest.raises(ValueError, match=f"owners must name one for each row, 2 of them, got row {row}"):
-        list(DealtSampler([[row]], rank=0, world_size=2, owners=[0, 1]))
+        list(DistributedBatchSampler([[row]], rank=0, world_size=2, owners=[0, 1]))
 
 
 def test_bags_keep_epoch_and_step_when_they_go_to_owners():
@@ -137,12 +142,14 @@ def test_bags_keep_epoch_and_step_when_they_go_to_owners():
     batches = list(sampler)
     for rank in range(2):
         sampler.set_epoch(2)
-        part = list(DealtSampler(sampler, rank=rank, world_size=2, owners=owners))
+        part = list(DistributedBatchSampler(sampler, rank=rank, world_size=2, owners=owners))
         assert part == [[key for key in batch if key.bag % 2 == rank] for batch in batches]
         assert {key.epoch for batch in part for key in batch} == {2}
-        assert list(DealtSampler([torch.arange(4)], rank=rank, world_size=2, owners=owners)) == [[rank, rank + 2]]
+        assert list(DistributedBatchSampler([torch.arange(4)], rank=rank, world_size=2, owners=owners)) == [
+            [rank, rank + 2]
+        ]
 
 
 def test_what_is_no_row_number_has_no_owner():
     with pytest.raises(ValueError, match=r"sampler must give row numbers where owners are given, got \(0, 1\)"):
-        list(DealtSampler([[(0, 1)]], rank=0, world_size=2, owners=[0, 1]))
+        list(DistributedBatchSampler([[(0, 1)]], rank=0, world_size=2, owners=[0, 1]))
