@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from moreauc.theory import Witness, falsify
+from moreauc.theory import falsify
+from moreauc.theory.falsify import Witness
 
 MATRIX = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
 NORMAL = torch.tensor([0.3, 0.5, 0.1, 0.7, 0.4], dtype=torch.float64)

@@ -9,6 +9,7 @@ from moreauc import theory
 
 SONX = dict(num_blocks=90, blocks_per_batch=6, samples_per_block=9)
 SONT = dict(num_outer=60, num_inner=45, outer_per_batch=5, inner_per_batch=3, samples_per_pair=7)
+SONX_MA, SONT_MA = dict(**SONX, moving_average=True), dict(**SONT, moving_average=True)
 TPAUC = dict(num_positives=70, num_negatives=300, positives_per_batch=7, negatives_per_batch=16)
 BAGS = dict(**TPAUC, instances_per_bag=5)
 
@@ -22,8 +23,8 @@ BAG_CONSTANTS = {name: value for name, value in TCCO_CONSTANTS.items() if name !
 THEOREMS = [
     pytest.param(theory.sonx_parameters, SONX, FCCO_CONSTANTS, id="thm:1"),
     pytest.param(theory.sont_parameters, SONT, TCCO_CONSTANTS, id="thm:3"),
-    pytest.param(theory.sonx_moving_average_parameters, SONX, FCCO_CONSTANTS, id="thm:4"),
-    pytest.param(theory.sont_moving_average_parameters, SONT, TCCO_CONSTANTS, id="thm:5"),
+    pytest.param(theory.sonx_parameters, SONX_MA, FCCO_CONSTANTS, id="thm:4"),
+    pytest.param(theory.sont_parameters, SONT_MA, TCCO_CONSTANTS, id="thm:5"),
     pytest.param(theory.tpauc_parameters, TPAUC, TPAUC_CONSTANTS, id="thm:6"),
     pytest.param(theory.multi_instance_tpauc_parameters, BAGS, BAG_CONSTANTS, id="thm:7"),
 ]
@@ -102,8 +103,8 @@ def test_weak_convexity_of_a_worst_case():
             ),
         ),
         (
-            theory.sonx_moving_average_parameters,
-            SONX,
+            theory.sonx_parameters,
+            SONX_MA,
             dict(tau=9 * 0.2**4, gamma=0.0, lr=6 * 9 / 90 * 0.2**6, iterations=math.ceil(90 / 54 * 5**8)),
         ),
         # n1 = 60, n2 = 45, B1 = 5, B2 = 3, B3 = 7: the second of the three sizes of thm:3 decides about eta.
@@ -122,8 +123,8 @@ def test_weak_convexity_of_a_worst_case():
             ),
         ),
         (
-            theory.sont_moving_average_parameters,
-            SONT,
+            theory.sont_parameters,
+            SONT_MA,
             dict(
                 tau1=min(7 * 0.2**4, (5 * 45 / (60 * 3)) ** 0.5 * 3 * 0.2**6),
                 tau2=3 * 0.2**4,
@@ -201,7 +202,7 @@ def test_one_sample_decides(function, sizes, tau1, lr, iterations):
     [
         (theory.sonx_parameters, SONX, FCCO_CONSTANTS, (15 + 98) + 15 + 2 * 98),
         (theory.sonx_parameters, SONX, {**FCCO_CONSTANTS, "dim": 4}, (30 + 98) + 30 + 2 * 98),
-        (theory.sonx_moving_average_parameters, SONX, FCCO_CONSTANTS, (15 + 98) + 15 + 2 * 98),
+        (theory.sonx_parameters, SONX_MA, FCCO_CONSTANTS, (15 + 98) + 15 + 2 * 98),
         (
             theory.sont_parameters,
             SONT,
@@ -215,8 +216,8 @@ def test_one_sample_decides(function, sizes, tau1, lr, iterations):
             2 * (3 * 77 + 845) * 3 + 98 * 169 + 4 * 98 * 169 + 2 * 2 * 5 * 3 * 169 + 3 * 3 * 7 * 11,
         ),
         (
-            theory.sont_moving_average_parameters,
-            SONT,
+            theory.sont_parameters,
+            SONT_MA,
             TCCO_CONSTANTS,
             (77 + 845) * 3 + 98 * 169 + 4 * 98 * 169 + 2 * 5 * 3 * 169 + 3 * 7 * 11,
         ),
@@ -245,9 +246,9 @@ def test_rho_bar_needs_all_constants(function, sizes, constants):
     ("function", "sizes", "power"),
     [
         (theory.sonx_parameters, SONX, 6),
-        (theory.sonx_moving_average_parameters, SONX, 8),
+        (theory.sonx_parameters, SONX_MA, 8),
         (theory.sont_parameters, SONT, 6),
-        (theory.sont_moving_average_parameters, SONT, 10),
+        (theory.sont_parameters, SONT_MA, 10),
         (theory.tpauc_parameters, TPAUC, 6),
         (theory.multi_instance_tpauc_parameters, BAGS, 6),
     ],
@@ -261,7 +262,7 @@ def test_halving_epsilon(function, sizes, power):
 def test_moving_average_sont_has_power_eight_while_samples_decide():
     # With B3 = 1 and a small n1 / (B1 B2 n2) the first entry of the maximum of thm:5 decides.
     sizes = dict(num_outer=2, num_inner=10**6, outer_per_batch=2, inner_per_batch=10**5, samples_per_pair=1)
-    coarse, fine = (theory.sont_moving_average_parameters(epsilon=eps, **sizes) for eps in (0.2, 0.1))
+    coarse, fine = (theory.sont_parameters(epsilon=eps, **sizes, moving_average=True) for eps in (0.2, 0.1))
     assert fine.iterations / coarse.iterations == pytest.approx(2**8, rel=1e-4)
     assert coarse.tau1 / fine.tau1 == pytest.approx(2**4)
 
@@ -272,14 +273,14 @@ def test_moving_average_sont_has_power_eight_while_samples_decide():
         (theory.sonx_parameters, SONX, "blocks_per_batch", 1 / 2),
         (theory.sonx_parameters, SONX, "num_blocks", 2),
         (theory.sonx_parameters, SONX, "samples_per_block", 1 / 2**0.5),
-        (theory.sonx_moving_average_parameters, SONX, "samples_per_block", 1 / 2),
-        (theory.sonx_moving_average_parameters, SONX, "blocks_per_batch", 1 / 2),
+        (theory.sonx_parameters, SONX_MA, "samples_per_block", 1 / 2),
+        (theory.sonx_parameters, SONX_MA, "blocks_per_batch", 1 / 2),
         (theory.sont_parameters, SONT, "inner_per_batch", 1 / 2),
         # Here a^(1/2) = (n1 / (B1 n2))^(1/4) decides.
         (theory.sont_parameters, SONT, "num_outer", 2**1.25),
         (theory.sont_parameters, SONT, "outer_per_batch", 2**-1.25),
-        (theory.sont_moving_average_parameters, SONT, "num_outer", 2**1.5),
-        (theory.sont_moving_average_parameters, SONT, "inner_per_batch", 2**-1.5),
+        (theory.sont_parameters, SONT_MA, "num_outer", 2**1.5),
+        (theory.sont_parameters, SONT_MA, "inner_per_batch", 2**-1.5),
         (theory.tpauc_parameters, TPAUC, "num_positives", 2),
         (theory.tpauc_parameters, TPAUC, "num_negatives", 1),
         (theory.tpauc_parameters, TPAUC, "negatives_per_batch", 1 / 2**0.5),
@@ -311,10 +312,10 @@ def test_bags_iterations_cover_the_step_size(sizes):
     ("function", "sizes", "visits"),
     [
         (theory.sonx_parameters, SONX, dict(tau=15)),
-        (theory.sonx_moving_average_parameters, SONX, dict(tau=15)),
+        (theory.sonx_parameters, SONX_MA, dict(tau=15)),
         (theory.sont_parameters, SONT, dict(tau1=12 * 15, tau2=12)),
         (theory.sont_parameters, {**SONT, "num_outer": 6000}, dict(tau1=1200 * 15, tau2=1200)),
-        (theory.sont_moving_average_parameters, SONT, dict(tau1=12 * 15, tau2=12)),
+        (theory.sont_parameters, SONT_MA, dict(tau1=12 * 15, tau2=12)),
         (theory.tpauc_parameters, TPAUC, dict(tau=10)),
     ],
 )
@@ -357,7 +358,7 @@ UNIT = dict(step=10**9, initial_error=0.0, sigma=1.0, gradient_bound=1.0)
     [
         (theory.sonx_parameters, theory.sonx_table_bound, SONX),
         (theory.tpauc_parameters, theory.tpauc_table_bound, TPAUC),
-        (theory.sonx_moving_average_parameters, theory.sonx_moving_average_table_bound, SONX),
+        (theory.sonx_parameters, theory.sonx_table_bound, SONX_MA),
     ],
 )
 def test_two_level_error_is_of_order_epsilon_squared(function, bound, sizes):
@@ -366,23 +367,15 @@ def test_two_level_error_is_of_order_epsilon_squared(function, bound, sizes):
     assert error <= (4 + 8) * 0.05**2
 
 
-def test_sont_error_is_of_order_epsilon_squared():
-    p = theory.sont_parameters(epsilon=0.05, **SONT)
-    outer_sizes = {name: value for name, value in SONT.items() if name != "samples_per_pair"}
-    inner = theory.sont_inner_table_bound(**UNIT, **SONT, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
+@pytest.mark.parametrize(("sizes", "limits"), [(SONT, (6, 2 + 2 * 8 * 2**0.5)), (SONT_MA, (6 * 2**0.5,) * 2)])
+def test_sont_error_is_of_order_epsilon_squared(sizes, limits):
+    p = theory.sont_parameters(epsilon=0.05, **sizes)
+    outer_sizes = {name: value for name, value in sizes.items() if name != "samples_per_pair"}
+    inner = theory.sont_inner_table_bound(**UNIT, **sizes, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
     outer = theory.sont_outer_table_bound(
         **UNIT, **outer_sizes, tau1=p.tau1, tau2=p.tau2, lr=p.lr, lipschitz_middle=1.0, lipschitz_inner=1.0
     )
-    assert inner <= 6 * 0.05**2 * (1 + 1e-9)
-    assert outer <= (2 + 2 * 8 * 2**0.5) * 0.05**2 * (1 + 1e-9)
-
-
-def test_moving_average_sont_error_is_of_order_epsilon_squared():
-    p = theory.sont_moving_average_parameters(epsilon=0.05, **SONT)
-    outer_sizes = {name: value for name, value in SONT.items() if name != "samples_per_pair"}
-    inner = theory.sont_moving_average_inner_table_bound(**UNIT, **SONT, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
-    outer = theory.sont_moving_average_outer_table_bound(**UNIT, **outer_sizes, tau1=p.tau1, tau2=p.tau2, lipschitz=1.0)
-    assert max(inner, outer) <= 6 * 2**0.5 * 0.05**2 * (1 + 1e-9)
+    assert inner <= limits[0] * 0.05**2 * (1 + 1e-9) and outer <= limits[1] * 0.05**2 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("sizes", BAG_SIZES)
@@ -402,7 +395,7 @@ def test_bags_error_is_of_order_epsilon_squared(sizes):
 
 @pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
 def test_tau_is_capped(function, sizes, constants):
-    limit = 1.0 if "moving_average" in function.__name__ else 0.5
+    limit = 1.0 if "moving_average" in sizes else 0.5
     assert set(taus(function(epsilon=3.0, **sizes)).values()) == {limit}
     assert all(value < limit for value in taus(function(epsilon=0.3, **sizes)).values())
 
@@ -467,11 +460,11 @@ def test_epsilon_out_of_range(function, sizes, constants, epsilon):
     ("function", "sizes", "set_name", "batch_name"),
     [
         (theory.sonx_parameters, SONX, "num_blocks", "blocks_per_batch"),
-        (theory.sonx_moving_average_parameters, SONX, "num_blocks", "blocks_per_batch"),
+        (theory.sonx_parameters, SONX_MA, "num_blocks", "blocks_per_batch"),
         (theory.sont_parameters, SONT, "num_outer", "outer_per_batch"),
         (theory.sont_parameters, SONT, "num_inner", "inner_per_batch"),
-        (theory.sont_moving_average_parameters, SONT, "num_outer", "outer_per_batch"),
-        (theory.sont_moving_average_parameters, SONT, "num_inner", "inner_per_batch"),
+        (theory.sont_parameters, SONT_MA, "num_outer", "outer_per_batch"),
+        (theory.sont_parameters, SONT_MA, "num_inner", "inner_per_batch"),
         (theory.tpauc_parameters, TPAUC, "num_positives", "positives_per_batch"),
         (theory.tpauc_parameters, TPAUC, "num_negatives", "negatives_per_batch"),
         (theory.multi_instance_tpauc_parameters, BAGS, "num_positives", "positives_per_batch"),
@@ -489,9 +482,9 @@ def test_batch_larger_than_its_set(function, sizes, set_name, batch_name):
     ("function", "sizes", "name"),
     [
         (theory.sonx_parameters, SONX, "samples_per_block"),
-        (theory.sonx_moving_average_parameters, SONX, "samples_per_block"),
+        (theory.sonx_parameters, SONX_MA, "samples_per_block"),
         (theory.sont_parameters, SONT, "samples_per_pair"),
-        (theory.sont_moving_average_parameters, SONT, "samples_per_pair"),
+        (theory.sont_parameters, SONT_MA, "samples_per_pair"),
         (theory.multi_instance_tpauc_parameters, BAGS, "instances_per_bag"),
     ],
 )
@@ -513,10 +506,10 @@ def test_factors_must_be_positive(function, sizes, constants, name):
     ("function", "sizes", "name"),
     [
         (theory.sonx_parameters, SONX, "constant_tau"),
-        (theory.sonx_moving_average_parameters, SONX, "constant_tau"),
+        (theory.sonx_parameters, SONX_MA, "constant_tau"),
         (theory.tpauc_parameters, TPAUC, "constant_tau"),
         (theory.sont_parameters, SONT, "constant_tau1"),
-        (theory.sont_moving_average_parameters, SONT, "constant_tau2"),
+        (theory.sont_parameters, SONT_MA, "constant_tau2"),
         (theory.multi_instance_tpauc_parameters, BAGS, "constant_tau2"),
     ],
 )
@@ -542,7 +535,7 @@ def test_constants_of_rho_bar_must_not_be_negative(function, sizes, constants):
         (theory.tcco_weak_convexity, TCCO_CONSTANTS, "dim_inner"),
         (theory.sonx_parameters, dict(epsilon=0.1, **SONX), "dim"),
         (theory.sont_parameters, dict(epsilon=0.1, **SONT), "dim_middle"),
-        (theory.sont_moving_average_parameters, dict(epsilon=0.1, **SONT), "dim_inner"),
+        (theory.sont_parameters, dict(epsilon=0.1, **SONT_MA), "dim_inner"),
     ],
 )
 def test_dimensions_must_be_counts(function, arguments, name):
@@ -550,13 +543,13 @@ def test_dimensions_must_be_counts(function, arguments, name):
         function(**arguments, **{name: 0})
 
 
-@pytest.mark.parametrize("name", list(FCCO_CONSTANTS))
-def test_fcco_constants_must_not_be_negative(name):
-    with pytest.raises(ValueError, match=rf"fcco_weak_convexity: {name} must be a number in \[0, inf\), got -0.5"):
-        theory.fcco_weak_convexity(**{**FCCO_CONSTANTS, name: -0.5})
-
-
-@pytest.mark.parametrize("name", list(TCCO_CONSTANTS))
-def test_tcco_constants_must_not_be_negative(name):
-    with pytest.raises(ValueError, match=rf"tcco_weak_convexity: {name} must be a number in \[0, inf\), got -0.5"):
-        theory.tcco_weak_convexity(**{**TCCO_CONSTANTS, name: -0.5})
+@pytest.mark.parametrize(
+    ("function", "constants", "name"),
+    [
+        *((theory.fcco_weak_convexity, FCCO_CONSTANTS, name) for name in FCCO_CONSTANTS),
+        *((theory.tcco_weak_convexity, TCCO_CONSTANTS, name) for name in TCCO_CONSTANTS),
+    ],
+)
+def test_constants_of_weak_convexity_must_not_be_negative(function, constants, name):
+    with pytest.raises(ValueError, match=rf"{function.__name__}: {name} must be a number in \[0, inf\), got -0.5"):
+        function(**{**constants, name: -0.5})

@@ -39,7 +39,7 @@ from moreauc.solver import (
     Subgradient,
     minimize,
 )
-from moreauc.theory import sonx_moving_average_table_bound, sonx_table_bound
+from moreauc.theory import sonx_table_bound
 
 METHODS = ("table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in", "full subgradient")
 _GAMMAS: dict[str, Gamma] = dict(zip(METHODS, ("theory", 0.1, 0.0), strict=False))
@@ -261,9 +261,9 @@ def _bound(problem: CVaRAbsoluteLoss, run: Run) -> list[float]:
     tau, gamma, lr = (run.options.get(name) for name in ("tau", "gamma", "lr"))
     if not isinstance(tau, float) or not isinstance(lr, float) or gamma not in ("theory", 0.0):
         return []
-    bound = sonx_table_bound if gamma == "theory" else sonx_moving_average_table_bound
     return [
-        bound(
+        sonx_table_bound(
+            moving_average=gamma == 0.0,
             step=step,
             initial_error=float(run.table_error[:, 0].mean()),
             tau=tau,

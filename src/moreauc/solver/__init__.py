@@ -13,14 +13,6 @@ Seeds run side by side as replicas of the problem: one loss with `n` rows for ea
 
 from moreauc.solver._minimize import minimize
 from moreauc.solver._record import Run
-from moreauc.solver.methods import (
-    SONT,
-    SONX,
-    Method,
-    PlugIn,
-    PowerDecay,
-    Schedule,
-    Subgradient,
-)
+from moreauc.solver.methods import SONT, SONX, PlugIn, PowerDecay, Subgradient
 
-__all__ = ["SONT", "SONX", "Method", "PlugIn", "PowerDecay", "Run", "Schedule", "Subgradient", "minimize"]
+__all__ = ["SONT", "SONX", "PlugIn", "PowerDecay", "Run", "Subgradient", "minimize"]

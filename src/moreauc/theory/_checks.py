@@ -1,19 +1,11 @@
-"""Checks of the sizes and constants that theorems and lemmas share, and the rounding of an iteration count.
+"""Checks of the sizes and constants that theorems and lemmas share.
 
 `owner` is the public function whose name an error carries; keywords carry the names of its arguments.
 """
 
 from __future__ import annotations
 
-import math
-
 from moreauc._checks import check_count, check_real
-
-
-def check_epsilon(owner: str, epsilon: float) -> float:
-    """Check the wanted accuracy."""
-    # Beyond this range the powers of epsilon leave double precision.
-    return check_real(owner, "epsilon", epsilon, low=1e-20, high=1e20)
 
 
 def check_batch(owner: str, **sizes: int) -> tuple[int, int]:
@@ -35,17 +27,10 @@ def non_negative(owner: str, **values: float) -> list[float]:
     return [check_real(owner, name, value, low=0.0) for name, value in values.items()]
 
 
-def all_or_none(owner: str, **values: float | None) -> list[float] | None:
-    """Return the checked values, or None where none is given."""
-    missing = [name for name, value in values.items() if value is None]
-    if len(missing) == len(values):
-        return None
-    if missing:
+def all_or_none(owner: str, **values: float | None) -> dict[str, float] | None:
+    """Return the checked values by name, or None where none is given."""
+    given = {name: value for name, value in values.items() if value is not None}
+    missing = [name for name in values if name not in given]
+    if given and missing:
         raise ValueError(f"{owner}: rho_bar needs all of {', '.join(values)} or none, got no {', '.join(missing)}")
-    return non_negative(owner, **{name: value for name, value in values.items() if value is not None})
-
-
-def round_up(value: float) -> int:
-    """Return the number of iterations, at least 1."""
-    # The factor keeps the rounding errors of an exact integer from pushing it to the next one.
-    return max(1, math.ceil(value * (1.0 - 1e-12)))
+    return dict(zip(given, non_negative(owner, **given), strict=True)) or None

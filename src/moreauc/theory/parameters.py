@@ -1,0 +1,476 @@
+r"""Parameters of the theorems, and the weak convexity of the objectives that they rest on.
+
+Arguments that mean the same in every function:
+
+- `epsilon`: wanted norm of the gradient of the Moreau envelope, in [1e-20, 1e20];
+- sizes of sets and batches: at least 1, a batch at most as large as its set. `num_blocks` is :math:`n`,
+  `blocks_per_batch` :math:`B_1` and `samples_per_block` :math:`B_2`; in three levels `num_outer` is :math:`n_1`,
+  `num_inner` :math:`n_2`, `outer_per_batch` :math:`B_1`, `inner_per_batch` :math:`B_2` and `samples_per_pair`
+  :math:`B_3`; of labelled data `num_positives` is :math:`n_+`, `num_negatives` :math:`n_-`, `positives_per_batch`
+  :math:`B_1`, `negatives_per_batch` :math:`B_2` and `instances_per_bag` :math:`B_3`;
+- `constant_tau` and so on: positive factors, since the theorems fix parameters up to a factor, :math:`O(\cdot)`, only.
+  With the default of 1 the numbers show how things scale; they are not tuned;
+- `rho_outer` and `lipschitz_outer`: weak convexity :math:`\rho_f` and Lipschitz constant :math:`C_f` of the
+  non-decreasing :math:`f_i`, at least 0; `rho_middle`, `lipschitz_middle`, `rho_inner` and `lipschitz_inner` likewise
+  of the functions inside. They are given all or not at all; without them `rho_bar` is None. It is 0 where the problem
+  is convex; any positive number serves then;
+- `dim`: number :math:`d_1` of outputs of :math:`g_i`; `dim_middle` and `dim_inner`: :math:`d_1` and :math:`d_2`.
+
+`tau` is capped where the theorem demands :math:`\tau \le 1/2` (MSVR) or :math:`\tau \le 1` (moving average). A capped
+`tau` means that `epsilon` is too large, or the batch too big, for the theorem: `lr` and `iterations` then still follow
+its formula but are not covered by it. `iterations` is rounded up, and is at least 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from moreauc._checks import check_count, check_real
+from moreauc.core.rules import theory_gamma
+from moreauc.theory._checks import all_or_none, check_batch, non_negative, positive
+
+
+@dataclass(frozen=True)
+class SONXParameters:
+    r"""Parameters of a two-level method.
+
+    Args:
+        tau: averaging weight :math:`\tau` of the table.
+        gamma: correction weight :math:`\gamma`; 0 for the moving average.
+        lr: step size :math:`\eta`.
+        iterations: number of iterations :math:`T`.
+        rho_bar: :math:`\bar\rho` of the Moreau envelope :math:`F_{1/\bar\rho}`, or None.
+    """
+
+    tau: float
+    gamma: float
+    lr: float
+    iterations: int
+    rho_bar: float | None
+
+
+@dataclass(frozen=True)
+class SONTParameters:
+    r"""Parameters of a three-level method: weights of the inner table :math:`v`, then of the outer table :math:`u`.
+
+    The other fields are those of :class:`SONXParameters`.
+    """
+
+    tau1: float
+    tau2: float
+    gamma1: float
+    gamma2: float
+    lr: float
+    iterations: int
+    rho_bar: float | None
+
+
+@dataclass(frozen=True)
+class MultiInstanceTPAUCParameters:
+    r"""Parameters of SONT for bags: as :class:`SONTParameters`, with correction weights for three sets of rows.
+
+    `gamma1` is that of :math:`v` for positive bags, `gamma2` for negative bags, `gamma3` that of :math:`u`.
+    """
+
+    tau1: float
+    tau2: float
+    gamma1: float
+    gamma2: float
+    gamma3: float
+    lr: float
+    iterations: int
+    rho_bar: float | None
+
+
+def fcco_weak_convexity(
+    *, rho_outer: float, lipschitz_outer: float, rho_inner: float, lipschitz_inner: float, dim: int = 1
+) -> float:
+    r"""Weak convexity of :math:`F(w) = \frac1n \sum_i f_i(g_i(w))` (proposition `prop:1`).
+
+    .. math:: \rho_F = \sqrt{d_1}\, \rho_g C_f + \rho_f C_g^2
+
+    `rho_inner` is that of each output of :math:`g_i`. :math:`F + \frac{\rho_F}2 \|\cdot\|^2` is convex.
+
+    Example:
+        >>> fcco_weak_convexity(rho_outer=1.0, lipschitz_outer=2.0, rho_inner=3.0, lipschitz_inner=4.0, dim=4)
+        28.0
+    """
+    owner = "fcco_weak_convexity"
+    c_f, rho_f = non_negative(owner, lipschitz_outer=lipschitz_outer, rho_outer=rho_outer)
+    c_g, rho_g = non_negative(owner, lipschitz_inner=lipschitz_inner, rho_inner=rho_inner)
+    return math.sqrt(check_count(owner, "dim", dim)) * rho_g * c_f + rho_f * c_g**2
+
+
+def tcco_weak_convexity(
+    *,
+    rho_outer: float,
+    lipschitz_outer: float,
+    rho_middle: float,
+    lipschitz_middle: float,
+    rho_inner: float,
+    lipschitz_inner: float,
+    dim_middle: int = 1,
+    dim_inner: int = 1,
+) -> float:
+    r"""Weak convexity of :math:`F(w) = \frac1{n_1} \sum_i f_i(\frac1{n_2} \sum_j g_i(h_{ij}(w)))` (`prop:2`).
+
+    .. math:: \rho_F = \sqrt{d_1} (\sqrt{d_2} L_h C_g + \rho_g C_h^2) C_f + \rho_f C_g^2 C_h^2
+
+    `rho_inner` is :math:`L_h`: the weak convexity of :math:`h_{ij}` where :math:`g_i` is non-decreasing, its smoothness
+    where :math:`g_i` is non-increasing.
+
+    Example:
+        >>> constants = dict(rho_outer=1.0, lipschitz_outer=2.0, rho_middle=3.0, lipschitz_middle=4.0)
+        >>> tcco_weak_convexity(**constants, rho_inner=5.0, lipschitz_inner=6.0)
+        832.0
+    """
+    owner = "tcco_weak_convexity"
+    c_f, rho_f = non_negative(owner, lipschitz_outer=lipschitz_outer, rho_outer=rho_outer)
+    c_g, rho_g = non_negative(owner, lipschitz_middle=lipschitz_middle, rho_middle=rho_middle)
+    c_h, l_h = non_negative(owner, lipschitz_inner=lipschitz_inner, rho_inner=rho_inner)
+    root1 = math.sqrt(check_count(owner, "dim_middle", dim_middle))
+    root2 = math.sqrt(check_count(owner, "dim_inner", dim_inner))
+    return root1 * (root2 * l_h * c_g + rho_g * c_h**2) * c_f + rho_f * c_g**2 * c_h**2
+
+
+def sonx_parameters(
+    *,
+    epsilon: float,
+    num_blocks: int,
+    blocks_per_batch: int,
+    samples_per_block: int,
+    moving_average: bool = False,
+    constant_tau: float = 1.0,
+    constant_lr: float = 1.0,
+    constant_iterations: float = 1.0,
+    rho_outer: float | None = None,
+    lipschitz_outer: float | None = None,
+    rho_inner: float | None = None,
+    lipschitz_inner: float | None = None,
+    dim: int = 1,
+) -> SONXParameters:
+    r"""Parameters of SONX: Algorithm 1 with MSVR (theorem `thm:1`), or Algorithm 6 with `moving_average` (`thm:4`).
+
+    .. math::
+        \tau = O(B_2 \epsilon^4) \le \tfrac12, \quad
+        \gamma = \frac{n - B_1}{B_1 (1 - \tau)} + (1 - \tau), \quad
+        \eta = O\Big(\frac{B_1 B_2^{1/2}}{n} \epsilon^4\Big), \quad
+        T = O\Big(\frac{n}{B_1 B_2^{1/2}} \epsilon^{-6}\Big)
+
+    and with the moving average
+
+    .. math::
+        \tau = O(B_2 \epsilon^4) \le 1, \quad \gamma = 0, \quad
+        \eta = O\Big(\frac{B_1 B_2}{n} \epsilon^6\Big), \quad
+        T = O\Big(\frac{n}{B_1 B_2} \epsilon^{-8}\Big).
+
+    In both, :math:`\bar\rho = \rho_F + \sqrt{d_1}\, \rho_g C_f + 2 \rho_f C_g^2`, with :math:`\rho_F` and the constants
+    of :func:`fcco_weak_convexity`. Deviations: `thm:1` has no :math:`\sqrt{d_1}` in it; step (c) of its proof needs it
+    where :math:`g_i` has several outputs, as `prop:1` does. `thm:4` does not name :math:`\bar\rho`; its proof is that
+    of `thm:1`.
+
+    Example:
+        >>> sizes = dict(num_blocks=100, blocks_per_batch=10, samples_per_block=4)
+        >>> p = sonx_parameters(epsilon=0.5, **sizes)
+        >>> p.tau, p.gamma, p.lr, p.iterations
+        (0.25, 12.75, 0.0125, 320)
+        >>> p = sonx_parameters(epsilon=0.5, **sizes, moving_average=True)
+        >>> p.tau, p.gamma, p.lr, p.iterations
+        (0.25, 0.0, 0.00625, 640)
+    """
+    owner = "sonx_parameters"
+    n, b1 = check_batch(owner, num_blocks=num_blocks, blocks_per_batch=blocks_per_batch)
+    b2 = check_count(owner, "samples_per_block", samples_per_block)
+    dim = check_count(owner, "dim", dim)
+    given = all_or_none(
+        owner,
+        rho_outer=rho_outer,
+        lipschitz_outer=lipschitz_outer,
+        rho_inner=rho_inner,
+        lipschitz_inner=lipschitz_inner,
+    )
+    rho_bar = None
+    if given is not None:
+        rho_f, c_f, rho_g, c_g = given.values()
+        rho_bar = fcco_weak_convexity(**given, dim=dim) + math.sqrt(dim) * rho_g * c_f + 2.0 * rho_f * c_g**2
+    factors = _factors(owner, tau=constant_tau, lr=constant_lr, iterations=constant_iterations)
+    if not moving_average:
+        return _two_level_msvr(owner, epsilon, n, b1, b2, factors, rho_bar)
+    eps = _check_epsilon(owner, epsilon)
+    c_tau, c_lr, c_iterations = factors
+    return SONXParameters(
+        tau=min(c_tau * b2 * eps**4, 1.0),
+        gamma=0.0,
+        lr=c_lr * b1 * b2 / n * eps**6,
+        iterations=_round_up(c_iterations * n / (b1 * b2) / eps**8),
+        rho_bar=rho_bar,
+    )
+
+
+def tpauc_parameters(
+    *,
+    epsilon: float,
+    num_positives: int,
+    num_negatives: int,
+    positives_per_batch: int,
+    negatives_per_batch: int,
+    constant_tau: float = 1.0,
+    constant_lr: float = 1.0,
+    constant_iterations: float = 1.0,
+    lipschitz_outer: float | None = None,
+    rho_inner: float | None = None,
+) -> SONXParameters:
+    r"""Parameters of SONX for two-way partial AUC, Algorithm 2 (theorem `thm:6`).
+
+    They are those of :func:`sonx_parameters` with MSVR and :math:`n_+` for :math:`n`, and
+
+    .. math:: \bar\rho = \rho_F + \rho_\psi C_f, \quad \rho_F = \rho_\psi C_f,
+
+    where `lipschitz_outer` is :math:`C_f`, the bound of :math:`\partial_u f_i`, and `rho_inner` the weak convexity
+    :math:`\rho_\psi` of :math:`\psi_i(w, s_i)`. The envelope is that of :math:`F(w, s, s')`. :math:`\rho_F` is `prop:1`
+    with a convex :math:`f_i`; lemma `lem:17` drops the factor :math:`C_f = 1 / \alpha` from it.
+
+    Example:
+        >>> sizes = dict(num_positives=100, num_negatives=900, positives_per_batch=10, negatives_per_batch=4)
+        >>> p = tpauc_parameters(epsilon=0.5, **sizes)
+        >>> p.tau, p.gamma, p.lr, p.iterations
+        (0.25, 12.75, 0.0125, 320)
+    """
+    owner = "tpauc_parameters"
+    n, b1 = check_batch(owner, num_positives=num_positives, positives_per_batch=positives_per_batch)
+    _, b2 = check_batch(owner, num_negatives=num_negatives, negatives_per_batch=negatives_per_batch)
+    given = all_or_none(owner, lipschitz_outer=lipschitz_outer, rho_inner=rho_inner)
+    rho_bar = None if given is None else 2.0 * math.prod(given.values())
+    factors = _factors(owner, tau=constant_tau, lr=constant_lr, iterations=constant_iterations)
+    return _two_level_msvr(owner, epsilon, n, b1, b2, factors, rho_bar)
+
+
+def sont_parameters(
+    *,
+    epsilon: float,
+    num_outer: int,
+    num_inner: int,
+    outer_per_batch: int,
+    inner_per_batch: int,
+    samples_per_pair: int,
+    moving_average: bool = False,
+    constant_tau1: float = 1.0,
+    constant_tau2: float = 1.0,
+    constant_lr: float = 1.0,
+    constant_iterations: float = 1.0,
+    rho_outer: float | None = None,
+    lipschitz_outer: float | None = None,
+    rho_middle: float | None = None,
+    lipschitz_middle: float | None = None,
+    rho_inner: float | None = None,
+    lipschitz_inner: float | None = None,
+    dim_middle: int = 1,
+    dim_inner: int = 1,
+) -> SONTParameters:
+    r"""Parameters of SONT: Algorithm 3 with MSVR (theorem `thm:3`), or Algorithm 7 with `moving_average` (`thm:5`).
+
+    With :math:`a = (n_1 / (B_1 n_2))^{1/2}`,
+
+    .. math::
+        \tau_1 &= O(\min\{B_3, 1 / a\}\, \epsilon^4) \le \tfrac12, \quad \tau_2 = O(B_2 \epsilon^4) \le \tfrac12, \\
+        \gamma_1 &= \frac{n_1 n_2 - B_1 B_2}{B_1 B_2 (1 - \tau_1)} + (1 - \tau_1), \quad
+        \gamma_2 = \frac{n_1 - B_1}{B_1 (1 - \tau_2)} + (1 - \tau_2), \\
+        \eta &= O\Big(\min\{B_3^{1/2}, a^{-1/2}, a^{-1}\} \frac{B_1 B_2}{n_1 n_2} \epsilon^4\Big), \quad
+        T = O\Big(\max\{B_3^{-1/2}, a^{1/2}, a\} \frac{n_1 n_2}{B_1 B_2} \epsilon^{-6}\Big)
+
+    and with the moving average
+
+    .. math::
+        \tau_1 &= O(m) \le 1, \quad
+        m = \min\Big\{B_3 \epsilon^4, \Big(\frac{B_1 n_2}{n_1 B_2}\Big)^{1/2} B_2 \epsilon^6\Big\}, \quad
+        \tau_2 = O(B_2 \epsilon^4) \le 1, \quad \gamma_1 = \gamma_2 = 0, \\
+        \eta &= O\Big(m \frac{B_1 B_2}{n_1 n_2} \epsilon^2\Big), \quad
+        T = O\Big(\max\Big\{\frac1{B_3}, \Big(\frac{n_1}{B_1 B_2 n_2}\Big)^{1/2} \epsilon^{-2}\Big\}
+        \frac{n_1 n_2}{B_1 B_2} \epsilon^{-8}\Big).
+
+    In both, with :math:`\rho_F` and the constants of :func:`tcco_weak_convexity`,
+
+    .. math::
+        \bar\rho = \rho_F + 4 \rho_f C_g^2 C_h^2 + 2 \sqrt{d_1}\, \rho_g C_f C_h^2 + \sqrt{d_2}\, C_f C_g L_h.
+
+    Deviations: `thm:3` writes :math:`4 \rho_f C_g^2` and no square roots in :math:`\bar\rho`. Step (b) of its proof
+    yields :math:`C_h^2` too, without which :math:`\bar\rho` is too small for :math:`C_h > 1`. `thm:5` does not name
+    :math:`\bar\rho`; its proof is that of `thm:3`. That proof ends with :math:`\epsilon^{-10}` where the theorem has
+    :math:`\epsilon^{-8}`. The theorem is right: :math:`1 / (\eta \epsilon^2)` with this :math:`\eta` is the :math:`T`
+    above, of order :math:`\epsilon^{-10}` in all once the :math:`\epsilon^{-2}` inside the maximum counts.
+
+    Example:
+        >>> sizes = dict(num_outer=16, num_inner=8, outer_per_batch=2, inner_per_batch=4, samples_per_pair=1)
+        >>> p = sont_parameters(epsilon=0.5, **sizes)
+        >>> p.tau1, p.tau2, p.lr, p.iterations
+        (0.0625, 0.25, 0.00390625, 1024)
+        >>> p = sont_parameters(epsilon=0.5, **sizes, moving_average=True)
+        >>> p.tau1, p.tau2, p.lr, p.iterations
+        (0.03125, 0.25, 0.00048828125, 8192)
+    """
+    owner = "sont_parameters"
+    n1, b1 = check_batch(owner, num_outer=num_outer, outer_per_batch=outer_per_batch)
+    n2, b2 = check_batch(owner, num_inner=num_inner, inner_per_batch=inner_per_batch)
+    b3 = check_count(owner, "samples_per_pair", samples_per_pair)
+    eps = _check_epsilon(owner, epsilon)
+    c_tau1, c_tau2, c_lr, c_iterations = _factors(
+        owner, tau1=constant_tau1, tau2=constant_tau2, lr=constant_lr, iterations=constant_iterations
+    )
+    given = all_or_none(
+        owner,
+        rho_outer=rho_outer,
+        lipschitz_outer=lipschitz_outer,
+        rho_middle=rho_middle,
+        lipschitz_middle=lipschitz_middle,
+        rho_inner=rho_inner,
+        lipschitz_inner=lipschitz_inner,
+    )
+    dims = (check_count(owner, "dim_middle", dim_middle), check_count(owner, "dim_inner", dim_inner))
+    share = b1 * b2 / (n1 * n2)
+    if moving_average:
+        weight = min(b3 * eps**4, math.sqrt(b1 * n2 / (n1 * b2)) * b2 * eps**6)
+        lr = weight * share * eps**2
+        iterations = max(1.0 / b3, math.sqrt(n1 / (b1 * b2 * n2)) / eps**2) / share / eps**8
+        limit = 1.0
+    else:
+        a = math.sqrt(n1 / (b1 * n2))
+        speed = min(math.sqrt(b3), 1.0 / math.sqrt(a), 1.0 / a) * share
+        weight = min(b3, 1.0 / a) * eps**4
+        lr, iterations = speed * eps**4, 1.0 / speed / eps**6
+        limit = 0.5
+    tau1, tau2 = min(c_tau1 * weight, limit), min(c_tau2 * b2 * eps**4, limit)
+    return SONTParameters(
+        tau1=tau1,
+        tau2=tau2,
+        gamma1=0.0 if moving_average else theory_gamma(n1 * n2, b1 * b2, tau1),
+        gamma2=0.0 if moving_average else theory_gamma(n1, b1, tau2),
+        lr=c_lr * lr,
+        iterations=_round_up(c_iterations * iterations),
+        rho_bar=None if given is None else _three_level_rho_bar(given, *dims),
+    )
+
+
+def multi_instance_tpauc_parameters(
+    *,
+    epsilon: float,
+    num_positives: int,
+    num_negatives: int,
+    positives_per_batch: int,
+    negatives_per_batch: int,
+    instances_per_bag: int,
+    constant_tau1: float = 1.0,
+    constant_tau2: float = 1.0,
+    constant_lr: float = 1.0,
+    constant_iterations: float = 1.0,
+    lipschitz_outer: float | None = None,
+    rho_middle: float | None = None,
+    lipschitz_middle: float | None = None,
+    rho_inner: float | None = None,
+    lipschitz_inner: float | None = None,
+) -> MultiInstanceTPAUCParameters:
+    r"""Parameters of SONT for two-way partial AUC over bags, Algorithm 4 (theorem `thm:7`).
+
+    With :math:`a = n_+ / B_1`, :math:`b = n_- / B_2` and
+    :math:`r = \max\{B_3^{-1/2}, a^{1/2} \max\{a^{-1/4}, b^{-1/4}\} B_2^{-1/4}\}`,
+
+    .. math::
+        \tau_1 &= O(r^{-2} \epsilon^4) \le \tfrac12, \quad \tau_2 = O(B_2 \epsilon^4) \le \tfrac12, \\
+        \gamma_1 &= \frac{n_+ - B_1}{B_1 (1 - \tau_1)} + (1 - \tau_1), \quad
+        \gamma_2 = \frac{n_- - B_2}{B_2 (1 - \tau_1)} + (1 - \tau_1), \quad
+        \gamma_3 = \frac{n_+ - B_1}{B_1 (1 - \tau_2)} + (1 - \tau_2), \\
+        1 / \eta &= O\big(\max\{\max\{a, b\}\, r,\; a \max\{a^{1/2}, b^{1/2}\} B_2^{-1/2}\}\, \epsilon^{-4}\big), \\
+        T &= O\big(\max\{\max\{a, b\} \max\{r, r^2\},\; a \max\{a^{1/2}, b^{1/2}\} B_2^{-1/2}\}\, \epsilon^{-6}\big), \\
+        \bar\rho &= \rho_F + \rho_g C_f + 8 \rho_g C_f C_h^2 + C_f C_g L_h, \quad
+        \rho_F = C_f (C_g L_h + 4 \rho_g C_h^2).
+
+    :math:`C_f` bounds :math:`\partial_u f_i`, :math:`\rho_g` and :math:`C_g` are those of :math:`g_i(v, s_i)`,
+    :math:`L_h` (`rho_inner`) the weak convexity of the difference :math:`h_j - h_i`, twice the smoothness of one score,
+    and :math:`C_h` the Lipschitz constant of one bag's score.
+
+    Deviations from the theorem, each derived in `docs/paper_notes.md`: the last term of :math:`\eta` has
+    :math:`B_2^{1/2}` (the theorem: :math:`B_3^{1/2}`), as that of :math:`T` has; :math:`T` has the :math:`r^2`, without
+    which it does not cover the :math:`1 / (\mu_{\min} \epsilon^2)` of the proof where :math:`r > 1`; and
+    :math:`\bar\rho` has :math:`C_h^2` (the theorem: :math:`C_h`).
+
+    Example:
+        >>> sizes = dict(num_positives=16, num_negatives=64, positives_per_batch=1, negatives_per_batch=4)
+        >>> p = multi_instance_tpauc_parameters(epsilon=0.5, **sizes, instances_per_bag=1)
+        >>> p.tau1, p.tau2, p.iterations
+        (0.03125, 0.25, 2048)
+    """
+    owner = "multi_instance_tpauc_parameters"
+    positives, b1 = check_batch(owner, num_positives=num_positives, positives_per_batch=positives_per_batch)
+    negatives, b2 = check_batch(owner, num_negatives=num_negatives, negatives_per_batch=negatives_per_batch)
+    b3 = check_count(owner, "instances_per_bag", instances_per_bag)
+    eps = _check_epsilon(owner, epsilon)
+    c_tau1, c_tau2, c_lr, c_iterations = _factors(
+        owner, tau1=constant_tau1, tau2=constant_tau2, lr=constant_lr, iterations=constant_iterations
+    )
+    given = all_or_none(
+        owner,
+        lipschitz_outer=lipschitz_outer,
+        rho_middle=rho_middle,
+        lipschitz_middle=lipschitz_middle,
+        rho_inner=rho_inner,
+        lipschitz_inner=lipschitz_inner,
+    )
+    rho_bar = None
+    if given is not None:
+        c_f, rho_g, c_g, l_h, c_h = given.values()
+        rho_objective = c_f * (c_g * l_h + 4.0 * rho_g * c_h**2)
+        rho_bar = rho_objective + rho_g * c_f + 8.0 * rho_g * c_f * c_h**2 + c_f * c_g * l_h
+    a, b = positives / b1, negatives / b2
+    r_squared = max(1.0 / b3, a * max(a**-0.5, b**-0.5) / math.sqrt(b2))
+    r = math.sqrt(r_squared)
+    last = a * math.sqrt(max(a, b) / b2)
+    tau1 = min(c_tau1 / r_squared * eps**4, 0.5)
+    tau2 = min(c_tau2 * b2 * eps**4, 0.5)
+    return MultiInstanceTPAUCParameters(
+        tau1=tau1,
+        tau2=tau2,
+        gamma1=theory_gamma(positives, b1, tau1),
+        gamma2=theory_gamma(negatives, b2, tau1),
+        gamma3=theory_gamma(positives, b1, tau2),
+        lr=c_lr * eps**4 / max(max(a, b) * r, last),
+        iterations=_round_up(c_iterations * max(max(a, b) * max(r, r_squared), last) / eps**6),
+        rho_bar=rho_bar,
+    )
+
+
+def _two_level_msvr(
+    owner: str, epsilon: float, num_rows: int, rows: int, samples: int, factors: list[float], rho_bar: float | None
+) -> SONXParameters:
+    """Parameters that `thm:1` and `thm:6` share; `factors` are those of tau, lr and iterations."""
+    eps = _check_epsilon(owner, epsilon)
+    c_tau, c_lr, c_iterations = factors
+    tau = min(c_tau * samples * eps**4, 0.5)
+    speed = rows * math.sqrt(samples) / num_rows
+    return SONXParameters(
+        tau=tau,
+        gamma=theory_gamma(num_rows, rows, tau),
+        lr=c_lr * speed * eps**4,
+        iterations=_round_up(c_iterations / speed / eps**6),
+        rho_bar=rho_bar,
+    )
+
+
+def _three_level_rho_bar(given: dict[str, float], dim_middle: int, dim_inner: int) -> float:
+    rho_f, c_f, rho_g, c_g, l_h, c_h = given.values()
+    rho = tcco_weak_convexity(**given, dim_middle=dim_middle, dim_inner=dim_inner)
+    middle = 2.0 * math.sqrt(dim_middle) * rho_g * c_f * c_h**2
+    return rho + 4.0 * rho_f * c_g**2 * c_h**2 + middle + math.sqrt(dim_inner) * c_f * c_g * l_h
+
+
+def _check_epsilon(owner: str, epsilon: float) -> float:
+    # beyond this range the powers of epsilon leave double precision
+    return check_real(owner, "epsilon", epsilon, low=1e-20, high=1e20)
+
+
+def _factors(owner: str, **values: float) -> list[float]:
+    return positive(owner, **{f"constant_{name}": value for name, value in values.items()})
+
+
+def _round_up(value: float) -> int:
+    # the factor keeps the rounding errors of an exact integer from pushing it to the next one
+    return max(1, math.ceil(value * (1.0 - 1e-12)))
