@@ -29,16 +29,8 @@ from moreauc.problems import (
     WorstOfLosses,
 )
 from moreauc.report.pages import Report
-from moreauc.solver import (
-    SONT,
-    SONX,
-    Method,
-    PlugIn,
-    PowerDecay,
-    Run,
-    Subgradient,
-    minimize,
-)
+from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Run, Subgradient, minimize
+from moreauc.solver.methods import Method
 from moreauc.theory import sonx_table_bound
 
 METHODS = ("table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in", "full subgradient")

@@ -1,7 +1,6 @@
 """Small finite-sum problems whose full objective, subgradient, constants and optimum are known."""
 
 from moreauc.problems._base import (
-    Optimum,
     Problem,
     ThreeLevelProblem,
     TwoLevelProblem,
@@ -13,7 +12,6 @@ __all__ = [
     "BagRanking",
     "CVaRAbsoluteLoss",
     "HingedSquares",
-    "Optimum",
     "Problem",
     "ThreeLevelProblem",
     "TwoLevelProblem",
