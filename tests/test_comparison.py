@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import ClassVar
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,14 +12,7 @@ from sklearn.datasets import make_classification
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc.cli.compare import tie_warnings
-from moreauc.comparison import (
-    Comparison,
-    Contestant,
-    contestants,
-    network,
-)
-from moreauc.comparison._run import tune_and_test
-from moreauc.comparison._table import Table
+from moreauc.comparison import Comparison, Contestant, Table, contestants, network
 from moreauc.metrics import tpauc_score
 
 REGION = (0.5, 0.5)
@@ -73,9 +68,8 @@ def test_the_test_rows_are_never_trained_on_or_tuned_by(table):
     X[:, 0] = y  # would be perfect
     train, test = next(iter(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y)))
     X[train, 0] = -y[train]  # and is the opposite on the training rows
-    (record,) = tune_and_test(
-        Comparison([fake()], (REGION,), trials=3).tasks()[0], Table(X, y), Comparison([fake()], (REGION,), trials=3)
-    )
+    plan = Comparison([fake()], (REGION,), trials=3)
+    (record,) = plan.pieces()[0].tune_and_test(Table(X, y), plan)
     assert record["options"] == {"column": 2} and record["test_rows"] == test.tolist()
 
 
@@ -94,7 +88,7 @@ def test_scores_are_the_metric_of_the_chosen_model_on_the_test_fold(table):
 def test_methods_that_know_the_region_are_trained_for_each(table):
     X, y = table
     plan = Comparison([fake(regional=True)], ((0.5, 0.5), (0.2, 0.7)), folds=3, trials=2)
-    assert len(plan.tasks()) == 6
+    assert len(plan.pieces()) == 6
     plan.run(X, y)
     assert {entry[1] for entry in Fake.seen} == {(0.5, 0.5), (0.2, 0.7)}
 
@@ -186,7 +180,7 @@ def test_contestants_learn_a_frame_with_levels_and_missing_values(name):
     frame.loc[::7, "a"] = np.nan
     (contestant,) = contestants([name], module="linear")
     rows = np.arange(300)
-    scores = contestant.fit_and_score(contestant.draw(1, 0)[0], REGION, frame, y, rows[:200], rows[200:], 0)
+    scores = contestant.fit_and_score(contestant.draw(1, 0)[0], REGION, Table(frame, y), rows[:200], rows[200:], 0)
     assert tpauc_score(y[200:], scores, min_tpr=0.5, max_fpr=0.5) > 0.6
 
 
@@ -198,13 +192,29 @@ def test_variants_of_a_network():
     assert made.validation_fraction == 0.0
 
 
+def without_times(result):
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in result.records]
+
+
 def test_two_processes_give_what_one_gives():
+    """In processes of loky, and on a Dask cluster, which users choose by joblib's configuration."""
     X, y = make_classification(90, 4, weights=[0.7], flip_y=0, random_state=1)
     options = {"folds": 2, "inner_folds": 2, "trials": 1, "settings": {"module": "linear"}}
+    seen = []
     alone = Comparison(["ce", "auc_sh"], (REGION,), **options).run(X, y)
-    both = Comparison(["ce", "auc_sh"], (REGION,), jobs=2, **options).run(X, y)
-    for a, b in zip(alone.records, both.records, strict=True):
-        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    both = Comparison(["ce", "auc_sh"], (REGION,), jobs=2, **options).run(
+        X, y, progress=lambda done, total: seen.append((done, total))
+    )
+    assert without_times(both) == without_times(alone) and seen == [(k, 4) for k in range(1, 5)]
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+        joblib.parallel_config(backend="dask"),
+    ):
+        dask = Comparison(["ce", "auc_sh"], (REGION,), **options).run(X, y)
+        worked = client.run(lambda: "moreauc.comparison" in sys.modules).values()
+    assert without_times(dask) == without_times(alone) and any(worked)
 
 
 @pytest.mark.parametrize(
@@ -239,10 +249,3 @@ def test_a_missing_booster_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'moreauc\[boosting\]'"):
         contestants(["lightgbm"])
-
-
-def test_workers_only_work_in_workers():
-    from moreauc.comparison import _run
-
-    with pytest.raises(RuntimeError, match="for worker processes only"):
-        _run._work(None, "")

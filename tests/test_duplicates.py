@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from moreauc.cli.options import FitOptions
-from moreauc.comparison import Comparison
-from moreauc.comparison._table import Table
+from moreauc.comparison import Comparison, Table
 from moreauc.data import ListBags
 from moreauc.data.duplicates import (
     fold_together,

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from experiments._app import app
 from experiments.studies import LabelNoiseStudy, label_noise, thresholds
 from experiments.studies.label_noise import FLIPS, noisy_table
-from moreauc.comparison import _contestants
-from moreauc.comparison._table import Table
+from moreauc import comparison
+from moreauc.comparison import Table
 from moreauc.data.examples import load_example
 
 RUNNER = CliRunner()
@@ -20,7 +20,7 @@ RUNNER = CliRunner()
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(_contestants, "NETWORK_GRID", {"lr": (0.01,), "weight_decay": (0.01,), "epochs": (2,)})
+    monkeypatch.setattr(comparison, "NETWORK_GRID", {"lr": (0.01,), "weight_decay": (0.01,), "epochs": (2,)})
 
 
 def test_flips_are_in_the_training_rows_only_and_add_up(monkeypatch):

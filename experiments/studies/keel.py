@@ -14,10 +14,7 @@ from scipy.stats import rankdata, wilcoxon
 
 from experiments.data.keel import KEEL_SETS, load_keel
 from moreauc._files import written_whole
-from moreauc.comparison import Comparison, contestants, network
-from moreauc.comparison._contestants import Region
-from moreauc.comparison._run import Task, run_tasks
-from moreauc.comparison._table import Table
+from moreauc.comparison import Comparison, Piece, Region, Table, contestants, network, run_pieces
 from moreauc.methods import METHODS
 from moreauc.report.pages import (
     Report,
@@ -77,15 +74,15 @@ class KeelStudy:
             jobs=self.jobs,
             settings={"batch_size": 256},
         )
-        work: list[tuple[Task, str]] = []
+        work: list[tuple[Piece, str]] = []
         tables = {}
         for name in self.sets:
             X, y = load_keel(name, self.folder)
             tables[name] = Table(X, y)
             there = {
-                t.contestant.name for t in plan.tasks() if _is_done(out / f"{name}-{t.contestant.name}.json", plan)
+                t.contestant.name for t in plan.pieces() if _is_done(out / f"{name}-{t.contestant.name}.json", plan)
             }
-            work += [(t, name) for t in plan.tasks() if t.contestant.name not in there]
+            work += [(t, name) for t in plan.pieces() if t.contestant.name not in there]
         # long ones first, so that no process ends alone
         work.sort(key=lambda entry: (not entry[0].contestant.regional, -len(tables[entry[1]].positive)))
         waiting: dict[tuple[str, str], int] = {}
@@ -94,7 +91,7 @@ class KeelStudy:
             waiting[key] = waiting.get(key, 0) + 1
         records: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in waiting}
         out.mkdir(parents=True, exist_ok=True)
-        for done, (number, found) in enumerate(run_tasks(work, tables, plan, jobs=self.jobs), 1):
+        for done, (number, found) in enumerate(run_pieces(work, tables, plan, jobs=self.jobs), 1):
             task, name = work[number]
             key = (name, task.contestant.name)
             records[key] += found

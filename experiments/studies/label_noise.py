@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
 from moreauc._checks import check_count
-from moreauc.comparison import Comparison, Contestant, network
-from moreauc.comparison._contestants import Region
-from moreauc.comparison._run import Task, run_tasks
-from moreauc.comparison._table import Table
+from moreauc.comparison import Comparison, Contestant, Piece, Region, Table, network, run_pieces
 from moreauc.report.pages import Report, Section
 
 FLIPS = (0.0, 0.01, 0.02, 0.05)
@@ -96,13 +93,13 @@ class LabelNoiseStudy:
         plan = Comparison(methods, (REGION,), inner_folds=2, seeds=self.seeds, trials=self.trials, jobs=self.jobs)
         tables = {f"{seed} {flips}": noisy_table(seed, flips) for seed in range(self.seeds) for flips in FLIPS}
         work = [
-            (Task(method, (REGION,), seed, 0), f"{seed} {flips}")
+            (Piece(method, (REGION,), seed, 0), f"{seed} {flips}")
             for method in methods
             for seed in range(self.seeds)
             for flips in FLIPS
         ]
         records = []
-        for done, (number, found) in enumerate(run_tasks(work, tables, plan, jobs=self.jobs), 1):
+        for done, (number, found) in enumerate(run_pieces(work, tables, plan, jobs=self.jobs), 1):
             task, name = work[number]
             flips = float(name.split()[1])
             entry = {"method": task.contestant.name, "flips": flips, "seed": task.seed}

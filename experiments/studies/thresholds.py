@@ -14,10 +14,7 @@ import numpy as np
 import torch
 from sklearn.datasets import make_classification
 
-from moreauc.comparison import Comparison, Contestant, network
-from moreauc.comparison._contestants import Region
-from moreauc.comparison._run import run_tasks
-from moreauc.comparison._table import Table
+from moreauc.comparison import Comparison, Contestant, Region, Table, network, run_pieces
 from moreauc.core.objectives import tpauc_optimum
 from moreauc.criteria import TPAUCLoss
 from moreauc.criteria._labelled import Link
@@ -86,9 +83,9 @@ class ThresholdStudy:
             for link in LINKS
         ]
         plan = Comparison(variants, (REGION,), inner_folds=2, seeds=self.seeds, trials=self.trials, jobs=self.jobs)
-        work = [(task, name) for name in tables for task in plan.tasks()]
+        work = [(task, name) for name in tables for task in plan.pieces()]
         records = []
-        for done, (number, found) in enumerate(run_tasks(work, tables, plan, jobs=self.jobs), 1):
+        for done, (number, found) in enumerate(run_pieces(work, tables, plan, jobs=self.jobs), 1):
             task, name = work[number]
             kept = {key: found[0][key] for key in ("score", "seconds")}
             records.append({"rule": task.contestant.name, "set": name, "seed": task.seed, "fold": task.fold, **kept})

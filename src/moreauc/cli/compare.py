@@ -74,7 +74,7 @@ def _compare(options: CompareOptions) -> None:
 
 def _run(plan: Comparison, table: Table) -> ComparisonResult:
     """Run a comparison behind a progress bar, and log what comes out."""
-    with progress_bar(f"{len(plan.methods)} methods, {plan.folds} folds", len(plan.tasks())) as advance:
+    with progress_bar(f"{len(plan.methods)} methods, {plan.folds} folds", len(plan.pieces())) as advance:
 
         def show(done: int, total: int) -> None:
             _LOGGER.info("%d of %d pieces of work done", done, total)

@@ -1,0 +1,576 @@
+"""Methods against each other on one table: equal tuning effort, the same folds, nothing chosen on test rows.
+
+The work is done by joblib: on one machine in processes of loky, and wherever `joblib.parallel_config` says, for
+instance `parallel_config(backend="dask")` on a Dask cluster. Results do not depend on that.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import joblib  # type: ignore[import-untyped]
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+
+from moreauc._checks import check_count, check_region, floor_count
+from moreauc._extras import import_extra
+from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal
+from moreauc.data.tabular import TableEncoder, same_rows
+from moreauc.estimators import TPAUCClassifier
+from moreauc.methods import METHODS
+from moreauc.metrics import tied_share, tpauc_score
+from moreauc.metrics.selection import selection_scores
+
+__all__ = ["Comparison", "ComparisonResult", "Contestant", "contestants", "network"]
+
+Array = NDArray[Any]
+Region = tuple[float, float]
+Options = dict[str, Any]
+
+_OWNER = "Comparison"
+
+_DEFAULT = tuple(METHODS["rows"])
+
+# What every loss of this package is tuned over, besides its own options; the first of each is the default.
+NETWORK_GRID: Mapping[str, tuple[Any, ...]] = {
+    "lr": (0.003, 0.001, 0.01, 0.03),
+    "weight_decay": (0.01, 0.1, 1.0),
+    "epochs": (30, 10),
+}
+LIGHTGBM_GRID: Mapping[str, tuple[Any, ...]] = {
+    "class_weight": ("balanced", None),
+    "n_estimators": (100, 30, 300),
+    "learning_rate": (0.1, 0.03),
+    "num_leaves": (31, 7, 15),
+    "min_child_samples": (20, 5),
+    "reg_lambda": (0.0, 1.0, 10.0),
+}
+XGBOOST_GRID: Mapping[str, tuple[Any, ...]] = {
+    "class_weight": ("balanced", None),
+    "n_estimators": (100, 30, 300),
+    "learning_rate": (0.1, 0.03, 0.3),
+    "max_depth": (6, 2, 4),
+    "min_child_weight": (1.0, 0.1, 5.0),
+    "reg_lambda": (1.0, 0.1, 10.0),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and its 0/1 labels.
+
+    Attributes:
+        X: the rows.
+        positive: the labels.
+        split: training and test rows, where these are given.
+        same: numbers from 0, equal where rows are: those are in one fold. None to look at no such thing, which is how
+            the committed studies were made.
+    """
+
+    X: Any
+    positive: Array
+    split: tuple[Array, Array] | None = None
+    same: Codes | None = None
+
+    def take(self, rows: Array) -> Any:
+        """Return some of the rows."""
+        return self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
+
+    def split_rows(self, folds: int, seed: int, fold: int) -> tuple[Array, Array]:
+        """Return training and test rows: those given, or a stratified fold."""
+        if self.split is not None:
+            return self.split
+        return self._folds(np.arange(len(self.positive)), folds, seed)[fold]
+
+    def inner_rows(self, train: Array, folds: int, seed: int) -> list[tuple[Array, Array]]:
+        """Return for each inner fold of training rows those to train on and those to choose by."""
+        return [(train[a], train[b]) for a, b in self._folds(train, folds, seed)]
+
+    def _folds(self, rows: Array, folds: int, seed: int) -> list[tuple[Array, Array]]:
+        """Return stratified folds of some rows, as places among them."""
+        labels = self.positive[rows]
+        same = None if self.same is None else number_equal(self.same[rows])
+        if same is None or not any_equal(same):
+            return list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels))
+        part = fold_together(same, labels, folds, np.random.RandomState(seed))
+        return [(np.flatnonzero(part != fold), np.flatnonzero(part == fold)) for fold in range(folds)]
+
+    def check_folds(self, folds: int, inner_folds: int, seeds: int, regions: Sequence[Region]) -> None:
+        """Check that every region holds a row of either class in every fold, which equal rows may prevent.
+
+        Raises:
+            ValueError: where one does not.
+        """
+        if self.same is None or not any_equal(self.same):
+            return
+        shares = {1: min(1.0 - region[0] for region in regions), 0: min(region[1] for region in regions)}
+        for seed, fold in product(range(seeds), range(folds)):
+            train, test = self.split_rows(folds, seed, fold)
+            for part in (test, *(others for _, others in self.inner_rows(train, inner_folds, seed))):
+                if any(floor_count(int((self.positive[part] == k).sum()), share) < 1 for k, share in shares.items()):
+                    raise ValueError(
+                        f"Comparison: X must have enough different rows for {folds} folds with {inner_folds} inner "
+                        f"ones, since equal rows stay together, got {int(self.same.max()) + 1} among {len(self.same)}; "
+                        "take fewer folds"
+                    )
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method that can be tuned.
+
+    Attributes:
+        name: its key.
+        title: its name in tables.
+        regional: whether its training depends on the region.
+        grid: option -> values; the first of each is the default.
+        make: (options, region, seed) -> an unfitted scikit-learn classifier.
+    """
+
+    name: str
+    title: str
+    regional: bool
+    grid: Mapping[str, tuple[Any, ...]]
+    make: Callable[[Options, Region, int], Any]
+
+    def draw(self, trials: int, seed: int) -> list[Options]:
+        """Return the options of so many trials, no two the same: the defaults, then draws from the grid.
+
+        The values of an option come in random order, all of them before any comes again (of three or more values the
+        default comes last in the first turn, having been tried). The order depends on the name of the option and the
+        seed only, so that the networks of all losses meet the same learning rates and weight decays, as long as none
+        draws the same twice. There are fewer trials where the grid has no more.
+        """
+        found = [{name: values[0] for name, values in self.grid.items()}]
+        queues: dict[str, list[Any]] = {name: [] for name in self.grid}
+        randoms = {name: np.random.default_rng([seed, *name.encode()]) for name in self.grid}
+        size = math.prod(len(values) for values in self.grid.values())
+        while len(found) < min(trials, size):
+            options = {}
+            for name, values in self.grid.items():
+                if not queues[name]:
+                    order = randoms[name].permutation(len(values)).tolist()
+                    if len(found) == 1 and len(values) > 2:
+                        order = [number for number in order if number] + [0]
+                    queues[name] = order
+                options[name] = values[queues[name].pop(0)]
+            if options not in found:
+                found.append(options)
+        return found
+
+    def fit_and_score(
+        self, options: Options, region: Region, table: Table, rows: Array, others: Array, seed: int
+    ) -> Array | None:
+        """Train on `rows` of the table and return the scores of `others`; None where the training diverged."""
+        estimator = self.make(options, region, seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # trees have much to say about small tables
+            try:
+                estimator.fit(table.take(rows), table.positive[rows])
+                if hasattr(estimator, "decision_function"):
+                    scores: Array = estimator.decision_function(table.take(others))
+                else:
+                    scores = estimator.predict_proba(table.take(others))[:, 1]
+            except ValueError as error:
+                if "finite" not in str(error):
+                    raise
+                return None
+        return scores if np.isfinite(scores).all() else None
+
+
+def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Contestant]:
+    """Return the contestants of these names.
+
+    Args:
+        names: keys of :data:`moreauc.methods.METHODS`, "lightgbm" and "xgboost"; contestants stay as they are.
+        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` for all networks.
+
+    Raises:
+        ValueError: for an unknown name.
+        ModuleNotFoundError: where trees are asked for and not installed; it names the extra.
+
+    Example:
+        >>> [contestant.title for contestant in contestants(["sonx", "ce"])]
+        ['SONX', 'CE']
+    """
+    trees = {
+        "lightgbm": Contestant("lightgbm", "LightGBM", False, LIGHTGBM_GRID, _make_lightgbm),
+        "xgboost": Contestant("xgboost", "XGBoost", False, XGBOOST_GRID, _make_xgboost),
+    }
+    chosen = []
+    for name in names:
+        if isinstance(name, Contestant):
+            chosen.append(name)
+        elif name in trees:
+            import_extra(name, "boosting")
+            chosen.append(trees[name])
+        elif name in METHODS["rows"]:
+            chosen.append(network(name, settings=settings))
+        else:
+            raise ValueError(f"contestants: names must be among {[*METHODS['rows'], *trees]}, got {name!r}")
+    return chosen
+
+
+def network(
+    method: str,
+    *,
+    name: str | None = None,
+    title: str | None = None,
+    grid: Mapping[str, tuple[Any, ...]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Contestant:
+    """Return a variant of a loss of this package.
+
+    Args:
+        method: key of :data:`moreauc.methods.METHODS`.
+        name: key of the variant; None for `method`.
+        title: its name in tables; None for that of the method.
+        grid: options of the loss with the values to try; None for those of the preset.
+        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier`.
+
+    Example:
+        >>> variant = network("sonx", name="slow", title="SONX, slow", grid={"threshold_lr": (0.1,)})
+        >>> variant.draw(1, seed=0)[0]["threshold_lr"]
+        0.1
+    """
+    preset = METHODS["rows"][method]
+    own = preset.grid if grid is None else grid
+    maker = _NetworkMaker(method, dict(settings or {}))
+    return Contestant(name or method, title or preset.title, preset.regional, {**NETWORK_GRID, **own}, maker)
+
+
+@dataclass(frozen=True)
+class _NetworkMaker:
+    """Makes the classifier of a loss; a class, so that it can be sent to another process."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+    def __call__(self, options: Options, region: Region, seed: int) -> TPAUCClassifier:
+        arguments = set(TPAUCClassifier().get_params())
+        own = {key: value for key, value in options.items() if key not in arguments}
+        shared = {key: value for key, value in options.items() if key in arguments}
+        fixed = {"validation_fraction": 0.0, **self.settings}
+        return TPAUCClassifier(
+            min_tpr=region[0],
+            max_fpr=region[1],
+            loss=self.name,
+            random_state=seed,
+            **{**fixed, **shared},
+            loss_options=own,
+        )
+
+
+def _make_lightgbm(options: Options, region: Region, seed: int) -> Any:
+    from lightgbm import LGBMClassifier
+
+    trees = LGBMClassifier(
+        **options, subsample=0.8, subsample_freq=1, random_state=seed, n_jobs=1, verbosity=-1, deterministic=True
+    )
+    return make_pipeline(TableEncoder(standardize=False), trees)
+
+
+def _make_xgboost(options: Options, region: Region, seed: int) -> Any:
+    return make_pipeline(TableEncoder(standardize=False), _XGBoost(options, seed))
+
+
+class _XGBoost(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """XGBoost with LightGBM's meaning of `class_weight`."""
+
+    def __init__(self, options: Options, seed: int) -> None:
+        self.options = options
+        self.seed = seed
+
+    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> _XGBoost:
+        from xgboost import XGBClassifier
+
+        options = dict(self.options)
+        weight = (y == 0).sum() / (y == 1).sum() if options.pop("class_weight") == "balanced" else 1.0
+        self.model_ = XGBClassifier(
+            **options, scale_pos_weight=weight, subsample=0.8, random_state=self.seed, n_jobs=1, verbosity=0
+        )
+        self.model_.fit(X, y.astype(int))
+        return self
+
+    def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
+        probabilities: NDArray[Any] = self.model_.predict_proba(X)
+        return probabilities
+
+
+@dataclass(frozen=True)
+class Comparison:
+    r"""A comparison under equal effort.
+
+    For each seed the rows are cut into stratified folds. In each fold every method has the same number of trials: its
+    default options, then options drawn from its grid. A trial is judged by its mean TPAUC over inner stratified folds
+    of the training rows, trials of one TPAUC by that of a wider region, by the AUC, then by the gap between classes
+    that are wholly in order; the best trial (the first of equals) is trained again on all of them and scores the test
+    rows, which nothing was chosen by. Equal rows stay together in all folds. Networks train without early choice;
+    their epochs are among the options.
+
+    Args:
+        methods: keys of :data:`moreauc.methods.METHODS`, "lightgbm", "xgboost", or contestants of your own.
+        regions: pairs `(min_tpr, max_fpr)`. Methods that do not know a region are trained once and judged in each.
+        folds: outer folds, at least 2.
+        inner_folds: inner folds, at least 2.
+        seeds: repetitions with other folds, at least 1.
+        trials: options tried by each method, at least 1.
+        jobs: processes; 1 for what `joblib.parallel_config` says, without it one.
+        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` for all networks.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> X, y = make_classification(120, weights=[0.8], flip_y=0, random_state=0)
+        >>> small = Comparison(["sonx", "ce"], folds=2, inner_folds=2, trials=1, jobs=1, settings={"module": "linear"})
+        >>> result = small.run(X, y)
+        >>> [(row["title"], len(row["scores"])) for row in result.rows]
+        [('SONX', 2), ('CE', 2)]
+    """
+
+    methods: Sequence[str | Contestant] = _DEFAULT
+    regions: Sequence[Region] = ((0.5, 0.5),)
+    folds: int = 5
+    inner_folds: int = 3
+    seeds: int = 1
+    trials: int = 8
+    jobs: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("folds", "inner_folds"):
+            check_count(_OWNER, name, getattr(self, name), minimum=2)
+        for name in ("seeds", "trials", "jobs"):
+            check_count(_OWNER, name, getattr(self, name))
+        if not len(self.regions):
+            raise ValueError(f"{_OWNER}: regions must not be empty, got {self.regions!r}")
+        for region in self.regions:
+            check_region(_OWNER, *region)
+        names = [contestant.name for contestant in contestants(self.methods, **self.settings)]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"{_OWNER}: methods must be names without repeats, at least one, got {names}")
+
+    def pieces(self) -> list[Piece]:
+        """Return the pieces of work: one for each seed, fold and method (and region, where the method knows one)."""
+        pieces = []
+        for seed in range(self.seeds):
+            for fold in range(self.folds):
+                for contestant in contestants(self.methods, **self.settings):
+                    groups = [(region,) for region in self.regions] if contestant.regional else [tuple(self.regions)]
+                    pieces += [Piece(contestant, regions, seed, fold) for regions in groups]
+        return pieces
+
+    def run(self, X: Any, y: ArrayLike, *, progress: Callable[[int, int], None] | None = None) -> ComparisonResult:
+        """Compare on one table.
+
+        Args:
+            X: array or DataFrame, as for :class:`~moreauc.estimators.TPAUCClassifier`.
+            y: 0/1 labels, shape `(n,)`.
+            progress: called with the pieces of work done and in all.
+
+        Raises:
+            ValueError: for labels other than 0/1, and where so few rows of a class differ that a fold's region would be
+                empty.
+        """
+        positive = np.asarray(y)
+        self._check(positive)
+        table = Table(X, positive, same=same_rows(_OWNER, X))
+        table.check_folds(self.folds, self.inner_folds, self.seeds, self.regions)
+        pieces, started = self.pieces(), time.perf_counter()
+        finished: dict[int, list[dict[str, Any]]] = {}
+        work = [(piece, "") for piece in pieces]
+        for number, records in run_pieces(work, {"": table}, self, jobs=self.jobs):
+            finished[number] = records
+            if progress is not None:
+                progress(len(finished), len(pieces))
+        flat = [record for number in range(len(pieces)) for record in finished[number]]
+        return ComparisonResult(self, positive, flat, time.perf_counter() - started)
+
+    def _check(self, positive: Array) -> None:
+        if positive.ndim != 1 or not np.isin(positive, (0, 1)).all():
+            raise ValueError(f"{_OWNER}: y must be a vector of 0 and 1, got values {np.unique(positive)[:5].tolist()}")
+        counts = {"positives": int((positive == 1).sum()), "negatives": int((positive == 0).sum())}
+        for name, count in counts.items():
+            share = min(1.0 - r[0] if name == "positives" else r[1] for r in self.regions)
+            # the smallest test fold, and the smallest inner one of the smallest training part
+            smallest = min(count // self.folds, (count - math.ceil(count / self.folds)) // self.inner_folds)
+            if floor_count(smallest, share) < 1:
+                raise ValueError(
+                    f"{_OWNER}: y must have enough {name} for {self.folds} folds with {self.inner_folds} inner ones, "
+                    f"so that the region holds at least one in each, got {count}"
+                )
+
+
+@dataclass
+class ComparisonResult:
+    """What a comparison measured.
+
+    Attributes:
+        comparison: its settings.
+        positive: the labels.
+        records: one dictionary for each method, region, seed and fold: `score`, `tied` (see
+            :func:`~moreauc.metrics.tied_share`), `options`, `inner_score`, `seconds`, `failures` (trials that diverged)
+            and, for the first seed, `test_rows` and `test_scores`.
+        seconds: how long it took.
+    """
+
+    comparison: Comparison
+    positive: Array
+    records: list[dict[str, Any]]
+    seconds: float
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each region and method: scores, mean, std, mean share of tied rows, rank among the methods."""
+        rows: list[dict[str, Any]] = []
+        for region in self.comparison.regions:
+            group: list[dict[str, Any]] = []
+            for contestant in contestants(self.comparison.methods):
+                own = [r for r in self.records if r["method"] == contestant.name and r["region"] == tuple(region)]
+                scores = [record["score"] for record in own]
+                row: dict[str, Any] = {
+                    "region": tuple(region),
+                    "method": contestant.name,
+                    "title": contestant.title,
+                    "scores": scores,
+                }
+                row |= {"mean": float(np.mean(scores)), "std": float(np.std(scores, ddof=1))}
+                row["tied"] = float(np.mean([record["tied"] for record in own]))
+                group.append(row | {"seconds": sum(record["seconds"] for record in own)})
+            ranks = rankdata([-row["mean"] for row in group])
+            rows += [row | {"rank": float(rank)} for row, rank in zip(group, ranks, strict=True)]
+        return rows
+
+    def scores(self, region: Region | None = None) -> dict[str, Array]:
+        """Return for each method's title a score of every row, from the fold that tested it (first seed).
+
+        Models of different folds are brought together by ranks within the negatives of the fold.
+        """
+        min_tpr, max_fpr = self.comparison.regions[0] if region is None else region
+        joined = {}
+        for contestant in contestants(self.comparison.methods):
+            values = np.full(len(self.positive), np.nan)
+            for record in self.records:
+                if (record["method"], record["region"], record["seed"]) == (contestant.name, (min_tpr, max_fpr), 0):
+                    rows, scores = np.asarray(record["test_rows"]), np.asarray(record["test_scores"])
+                    negatives = np.sort(scores[self.positive[rows] == 0])
+                    below = np.searchsorted(negatives, scores, "left") + np.searchsorted(negatives, scores, "right")
+                    values[rows] = below / (2.0 * len(negatives))
+            joined[contestant.title] = values
+        return joined
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings, the rows and the records (without test scores) as plain data."""
+        keep = ("method", "region", "seed", "fold", "score", "tied", "inner_score", "options", "seconds", "failures")
+        plan = {name: getattr(self.comparison, name) for name in ("folds", "inner_folds", "seeds", "trials")}
+        return {
+            "plan": plan,
+            "positives": int((self.positive == 1).sum()),
+            "negatives": int((self.positive == 0).sum()),
+            "rows": self.rows,
+            "records": [{name: record[name] for name in keep} for record in self.records],
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of work: one method in one fold, judged in one region or more."""
+
+    contestant: Contestant
+    regions: tuple[Region, ...]
+    seed: int
+    fold: int
+
+    def tune_and_test(self, table: Table, plan: Comparison) -> list[dict[str, Any]]:
+        """Tune the method on the training rows of the fold, and test what was chosen; one record for each region."""
+        started = time.perf_counter()
+        train, test = table.split_rows(plan.folds, self.seed, self.fold)
+        parts = table.inner_rows(train, plan.inner_folds, self.seed)
+        options = self.contestant.draw(plan.trials, self.seed)
+        means = np.array([self._inner_scores(option, table, parts) for option in options])  # (trials, regions, 4)
+        diverged = int(np.isnan(means).any(axis=(1, 2)).sum())
+        means = np.where(np.isnan(means), -1.0, means)
+        tested: dict[int, Array | None] = {}
+        records = []
+        for column, region in enumerate(self.regions):
+            for choice in np.lexsort(-means[:, column].T[::-1]).tolist():  # stable: of equals the first
+                if choice not in tested:
+                    tested[choice] = self.contestant.fit_and_score(
+                        options[choice], region, table, train, test, self.seed
+                    )
+                scores = tested[choice]
+                if scores is not None:
+                    break
+                diverged += 1
+            else:
+                raise ValueError(
+                    f"{_OWNER}: every trial of {self.contestant.title} diverged in fold {self.fold}; are there columns "
+                    "of very large numbers?"
+                )
+            numbers = {"inner_score": float(means[choice, column, 0]), "failures": diverged}
+            records.append(self._record(region, table.positive, test, scores, options[choice]) | numbers)
+        spent = (time.perf_counter() - started) / len(records)
+        return [record | {"seconds": spent} for record in records]
+
+    def _inner_scores(self, option: Options, table: Table, parts: Sequence[Any]) -> Array:
+        """Return the mean over the inner folds of what trials are chosen by, `(regions, 4)`; NaN where it diverged."""
+        scores = []
+        for rows, others in parts:
+            values = self.contestant.fit_and_score(option, self.regions[0], table, rows, others, self.seed)
+            if values is None:
+                return np.full((len(self.regions), 4), math.nan)
+            labels = table.positive[others]
+            scores.append([selection_scores(labels, values, min_tpr=a, max_fpr=b) for a, b in self.regions])
+        means: Array = np.mean(scores, axis=0)
+        return means
+
+    def _record(self, region: Region, positive: Array, test: Array, scores: Array, options: Options) -> dict[str, Any]:
+        area: dict[str, Any] = {"min_tpr": region[0], "max_fpr": region[1]}
+        return {
+            "method": self.contestant.name,
+            "region": tuple(region),
+            "seed": self.seed,
+            "fold": self.fold,
+            "score": tpauc_score(positive[test], scores, **area),
+            "tied": tied_share(positive[test], scores, **area),
+            "options": options,
+            "test_rows": test.tolist() if self.seed == 0 else [],
+            "test_scores": scores.tolist() if self.seed == 0 else [],
+        }
+
+
+def run_pieces(
+    work: Sequence[tuple[Piece, str]], tables: Mapping[str, Table], plan: Comparison, *, jobs: int
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Do pieces of work, each with the name of its table, by joblib; yield their numbers and records as they finish.
+
+    With `jobs` 1 the number of processes is that of `joblib.parallel_config`, and without that one.
+    """
+    asked = None if jobs == 1 else jobs
+    if joblib.effective_n_jobs(asked) == 1:
+        for number, (piece, name) in enumerate(work):
+            yield number, piece.tune_and_test(tables[name], plan)
+        return
+    calls = (joblib.delayed(_work)(number, piece, tables[name], plan) for number, (piece, name) in enumerate(work))
+    yield from joblib.Parallel(n_jobs=asked, return_as="generator_unordered", pre_dispatch="all", batch_size=1)(calls)
+
+
+def _work(number: int, piece: Piece, table: Table, plan: Comparison) -> tuple[int, list[dict[str, Any]]]:
+    """Do a piece of work in a process beside others: on one core, as there are as many processes as cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return number, piece.tune_and_test(table, plan)
+    finally:
+        torch.set_num_threads(threads)
