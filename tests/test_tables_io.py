@@ -11,9 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moreauc.data._column_types import lost_in_floats
-from moreauc.data._doubtful import doubtful_columns
-from moreauc.data._normal_form import label_text, normal_text
 from moreauc.data.columns import (
     Target,
     check_features,
@@ -22,13 +19,16 @@ from moreauc.data.columns import (
     match_target,
     split_target,
 )
+from moreauc.data.doubts import doubtful_columns
 from moreauc.data.examples import EXAMPLES, load_example
+from moreauc.data.numbers import lost_in_floats
 from moreauc.data.tables import (
     TableError,
     read_table,
     read_texts,
     write_table,
 )
+from moreauc.data.texts import label_text, normal_text
 
 KINDS = {"age": "number", "ward": "text"}
 

@@ -15,7 +15,7 @@ from moreauc.cli.console import already_told, command_line, print_table, progres
 from moreauc.cli.options import CompareOptions
 from moreauc.cli.run_folder import PAGE, check_free, locked_folders, run_folder
 from moreauc.comparison import Comparison, ComparisonResult
-from moreauc.data._doubtful import doubtful_columns
+from moreauc.data.doubts import doubtful_columns
 from moreauc.data.examples import load_example
 from moreauc.data.tables import TableError, read_texts
 from moreauc.methods import METHODS

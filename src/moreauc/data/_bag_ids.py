@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import as_labels, check_labels, check_shape
-from moreauc.data._normal_form import normal_text
+from moreauc.data.texts import normal_text
 
 
 def check_offsets(owner: str, offsets: Any, count: int) -> Tensor:

@@ -18,36 +18,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from moreauc.data._column_types import (
+from moreauc.data.doubts import ColumnWarning, begin_with_numbers, like_numbers, too_many_texts
+from moreauc.data.numbers import (
+    NumberFormat,
+    distinct_texts,
+    find_comma_or_dates,
+    find_dates,
+    find_format,
+    find_numbers_or_dates,
     is_number,
     lost_in_floats,
     type_column,
     type_columns,
 )
-from moreauc.data._doubtful import (
-    ColumnWarning,
-    begin_with_numbers,
-    like_numbers,
-    too_many_texts,
-)
-from moreauc.data._normal_form import (
-    TRUTHS,
-    class_text,
-    label_text,
-    name_texts,
-    normal_text,
-    normal_texts,
-)
-from moreauc.data._texts import no_text
-from moreauc.data._written import (
-    NumberFormat,
-    distinct_texts,
-    find_dates,
-    find_format,
-    find_numbers_or_dates,
-    read_written,
-)
 from moreauc.data.tables import TableError, list_names
+from moreauc.data.texts import TRUTHS, class_text, label_text, name_texts, normal_text, normal_texts
 
 __all__ = [
     "ColumnWarning",
@@ -206,13 +191,13 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
         form = find_format(distinct_texts(frame[name]))
         if isinstance(form, NumberFormat):
             formats[name] = form.kind
-            columns[name] = read_written(source, name, frame[name], form)
+            columns[name] = _read_written(source, name, frame[name], form)
             continue
         if reason := form or lost_in_floats(frame[name]):
             raise TableError(f"{source}: column {name!r} {reason}, or {drop}")
         columns[name] = _as_number_or_text(source, name, frame[name], f"; make it one kind, or {drop}")
         texts = distinct_texts(columns[name])
-        if len(texts) and (reason := no_text(texts) or find_dates(texts)):
+        if len(texts) and (reason := find_comma_or_dates(texts) or find_dates(texts)):
             raise TableError(f"{source}: column {name!r} {reason}, or {drop}")
     constant = [name for name, column in columns.items() if column.nunique(dropna=False) == 1]
     _refuse(source, constant, "hold one value only")
@@ -257,7 +242,7 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     for name, kind in kinds.items():
         form = NumberFormat.of_kind(kind)
         if form is not None:
-            columns[name] = read_written(source, name, frame[name], form)
+            columns[name] = _read_written(source, name, frame[name], form)
             continue
         column = _as_number_or_text(source, name, frame[name])
         if kind == "text" and column.dtype.kind == "f":
@@ -376,6 +361,17 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
     texts = normal_texts(column.astype(object))
     # Beside other words these are texts; where a table has no other, they are read as bools, which are spelt so.
     return texts.where(texts.notna(), np.nan).replace(TRUTHS)
+
+
+def _read_written(source: str, name: str, column: pd.Series[Any], form: NumberFormat) -> pd.Series[Any]:
+    """Return the numbers of a column that is written in a certain way; a missing value is NaN."""
+    numbers, strange = form.read_column(column)
+    if len(strange):
+        raise TableError(
+            f"{source}: column {name!r} must hold numbers {form.example}, as in training, got {str(strange.iloc[0])!r} "
+            f"in row {strange.index[0] + 1}"
+        )
+    return numbers
 
 
 def _are_truths(values: pd.Series[Any]) -> bool:

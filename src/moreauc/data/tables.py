@@ -19,8 +19,8 @@ from pandas.api.types import infer_dtype
 
 from moreauc._extras import import_extra
 from moreauc._files import written_whole
-from moreauc.data._column_types import type_columns
-from moreauc.data._normal_form import normal_fields, normal_text, normal_texts
+from moreauc.data.numbers import type_columns
+from moreauc.data.texts import normal_fields, normal_text, normal_texts
 
 __all__ = ["TableError", "check_table_path", "read_table", "read_texts", "write_table"]
 

@@ -21,16 +21,15 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc._all_or_nothing import all_or_nothing
-from moreauc.data._column_types import lost_in_floats
-from moreauc.data._doubtful import (
+from moreauc.data.doubts import (
     LEAST_ROWS,
     MOST_LEVELS,
     ColumnWarning,
     doubtful_columns,
 )
-from moreauc.data._normal_form import label_text
-from moreauc.data._written import distinct_texts, find_numbers_or_dates
 from moreauc.data.duplicates import Codes, hash_rows, number_equal
+from moreauc.data.numbers import distinct_texts, find_numbers_or_dates, lost_in_floats
+from moreauc.data.texts import label_text
 
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels"]
@@ -146,7 +145,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`.
 
-        A :class:`~moreauc.data._doubtful.ColumnWarning` tells of levels that were not there in `fit`.
+        A :class:`~moreauc.data.doubts.ColumnWarning` tells of levels that were not there in `fit`.
 
         Raises:
             ValueError: for a column all of whose levels are unknown, and for kinds of columns other than in `fit`.

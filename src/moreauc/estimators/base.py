@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real, check_region
 from moreauc.data import TensorBatches
-from moreauc.data._normal_form import check_apart
 from moreauc.data.duplicates import Codes
 from moreauc.data.tabular import check_exact
+from moreauc.data.texts import check_apart
 from moreauc.estimators.operating_point import PlattScaling, choose_threshold, fit_platt
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score

@@ -19,8 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from moreauc._all_or_nothing import all_or_nothing
-from moreauc.data._normal_form import label_text
 from moreauc.data.tabular import TableEncoder, same_rows
+from moreauc.data.texts import label_text
 from moreauc.estimators.base import Array, NetworkEstimator, Saving
 from moreauc.metrics import GroupTable, group_accuracy, group_table
 from moreauc.models import MLP

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from moreauc.data import Bags, FlatBags
-from moreauc.data._normal_form import class_text, name_texts, normal_text
 from moreauc.data.columns import check_present, match_target, split_target
 from moreauc.data.duplicates import Hashes, hash_bags, hash_rows
 from moreauc.data.tables import TableError
 from moreauc.data.tabular import TableEncoder
+from moreauc.data.texts import class_text, name_texts, normal_text
 from moreauc.report.bag_figures import plot_instance_weights
 from moreauc.report.figures import as_image
 from moreauc.report.pages import Section

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from moreauc._checks import check_finite
 from moreauc._checksum import checksum
 from moreauc.data import BagBatches, WholeBags
-from moreauc.data._normal_form import check_apart
 from moreauc.data.bags import Bags, ListBags
+from moreauc.data.texts import check_apart
 from moreauc.methods import TaskName
 from moreauc.tasks.base import Array, Data
 from moreauc.tasks.rows import RankingTask, balanced_batches

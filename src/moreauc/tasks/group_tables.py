@@ -10,11 +10,11 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from moreauc.data._column_types import is_number, lost_in_floats, type_column
-from moreauc.data._normal_form import class_text, group_texts, name_texts, normal_text
 from moreauc.data.columns import check_classes, check_present
 from moreauc.data.duplicates import Hashes, number_equal
+from moreauc.data.numbers import is_number, lost_in_floats, type_column
 from moreauc.data.tables import TableError, list_names
+from moreauc.data.texts import class_text, group_texts, name_texts, normal_text
 from moreauc.metrics import GroupTable, plot_groups
 from moreauc.report.figures import as_image, draw_training
 from moreauc.report.pages import Fact, Section

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from moreauc._checks import floor_count
 from moreauc._checksum import checksum
 from moreauc.data import TensorBatches
-from moreauc.data._normal_form import label_text, normal_text
 from moreauc.data.duplicates import Codes, any_equal, few_kinds
+from moreauc.data.texts import label_text, normal_text
 from moreauc.methods import TaskName, build
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.tasks.base import Array, Data, Random, Task

@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.util import hash_array
 
-from moreauc.data._doubtful import ColumnWarning, doubtful_columns
 from moreauc.data.columns import check_features, drop_columns, match_features
+from moreauc.data.doubts import ColumnWarning, doubtful_columns
 from moreauc.data.duplicates import Hashes, hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import TableEncoder
