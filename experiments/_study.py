@@ -14,7 +14,7 @@ from moreauc.cli.console import (
     progress_bar,
     say,
 )
-from moreauc.cli.run_folder import alone_in
+from moreauc.cli.saved import alone_in
 from moreauc.report.pages import Report
 
 app = typer.Typer(no_args_is_help=True, help="Studies: what the docs claim, measured again.")

@@ -17,16 +17,14 @@ from typer.testing import CliRunner
 import moreauc
 from moreauc.cli import app, compare
 from moreauc.cli.options import FitOptions
-from moreauc.cli.run_folder import run_folder
-from moreauc.cli.saved import load_model
+from moreauc.cli.saved import load_model, run_folder
 from moreauc.data.columns import ColumnWarning
 from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCClassifier
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
-from moreauc.tasks.row_tables import RowTableTask
+from moreauc.tasks.row_tables import RowTableTask, draw_test_rows
 from moreauc.tasks.tables import read_split
-from moreauc.tasks.two_classes import draw_test_rows
 
 RUNNER = CliRunner()
 ROOT = Path(__file__).parent.parent

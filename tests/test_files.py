@@ -20,8 +20,7 @@ from experiments.figures import save_figure
 from experiments.studies import _figures
 from moreauc._files import written_whole
 from moreauc.checkpoint import save_checkpoint
-from moreauc.cli.run_folder import run_folder
-from moreauc.cli.saved import Saving, save_model
+from moreauc.cli.saved import Saving, run_folder, save_model
 from moreauc.data.tables import write_table
 from moreauc.report.pages import Report
 

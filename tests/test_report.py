@@ -28,7 +28,7 @@ from moreauc.report.pages import (
     Report,
     Section,
 )
-from moreauc.tasks.two_classes import check_region_holds, evaluate_scores
+from moreauc.tasks.row_tables import check_region_holds, evaluate_scores
 from moreauc.train.history import History
 
 RUNNER = CliRunner()

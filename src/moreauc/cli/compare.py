@@ -13,7 +13,7 @@ from typing import Any
 from moreauc._checks import check_region
 from moreauc.cli.console import already_told, command_line, print_table, progress_bar, say, warn
 from moreauc.cli.options import CompareOptions
-from moreauc.cli.run_folder import PAGE, check_free, locked_folders, run_folder
+from moreauc.cli.saved import PAGE, check_free, locked_folders, run_folder
 from moreauc.comparison import Comparison, ComparisonResult
 from moreauc.data.doubts import doubtful_columns
 from moreauc.data.examples import load_example

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 from moreauc.cli.console import already_told, command_line, print_table, say, warn
 from moreauc.cli.options import EvaluateOptions
-from moreauc.cli.pages import evaluate_report
-from moreauc.cli.run_folder import PAGE, check_free, locked_folders, run_folder
-from moreauc.cli.saved import load_model
+from moreauc.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
 from moreauc.data.tables import read_texts
 from moreauc.methods import METHODS
-from moreauc.tasks.tables import known_rows, unknown_levels
+from moreauc.report.pages import Report
+from moreauc.tasks.tables import Table, TableTask, known_rows, unknown_levels
 
 
 def evaluate(options: EvaluateOptions) -> None:
@@ -44,3 +45,28 @@ def _evaluate(options: EvaluateOptions) -> None:
     warn(*evaluation.warnings)
     if out is not None:
         say(f"Report: {out / PAGE}")
+
+
+def evaluate_report(
+    data: Path,
+    command: str,
+    heading: str,
+    task: TableTask[Any],
+    table: Table,
+    model: Any,
+    evaluation: Any,
+    inputs: Any,
+    unknown: dict[str, float],
+) -> Report:
+    """Return the report of a saved model on another table; `unknown` is the share of unknown levels of each column."""
+    text = []
+    if unknown:
+        listed = ", ".join(f"{name} {share:.1%}" for name, share in unknown.items())
+        text = [f"Share of levels that were not there in training, by column: {listed}."]
+    sections, further = task.result([evaluation], model, inputs, table, [])
+    results = {
+        "data": {"file": str(data), **task.counts(table), "unknown_levels": unknown},
+        "test": [evaluation.to_dict()],
+        **further,
+    }
+    return Report(heading, command, results, [*sections, task.data_section({data.name: table}, text)])

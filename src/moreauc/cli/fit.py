@@ -5,22 +5,23 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_path, check_region
 from moreauc.cli.console import already_told, command_line, console, print_table, say, warn
 from moreauc.cli.options import FitOptions
-from moreauc.cli.pages import fit_report, untrained_notes
-from moreauc.cli.run_folder import PAGE, check_free, locked_folders, run_folder
-from moreauc.cli.saved import Saving, save_model
+from moreauc.cli.saved import PAGE, Saving, check_free, locked_folders, run_folder, save_model
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.methods import METHODS
+from moreauc.report.pages import Report, Section
 from moreauc.tasks.bag_tables import BagTableTask
 from moreauc.tasks.group_tables import KINDS, GroupTableTask
 from moreauc.tasks.row_tables import RowTableTask
-from moreauc.tasks.tables import Split, TableTask, kept_epoch, read_split
-from moreauc.train.history import UntrainedWarning
+from moreauc.tasks.tables import Split, TableTask, kept_epoch, read_split, warning_text
+from moreauc.train.history import History, UntrainedWarning
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 _OWNER = "moreauc fit"
@@ -71,7 +72,7 @@ def _fit(options: FitOptions) -> None:
 
 
 def _train_all(
-    options: FitOptions, saving: Saving, split: Split[Any], inputs: Any, place: Any
+    options: FitOptions, saving: Saving, split: Split[Any], inputs: Any, place: Path
 ) -> tuple[dict[str, Any], list[Any]]:
     """Train with the chosen loss and the baseline; return models by title, and their numbers on the test part."""
     task, train = split.task, split.train
@@ -186,3 +187,84 @@ def _command(options: FitOptions) -> str:
     """Return the command that gives the same report again."""
     names = [field.name for field in fields(options) if field.name not in _NOT_REPEATED]
     return command_line("fit", options.data, **{name: getattr(options, name) for name in names})
+
+
+def fit_report(
+    data: Path, command: str, split: Split[Any], models: dict[str, Any], evaluations: Sequence[Any], inputs: Any
+) -> Report:
+    """Return the report of a training.
+
+    Args:
+        data: the table.
+        command: what was typed.
+        split: its two parts.
+        models: the fitted estimators by title, the chosen one first.
+        evaluations: their numbers on the test part.
+        inputs: the test part as the estimators take it.
+    """
+    task, first = split.task, next(iter(models.values()))
+    histories = {title: model.history_ for title, model in models.items()}
+    notes = untrained_notes(histories)
+    parts = {"training": split.train, "test": split.test}
+    settings = {key: value for key, value in first.get_params().items() if key != "verbose"}
+    result, further = task.result(evaluations, first, inputs, split.test, notes)
+    training, more = task.training(models, split)
+    rows = [(key, str(value)) for key, value in settings.items()]
+    sections = [
+        *result,
+        training,
+        task.data_section(parts, _data_text(data, split)),
+        Section("Settings", columns=("argument", "value"), rows=rows),
+    ]
+    results = {
+        "data": {
+            "file": str(data),
+            **task.facts(),
+            "columns": task.kinds,
+            "warnings": list(split.warnings),
+            **{name: task.counts(part) for name, part in parts.items()},
+            **task.split_facts(split),
+        },
+        "test": [evaluation.to_dict() for evaluation in evaluations],
+        **further,
+        **more,
+        "settings": {
+            key: value if isinstance(value, int | float | None) else str(value) for key, value in settings.items()
+        },
+        "warnings": notes,
+        "history": {title: history.to_dict() for title, history in histories.items()},
+    }
+    return Report(f"{evaluations[0].title} on {data.name}", command, results, sections)
+
+
+def _data_text(data: Path, split: Split[Any]) -> list[str]:
+    task = split.task
+    numbers = sum(kind != "text" for kind in task.kinds.values())
+    columns = f"{len(task.kinds)} columns: {numbers} of numbers, {len(task.kinds) - numbers} of text"
+    note = task.test_note(split)
+    return [
+        f"{data.name}: {task.description()}. {columns}.",
+        *warning_text(split.warnings),
+        *([] if note is None else [note]),
+    ]
+
+
+def untrained_notes(histories: dict[str, History]) -> list[str]:
+    """Return a sentence for each model whose best weights are those from before its training.
+
+    Args:
+        histories: of the models, by their titles.
+
+    Example:
+        >>> untrained_notes({"SONX": History(best_epoch=3, restored=True)})
+        []
+        >>> untrained_notes({"SONX": History(best_epoch=-1, restored=True)})
+        ['SONX is untrained. No epoch did better on the validation data than ...']
+    """
+    return [
+        f"{title} is untrained. No epoch did better on the validation data than the weights before training, "
+        "which were kept. Either the columns tell nothing about the target, or there are too few rows or epochs "
+        "(--epochs), or the learning rate (--lr) does not fit."
+        for title, history in histories.items()
+        if history.untrained
+    ]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from moreauc.cli.console import already_told, say, warn
 from moreauc.cli.options import PredictOptions
-from moreauc.cli.run_folder import OutputError
-from moreauc.cli.saved import load_model
+from moreauc.cli.saved import OutputError, load_model
 from moreauc.data.tables import check_table_path, read_texts, write_table
 from moreauc.tasks.bag_tables import BagTableTask
 from moreauc.tasks.tables import unknown_levels

@@ -1,14 +1,22 @@
-"""What a training leaves besides its report: the model, and checkpoints to resume it from.
+"""What the commands leave: the folder of results, the model, and checkpoints to resume a training from.
 
-The model file is a pickle: whoever made it decides what happens when it is read. Load only files of people you trust.
+A folder of results appears when everything in it is written; other files in it are left alone. The model file is a
+pickle: whoever made it decides what happens when it is read. Load only files of people you trust.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import json
+import logging
 import os
-from collections.abc import Mapping
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +24,248 @@ from typing import Any
 import joblib  # type: ignore[import-untyped]
 
 from moreauc._files import PART, written_whole
+from moreauc._printable import printable
 from moreauc.checkpoint._file import make_folder, sync_folder
-from moreauc.cli.run_folder import MODEL, OutputError
+from moreauc.checkpoint._lock import FileLock
+from moreauc.cli.console import complain
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError
 from moreauc.report.pages import versions
 from moreauc.tasks.tables import TableTask
+from moreauc.train.interrupt import Interrupted
 
+MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
 _NOTE = "data.json"
+_RESULTS = {MODEL: "the model is saved here", NUMBERS: "the numbers are saved here"}  # what took long
+
+
+class OutputError(ValueError):
+    """A place that results cannot be written to."""
+
+
+class UnreportedError(ValueError):
+    """A model or the numbers of a comparison are saved; something that comes after that failed."""
+
+
+def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
+    """Check that a folder of results may be written at `path`.
+
+    Args:
+        path: the folder.
+        force: whether files of an earlier run may be replaced.
+        with_model: whether the results include a model.
+
+    Raises:
+        OutputError: if it is a file, is not empty without `force`, or holds a model that the results would not replace.
+    """
+    if not path.exists() and not path.is_symlink():
+        return
+    if not path.is_dir():
+        raise OutputError(f"{path}: is a file, --out needs a folder")
+    if not any(path.iterdir()):
+        return
+    if not force:
+        raise OutputError(f"{path}: the folder is not empty; choose another --out, or replace its report with --force")
+    for name in (MODEL, PAGE, NUMBERS, LOG):
+        if (path / name).is_dir():
+            raise OutputError(f"{path / name}: is a folder, and a file of the results has that name")
+    if not with_model and (path / MODEL).exists():
+        raise OutputError(
+            f"{path}: holds a model, which a report of this command does not belong to; choose another --out"
+        )
+
+
+@contextmanager
+def locked_folders(**folders: str | Path | None) -> Iterator[None]:
+    """Keep other processes out of the folders that options of a command name; None or "" for no folder.
+
+    Taken before anything else is done, so that a second command is refused at once, and not after its training. The
+    locks end with the command, and with its process if that is killed.
+
+    Raises:
+        OutputError: if another process has one of the folders, or one is inside another.
+    """
+    places = {option: _place(Path(value)) for option, value in folders.items() if value}
+    _check_apart(places)
+    with ExitStack() as stack:
+        for option, place in places.items():
+            stack.enter_context(_locked(place, option))
+        yield
+
+
+def alone_in(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator for commands: :func:`locked_folders` for the folders that these options name."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            with locked_folders(**{option: values.get(option) for option in options}):
+                command(**values)
+
+        return run
+
+    return decorate
+
+
+def _check_apart(folders: dict[str, Path]) -> None:
+    """Check that no folder is another one or inside it."""
+    for first, second in itertools.combinations(folders, 2):
+        if folders[first].is_relative_to(folders[second]) or folders[second].is_relative_to(folders[first]):
+            raise OutputError(
+                f"{folders[second]}: --{first} and --{second} must be two folders, neither inside the other; choose "
+                f"another --{second}"
+            )
+
+
+def _place(path: Path) -> Path:
+    """Return a path by its real folder, without ".."."""
+    path = Path(os.path.abspath(path))
+    return Path(os.path.realpath(path.parent)) / path.name
+
+
+@contextmanager
+def _locked(path: Path, option: str) -> Iterator[None]:
+    """Lock a folder, which need not exist, by a hidden file beside it."""
+    lock = FileLock()
+    with _parents(path):
+        if not lock.take(path.with_name(f".{path.name}.lock")):
+            raise OutputError(f"{path}: another process is writing there; wait for it, or choose another --{option}")
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@contextmanager
+def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator[Path]:
+    """Give a folder to write into, and move what it holds to `path` at the end.
+
+    After an error nothing is left and `path` is as before. With `force` only files of the same names are replaced.
+    Messages and warnings go to the log in the folder, with their times.
+
+    A model, or the numbers of a comparison, survive an error: they are moved to `path` with the log, and a report that
+    is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training, which can be resumed, leaves nothing.
+
+    Raises:
+        UnreportedError: for an error after the model or the numbers were written; it says where they are.
+        OutputError: as :func:`check_free`; where something came up at `path` meanwhile, it says where the results are.
+    """
+    path = Path(os.path.abspath(path))
+    check_free(path, force=force, with_model=with_model)
+    part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    failure = None
+    with _parents(path):
+        try:
+            part.mkdir()
+            with _log_to(part / LOG):
+                yield part
+        except BaseException as error:
+            if isinstance(error, OSError) and Path(str(error.filename)).parent == part:  # which nobody knows
+                error.filename = str(path / Path(str(error.filename)).name)
+            if isinstance(error, Interrupted) or not any((part / name).exists() for name in _RESULTS):
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+            failure = error
+        _finish(part, path, failure, force=force, with_model=with_model)
+
+
+def _finish(part: Path, path: Path, failure: BaseException | None, *, force: bool, with_model: bool) -> None:
+    """Move what was made to `path`, or beside it where something came up there, and raise what must be told."""
+    place, refusal = path, None
+    try:
+        check_free(path, force=force, with_model=with_model)
+    except OutputError as error:
+        place, refusal = path.with_name(f"{path.name}-{secrets.token_hex(4)}"), error
+    try:
+        if failure is not None:  # a report that is there is of other results
+            for name in (PAGE, NUMBERS):
+                (place / name).unlink(missing_ok=True)
+        if place.is_dir():
+            for file in sorted(part.iterdir()):
+                os.replace(file, place / file.name)
+            part.rmdir()
+        else:
+            part.rename(place)
+    except OSError as error:
+        error.add_note(f"(the results are in {part})")
+        raise
+    if refusal is not None and failure is None:
+        raise OutputError(f"{refusal}; it came up meanwhile, so that the results are in {place}") from refusal
+    if failure is None:
+        return
+    text = next(f"{place / name}: {what}" for name, what in _RESULTS.items() if (place / name).exists())
+    if not isinstance(failure, Exception):
+        failure.add_note(text)
+        raise failure
+    what = " ".join([f"{type(failure).__name__}: {failure}", *getattr(failure, "__notes__", ())])
+    raise UnreportedError(f"{text}, but what comes after it failed: {what}") from failure
+
+
+@contextmanager
+def _parents(path: Path) -> Iterator[None]:
+    """Make the folders above `path`; those that are new are gone at the end where nothing was put into them."""
+    missing = [folder for folder in path.absolute().parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            for folder in missing:
+                folder.rmdir()
+
+
+class _LogFile(logging.FileHandler):
+    """A log whose errors do not end the command; the first is printed on standard error."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # a name of logging
+        """Print why a message could not be written, once."""
+        self._report(sys.exc_info()[1])
+
+    def close(self) -> None:
+        """Close the file; on a full disk the end of the log is lost."""
+        try:
+            super().close()
+        except OSError as error:
+            self._report(error)
+
+    def _report(self, error: BaseException | None) -> None:
+        if not getattr(self, "reported", False):
+            complain(f"warning: {self.baseFilename} cannot be written: {error}")
+        self.reported = True
+
+
+class _LogFormat(logging.Formatter):
+    """Messages without escape sequences, which would act on a terminal that shows the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a message."""
+        return "\n".join(printable(line) for line in super().format(record).split("\n"))
+
+
+@contextmanager
+def _log_to(file: Path) -> Iterator[None]:
+    handler = _LogFile(file, encoding="utf-8")
+    handler.setFormatter(_LogFormat("%(asctime)s %(levelname)s %(message)s"))
+    loggers = [logging.getLogger("moreauc"), logging.getLogger("py.warnings")]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for logger, (level, propagate) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+        handler.close()
+
+
+# The model and its checkpoints
 
 
 @dataclass(frozen=True)

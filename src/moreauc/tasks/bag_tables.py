@@ -19,8 +19,8 @@ from moreauc.data.texts import class_text, name_texts, normal_text
 from moreauc.report.bag_figures import plot_instance_weights
 from moreauc.report.figures import as_image
 from moreauc.report.pages import Section
+from moreauc.tasks.row_tables import Evaluation, TwoClassTask
 from moreauc.tasks.tables import Array, Table, read_features, read_matching
-from moreauc.tasks.two_classes import Evaluation, TwoClassTask
 
 _MOST = 10  # instances shown of a bag
 _BEST = ("best scored positive bag", "No other positive bag has a higher score.")

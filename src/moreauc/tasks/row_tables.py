@@ -1,16 +1,232 @@
-"""Tables of rows with two classes."""
+"""Tables of rows with two classes, and what they share with tables of bags: a region of the ROC curve, scores."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
+from sklearn.metrics import roc_auc_score, roc_curve
 
-from moreauc.data.columns import match_target, split_target
-from moreauc.tasks.tables import Array, Table, read_features, read_matching
-from moreauc.tasks.two_classes import TwoClassTask
+from moreauc._checks import floor_count
+from moreauc.data.columns import Target, match_target, split_target
+from moreauc.data.duplicates import Codes, Hashes, any_equal, number_equal, take_together
+from moreauc.data.tables import TableError
+from moreauc.metrics import BootstrapInterval, bootstrap_interval, tied_share, tpauc_score
+from moreauc.metrics.ties import ties_text
+from moreauc.report.figures import draw_histograms, draw_roc, draw_training
+from moreauc.report.pages import Fact, Section
+from moreauc.tasks.tables import (
+    Array,
+    Cells,
+    Split,
+    T,
+    Table,
+    TableTask,
+    kept_epoch,
+    read_features,
+    read_matching,
+    warning_text,
+)
+
+_LOGGER = logging.getLogger("moreauc.cli.fit")
+_COLUMNS = ("method", "TPAUC", "95 % interval", "AUC", "TPR at budget", "TPR", "FPR")
+_EXPLANATION = (
+    "TPAUC is the share of correctly ordered pairs among the lowest positives and the highest negatives of the region, "
+    "with the 95 % bootstrap interval over test {unit} (training data and seed held fixed). TPR at budget is the "
+    "highest true positive rate that any threshold reaches on these {unit} within the false-positive budget. TPR and "
+    "FPR are those of the model's own threshold, which was fixed in training."
+)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one model on labelled rows or bags.
+
+    Attributes:
+        title: name of the model in tables.
+        tpauc: TPAUC with its bootstrap interval.
+        auc: area under the whole curve.
+        tpr_at_budget: highest true positive rate at a false positive rate of at most the budget.
+        threshold: the model's own threshold; a higher score is a positive decision.
+        tpr: true positive rate there.
+        fpr: false positive rate there.
+        tied: share of the region's rows whose score is also that of a row of the other class.
+        unit: what is scored, "rows" or "bags".
+        scores: of the rows or bags, shape `(n,)`.
+    """
+
+    title: str
+    tpauc: BootstrapInterval
+    auc: float
+    tpr_at_budget: float
+    threshold: float
+    tpr: float
+    fpr: float
+    tied: float
+    unit: str
+    scores: Array
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user must know before trusting the numbers."""
+        text = ties_text(self.tied, unit=self.unit)
+        return [] if text is None else [f"{self.title}: {text}"]
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Cells of a printed table."""
+        interval = f"[{self.tpauc.low:.3f}, {self.tpauc.high:.3f}]"
+        numbers = (self.auc, self.tpr_at_budget, self.tpr, self.fpr)
+        return (self.title, f"{self.tpauc.estimate:.4f}", interval, *(f"{number:.4f}" for number in numbers))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain data, without the scores."""
+        return {key: value for key, value in asdict(self).items() if key != "scores"}
+
+
+def evaluate_scores(
+    title: str, labels: Array, scores: Array, *, min_tpr: float, max_fpr: float, unit: str = "rows"
+) -> Evaluation:
+    """Return the numbers of one model whose decisions turn at a score of 0.
+
+    Args:
+        title: name of the model.
+        labels: 0 and 1, shape `(n,)`.
+        scores: shape `(n,)`.
+        min_tpr: lower edge of the region.
+        max_fpr: upper edge of the region, and the false-positive budget.
+        unit: what is scored, "rows" or "bags".
+    """
+    fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
+    resamples = min(1000, max(100, 20_000_000 // len(labels)))  # a minute at most
+    decisions = scores > 0
+    return Evaluation(
+        title=title,
+        tpauc=bootstrap_interval(tpauc_score, labels, scores, min_tpr=min_tpr, max_fpr=max_fpr, resamples=resamples),
+        auc=float(roc_auc_score(labels, scores)),
+        tpr_at_budget=float(tpr[fpr <= max_fpr + 1e-12].max()),
+        threshold=0.0,
+        tpr=float(decisions[labels == 1].mean()),
+        fpr=float(decisions[labels == 0].mean()),
+        tied=tied_share(labels, scores, min_tpr=min_tpr, max_fpr=max_fpr),
+        unit=unit,
+        scores=scores,
+    )
+
+
+@dataclass(frozen=True)
+class TwoClassTask(TableTask[T]):
+    """A table with two classes, scored by the two-way partial AUC.
+
+    Attributes:
+        target: which column and value is the positive class.
+        min_tpr: lower edge of the region.
+        max_fpr: upper edge of the region, and the false-positive budget.
+    """
+
+    role: ClassVar[str] = "row"  # of a line of predictions
+
+    target: Target
+    min_tpr: float
+    max_fpr: float
+
+    def draw_test(self, table: T, share: float, seed: int, hashes: Hashes) -> Array:
+        return draw_test_rows(table.targets, share, seed, hashes, unit=self.unit)
+
+    def check_test(self, targets: Array, where: str) -> None:
+        check_region_holds(targets, where, min_tpr=self.min_tpr, max_fpr=self.max_fpr, unit=self.unit)
+
+    @property
+    def announcement(self) -> str:
+        return f"Positive class: {self.target.name} = {self.target.positive} ({self.target.reason})"
+
+    def facts(self) -> dict[str, Any]:
+        target = self.target
+        return {"target": {"column": target.name, "positive": target.positive, "negative": target.negative}}
+
+    def description(self) -> str:
+        target = self.target
+        return (
+            f"target {target.name}, positive class {target.positive} ({target.reason}), other class {target.negative}"
+        )
+
+    def counts(self, table: T) -> dict[str, int]:
+        positives, number = int(table.targets.sum()), len(table)
+        return {self.unit: number, "positives": positives, "negatives": number - positives}
+
+    def count_cells(self, name: str, table: T) -> dict[str, str]:
+        share = {"share of positives": f"{table.targets.mean():.2%}"}
+        return super().count_cells(name, table) | share
+
+    def headline(self, table: T) -> str:
+        return f"{len(table)} {self.unit}, {table.targets.sum()} positives"
+
+    def evaluate(self, title: str, model: Any, inputs: Any, table: T) -> Evaluation:
+        scores = model.decision_function(inputs)
+        region = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
+        evaluation = evaluate_scores(title, table.targets, scores, **region, unit=self.unit)
+        tpauc, interval = evaluation.tpauc.estimate, evaluation.row[2]
+        _LOGGER.info("%s: TPAUC %.4f %s, AUC %.4f", title, tpauc, interval, evaluation.auc)
+        for line in evaluation.warnings:
+            _LOGGER.warning("%s", line)
+        return evaluation
+
+    def printed(self, title: str, evaluations: Sequence[Evaluation]) -> list[Cells]:
+        return [(title, _COLUMNS, [evaluation.row for evaluation in evaluations])]
+
+    def result(
+        self, evaluations: Sequence[Evaluation], model: Any, inputs: Any, table: T, notes: Sequence[str]
+    ) -> tuple[list[Section], dict[str, Any]]:
+        first, unit = evaluations[0], self.unit
+        interval = f"95 %: {first.tpauc.low:.3f} to {first.tpauc.high:.3f}"
+        region = f"TPR ≥ {self.min_tpr:g}, FPR ≤ {self.max_fpr:g}"
+        facts = [
+            Fact(f"TPAUC, {region}", f"{first.tpauc.estimate:.3f}", interval),
+            Fact("AUC", f"{first.auc:.3f}", "the whole curve"),
+            Fact(f"TPR at FPR ≤ {self.max_fpr:g}", f"{first.tpr_at_budget:.3f}", f"best threshold on these {unit}"),
+            Fact("TPR of the decisions", f"{first.tpr:.3f}", f"at an FPR of {first.fpr:.3f}"),
+        ]
+        doubts = warning_text([*notes, *(line for evaluation in evaluations for line in evaluation.warnings)])
+        text, rows = [*doubts, _EXPLANATION.format(unit=unit)], [evaluation.row for evaluation in evaluations]
+        scores = {evaluation.title: evaluation.scores for evaluation in evaluations}
+        images = [
+            draw_roc(table.targets, scores, min_tpr=self.min_tpr, max_fpr=self.max_fpr),
+            draw_histograms(table.targets, first.scores, threshold=0.0),
+        ]
+        result = Section("Result", text, columns=_COLUMNS, rows=rows, labels=1, facts=facts)
+        return [result, Section("Curve and scores", images=images)], {}
+
+    def training(self, models: dict[str, Any], split: Split[T]) -> tuple[Section, dict[str, Any]]:
+        text = []
+        histories = {title: model.history_ for title, model in models.items()}
+        for title, history in histories.items():
+            if history.best_epoch is None:
+                text.append(f"{title}: too few {self.unit} to hold any out; the weights of the last epoch were kept.")
+            else:
+                score, when = history.best_score, kept_epoch(history)
+                choice = f" ({history.choice})" if history.choice else ""
+                text.append(f"{title}: best validation TPAUC {score:.4f} {when}{choice}; these weights were kept.")
+        return Section("Training", text, images=draw_training(histories)), {}
+
+    @abstractmethod
+    def names(self, table: T) -> Any:
+        """Return the names of the rows or bags in a file of predictions."""
+
+    def predict(self, model: Any, inputs: Any, table: T) -> tuple[pd.DataFrame, str]:
+        scores, target = model.decision_function(inputs), self.target
+        columns = {
+            self.role: self.names(table),
+            "score": scores,
+            "probability": model.predict_proba(inputs)[:, 1],
+            "decision": np.where(scores > 0, target.positive, target.negative),
+        }
+        called = f"{(scores > 0).sum()} of {len(scores)} {self.unit} are called {target.name} = {target.positive}"
+        return pd.DataFrame(columns), called
 
 
 @dataclass(frozen=True)
@@ -36,3 +252,69 @@ class RowTableTask(TwoClassTask[Table]):
 
     def names(self, table: Table) -> Array:
         return np.arange(1, len(table) + 1)
+
+
+def check_region_holds(labels: Array, where: str, *, min_tpr: float, max_fpr: float, unit: str = "rows") -> None:
+    """Check that some rows have a TPAUC.
+
+    Args:
+        labels: 0 and 1, shape `(n,)`.
+        where: name of the rows in errors.
+        min_tpr: lower edge of the region.
+        max_fpr: upper edge of the region.
+        unit: what they are called, "rows" or "bags".
+
+    Raises:
+        TableError: if a class is missing, or too small for the region to hold one of its rows.
+    """
+    positives = int(np.sum(labels))
+    for name, count, option, value, share in (
+        ("positive", positives, "--min-tpr", min_tpr, 1.0 - min_tpr),
+        ("negative", len(labels) - positives, "--max-fpr", max_fpr, max_fpr),
+    ):
+        if not count:
+            raise TableError(f"{where}: there are no {name}s among {len(labels)} {unit}")
+        if not floor_count(count, share):
+            rows = f"{count} {name}{'s' if count > 1 else ''}"
+            raise TableError(f"{where}: with {rows}, {option} {value:g} leaves none in the region; TPAUC is undefined")
+
+
+def draw_test_rows(labels: Array, share: float, seed: int, hashes: Hashes, *, unit: str = "rows") -> Array:
+    """Draw a share of either class; return the numbers of the rows (or bags), in order.
+
+    Args:
+        labels: 0 and 1, shape `(n,)`.
+        share: in (0, 1).
+        seed: of the draw.
+        hashes: of the rows, or bags: equal ones stay together.
+        unit: "rows" or "bags".
+
+    Raises:
+        TableError: if a class would be missing in one of the two parts.
+    """
+    random, same = np.random.default_rng(seed), number_equal(hashes)
+    members = {name: np.flatnonzero(labels == label) for label, name in ((1, "positives"), (0, "negatives"))}
+    for name, rows in members.items():
+        count = round(share * len(rows))
+        if count in (0, len(rows)):
+            part = "test" if count == 0 else "training"
+            raise TableError(
+                f"no {name} in the {part} split: the table has {len(rows)}, of which --test-size {share:g} takes "
+                f"{count}"
+            )
+    if any_equal(same):
+        return _draw_together(labels, share, random, same, unit)
+    drawn = [random.choice(rows, round(share * len(rows)), replace=False) for rows in members.values()]
+    return np.sort(np.concatenate(drawn))
+
+
+def _draw_together(labels: Array, share: float, random: np.random.Generator, same: Codes, unit: str) -> Array:
+    held = take_together(same, labels, share, random)
+    for part, rows in (("test", held), ("training", ~held)):
+        for label, name in ((1, "positives"), (0, "negatives")):
+            if not (labels[rows] == label).any():
+                raise TableError(
+                    f"no {name} in the {part} split: equal {unit} stay together, and the table has only "
+                    f"{int(same.max()) + 1} different among {len(same)}; give a table to test on with --test"
+                )
+    return np.flatnonzero(held)

@@ -161,6 +161,11 @@ class TableTask(ABC, Generic[T]):
         """Return the row of a table of sizes, by the heads of its columns."""
         return {f"{self.unit} of": name, **{key: f"{count:,}" for key, count in self.counts(table).items()}}
 
+    def data_section(self, parts: dict[str, T], text: Sequence[str]) -> Section:
+        """Return the section of a report on tables by name."""
+        cells = [self.count_cells(name, part) for name, part in parts.items()]
+        return Section("Data", text, columns=tuple(cells[0]), rows=[tuple(row.values()) for row in cells], labels=1)
+
     @abstractmethod
     def headline(self, table: T) -> str:
         """Return the size of a table in words."""
