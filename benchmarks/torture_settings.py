@@ -39,7 +39,7 @@ from moreauc.criteria import (
     GroupERMLoss,
     SampleCVaRLoss,
 )
-from moreauc.distributed._agreement import fingerprint
+from moreauc.distributed.agreement import fingerprint
 from moreauc.estimators.base import FREE
 from moreauc.methods import METHODS
 from moreauc.models import MLP

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from moreauc import PreviousIterate, TPAUCLoss
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion, gather_scores, predict_scores
-from moreauc.distributed._exchange import Exchange
-from moreauc.distributed._match import exchange_of
+from moreauc.distributed.criterion import exchange_of
+from moreauc.distributed.exchange import Exchange
 from moreauc.optim import ProximalPoint
 from moreauc.samplers import DistributedBatchSampler, PlainSampler, PosNegSampler
 from moreauc.train import fit, train_step

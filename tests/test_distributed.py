@@ -18,7 +18,7 @@ from experiments.models.side_by_side import SideBySideLoss
 from moreauc import TCCOLoss, TPAUCLoss
 from moreauc.checkpoint import load_checkpoint
 from moreauc.distributed import DistributedCriterion, predict_scores
-from moreauc.distributed._criterion import _repeatable
+from moreauc.distributed.criterion import _repeatable
 from moreauc.metrics import tpauc_score
 from moreauc.samplers import PosNegSampler
 

@@ -14,7 +14,7 @@ from processes import run_processes
 
 from moreauc import PreviousIterate
 from moreauc.distributed import DistributedCriterion, gather_scores
-from moreauc.distributed._criterion import _repeatable
+from moreauc.distributed.criterion import _repeatable
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 

@@ -21,8 +21,8 @@ from moreauc.checkpoint._loader_place import length_of
 from moreauc.checkpoint._unkept import Unkept
 from moreauc.criteria._late import check_all
 from moreauc.distributed import DistributedCriterion
-from moreauc.distributed._agreement import check_agreement
-from moreauc.distributed._match import check_seen, exchange_of
+from moreauc.distributed.agreement import check_agreement
+from moreauc.distributed.criterion import check_seen, exchange_of
 from moreauc.optim import PreviousIterate
 from moreauc.train.callbacks import Callback, ProgressBar, TrainState
 from moreauc.train.history import History, UntrainedWarning

@@ -25,7 +25,7 @@ from moreauc.checkpoint._part_checks import check_loader, check_names
 from moreauc.core.pooling import Pooling
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import DistributedCriterion, Exchange
-from moreauc.distributed._draws import check_draws
+from moreauc.distributed.agreement import check_draws
 from moreauc.optim import PreviousIterate, ProximalPoint
 from moreauc.samplers.base import PlannedSampler
 from moreauc.train.history import History, UntrainedWarning

@@ -7,6 +7,7 @@ another.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import zlib
@@ -19,19 +20,72 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from moreauc.distributed._messages import (
-    FORM_NUMBERS,
-    Form,
-    length_of,
-    pack,
-    unpack,
+_TYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
-
+_DIMENSIONS = 4  # at most so many has a tensor that is exchanged
+_ALIGNED = 16  # bytes; tensors of every type may begin there
 _PARTS = 16  # at most so many tensors travel at once
-_WIDTH = 4 + _PARTS * FORM_NUMBERS  # numbers in a message
-_SIDE_GROUPS: WeakKeyDictionary[Any, ProcessGroup] = (
-    WeakKeyDictionary()
-)  # for numbers, beside groups that are for GPUs only
+# for numbers, beside groups that are for GPUs only
+_SIDE_GROUPS: WeakKeyDictionary[Any, ProcessGroup] = WeakKeyDictionary()
+
+
+class Form(NamedTuple):
+    """Type and shape of a tensor, as numbers; all of them 0 where there is none.
+
+    Attributes:
+        given: whether there is a tensor.
+        kind: place of its type in `_TYPES`.
+        dimensions: how many of the sizes count.
+        sizes: rows first; there are always `_DIMENSIONS`.
+    """
+
+    given: int = 0
+    kind: int = 0
+    dimensions: int = 0
+    sizes: tuple[int, ...] = (0,) * _DIMENSIONS
+
+    @classmethod
+    def of(cls, part: Tensor | None) -> Form:
+        """Return the form of a tensor."""
+        if part is None:
+            return cls()
+        return cls(1, _TYPES.index(part.dtype), part.ndim, (*part.shape, *[0] * (_DIMENSIONS - part.ndim)))
+
+    @classmethod
+    def read(cls, numbers: Sequence[int]) -> Form:
+        """Return the form that was sent as these numbers."""
+        given, kind, dimensions, *sizes = numbers
+        return cls(given, kind, dimensions, tuple(sizes))
+
+    def numbers(self) -> list[int]:
+        """Return it as numbers, always as many."""
+        return [self.given, self.kind, self.dimensions, *self.sizes]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return self.sizes[: self.dimensions]
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes its numbers take."""
+        return _TYPES[self.kind].itemsize * math.prod(self.shape)
+
+    def goes_with(self, other: Form) -> bool:
+        """Return whether tensors of both forms can be joined: only the number of rows may differ."""
+        return self[:3] == other[:3] and self.sizes[1:] == other.sizes[1:]
+
+    def __str__(self) -> str:
+        if not self.given:
+            return "None"
+        sizes = ", ".join(["B", *map(str, self.shape[1:])])
+        return f"{_TYPES[self.kind]} of shape ({sizes}{',' if self.dimensions == 1 else ''})"
+
+
+_NUMBERS = len(Form().numbers())  # of a form
+_WIDTH = 4 + _PARTS * _NUMBERS  # numbers in a message
 
 
 class Whole(NamedTuple):
@@ -257,5 +311,51 @@ def _side_group(group: ProcessGroup | None) -> ProcessGroup:
 
 def _forms(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Form]:
     """Return what one process said of each tensor."""
-    ends = range(FORM_NUMBERS, FORM_NUMBERS * (len(names) + 1), FORM_NUMBERS)
-    return {name: Form.read(numbers[end - FORM_NUMBERS : end]) for name, end in zip(names, ends, strict=True)}
+    ends = range(_NUMBERS, _NUMBERS * (len(names) + 1), _NUMBERS)
+    return {name: Form.read(numbers[end - _NUMBERS : end]) for name, end in zip(names, ends, strict=True)}
+
+
+def check_part(owner: str, name: str, value: object) -> Tensor | None:
+    """Return `value` as a tensor with rows that can be exchanged, or None as it is."""
+    if value is None:
+        return None
+    try:
+        part: Tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{owner}: {name} must be a tensor, got a {type(value).__name__}") from error
+    if part.dtype not in _TYPES:
+        raise ValueError(f"{owner}: {name} must hold real numbers of a common type, got {part.dtype}")
+    if part.layout != torch.strided:
+        raise ValueError(f"{owner}: {name} must be a dense tensor, got one of layout {part.layout}")
+    if not 1 <= part.ndim <= _DIMENSIONS:
+        raise ValueError(f"{owner}: {name} must have from 1 to {_DIMENSIONS} dimensions, got {part.ndim}")
+    return part
+
+
+def length_of(forms: Sequence[Form]) -> int:
+    """Return how many bytes tensors of these forms take when packed."""
+    return sum(_padded(form.bytes) for form in forms)
+
+
+def pack(parts: Sequence[Tensor], length: int) -> Tensor:
+    """Return tensors as `length` bytes, the last of which may mean nothing."""
+    packed = torch.zeros(length, dtype=torch.uint8, device=parts[0].device)
+    begin = 0
+    for part in parts:
+        count = Form.of(part).bytes
+        packed[begin : begin + count].view(part.dtype).copy_(part.reshape(-1))
+        begin += _padded(count)
+    return packed
+
+
+def unpack(packed: Tensor, forms: Mapping[str, Form]) -> dict[str, Tensor]:
+    """Return the tensors of these forms out of their bytes."""
+    found, begin = {}, 0
+    for name, form in forms.items():
+        found[name] = packed[begin : begin + form.bytes].view(_TYPES[form.kind]).reshape(form.shape)
+        begin += _padded(form.bytes)
+    return found
+
+
+def _padded(count: int) -> int:
+    return -(-count // _ALIGNED) * _ALIGNED

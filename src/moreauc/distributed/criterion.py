@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from moreauc._parallel import parallel_of
 from moreauc.criteria import TCCOLoss
 from moreauc.criteria._base import Criterion
-from moreauc.distributed._agreement import check_agreement, checksum
-from moreauc.distributed._draws import check_draws
-from moreauc.distributed._exchange import DifferentNotes, Exchange, Whole
-from moreauc.distributed._messages import check_part
+from moreauc.distributed.agreement import check_agreement, check_draws, checksum
+from moreauc.distributed.exchange import DifferentNotes, Exchange, Whole, check_part
 from moreauc.samplers.base import latest_draw
 
 _INSTANCES = ("instances", "bag", "previous_instances")  # one row for each instance; the others: for each bag or row
@@ -43,27 +43,22 @@ class DistributedCriterion(Criterion):
     r"""A loss of the library, computed on the batch of all processes.
 
     Each process calls it with its own part of the batch, as it would call the loss itself, and wraps its model by
-    `DistributedDataParallel`. Scores, labels and row numbers of all parts are exchanged, a few bytes for each row, and
-    every process computes the loss of the whole batch: the value, the same everywhere, is that of one process. So are
-    tables and thresholds, whose rows never travel. The gradient goes back to the scores of this process only, times the
-    number of processes, so that the mean over the processes that `DistributedDataParallel` and `fully_shard` take is
-    the gradient of one process. Backward nothing is exchanged but by them.
-
-    Samplers of the library tell it what they draw: a call after the beginning of a pass compares seed, epoch and
-    settings of the sampler that was gone through last with those of the other processes.
+    `DistributedDataParallel` or `fully_shard`. Scores, labels and row numbers of all parts are exchanged, and every
+    process computes the loss of the whole batch: value, tables and thresholds are those of one process. The gradient
+    goes to the scores of this process only, times the number of processes, so that the mean that the model's wrapper
+    takes is the gradient of one process.
 
     Parts may be of different sizes. One without positives, or without any row, is fine where the whole batch is; its
-    model must still be called, or the others wait for its gradients. Which process has which row does not matter:
-    :class:`~moreauc.samplers.DistributedBatchSampler` deals the batches of any sampler, by place or by owners of rows.
+    model must still be called, or the others wait for its gradients. Which process has which row does not matter
+    (:class:`~moreauc.samplers.DistributedBatchSampler`). A call after the beginning of a pass compares seed, epoch and
+    settings of the last sampler with those of the other processes.
 
-    What the loss refuses, it refuses in all processes alike, since all see the same batch; so is what only one of them
-    can see. An error elsewhere, in the model of one process, say, ends the job by `torchrun`, or after the timeout of
-    the group.
+    Errors of the loss are raised in all processes alike. An error elsewhere, as in the model of one process, ends the
+    job by `torchrun`, or after the timeout of the group.
 
     `state_dict()` is that of the loss inside, the same in all processes: it can be loaded into any number of processes,
-    and into the loss itself in one. Attributes are read from it and set on it: `criterion.u`, `criterion.gamma = 0.1`.
-
-    Where `torch.distributed` is not in use, or the group has one process, a call is a call of the loss inside.
+    and into the loss itself. Attributes are read from it and set on it: `criterion.u`, `criterion.gamma = 0.1`. Where
+    `torch.distributed` is not in use, or the group has one process, a call is a call of the loss inside.
 
     Args:
         criterion: the loss, made of the same arguments in all processes; rows are numbered as in one process.
@@ -77,10 +72,9 @@ class DistributedCriterion(Criterion):
         - as the loss inside; first dimensions of arguments that belong together are equal within a process
 
     Raises:
-        ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`,
-            `SideBySideLoss` of the experiments), differs from process to process, or `torch.distributed` is
-            not set up under `torchrun`. In a call, in all processes: for what the loss refuses, for parts that do not
-            go together, and where samplers over the same rows differ in seed, epoch or settings.
+        ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`), differs from process to process,
+            or `torch.distributed` is not set up under `torchrun`. In a call, in all processes: for errors of the loss,
+            for parts that do not go together, and where samplers over the same rows differ.
 
     Example:
         >>> from moreauc import TPAUCLoss
@@ -113,7 +107,7 @@ class DistributedCriterion(Criterion):
     def around(self, other: nn.Module, *names: str) -> DistributedCriterion:
         """Return another loss, called with arguments of these names, over the same processes."""
         made = DistributedCriterion.__new__(DistributedCriterion)
-        nn.Module.__init__(made)
+        Criterion.__init__(made)
         made._set_up(other, names, self.exchange)
         return made
 
@@ -225,6 +219,46 @@ class DistributedCriterion(Criterion):
     def extra_repr(self) -> str:
         """Show the place among the processes."""
         return f"process {self.exchange.rank} of {self.exchange.size}"
+
+
+def exchange_of(owner: str, model: nn.Module, criterion: nn.Module) -> Exchange | None:
+    """Return how the processes of a training run talk; None where the loss is of one process.
+
+    Raises:
+        ValueError: where the loss, of this library, and the model are not over the same processes.
+    """
+    check_seen(owner, model, criterion)
+    if not isinstance(criterion, DistributedCriterion):
+        return None
+    exchange, parallel = criterion.exchange, parallel_of(model)
+    if parallel is None and exchange.size > 1:
+        raise ValueError(
+            f"{owner}: model must be a DistributedDataParallel or fully_shard one where criterion is over "
+            f"{exchange.size} processes, got {type(model).__name__}, whose gradients nobody would take the mean of"
+        )
+    if parallel is not None and max(exchange.size, len(parallel.ranks)) > 1:
+        # the mean may be over some of a mesh of several dimensions
+        own, all_of_them = {*exchange.ranks}, {*parallel.ranks}
+        if not (own == all_of_them if parallel.whole else own <= all_of_them):
+            raise ValueError(
+                f"{owner}: criterion must be over the processes of model, {list(parallel.ranks)} by {parallel.kind}, "
+                f"got {list(exchange.ranks)}"
+            )
+    return exchange
+
+
+def check_seen(owner: str, model: nn.Module, criterion: nn.Module) -> None:
+    """Refuse a loss of this library that would see the rows of one process only, where the model is of several."""
+    if not dist.is_available() or not dist.is_initialized():
+        return
+    if not isinstance(criterion, Criterion) or isinstance(criterion, DistributedCriterion):
+        return
+    parallel = parallel_of(model)
+    if parallel is not None and len(parallel.ranks) > 1:
+        raise ValueError(
+            f"{owner}: criterion must be a moreauc.distributed.DistributedCriterion where model is a "
+            f"{parallel.kind} one, got {type(criterion).__name__}, which would see the rows of one process only"
+        )
 
 
 class _Joined(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Scores and metrics of all processes, exact: every row once, however the rows were dealt."""
+"""Scores and metrics of all processes, exact: every row counts once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch.distributed import ProcessGroup
 
 from moreauc._checks import check_shape
 from moreauc._parallel import is_sharded
-from moreauc.distributed._exchange import Exchange
-from moreauc.distributed._messages import check_part
+from moreauc.distributed.exchange import Exchange, check_part
 from moreauc.samplers.base import passes_for_scores
 from moreauc.train import scoring as _scoring
 
@@ -33,8 +32,7 @@ def gather_scores(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores, labels and row numbers of all processes, each row once, in the order of their numbers.
 
-    Samplers for several processes fill the shorter parts up with rows that others have, too. By their numbers such rows
-    are counted once.
+    Samplers for several processes may repeat rows to make all parts equally long; these count once.
 
     Args:
         scores: scores of this process, shape `(n,)` or `(n, columns)`; `n` may differ from process to process.
@@ -88,8 +86,8 @@ def predict_scores(
 ) -> tuple[Tensor, Tensor]:
     """Return raw scores and labels of the batches of all processes, on the CPU, the same in every process.
 
-    As :func:`moreauc.train.predict_scores`, with the work shared: each process scores its own batches. Rows that a
-    sampler gives to several processes, as `DistributedSampler` does to make all parts equally long, count once.
+    As :func:`moreauc.train.predict_scores`, with the work shared: each process scores its own batches. Rows that
+    several processes have count once.
 
     Args:
         model: maps inputs to raw scores; of a `DistributedDataParallel` one the model inside is called.
