@@ -18,8 +18,10 @@ from moreauc.criteria import (
     GroupDROLoss,
     GroupedLoss,
     GroupERMLoss,
+    MIDAMLoss,
     MiniBatchTPAUCLoss,
     MultiInstanceTPAUCLoss,
+    PooledLoss,
     SampleCVaRLoss,
     SOTAsLoss,
     TCCOLoss,
@@ -39,6 +41,7 @@ class Case:
         tables: name of a table attribute -> row numbers that a batch visits, in that attribute's own indexing.
         state: names of the attributes that a call in training mode moves; none for a loss without memory.
         exact: those of them that are kept in float64 whatever comes.
+        moves: whether a call in training mode changes the state, where that is not told by `state`.
     """
 
     name: str
@@ -49,6 +52,12 @@ class Case:
     tables: Callable[[dict[str, Tensor]], dict[str, Tensor]]
     state: tuple[str, ...] = ("u",)
     exact: tuple[str, ...] = ()
+    moves: bool | None = None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a call in training mode changes the state."""
+        return bool(self.state) if self.moves is None else self.moves
 
 
 def hinge(u: Tensor, index: Tensor) -> Tensor:
@@ -154,6 +163,10 @@ def _bags_batch(columns: int) -> Callable[[int], dict[str, Tensor]]:
         }
 
     return batch
+
+
+def _without_previous(batch: Callable[[int], dict[str, Tensor]]) -> Callable[[int], dict[str, Tensor]]:
+    return lambda step: {name: value for name, value in batch(step).items() if not name.startswith("previous")}
 
 
 def _reorder_bags(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -305,13 +318,55 @@ CASES = (
     ]
     + [
         Case(
-            name="GroupedLoss-logistic",
-            build=lambda: GroupedLoss(GroupERMLoss(3, group_sizes=[5, 5, 5]), torch.arange(15) % 3),
-            batch=_baseline_batch,
-            values=("scores",),
+            name=f"MIDAMLoss-{pooling}-{name}",
+            build=lambda pooling=pooling, options=options: MIDAMLoss(LABELS, pooling=pooling, **options),
+            batch=_without_previous(_bags_batch(2 if pooling == "attention" else 1)),
+            values=("instances",),
+            reorder=_reorder_bags,
+            tables=lambda batch: {"v": batch["index"]},
+            state=("a", "b", "theta", "v"),
+            exact=("v",),
+        )
+        for pooling, name, options in [
+            ("mean", "default", {}),
+            ("smoothed_max", "rows-after", {"rows": "after", "dual_lr": 0.5}),
+            ("attention", "default", {"tau": 0.5}),
+        ]
+    ]
+    + [
+        Case(
+            name=f"PooledLoss-{name}",
+            build=lambda inner=inner, pooling=pooling: PooledLoss(inner(), pooling),
+            batch=_bags_batch(2 if pooling == "attention" else 1),
+            values=("instances", "previous_instances"),
+            reorder=_reorder_bags,
+            tables=_no_rows,
+            state=(),
+            moves=moves,
+        )
+        for name, inner, pooling, moves in [
+            ("moving-average-cross-entropy", lambda: CrossEntropyLoss(LABELS), "smoothed_max", False),
+            ("moving-average-min-max", lambda: AUCMinMaxLoss(LABELS, dual_lr=0.5), "attention", True),
+            ("msvr", lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, gamma=0.1), "mean", True),
+        ]
+    ]
+    + [
+        Case(
+            name=f"GroupedLoss-{name}",
+            build=build,
+            batch=_tpauc_batch,
+            values=("scores", "previous_scores"),
             reorder=_reorder_fcco,
             tables=_no_rows,
             state=(),
+            moves=name == "msvr",
         )
+        for name, build in [
+            (
+                "moving-average",
+                lambda: GroupedLoss(GroupERMLoss(3, group_sizes=[5, 5, 5]), torch.arange(15) % 3),
+            ),
+            ("msvr", lambda: GroupedLoss(GroupDROLoss(3, top_k=1, gamma=0.2), torch.arange(15) % 3)),
+        ]
     ]
 )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from moreauc.core import pairs
 from moreauc.criteria import (
     AUCMinMaxLoss,
     AUCSquaredHingeLoss,
@@ -17,7 +18,6 @@ from moreauc.criteria import (
     CrossEntropyLoss,
     MiniBatchTPAUCLoss,
     SOTAsLoss,
-    _labelled,
 )
 from moreauc.optim import ProximalPoint
 
@@ -157,7 +157,7 @@ def test_min_max_is_the_published_form_in_expectation(link):
     scores = [rng.gauss(0, 1) for _ in range(40)]
     point = (0.3, -0.2, 0.4)
     criterion = AUCMinMaxLoss(LABELS, margin=0.8, link=link, dual_lr=0.7)
-    criterion.table.values = torch.tensor(point, dtype=torch.float64).unsqueeze(1)
+    criterion.duals.values = torch.tensor(point, dtype=torch.float64).unsqueeze(1)
     assert criterion.positive_rate == 0.25
     value, gradient, slopes = oracles.published_min_max(scores, LABELS.tolist(), 0.25, 0.8, link, *point)
     balanced = []
@@ -184,7 +184,7 @@ def test_min_max_at_its_optimum_is_the_square_loss_of_the_auc(link, margin, shif
     b = sum(v for v, label in zip(h, labels, strict=True) if not label) / 8
     theta = max(0.0, margin + b - a)
     criterion = AUCMinMaxLoss(LABELS, margin=margin, link=link, dual_lr=1.0)
-    criterion.table.values = torch.tensor([[a], [b], [theta]], dtype=torch.float64)
+    criterion.duals.values = torch.tensor([[a], [b], [theta]], dtype=torch.float64)
     got = call(criterion, scores, labels, index)
     rate = 0.25 * 0.75
     value, gradient = oracles.mean_over_pairs(scores, labels, "squared", margin, link)
@@ -193,7 +193,7 @@ def test_min_max_at_its_optimum_is_the_square_loss_of_the_auc(link, margin, shif
     assert (extra > 0) == (shift > 0)
     if not shift:
         assert got[1] == pytest.approx([rate * g for g in gradient], rel=1e-9, abs=1e-12)
-    assert criterion.table.values.squeeze(1).tolist() == pytest.approx([a, b, theta], abs=1e-12)  # a fixed point
+    assert criterion.duals.values.squeeze(1).tolist() == pytest.approx([a, b, theta], abs=1e-12)  # a fixed point
 
 
 @LINKS
@@ -273,7 +273,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch, kind, link):
     whole = kind(LABELS, link=link, **KINDS[kind])
     blocks = copy.deepcopy(whole)
     expected = call(whole, *batch)
-    monkeypatch.setattr(_labelled, "_BLOCK", 16)  # two rows of eight
+    monkeypatch.setitem(pairs._TILE, "cpu", 16)  # two rows of eight
     assert_close(call(blocks, *batch), expected)
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(blocks.state_dict()[name], value)
@@ -402,7 +402,7 @@ def test_schedules_may_change_what_the_loss_was_made_with():
     sota.tau1, sota.tau2, min_max.dual_lr, poly.power = 0.2, 0.3, 0.0, 2.0
     assert (sota.tau1, sota.tau2, poly.power) == (0.2, 0.3, 2.0)
     call(min_max, *make_batch(1))
-    assert min_max.table.values.abs().sum() == 0
+    assert min_max.duals.values.abs().sum() == 0
     for criterion, name in [(sota, "tau1"), (sota, "tau2"), (min_max, "dual_lr"), (poly, "power")]:
         with pytest.raises(ValueError, match=f"{name} must be a number"):
             setattr(criterion, name, -1.0)

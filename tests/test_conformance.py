@@ -153,7 +153,7 @@ def test_eval_mode_is_pure(case):
     criterion.train()
     step(criterion, case, 1)
     moved = any(not torch.equal(value, before[name]) for name, value in state(criterion).items())
-    assert moved == bool(case.state)
+    assert moved == case.has_state
 
 
 @EVERY

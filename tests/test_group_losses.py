@@ -220,7 +220,7 @@ def test_steps_of_the_threshold_go_by_the_rows_before_their_update(float64):
     before, late = group_means(run, w).detach(), 0
     for _ in range(100):
         with torch.no_grad():
-            criterion.table_s.values.fill_(float(before.topk(2).values.mean()))
+            criterion.threshold.values.fill_(float(before.topk(2).values.mean()))
         (gradient,) = torch.autograd.grad(criterion(run.losses(rows, w), groups), w)
         means = group_means(run, w)
         (expected,) = torch.autograd.grad(means[int(before.argmax())], w)

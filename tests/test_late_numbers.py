@@ -119,7 +119,7 @@ def test_compiled_calls_in_between_do_not_lead_to_a_wrong_explanation():
     compiled = torch.compile(criterion, backend="eager", fullgraph=True)
     batch = LABELS[:6], torch.arange(6)
     compiled(torch.full((6,), torch.nan), *batch)
-    criterion._look = lambda: None
+    criterion.poll = lambda: None
     criterion(torch.zeros(6), batch[0], batch[1] + 1)  # call 2, the first that is remembered
     with pytest.raises(
         ValueError, match=r"scores must be finite, got NaN or infinity \(in call 1, found later, after c"
@@ -130,11 +130,11 @@ def test_compiled_calls_in_between_do_not_lead_to_a_wrong_explanation():
 def test_what_is_remembered_keeps_nothing_large_alive():
     criterion = late(TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6))
     criterion(torch.zeros(6, 1000)[:, 0], LABELS[:6], torch.arange(6))
-    ((_, _, (scores, *_)),) = criterion._messenger._recent
+    ((_, _, (scores, *_), _),) = criterion._pending._recent
     assert scores.untyped_storage().nbytes() == scores.nbytes
     wide = late(GroupedLoss(GroupDROLoss(3, top_k=1), torch.arange(15) % 3, loss="cross_entropy"))
     wide(torch.zeros(6, 50_000), torch.arange(6), torch.arange(6))
-    assert wide._messenger.calls == 1 and not wide._messenger._recent
+    assert wide._pending.calls == 1 and not wide._pending._recent
 
 
 def test_a_batch_without_bags_is_refused_at_once():

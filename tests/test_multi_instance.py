@@ -238,7 +238,7 @@ def test_weights_of_instances_are_cut_where_float32_ends():
     """A row that lags by more than e^60 counts for that much: gradients are finite, and the same in float64."""
     rule, bag = SmoothedMaxPooling(1.0), torch.zeros(1, dtype=torch.long)
     for instance, expected in [(50.0, 50.0), (60.0, 60.0), (70.0, 60.0), (1e4, 60.0)]:
-        got = rule.pull(torch.ones(1), torch.zeros(1, 1), torch.tensor([instance]), bag)
+        got = rule.vjp(torch.ones(1), torch.zeros(1, 1), torch.tensor([instance]), bag)
         assert got.log().item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -471,7 +471,7 @@ def test_pull_at_the_observed_row_is_the_gradient_of_the_score(float64, pooling)
     instances = torch.randn(shape, generator=random, dtype=torch.float64).requires_grad_()
     bag, weight = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 2]), torch.tensor([0.3, -1.0, 2.0])
     (expected,) = torch.autograd.grad((rule(instances, bag, 3) * weight).sum(), instances)
-    got = rule.pull(weight, rule.observe(instances, bag, 3).detach(), instances.detach(), bag)
+    got = rule.vjp(weight, rule.observe(instances, bag, 3).detach(), instances.detach(), bag)
     torch.testing.assert_close(got, expected)
 
 
@@ -482,8 +482,8 @@ def test_a_fourth_pooling_is_one_more_class():
         def score(self, row):
             return 2.0 * super().score(row)
 
-        def pull(self, weight, row, instances, bag):
-            return 2.0 * super().pull(weight, row, instances, bag)
+        def vjp(self, weight, row, instances, bag):
+            return 2.0 * super().vjp(weight, row, instances, bag)
 
     data = batch()
     data["instances"].requires_grad_()

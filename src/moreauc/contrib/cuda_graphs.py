@@ -25,7 +25,8 @@ from moreauc.contrib.graph_key import (
     check_parts,
     contents,
 )
-from moreauc.criteria._late import outermost, several_processes
+from moreauc.criteria._base import losses_in
+from moreauc.criteria._validation import several_processes
 from moreauc.optim import PreviousIterate
 from moreauc.train import train_step
 from moreauc.train.parts import opened
@@ -217,8 +218,8 @@ class _Recording:
         if self._twin is not None:
             self._twin.align()
         self._graph.replay()
-        for loss in outermost(self._criterion):
-            loss._replayed()
+        for loss in losses_in(self._criterion):
+            loss.replayed()
         return self._loss.clone()
 
     def random_state(self) -> Any:

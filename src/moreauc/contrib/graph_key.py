@@ -15,8 +15,8 @@ from moreauc._parallel import bare
 from moreauc.core.pooling import Pooling
 from moreauc.core.rules import UpdateRule
 from moreauc.core.surrogates import Surrogate
-from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._late import LateChecks
+from moreauc.core.tables import Table
+from moreauc.criteria._base import Criterion
 from moreauc.optim import PreviousIterate
 from moreauc.optim._shared import check_optimizer
 
@@ -126,7 +126,7 @@ def _constant(value: Any, parameters: list[Tensor]) -> Any:
 def _attributes(module: nn.Module) -> tuple[Any, ...]:
     """Return the numbers and rules of a loss, or of a module around it; whole numbers there may count its calls."""
     kinds: tuple[type, ...] = (float, bool, str, UpdateRule, Surrogate)
-    if isinstance(module, LateChecks | EstimatorTable):
+    if isinstance(module, Criterion | Table):
         kinds = (*kinds, int)
     found: list[Any] = []
     for name, value in vars(module).items():

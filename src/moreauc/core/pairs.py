@@ -1,15 +1,17 @@
 r"""The inner level of two-way partial AUC: for each positive the CVaR of its pair losses over the negatives.
 
-Three ways to one result: the pair matrix (small batches), sorting (:mod:`moreauc.core.sorted_pairs`) and tiles of the
-matrix that are made again for the gradient. The last two need memory linear in the batch.
+Three ways to one result: the pair matrix (small batches), sorting (:mod:`moreauc.core.sorted_pairs`) and blocks of rows
+of the matrix that are made again for the gradient. The last two need memory linear in the batch.
+
+Negatives are a list of their own (compact), or the whole batch with a mask of what is no negative (padded): where only
+a device knows the labels, no shape may depend on them.
 """
 
-# ruff: noqa: D102 (the base class says once what `sums` and `pull` are)
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Literal
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,11 +23,10 @@ from moreauc._checks import (
     check_same_shape,
     check_shape,
 )
-from moreauc.core.sorted_pairs import Kernel, SortedPairs
+from moreauc.core.sorted_pairs import VJP, sorted_pairs
 from moreauc.core.surrogates import Surrogate
 
 Method = Literal["auto", "pairs", "sorted", "tiles"]
-Pull = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _OWNER = "cvar_over_negatives"
 _FLOAT32_COUNTS = 1 << 24  # up to here float32 holds every whole number
@@ -40,6 +41,23 @@ _SORT_FROM = {"cpu": 3 << 16, "cuda": 1 << 26}
 _SORT_SIDE = 16
 _TILE_FROM = {"cpu": 1 << 22, "cuda": 1 << 25}
 _TILE = {"cpu": 1 << 17, "cuda": 1 << 24}
+
+
+class Pairs(NamedTuple):
+    r"""Positives, negatives, and how many negatives count.
+
+    Attributes:
+        positive: scores :math:`h_i`, shape `(B1,)`, at least float32, without gradient; in a padded batch some may be
+            repeats that get weight 0 later.
+        negative: scores :math:`h_j`, shape `(B2,)`, of the same type.
+        total: :math:`\beta` times the number of negatives, a number or a float64 tensor of shape `()`.
+        left_out: which entries of `negative` make no pair, shape `(B2,)`, bool; None for none.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    total: float | Tensor
+    left_out: Tensor | None = None
 
 
 def cvar_over_negatives(
@@ -94,38 +112,81 @@ def cvar_over_negatives(
     dtype = torch.promote_types(torch.promote_types(positive.dtype, negative.dtype), threshold.dtype)
     dtype = torch.promote_types(dtype, torch.float32)  # half types neither resolve nor hold the sums
     positive, negative, threshold = positive.to(dtype), negative.to(dtype), threshold.detach().to(dtype)
-    kernel = _KERNELS[_choose(method, positive, negative, surrogate)]
-    psi, active = _Differentiable.apply(positive, negative, threshold, kernel, surrogate, beta)  # type: ignore[no-untyped-call]
-    return psi, _slope(active, beta * len(negative), dtype)
+    method = _choose(method, positive, negative, surrogate)
+    result: tuple[Tensor, Tensor] = _Differentiable.apply(positive, negative, threshold, surrogate, beta, method)  # type: ignore[no-untyped-call]
+    return result
 
 
-def cvar_and_pull(
-    positive: Tensor, negative: Tensor, threshold: Tensor, *, surrogate: Surrogate, max_fpr: float
-) -> tuple[Tensor, Tensor, Pull]:
+def cvar_and_vjp(
+    pairs: Pairs, threshold: Tensor, surrogate: Surrogate, method: Method = "auto"
+) -> tuple[Tensor, Tensor, VJP]:
     """Return what :func:`cvar_over_negatives` does and the way to its gradient, without a graph and without checks.
 
-    For a loss whose gradient is known as soon as its value is: `pull(weight)`, with one weight for each positive,
+    For a loss whose gradient is known as soon as its value is: `vjp(weight)`, with one weight for each positive,
     returns the gradients of the weighted sum of `psi` in `positive` and in `negative`.
+    """
+    if method == "auto":
+        method = _choose(method, pairs.positive, pairs.negative, surrogate)
+    psi, active, vjp = _KERNELS[method](pairs, threshold, surrogate)
+    return psi, (1.0 - active.double() / pairs.total).to(psi.dtype), vjp
+
+
+def log_mean_exp_and_vjp(pairs: Pairs, surrogate: Surrogate, temperature: float) -> tuple[Tensor, VJP]:
+    r"""Return :math:`\log \frac1{B_2} \sum_j e^{\ell(h_j - h_i) / T}` of every positive, and the way to its gradient.
+
+    `pairs.total` is the number of negatives.
+    """
+    blocks = _blocks(pairs)
+    log_total = pairs.total.log() if isinstance(pairs.total, Tensor) else math.log(pairs.total)
+
+    def part(positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        value, slope = surrogate.value_and_slope(pairs.negative - positive.unsqueeze(1))
+        logit = value / temperature
+        if pairs.left_out is not None:
+            logit = logit.masked_fill(pairs.left_out, -torch.inf)
+        return logit.logsumexp(1), logit, slope
+
+    kept = part(pairs.positive) if len(blocks) == 1 else None
+    sums = torch.cat([part(block)[0] for block in blocks]) if kept is None else kept[0]
+
+    def vjp(weight: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = [], torch.zeros_like(pairs.negative)
+        for block, own in zip(blocks, torch.split(weight, len(blocks[0])), strict=True):
+            total, logit, slope = part(block) if kept is None else kept
+            share = (logit - total.unsqueeze(1)).exp() * slope * (own / temperature).unsqueeze(1)
+            rows.append(-share.sum(1))
+            columns = columns + share.sum(0)
+        return torch.cat(rows), columns
+
+    return (sums - log_total).to(sums.dtype), vjp
+
+
+def weighted_pairs(
+    pairs: Pairs, surrogate: Surrogate, upper: Tensor, lower: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""Return sums over one side of :math:`\ell` and :math:`\ell'`, weighted by numbers of the other side.
 
     Args:
-        positive: shape `(B1,)`; as the next two of one type, at least float32, without gradient.
-        negative: shape `(B2,)`.
-        threshold: shape `(B1,)`.
+        pairs: scores of both sides.
         surrogate: the loss.
-        max_fpr: in (0, 1].
+        upper: :math:`a_i`, weights of the positives, shape `(B1,)`.
+        lower: :math:`b_j`, weights of the negatives, shape `(B2,)`, 0 where left out.
+
+    Returns:
+        :math:`\sum_j b_j \ell_{ij}`, :math:`\sum_j b_j \ell'_{ij}`, shape `(B1,)`, and
+        :math:`\sum_i a_i \ell_{ij}`, :math:`\sum_i a_i \ell'_{ij}`, shape `(B2,)`.
     """
-    kernel = _KERNELS[_choose("auto", positive, negative, surrogate)]
-    total = max_fpr * len(negative)
-    psi, active, saved = kernel.sums(positive, negative, threshold, surrogate, total)
-
-    def pull(weight: Tensor) -> tuple[Tensor, Tensor]:
-        return kernel.pull(saved, weight, surrogate, total)
-
-    return psi, _slope(active, total, positive.dtype), pull
-
-
-def _slope(active: Tensor, total: float, dtype: torch.dtype) -> Tensor:
-    return (1.0 - active.double() / total).to(dtype)
+    blocks = _blocks(pairs)
+    values, slopes = [], []
+    value_sum, slope_sum = torch.zeros_like(pairs.negative), torch.zeros_like(pairs.negative)
+    for block, own in zip(blocks, torch.split(upper, len(blocks[0])), strict=True):
+        value, slope = surrogate.value_and_slope(pairs.negative - block.unsqueeze(1))
+        # no matrix products: autocast would make them of half precision
+        values.append((value * lower).sum(1))
+        slopes.append((slope * lower).sum(1))
+        value_sum = value_sum + (value * own.unsqueeze(1)).sum(0)
+        slope_sum = slope_sum + (slope * own.unsqueeze(1)).sum(0)
+    return torch.cat(values), torch.cat(slopes), value_sum, slope_sum
 
 
 def refuse_second_derivatives() -> None:
@@ -139,11 +200,11 @@ def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surro
     if method == "auto":
         device = "cuda" if positive.is_cuda else "cpu"
         size = len(positive) * len(negative)
-        if can_sort:
+        if can_sort and not (device == "cuda" and _fixed_order()):
             worth = size >= _SORT_FROM[device] + _SORT_SIDE * (len(positive) + len(negative))
             return "sorted" if worth else "pairs"
         return "tiles" if size >= _TILE_FROM[device] else "pairs"
-    if method not in ("pairs", "sorted", "tiles"):
+    if method not in _KERNELS:
         raise ValueError(f"{_OWNER}: method must be 'auto', 'pairs', 'sorted' or 'tiles', got {method!r}")
     if method == "sorted" and not can_sort:
         raise ValueError(
@@ -152,8 +213,14 @@ def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surro
     return method
 
 
+def _fixed_order() -> bool:
+    """Whether torch would refuse the prefix sums of a GPU, which it cannot take in a fixed order."""
+    strict = not torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled() and strict
+
+
 class _Differentiable(Function):
-    """A kernel as an operation of autograd."""
+    """The sums as an operation of autograd."""
 
     @staticmethod
     def forward(
@@ -161,86 +228,75 @@ class _Differentiable(Function):
         positive: Tensor,
         negative: Tensor,
         threshold: Tensor,
-        kernel: type[Kernel],
         surrogate: Surrogate,
         beta: float,
+        method: Method,
     ) -> tuple[Tensor, Tensor]:
-        total = beta * len(negative)
-        psi, active, saved = kernel.sums(positive, negative, threshold, surrogate, total)
-        ctx.save_for_backward(*saved)
-        ctx.pull = partial(kernel.pull, surrogate=surrogate, total=total)
-        ctx.mark_non_differentiable(active)
-        ctx.set_materialize_grads(False)  # none is made up for `active`
-        return psi, active
+        pairs = Pairs(positive, negative, beta * len(negative))
+        psi, slope, ctx.vjp = cvar_and_vjp(pairs, threshold, surrogate, method)
+        ctx.mark_non_differentiable(slope)
+        ctx.set_materialize_grads(False)  # none is made up for `slope`
+        return psi, slope
 
     @staticmethod
     def backward(ctx: Any, grad_psi: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         if grad_psi is None:
             return 6 * (None,)
-        return *ctx.pull(ctx.saved_tensors, grad_psi), None, None, None, None
+        return *ctx.vjp(grad_psi), None, None, None, None
 
 
-class PairMatrix(Kernel):
-    """The whole matrix at once; two of its size are kept for the gradient, where autograd would keep more."""
+def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor, VJP]:
+    """Make the whole matrix; two of its size are kept for the gradient, where autograd would keep more."""
+    positive, negative, total, left_out = pairs
+    value, push = surrogate.value_and_slope(negative - positive.unsqueeze(1))
+    excess = value - threshold.unsqueeze(1)
+    if left_out is not None:
+        excess = excess.masked_fill(left_out, -1.0)
+    psi = threshold + torch.relu(excess).sum(dim=1) / total
+    # The difference of two floats is above 0 exactly where the first is the larger.
+    inside = excess.gt_(0)  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
+    exact = torch.float64 if len(negative) > _FLOAT32_COUNTS else None
 
-    @staticmethod
-    def sums(
-        positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        value, push = surrogate.value_and_slope(negative - positive.unsqueeze(1))
-        excess = value - threshold.unsqueeze(1)
-        psi = torch.add(threshold, torch.relu(excess).sum(dim=1), alpha=1.0 / total)
-        # The difference of two floats is above 0 exactly where the first is the larger.
-        inside = excess.gt_(0)  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
-        exact = torch.float64 if len(negative) > _FLOAT32_COUNTS else None
-        return psi, inside.sum(dim=1, dtype=exact), (push, inside)
+    def vjp(weight: Tensor) -> tuple[Tensor, Tensor]:
+        share = push * inside * (weight / total).unsqueeze(1)
+        return -share.sum(dim=1), share.sum(dim=0)
 
-    @staticmethod
-    def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
-        push, inside = saved
-        pull = push * inside * (weight / total).unsqueeze(1)
-        return -pull.sum(dim=1), pull.sum(dim=0)
+    return psi, inside.sum(dim=1, dtype=exact), vjp
 
 
-class TiledPairs(Kernel):
-    """The pair matrix in tiles, made again for the gradient; sums across tiles in float64."""
+def _tiles(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor, VJP]:
+    """Make some rows of the matrix at a time, and again for the gradient; sums across blocks in float64."""
+    blocks = _blocks(pairs)
+    levels = torch.split(threshold, len(blocks[0]))
+    done = [
+        _pair_matrix(pairs._replace(positive=block), level, surrogate)[:2]
+        for block, level in zip(blocks, levels, strict=True)
+    ]
 
-    @staticmethod
-    def sums(
-        positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        mass = torch.zeros_like(positive, dtype=torch.float64)
-        active = torch.zeros_like(positive, dtype=torch.int64)
-        for row, column in _tiles(positive, negative):
-            excess = surrogate.value(negative[column] - positive[row, None]) - threshold[row, None]
-            mass[row] += torch.relu(excess).sum(dim=1)
-            active[row] += (excess > 0).sum(dim=1)
-        return (threshold + mass / total).to(positive.dtype), active, (positive, negative, threshold)
+    def vjp(weight: Tensor) -> tuple[Tensor, Tensor]:
+        of_positive, of_negative = [], torch.zeros_like(pairs.negative, dtype=torch.float64)
+        for block, level, share in zip(blocks, levels, torch.split(weight, len(blocks[0])), strict=True):
+            rows, columns = _pair_matrix(pairs._replace(positive=block), level, surrogate)[2](share)
+            of_positive.append(rows)
+            of_negative += columns
+        return torch.cat(of_positive), of_negative.to(pairs.negative.dtype)
 
-    @staticmethod
-    def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
-        positive, negative, threshold = saved
-        grad_positive = torch.zeros_like(positive, dtype=torch.float64)
-        grad_negative = torch.zeros_like(negative, dtype=torch.float64)
-        weight = weight / total
-        for row, column in _tiles(positive, negative):
-            z = negative[column] - positive[row, None]
-            active = surrogate.value(z) > threshold[row, None]
-            pull = surrogate.slope(z) * active * weight[row, None]
-            grad_positive[row] -= pull.sum(dim=1)
-            grad_negative[column] += pull.sum(dim=0)
-        return grad_positive.to(positive.dtype), grad_negative.to(negative.dtype)
+    return torch.cat([psi for psi, _ in done]), torch.cat([active for _, active in done]), vjp
 
 
-def _tiles(positive: Tensor, negative: Tensor) -> Iterator[tuple[slice, slice]]:
-    size = _TILE.get(positive.device.type, _TILE["cpu"])
-    side = 1 << (size.bit_length() // 2)
-    rows = min(len(positive), max(side, size // len(negative)))
-    columns = max(1, size // rows)
-    for top in range(0, len(positive), rows):
-        for left in range(0, len(negative), columns):
-            yield slice(top, top + rows), slice(left, left + columns)
+def _blocks(pairs: Pairs) -> tuple[Tensor, ...]:
+    """Return the positives in blocks whose part of the matrix is one tile."""
+    size = _TILE["cuda" if pairs.positive.is_cuda else "cpu"]
+    return torch.split(pairs.positive, max(1, size // len(pairs.negative)))
 
 
-_KERNELS: dict[Method, type[Kernel]] = {"pairs": PairMatrix, "sorted": SortedPairs, "tiles": TiledPairs}
+def _sorted(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor, VJP]:
+    return sorted_pairs(*pairs[:2], threshold, surrogate, *pairs[2:])
+
+
+_KERNELS: dict[str, Callable[[Pairs, Tensor, Surrogate], tuple[Tensor, Tensor, VJP]]] = {
+    "pairs": _pair_matrix,
+    "sorted": _sorted,
+    "tiles": _tiles,
+}

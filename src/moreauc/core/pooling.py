@@ -20,8 +20,8 @@ leave less than a tenth of what averaging alone gives is left out, in all compon
 the plain average.
 
 **Levels.** Adding a number to all attention logits changes no score, and nothing holds their level: it drifts as the
-model learns, and rows written at one level are then compared with instances at another. :meth:`Pooling.levelled` takes
-the level of a batch out; losses that use rows after their update do so.
+model learns, and rows written at one level are then compared with instances at another.
+:meth:`Pooling.centered_logits` takes the mean logit of a batch out; losses that use rows after their update do so.
 
 **Rows that lag.** The chain rule divides by the row: an instance counts with :math:`e^a / v_2`. Where the row lags far
 behind the instances at hand, because it has not met the one that matters, that is a huge number, up to a factor of
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ from moreauc._description import text_of
 __all__ = ["POOLINGS", "AttentionPooling", "MeanPooling", "Pooling", "SmoothedMaxPooling", "get_pooling"]
 
 PoolingName = Literal["mean", "smoothed_max", "attention"]
+RowsUsed = Literal["before", "after"]
 
 _LEAST = 0.1  # of what averaging alone gives that a correction must leave
 _STEEPEST = 60.0  # logarithm of the largest factor by which a row may lag where it is divided by: finite in float32
@@ -68,7 +69,7 @@ class Pooling(ABC):
     def observe(self, instances: Tensor, bag: Tensor, count: int) -> Tensor:
         """Return the rows of `count` bags that hold these instances, shape `(count, dim)`, differentiable."""
 
-    def levelled(self, instances: Tensor) -> Tensor:
+    def centered_logits(self, instances: Tensor) -> Tensor:
         """Return instances of a batch without what may be added to all of them and changes no score."""
         return instances
 
@@ -99,7 +100,7 @@ class Pooling(ABC):
         """
 
     @abstractmethod
-    def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
+    def vjp(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
         r"""Return the gradient of the weighted sum of bag scores in the instances, in their shape.
 
         The score's derivative is taken at `row`, the average's at the instances given: the chain rule of the paper's
@@ -154,7 +155,7 @@ class MeanPooling(Pooling):
             new = new + gamma * (now - before)
         return new if bound is None else new.clamp(-bound, bound)
 
-    def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
+    def vjp(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
         """Return what each instance adds to its bag's mean."""
         return (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
 
@@ -204,7 +205,7 @@ class SmoothedMaxPooling(Pooling):
         new = peak + mass.log()
         return new if bound is None else new.clamp_max(math.log(bound))
 
-    def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
+    def vjp(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
         """Return the weights of the instances in their bags' smoothed maxima, times those of the bags."""
         logit = instances / self.temperature
         share = (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
@@ -226,7 +227,7 @@ class AttentionPooling(Pooling):
     columns = 2
     dim = 2
 
-    def levelled(self, instances: Tensor) -> Tensor:
+    def centered_logits(self, instances: Tensor) -> Tensor:
         """Return scores, and logits less their mean over the batch, which is taken for a constant."""
         score, logit = instances.unbind(1)
         return torch.stack([score, logit - logit.detach().mean()], dim=1)
@@ -268,7 +269,7 @@ class AttentionPooling(Pooling):
             log = torch.minimum(log, math.log(bound) - 0.5 * torch.log1p(score.square()))
         return torch.cat([score, log], dim=1)
 
-    def pull(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
+    def vjp(self, weight: Tensor, row: Tensor, instances: Tensor, bag: Tensor) -> Tensor:
         """Return the derivatives of the weighted means in scores and logits, times the weights of the bags."""
         score, logit = instances.unbind(1)
         share = (weight / _sizes(bag, len(weight), weight.dtype)).index_select(0, bag)
@@ -290,6 +291,20 @@ def get_pooling(owner: str, pooling: PoolingName | Pooling, temperature: float =
     temperature = check_real(owner, "temperature", temperature, low=0.0, low_open=True)
     kind = POOLINGS[pooling]
     return kind(temperature) if issubclass(kind, SmoothedMaxPooling) else kind()
+
+
+def exact_type(values: Tensor) -> torch.dtype:
+    """Return the type of rows of bags: logarithms of a thousand and more in float32 would spoil their exponentials."""
+    return torch.float32 if values.device.type == "mps" else torch.float64
+
+
+def check_rows_used(owner: str, rows: Any) -> RowsUsed:
+    """Return `rows`: whether a step uses the rows before or after their update."""
+    if rows == "before":
+        return "before"
+    if rows == "after":
+        return "after"
+    raise ValueError(f"{owner}: rows must be 'before' or 'after', got {rows!r}")
 
 
 def _sizes(bag: Tensor, count: int, dtype: torch.dtype) -> Tensor:

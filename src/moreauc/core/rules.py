@@ -44,7 +44,7 @@ def theory_gamma(num_rows: int, num_visited: int, tau: float) -> float:
 
 
 def update_row(
-    row: Tensor, now: Tensor, before: Tensor | None, *, tau: float, gamma: float, bound: float | None = None
+    row: Tensor, now: Tensor, before: Tensor | None, *, tau: float, gamma: float | Tensor, bound: float | None = None
 ) -> Tensor:
     r"""Return the visited rows after one step.
 
@@ -57,17 +57,17 @@ def update_row(
         now: values observed at the current iterate, same shape.
         before: values of the same samples at the previous iterate, same shape; unused where `gamma` is 0.
         tau: averaging weight of the new value.
-        gamma: weight of the correction `now - before`.
+        gamma: weight of the correction `now - before`; a tensor, shape `()`, where only the device knows it.
         bound: radius :math:`C` of the ball each row is projected onto; None for no projection.
 
     Returns:
         The new rows, shape `(B, dim)`.
     """
     new = torch.lerp(row, now, tau)  # (1 - tau) row + tau now, exact where row = now and where tau = 1
-    if gamma != 0.0:
+    if isinstance(gamma, Tensor) or gamma != 0.0:
         if before is None:
             raise ValueError("update_row: before must be given where gamma is not 0, got None")
-        new = torch.add(new, now - before, alpha=gamma)
+        new = new + gamma * (now - before)
     return new if bound is None else project(new, bound)
 
 
@@ -115,7 +115,25 @@ class UpdateRule:
         """Whether the rule needs the values at the previous iterate."""
         return self.gamma != 0.0
 
-    def __call__(self, row: Tensor, now: Tensor, before: Tensor | None, *, num_rows: int) -> Tensor:
-        """Return the rows after one step of a table of `num_rows` rows; shapes as in :func:`update_row`."""
-        gamma = theory_gamma(num_rows, len(row), self.tau) if self.gamma == "theory" else float(self.gamma)
+    def weight(self, num_rows: int, visited: int | Tensor) -> float | Tensor:
+        """Return the correction weight of a step that visits some of `num_rows` rows."""
+        return correction_weight(self.gamma, self.tau, num_rows, visited)
+
+    def __call__(
+        self, row: Tensor, now: Tensor, before: Tensor | None, *, num_rows: int, visited: int | Tensor | None = None
+    ) -> Tensor:
+        """Return the rows after one step of a table of `num_rows` rows; shapes as in :func:`update_row`.
+
+        `visited` is the number of different rows, by default that of the rows given.
+        """
+        gamma = self.weight(num_rows, len(row) if visited is None else visited)
         return update_row(row, now, before, tau=self.tau, gamma=gamma, bound=self.bound)
+
+
+def correction_weight(gamma: Gamma, tau: float, num_rows: int, visited: int | Tensor) -> float | Tensor:
+    """Return `gamma`, or the weight of :func:`theory_gamma`, as a tensor where `visited` is one."""
+    if gamma != "theory":
+        return float(gamma)
+    if isinstance(visited, Tensor):
+        return (num_rows - visited) / (visited * (1.0 - tau)) + (1.0 - tau)
+    return theory_gamma(num_rows, visited, tau)

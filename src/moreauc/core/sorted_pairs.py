@@ -13,7 +13,7 @@ the negatives that it reaches with a weight above 0; elsewhere the error is roun
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,71 +21,55 @@ from torch.nn.functional import pad
 
 from moreauc.core.surrogates import Surrogate
 
-
-class Kernel(ABC):
-    """One way to the sums over pairs and to their gradient; arguments as in `moreauc.core.pairs`, all of one type."""
-
-    @staticmethod
-    @abstractmethod
-    def sums(
-        positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        r"""Return `psi (B1,)`, the number of active negatives `(B1,)`, and what :meth:`pull` needs.
-
-        Args:
-            positive: shape `(B1,)`.
-            negative: shape `(B2,)`.
-            threshold: shape `(B1,)`.
-            surrogate: the loss.
-            total: :math:`\beta B_2`.
-        """
-
-    @staticmethod
-    @abstractmethod
-    def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
-        """Return the gradients `(B1,)` and `(B2,)` of the sum of `psi` weighted by `weight (B1,)`."""
+VJP = Callable[[Tensor], tuple[Tensor, Tensor]]  # one weight for each positive -> gradients in both sides' scores
 
 
-class SortedPairs(Kernel):
-    r"""Sorting and prefix sums, for the piecewise-polynomial, non-decreasing losses :math:`(m + z)_+^d`."""
+def sorted_pairs(
+    positive: Tensor,
+    negative: Tensor,
+    threshold: Tensor,
+    surrogate: Surrogate,
+    total: float | Tensor,
+    left_out: Tensor | None,
+) -> tuple[Tensor, Tensor, VJP]:
+    r"""Return `psi (B1,)`, the number of active negatives `(B1,)`, and the way to the gradient.
 
-    @staticmethod
-    def sums(
-        positive: Tensor, negative: Tensor, threshold: Tensor, surrogate: Surrogate, total: float
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Return the sums, the number of active pairs, and what :meth:`pull` needs."""
-        ordered, order = negative.sort(descending=True)
-        count = _count_above(ordered, positive, threshold.clamp_min(0), surrogate)
-        top = ordered[0].double()
-        x = ordered.double() - top
-        a = positive.double() - top - surrogate.margin  # v_ij = x_j - a_i
-        first = pad(x.cumsum(0), (1, 0))[count]
-        linear = first - a * count  # sum of v_ij over the negatives whose loss exceeds max(s_i, 0)
-        if surrogate.piecewise_polynomial == 2:
-            mass = pad(x.square().cumsum(0), (1, 0))[count] - a * (first + linear)
-            push = 2.0 * linear
-        else:
-            mass, push = linear, count.double()
-        # Below 0 a threshold is exceeded by every pair; those of loss 0 add nothing to the mass.
-        active = torch.where(threshold < 0, len(negative), count)
-        s = threshold.double()
-        psi = (s + (mass - s * active) / total).to(positive.dtype)
-        return psi, active, (positive, ordered, order, count, push)
+    For the piecewise-polynomial, non-decreasing losses :math:`(m + z)_+^d`; arguments as in `moreauc.core.pairs`. What
+    is left out comes last, infinitely low: prefix sums are infinite from there on, but no positive reaches so far.
+    """
+    everyone: int | Tensor = len(negative)
+    if left_out is not None:
+        everyone = (~left_out).sum()
+        negative = negative.masked_fill(left_out, -torch.inf)
+    ordered, order = negative.sort(descending=True)
+    count = _count_above(ordered, positive, threshold.clamp_min(0), surrogate)
+    top = ordered[0].double()
+    x, a = ordered.double() - top, positive.double() - top - surrogate.margin  # v_ij = x_j - a_i
+    first = pad(x.cumsum(0), (1, 0)).index_select(0, count)
+    linear = first - a * count  # sum of v_ij over the negatives whose loss exceeds max(s_i, 0)
+    if surrogate.piecewise_polynomial == 2:
+        mass = pad(x.square().cumsum(0), (1, 0)).index_select(0, count) - a * (first + linear)
+        push = 2.0 * linear
+    else:
+        mass, push = linear, count.double()
+    # Below 0 a threshold is exceeded by every pair; those of loss 0 add nothing to the mass.
+    active, s = torch.where(threshold < 0, everyone, count), threshold.double()
+    psi = (s + (mass - s * active) / total).to(positive.dtype)
 
-    @staticmethod
-    def pull(saved: tuple[Tensor, ...], weight: Tensor, surrogate: Surrogate, total: float) -> tuple[Tensor, Tensor]:
-        """Return the gradient by the positive and by the negative scores."""
-        positive, ordered, order, count, push = saved
-        weight = weight.double() / total
-        grad_positive = (-weight * push).to(positive.dtype)
+    def vjp(weight: Tensor) -> tuple[Tensor, Tensor]:
+        share = weight.double() / total
         # Positive i reaches the first count_i negatives: its weight is added from there down to rank 0.
-        pull = _sum_of_reaching(weight, count, len(ordered))
+        reached = _sum_of_reaching(share, count, len(ordered))
         if surrogate.piecewise_polynomial == 2:
             low = positive.min().double()
-            y = ordered.double() - low + surrogate.margin
-            b = positive.double() - low  # v_ij = y_j - b_i
-            pull = 2.0 * (y * pull - _sum_of_reaching(weight * b, count, len(ordered)))
-        return grad_positive, torch.empty_like(pull).scatter_(0, order, pull).to(ordered.dtype)
+            y, b = ordered.double() - low + surrogate.margin, positive.double() - low  # v_ij = y_j - b_i
+            reached = 2.0 * (y * reached - _sum_of_reaching(share * b, count, len(ordered)))
+        if left_out is not None:
+            reached = torch.where(torch.isinf(ordered), 0.0, reached)
+        of_negative = torch.empty_like(reached).scatter_(0, order, reached)
+        return (-share * push).to(positive.dtype), of_negative.to(negative.dtype)
+
+    return psi, active, vjp
 
 
 def _count_above(ordered: Tensor, positive: Tensor, level: Tensor, surrogate: Surrogate) -> Tensor:

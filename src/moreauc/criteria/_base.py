@@ -1,9 +1,11 @@
-r"""What the losses share: the step from a table row to a gradient, and the checks of a user's functions."""
+r"""The template of all losses, and what a loss needs to fill it in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,35 +19,255 @@ from moreauc._checks import (
 )
 from moreauc._description import settings_text
 from moreauc.core.pairs import refuse_second_derivatives
-from moreauc.criteria._late import LateChecks
+from moreauc.criteria._validation import FLAGS, NEVER, Check, Pending, capturing, several_processes
 
+Checks = Literal["auto", "now", "late"]
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
-class Criterion(LateChecks):
-    r"""Base of the losses.
+def _nothing(bad: Tensor | None) -> None:
+    """Write nothing: a loss without state, or one that is evaluated."""
+
+
+@dataclass
+class Step:
+    """One iteration, computed and not written yet.
+
+    Attributes:
+        value: the loss, shape `()`; with its graph where `gradient` is None.
+        source: what the gradient is in, with its graph.
+        gradient: the gradient in `source`, known already; None where autograd is to find it.
+        gate: what :func:`enter` returned for a loss that autograd differentiates; None elsewhere.
+        finite: what must be finite, by the names errors give it.
+        write: end the iteration; where its argument, a flag of shape `()`, is True, nothing changes.
+    """
+
+    value: Tensor
+    source: Tensor
+    gradient: Tensor | None = None
+    gate: Tensor | None = None
+    finite: dict[str, Tensor | None] = field(default_factory=dict)
+    write: Callable[[Tensor | None], None] = _nothing
+
+    def attach(self, bad: Tensor | None) -> Tensor:
+        """Return the scalar whose backward is the gradient; NaN, with gradient 0, where the batch is bad."""
+        if self.gradient is None:
+            return self.value if bad is None or self.gate is None else leave(self.value, self.gate, bad)
+        if bad is None:
+            return with_gradient(self.source, self.value, self.gradient)
+        with torch.no_grad():
+            value, gradient = self.value.masked_fill(bad, torch.nan), self.gradient.masked_fill(bad, 0.0)
+        return with_gradient(self.source, value, gradient)
+
+
+class Criterion(nn.Module):
+    r"""Base of the losses: :meth:`forward` is the same for all, a loss fills in `_batch` and `_step`.
 
     In training mode one call is one iteration: the scalar it returns has the algorithm's :math:`G_t` as its gradient
     and the current estimate of :math:`F` as its value, and the visited rows have moved when the call returns. A call
     that raises has changed nothing. In `eval()` mode a call is pure: no row is read or moved, and the scalar is the
     objective at the values given, with its ordinary gradient.
 
-    Types and shapes are always checked at once, values (NaN, row numbers, labels) on the CPU. On a GPU to look at them
-    would be to wait for it: there those losses that can do so look at them late (`checks`; docs/performance.md).
+    Types and shapes are always checked at once, values (NaN, row numbers, labels) on the CPU. On a GPU reading them
+    would force a synchronization: there errors of values are raised by a later call (`checks`; docs/performance.md).
     """
+
+    _calls: Tensor
+    _refused: Tensor
+    _flags: Tensor
+    _when: Checks = "auto"
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_pending", "_when")  # no result depends on them
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give `forward` the arguments of a loss's own `_batch`, for help and for those who ask for their names."""
+        super().__init_subclass__(**kwargs)
+        if "_batch" not in vars(cls):
+            return
+
+        def forward(self: Criterion, *args: Any, **kwargs: Any) -> Tensor:
+            """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+            return Criterion.forward(self, *args, **kwargs)
+
+        signature = inspect.signature(cls._batch)
+        first, _, *rest = signature.parameters.values()
+        forward.__signature__ = signature.replace(parameters=[first, *rest], return_annotation="Tensor")  # type: ignore[attr-defined]
+        cls.forward = forward  # type: ignore[method-assign]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pending = Pending()
+        # None is part of a checkpoint, which can only be made where there is nothing to tell.
+        self.register_buffer("_calls", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("_refused", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("_flags", torch.full((2, FLAGS), NEVER), persistent=False)
 
     @property
     def needs_previous(self) -> bool:
         """Whether a call in training mode needs the values at the previous weights (a correction weight is not 0)."""
         return False
 
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
+        late = self._is_late(*args, *kwargs.values())
+        if late:
+            self.poll()
+        check = Check(self._owner, late)
+        step = self.iteration(check, *args, **kwargs)
+        bad = self._validate(check)
+        with torch.no_grad():
+            step.write(bad)
+        if late:
+            self._record(args, kwargs)
+        return step.attach(bad)
+
+    def iteration(self, check: Check, *args: Any, **kwargs: Any) -> Step:
+        """Compute an iteration without ending it: for :meth:`forward`, and for losses around this one.
+
+        Args:
+            check: is asked about values; whoever calls this validates it.
+            args: those of a call of the loss.
+            kwargs: likewise.
+        """
+        step = self._step(self._batch(check, *args, **kwargs))
+        check.finite(**step.finite)
+        return step
+
+    @property
+    def composes(self) -> bool:
+        """Whether a loss around this one may take :meth:`iteration` in place of a call."""
+        return type(self)._batch is not Criterion._batch
+
+    def _batch(self, check: Check, *args: Any, **kwargs: Any) -> Any:
+        """Check shapes, types and membership; return a batch, compact, or padded where the check is late."""
+        raise NotImplementedError
+
+    def _step(self, batch: Any) -> Step:
+        """Return value, gradient and proposed rows; nothing is written."""
+        raise NotImplementedError
+
+    def _validate(self, check: Check) -> Tensor | None:
+        """Raise what is wrong with the values of a call; where that is late, note it and return a flag, shape `()`."""
+        wrong = check.bad()
+        if wrong is None:
+            return None
+        with torch.no_grad():
+            self._calls.add_(1)
+            noted = self._flags[int(self.training), : len(wrong)]
+            noted.copy_(torch.where(wrong, torch.minimum(noted, self._calls), noted))
+            bad = wrong.any()
+            self._refused.add_(bad)
+        if self.training:
+            self._pending.training_messages = tuple(check.messages)
+        else:
+            self._pending.evaluation_messages = tuple(check.messages)
+        return bad
+
     def extra_repr(self) -> str:
         """Show the settings, as checkpoints and processes compare them."""
         return settings_text(self)
 
     @property
+    def device(self) -> torch.device:
+        """Where the loss has been moved to."""
+        return self._calls.device
+
+    @property
     def _owner(self) -> str:
         return type(self).__name__
+
+    # ------------------------------------------------------------------ errors of earlier calls
+
+    @property
+    def checks(self) -> Checks:
+        """When values are looked at: "now", "late", or "auto", late on a GPU and in compiled code, else at once."""
+        return self._when
+
+    @checks.setter
+    def checks(self, value: Checks) -> None:
+        if value not in ("auto", "now", "late"):
+            raise ValueError(f"{type(self).__name__}: checks must be 'auto', 'now' or 'late', got {value!r}")
+        for part in losses_in(self):
+            part._when = value
+
+    def check(self) -> None:
+        """Wait for the device and raise what earlier calls have found wrong, if anything; then it is forgotten.
+
+        Raises:
+            ValueError: as a call on the CPU would have, with the number of the call.
+        """
+        for part in losses_in(self):
+            part.raise_pending(part._flags.tolist())
+
+    def poll(self) -> None:
+        """Raise what an earlier call has found wrong, if word of it has arrived."""
+        if torch.compiler.is_compiling() or capturing(self._flags):
+            return
+        found = self._pending.poll(self._flags)
+        if found is not None and int(found.min()) < NEVER:
+            self.check()
+
+    def replayed(self) -> None:
+        """Do what follows a call that a CUDA graph has replayed: poll, and ask for word of it."""
+        self.poll()
+        self._record((), {})
+
+    def raise_pending(self, numbers: list[list[int]]) -> None:
+        """Raise what a call has found wrong, if anything; `numbers` are those of the calls, by mode and flag."""
+        call = min(map(min, numbers))
+        if call == NEVER:
+            return
+        last, refused, pending = int(self._calls), int(self._refused), self._pending
+        # compiled calls are not remembered, and the others then not by their numbers
+        known = pending.arguments_of(call) if pending.calls == last else None
+        self._flags.fill_(NEVER)
+        self._refused.zero_()
+        pending.forget()
+        training = call in numbers[1]
+        messages = pending.training_messages if training else pending.evaluation_messages
+        what, cause = messages[numbers[training].index(call)], None
+        finite = "must be finite" in what
+        if known is not None:
+            try:
+                self._explain(*known)
+            except ValueError as error:
+                what, cause = str(error), error
+        changed = "the call changed nothing" if refused == 1 else f"{refused} calls were refused and changed nothing"
+        if finite:
+            changed += (
+                " in the loss, but NaN inside the model reaches its weights by backward, which checks='now' prevents"
+            )
+        raise ValueError(f"{what} (in call {call}, found later, after call {last}; {changed})") from cause
+
+    def _explain(self, training: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise what is wrong with the arguments of a call, in the mode that it was made in, looking at them."""
+        mode, self.training = self.training, training
+        try:
+            check = Check(self._owner, late=False)
+            with torch.no_grad():
+                self.iteration(check, *args, **kwargs)
+            check.bad()
+        finally:
+            self.training = mode
+
+    def _is_late(self, *values: Any) -> bool:
+        """Whether the values of this call are looked at later."""
+        if self._when != "auto":
+            return self._when == "late"
+        on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in values[:1])
+        return (on_gpu or torch.compiler.is_compiling()) and not several_processes()
+
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Ask for word of this call, without waiting."""
+        if torch.compiler.is_compiling() or capturing(self._flags):
+            return
+        self._pending.remember(self.training, args, kwargs)
+        self._pending.record(self._flags)
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        self.check()
+        super()._save_to_state_dict(*args)
+
+    # ------------------------------------------------------------------ checks that losses share
 
     def _call(self, name: str, function: Callable[..., Any], value: Tensor, index: Tensor, *shapes: Any) -> Tensor:
         """Call a user's function and say what is wrong with its answer, if anything but NaN (checked with the rest)."""
@@ -61,13 +283,32 @@ class Criterion(LateChecks):
             )
         return result
 
-    def _check_previous(self, name: str, value: Tensor | None, now_name: str, now: Tensor, *, gammas: str) -> None:
-        """Check the values at the previous iterate against those at the current one; `gammas` names what needs them."""
+    def _previous(
+        self, name: str, value: Tensor | None, now_name: str, now: Tensor, *, needed: bool, gammas: str = "gamma"
+    ) -> Tensor | None:
+        """Return the values at the previous iterate, checked against those of now; None where not `needed`.
+
+        `gammas` names what needs them.
+        """
+        if not (needed and self.training):
+            return None
         if value is None:
             raise ValueError(f"{self._owner}: {name} must be given where {gammas} is not 0, got None")
         check_floating(self._owner, name, value)
         check_same_shape(self._owner, name, value, now_name, now)
         check_device(self._owner, name, value, now.device)
+        return value.detach()
+
+
+def losses_in(module: nn.Module) -> Iterator[Criterion]:
+    """Return the losses in a module, but no wrapper that was made without the constructor: it has nothing to tell."""
+    return (part for part in module.modules() if isinstance(part, Criterion) and "_flags" in part._buffers)
+
+
+def check_all(module: nn.Module) -> None:
+    """Wait for the device and raise what the losses in a module have found wrong, if anything."""
+    for part in losses_in(module):
+        part.check()
 
 
 def straight_through(row: Tensor, value: Tensor) -> Tensor:
@@ -95,6 +336,47 @@ class _WithGradient(torch.autograd.Function):
 def with_gradient(source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
     """Return the scalar `value` whose derivative in `source` is `gradient`, known already; one node for a graph."""
     result: Tensor = _WithGradient.apply(source, value, gradient)  # type: ignore[no-untyped-call]
+    return result
+
+
+# A user's function may have derivatives that are infinite or NaN where a batch is refused, and 0 times these is NaN. So
+# its argument passes a gate before it, and the loss another after it. What the second knows, that the batch is refused,
+# comes to the first as the gradient of a number that is there for this alone.
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> tuple[Tensor, Tensor]:
+        return values.clone(), values.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, refused: Tensor) -> Tensor:
+        return gradient.masked_fill(refused != 0, 0.0)
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gate: Tensor, bad: Tensor) -> Tensor:
+        ctx.save_for_backward(bad)
+        return value.masked_fill(bad, torch.nan)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (bad,) = ctx.saved_tensors
+        return gradient.masked_fill(bad, 0.0), bad.to(gradient.dtype), None
+
+
+def enter(values: Tensor, late: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the values, and what :func:`leave` is to be given; only a late check needs gates."""
+    if not late:
+        return values, None
+    result: tuple[Tensor, Tensor] = _Enter.apply(values)  # type: ignore[no-untyped-call]
+    return result
+
+
+def leave(value: Tensor, gate: Tensor, bad: Tensor) -> Tensor:
+    """Return the loss, shape `()`, NaN where `bad`, shape `()`, is True; then the gradient in the values is 0."""
+    result: Tensor = _Leave.apply(value, gate, bad)  # type: ignore[no-untyped-call]
     return result
 
 

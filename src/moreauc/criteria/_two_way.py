@@ -6,24 +6,41 @@ negatives and ends with a gradient in them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
-from moreauc.core.pairs import Pull, cvar_and_pull, cvar_over_negatives
+from moreauc.core.outer import best_thresholds, cvar, reached, stepped, upper_quantile
+from moreauc.core.pairs import Pairs, cvar_and_vjp
 from moreauc.core.rules import UpdateRule
-from moreauc.core.tables import EstimatorTable
+from moreauc.core.sorted_pairs import VJP
+from moreauc.core.tables import EstimatorTable, Table
+from moreauc.criteria._base import Step
+from moreauc.criteria._batches import Rows
 from moreauc.criteria._labelled import Link, PairCriterion
 
 ThresholdRate = float | tuple[float, float] | Literal["quantile"]
-Scores = tuple[Tensor, Tensor]  # of the positives, shape `(B1,)`, and of the negatives, shape `(B2,)`
 
 _QUANTILE_WEIGHT = 0.1  # of the batch's quantile in the moving average
+
+
+class _Thresholds(NamedTuple):
+    """Thresholds of the positives in one call.
+
+    Attributes:
+        s: those to use, shape `(B1,)`.
+        held: those of the table, shape `(B1, 1)`.
+        quantile: the tracked quantile after this call's batch, shape `(1, 1)`; None where thresholds move by steps.
+        quantile_before: before it.
+    """
+
+    s: Tensor
+    held: Tensor
+    quantile: Tensor | None = None
+    quantile_before: Tensor | None = None
 
 
 class TwoWayCriterion(PairCriterion):
@@ -62,9 +79,9 @@ class TwoWayCriterion(PairCriterion):
         self.max_fpr = check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
         self.threshold_lr = threshold_lr
         self.table_u = EstimatorTable(self.num_positives, rule=rule, initial=initial)
-        self.table_s = EstimatorTable(self.num_positives, rule=rule, initial=0.0, keep_previous=True)
-        self.table_prime = EstimatorTable(1, rule=rule, initial=0.0)
-        self.table_quantile = EstimatorTable(1, rule=UpdateRule(owner, _QUANTILE_WEIGHT))
+        self.thresholds = Table(owner, self.num_positives, initial=0.0, keep_previous=True)
+        self.threshold_prime = Table(owner, 1, initial=0.0)
+        self.quantile = Table(owner, 1)
 
     @property
     def u(self) -> Tensor:
@@ -74,12 +91,12 @@ class TwoWayCriterion(PairCriterion):
     @property
     def s(self) -> Tensor:
         """Thresholds of the positives, shape `(num_positives,)`."""
-        return self.table_s.values.squeeze(1)
+        return self.thresholds.values.squeeze(1)
 
     @property
     def s_prime(self) -> Tensor:
         """Threshold over the positives, shape `()`."""
-        return self.table_prime.values[0, 0]
+        return self.threshold_prime.values.view(())
 
     @property
     def threshold_lr(self) -> tuple[float, float] | Literal["quantile"]:
@@ -103,140 +120,94 @@ class TwoWayCriterion(PairCriterion):
         # apart: compilers take a float for a variable when it changes, a tuple for a constant
         self._by_quantile, self._rate_s, self._rate_prime = False, first, second
 
-    def _objective(self, rows: Tensor, scores: Scores) -> Tensor:
-        r"""Return the mean of :math:`f(\psi_i, s')` at the present thresholds; nothing changes."""
-        positive, negative = scores
-        thresholds = _Thresholds(self, rows, positive.detach(), negative.detach())
-        psi, _ = cvar_over_negatives(positive, negative, thresholds.s, surrogate=self.surrogate, max_fpr=self.max_fpr)
-        return (thresholds.s_prime + torch.relu(psi - thresholds.s_prime) / (1.0 - self.min_tpr)).mean()
-
-    def _advance(self, rows: Tensor, scores: Scores, before: Scores | None) -> Step:
-        """Compute one iteration without writing any of it; `before` are the scores of the correction, if there is one.
+    def _advance(self, rows: Rows, h: Tensor, before: Tensor | None) -> Step:
+        """Compute one iteration without writing any of it.
 
         Args:
-            rows: numbers of the positives, shape `(B1,)`.
-            scores: the linked scores :math:`h`.
-            before: those of the previous iteration for the same rows.
+            rows: the rows of the batch.
+            h: linked scores of the batch, shape `(B,)`, without gradient.
+            before: those of the correction for the same rows, where there is one.
+
+        Returns:
+            The step, with the gradient in `h`. In evaluation mode :math:`f(\\psi_i, s')` at the present thresholds.
         """
-        alpha = 1.0 - self.min_tpr
-        thresholds = _Thresholds(self, rows, *scores)
-        s_prime = thresholds.s_prime
-        psi, slope, pull = self._psi(scores, thresholds.s)
-        row = self.table_u.read(rows, fill=psi.unsqueeze(1))
-        old = None
-        if before is not None:
-            old = self._psi(before, thresholds.previous(before[0]))[0].unsqueeze(1)
-        new = self.table_u.propose(row, psi.unsqueeze(1), old)
-        excess = row.squeeze(1) - s_prime
-        value = torch.add(s_prime, torch.relu(excess).sum() / len(rows), alpha=1.0 / alpha)
-        above = excess.gt_(0) / alpha  # d f / d u; d f / d s' is 1 minus this
-        moved, prime = thresholds.moved(slope, above), thresholds.stepped(above)
-        gradient = pull(above.to(scores[0].dtype) / len(rows))
-        return Step(thresholds, value, gradient, row, new, moved, prime)
-
-    def _best_thresholds(self, quantile: Tensor, positive: Tensor) -> Tensor:
-        """Return the thresholds of positives with these scores, given the quantile of the negatives' scores.
-
-        Where all negatives are in the region, thresholds up to the smallest loss are equally good, and 0 is one. What
-        is tracked there is the mean of the lowest scores of batches, which would leave out the negatives below it.
-        """
-        return torch.zeros_like(positive) if self.max_fpr == 1.0 else self.surrogate.value(quantile - positive)
-
-    def _psi(self, scores: Scores, s: Tensor) -> tuple[Tensor, Tensor, Pull]:
-        positive, negative = scores
-        if positive.dtype != s.dtype:
-            wide = torch.promote_types(positive.dtype, s.dtype)
-            positive, negative, s = positive.to(wide), negative.to(wide), s.to(wide)
-        return cvar_and_pull(positive, negative, s, surrogate=self.surrogate, max_fpr=self.max_fpr)
-
-
-@dataclass
-class Step:
-    """One iteration, computed and not written yet.
-
-    Attributes:
-        thresholds: those it began with.
-        value: the loss, shape `()`.
-        gradient: in the linked scores of the positives and of the negatives.
-        row: rows of the positives before, shape `(B1, 1)`.
-        new: rows after.
-        moved: thresholds of the positives after, shape `(B1, 1)`.
-        prime: threshold over the positives after, shape `()`.
-    """
-
-    thresholds: _Thresholds
-    value: Tensor
-    gradient: Scores
-    row: Tensor
-    new: Tensor
-    moved: Tensor
-    prime: Tensor
-
-    @property
-    def results(self) -> dict[str, Tensor]:
-        """What must be finite, by the names errors give it."""
-        return {
-            "the loss": self.value,
-            "the updated row": self.new,
-            "the updated threshold": self.moved,
-            "the updated threshold over the positives": self.prime,
+        alpha, dtype, h = 1.0 - self.min_tpr, h.dtype, self._widest(h)
+        positive, negative = rows.split(h)
+        level = self._read_thresholds(rows, positive, negative)
+        psi, slope, vjp = self._psi(rows, positive, negative, level.s, level.quantile)
+        now, prime = psi.unsqueeze(1), self.s_prime
+        row = self.table_u.read(rows.among, fill=now) if self.training else now
+        value, above = cvar(row.squeeze(1), prime, alpha, rows.mean)
+        gradient = rows.join(vjp(rows.share(above)), dtype)
+        if not self.training:
+            return Step(value, h, gradient, finite={"the loss": value})
+        new = self.table_u.propose(row, now, self._psi_before(rows, before, level), rows.positives)
+        moved = prime_moved = None
+        if level.quantile is None:
+            rate = self._rate_s / rows.positives
+            moved = level.held - (rate * slope * above).unsqueeze(1)
+            prime_moved = stepped(prime, self._rate_prime, rows.mean(above))
+        finite = {
+            "the loss": value,
+            "the updated row": new,
+            "the updated threshold": moved,
+            "the updated threshold over the positives": prime_moved,
         }
 
-    def write(self) -> None:
-        """End the iteration."""
-        self.thresholds.loss.table_u.write(self.thresholds.rows, self.row, self.new)
-        self.thresholds.write(self.moved, self.prime)
+        def write(bad: Tensor | None) -> None:
+            self.table_u.write(rows.among, row, new, bad)
+            self._write_thresholds(rows, level, moved, prime_moved, bad)
 
+        return Step(value, h, gradient, finite=finite, write=write)
 
-class _Thresholds:
-    """The thresholds of one call: read first, moved and written when everything else has been checked."""
+    def _widest(self, h: Tensor) -> Tensor:
+        """Return scores in the widest type among them, rows and thresholds."""
+        wide = torch.promote_types(self.table_u.values.dtype, self.thresholds.values.dtype)
+        wide = torch.promote_types(wide, h.dtype)
+        return h if h.dtype == wide else h.to(wide)
 
-    def __init__(self, loss: TwoWayCriterion, rows: Tensor, positive: Tensor, negative: Tensor) -> None:
-        self.loss, self.rows, self.positive = loss, rows, positive
-        self.held = loss.table_s.read(rows, fill=positive)  # which fills nothing: all rows hold a value
-        self.s_prime = loss.table_prime.values.view(())
-        self.by_quantile = loss.threshold_lr == "quantile"
-        self.s = self.held.squeeze(1)
-        if self.by_quantile:
-            count = math.ceil(loss.max_fpr * len(negative) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
-            seen = negative.topk(max(count, 1)).values[-1].reshape(1, 1)
-            self.before = loss.table_quantile.read_all(fill=seen)
-            self.quantile = loss.table_quantile.propose(self.before, seen) if loss.training else self.before
-            self.s = loss._best_thresholds(self.quantile.squeeze(1), positive)
+    def _read_thresholds(self, rows: Rows, positive: Tensor, negative: Tensor) -> _Thresholds:
+        held = self.thresholds.read(rows.among, fill=positive)  # which fills nothing: all rows hold a value
+        if not self._by_quantile:
+            return _Thresholds(held.squeeze(1), held)
+        seen = reached(negative, self.max_fpr, rows.left_out, rows.negatives).unsqueeze(1)
+        before = self.quantile.read_all(fill=seen)
+        quantile = torch.lerp(before, seen.to(before.dtype), _QUANTILE_WEIGHT) if self.training else before
+        s = best_thresholds(self.surrogate, quantile.view(()), positive, self.max_fpr)
+        return _Thresholds(s, held, quantile, before)
 
-    def previous(self, positive: Tensor) -> Tensor:
-        """Return the thresholds of the previous iteration; `positive` are the scores at its weights."""
-        if self.by_quantile:
-            return self.loss._best_thresholds(self.before.squeeze(1), positive)
-        return self.loss.table_s.previous(self.rows, fill=self.held).squeeze(1)
+    def _psi(
+        self, rows: Rows, positive: Tensor, negative: Tensor, s: Tensor, quantile: Tensor | None
+    ) -> tuple[Tensor, Tensor, VJP]:
+        left_out = rows.left_out
+        if quantile is not None and self.surrogate.piecewise_polynomial is None and self.max_fpr < 1.0:
+            # Values of a loss that is no polynomial differ by rounding with their place in memory, so that a score
+            # equal to the quantile might be found above it; the scores themselves do not.
+            low = negative <= quantile.view(())
+            left_out = low if left_out is None else left_out | low
+        return cvar_and_vjp(Pairs(positive, negative, self.max_fpr * rows.negatives, left_out), s, self.surrogate)
 
-    def moved(self, slope: Tensor, above: Tensor) -> Tensor:
-        r"""Return the thresholds of the batch's positives after the step, shape `(B1, 1)`."""
-        if isinstance(self.loss.threshold_lr, str):
-            return self.s.unsqueeze(1).to(torch.promote_types(self.s.dtype, self.held.dtype))
-        eta = self.loss.threshold_lr[0]
-        return self.held - (eta / len(self.rows) * slope * above).unsqueeze(1).to(self.held.dtype)
+    def _psi_before(self, rows: Rows, before: Tensor | None, level: _Thresholds) -> Tensor | None:
+        """Return the inner values of the correction, at the thresholds of the previous iteration, shape `(B1, 1)`."""
+        if before is None:
+            return None
+        positive, negative = rows.split(self._widest(before))
+        if level.quantile_before is None:
+            s = self.thresholds.previous(rows.among, level.held).squeeze(1)
+        else:
+            s = best_thresholds(self.surrogate, level.quantile_before.view(()), positive, self.max_fpr)
+        return self._psi(rows, positive, negative, s, level.quantile_before)[0].unsqueeze(1)
 
-    def stepped(self, above: Tensor) -> Tensor:
-        """Return the threshold over the positives after its step; by quantiles it is found at the end."""
-        if isinstance(self.loss.threshold_lr, str):
-            return self.s_prime
-        return self.s_prime - self.loss.threshold_lr[1] * (1.0 - above.sum() / len(above))
-
-    def write(self, moved: Tensor, prime: Tensor) -> None:
-        """End the iteration; the rows have been written."""
-        loss = self.loss
-        if self.by_quantile:
-            loss.table_quantile.write_all(self.quantile)
-            prime = upper_quantile(loss.table_u.values[loss.table_u.visited].squeeze(1), 1.0 - loss.min_tpr)
-        loss.table_s.write(self.rows, self.held.to(moved.dtype), moved)
-        loss.table_prime.write_all(prime.reshape(1, 1))
-
-
-def upper_quantile(rows: Tensor, fraction: float) -> Tensor:
-    """Return the largest value with `fraction` of the rows above it, at least one; below all where that is all."""
-    count = max(1, math.floor(fraction * len(rows) + 1e-9))
-    if count < len(rows):
-        return rows.topk(count + 1).values[-1]
-    lowest = rows.min()
-    return lowest - torch.finfo(rows.dtype).eps * (1.0 + lowest.abs())
+    def _write_thresholds(
+        self, rows: Rows, level: _Thresholds, moved: Tensor | None, prime: Tensor | None, bad: Tensor | None
+    ) -> None:
+        """End the iteration of the thresholds; the rows have been written."""
+        if level.quantile is not None:
+            self.quantile.write_all(level.quantile, bad)
+            values, seen = self.u, self.table_u.seen
+            if seen is not None and bad is None:
+                values, seen = values[seen], None
+            moved, prime = level.s.unsqueeze(1), upper_quantile(values, 1.0 - self.min_tpr, seen)
+        assert moved is not None and prime is not None  # for the type checker
+        self.thresholds.write(rows.among, level.held, moved, bad)
+        self.threshold_prime.write_all(prime.reshape(1, 1), bad)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_finite, check_real
-from moreauc.core.rules import UpdateRule
-from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._labelled import Link, PairCriterion
+from moreauc._checks import check_real
+from moreauc.core.tables import Table
+from moreauc.criteria._base import Step
+from moreauc.criteria._batches import Rows
+from moreauc.criteria._labelled import Batch, Link, PairCriterion
 
 
 class AUCMinMaxLoss(PairCriterion):
@@ -80,22 +81,22 @@ class AUCMinMaxLoss(PairCriterion):
         super().__init__(labels, "squared", margin, link)
         self.dual_lr = dual_lr
         self.positive_rate = self.num_positives / len(self.position)
-        self.table = EstimatorTable(3, rule=UpdateRule(self._owner, 1.0), initial=0.0)  # a, b, theta; moved below
+        self.duals = Table(self._owner, 3, initial=0.0)  # a, b, theta
 
     @property
     def a(self) -> Tensor:
         """What tracks the mean of the positives, shape `()`."""
-        return self.table.values[0, 0]
+        return self.duals.values[0, 0]
 
     @property
     def b(self) -> Tensor:
         """What tracks the mean of the negatives, shape `()`."""
-        return self.table.values[1, 0]
+        return self.duals.values[1, 0]
 
     @property
     def theta(self) -> Tensor:
         """The dual variable, shape `()`."""
-        return self.table.values[2, 0]
+        return self.duals.values[2, 0]
 
     @property
     def dual_lr(self) -> float:
@@ -106,22 +107,34 @@ class AUCMinMaxLoss(PairCriterion):
     def dual_lr(self, value: float) -> None:
         self._dual_lr = check_real(self._owner, "dual_lr", value, low=0.0)
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        batch = self._check_batch(scores, labels, index)
-        h = self._linked(batch.scores)
-        positive, negative = batch.rows.split(h)
-        three = torch.arange(3, device=h.device)
-        held = self.table.read(three, fill=h.detach().new_zeros(3, 1))
-        a, b, theta = held.squeeze(1)
+    def _step(self, batch: Batch) -> Step:
+        return self._min_max(batch.rows, batch.scores)
+
+    @torch.no_grad()
+    def _min_max(self, rows: Rows, scores: Tensor) -> Step:
+        """Compute one iteration of the objective in the scores of rows, or of bags."""
+        h = self._linked(scores)
+        positive, negative = rows.split(h)
+        held = self.duals.read_all(fill=h)  # which fills nothing: all three hold a value
+        a, b, theta = held.squeeze(1).unbind()
         scale = self.positive_rate * (1.0 - self.positive_rate)
-        gap = self.surrogate.margin + negative.mean() - positive.mean()
-        spread = (positive - a).square().mean() + (negative - b).square().mean()
-        value: Tensor = scale * (spread + 2.0 * theta * gap - theta.square())
-        if self.training:
-            slope = torch.stack([a - positive.detach().mean(), b - negative.detach().mean(), theta - gap.detach()])
-            new = held - self.dual_lr * 2.0 * scale * slope.unsqueeze(1).to(held.dtype)
-            new[2].clamp_min_(0.0)
-            check_finite(self._owner, **{"the loss": value, "the updated a, b, theta": new})
-            self.table.write(three, held, new)
-        return value
+        upper, lower = rows.mean(positive), rows.mean_of_rest(negative)
+        gap = self.surrogate.margin + lower - upper
+        spread = rows.mean((positive - a).square()) + rows.mean_of_rest((negative - b).square())
+        value = scale * (spread + 2.0 * theta * gap - theta.square())
+        of_upper = rows.share(2.0 * scale * (positive - a - theta))
+        of_lower = 2.0 * scale * (negative - b + theta) / rows.negatives
+        if rows.left_out is not None:
+            of_lower = of_lower.masked_fill(rows.left_out, 0.0)
+        gradient = self._before_link(rows.join((of_upper, of_lower), h.dtype), h)
+        if not self.training:
+            return Step(value, scores, gradient, finite={"the loss": value})
+        slope = torch.stack([a - upper, b - lower, theta - gap]).unsqueeze(1)
+        new = held - self.dual_lr * 2.0 * scale * slope
+        new = torch.cat([new[:2], new[2:].clamp_min(0.0)])
+
+        def write(bad: Tensor | None) -> None:
+            self.duals.write_all(new, bad)
+
+        finite = {"the loss": value, "the updated a, b, theta": new}
+        return Step(value, scores, gradient, finite=finite, write=write)

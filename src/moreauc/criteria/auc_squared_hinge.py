@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from moreauc.criteria._labelled import Link, PairCriterion
+from moreauc.core.pairs import Pairs, cvar_and_vjp
+from moreauc.criteria._base import Step
+from moreauc.criteria._labelled import Batch, Link, PairCriterion
 
 
 class AUCSquaredHingeLoss(PairCriterion):
@@ -31,7 +34,6 @@ class AUCSquaredHingeLoss(PairCriterion):
         ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
 
     Example:
-        >>> import torch
         >>> criterion = AUCSquaredHingeLoss(torch.tensor([0, 1, 0]), link="identity")
         >>> criterion(torch.tensor([1.0, 0.5, -2.0]), torch.tensor([0, 1, 0]), torch.arange(3)).item()
         1.125
@@ -47,8 +49,12 @@ class AUCSquaredHingeLoss(PairCriterion):
     ) -> None:
         super().__init__(labels, surrogate, margin, link)
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        batch = self._check_batch(scores, labels, index)
-        h = self._linked(batch.scores)
-        return self._mean_over_pairs(*batch.rows.split(h))
+    @torch.no_grad()
+    def _step(self, batch: Batch) -> Step:
+        rows, h = batch.rows, self._linked(batch.scores)
+        positive, negative = rows.split(h)
+        # No loss is below 0, so the excess over the threshold 0 is the loss itself, and its subgradient there is 0.
+        pairs, zero = Pairs(positive, negative, rows.negatives, rows.left_out), torch.zeros_like(positive)
+        psi, _, vjp = cvar_and_vjp(pairs, zero, self.surrogate)
+        value, gradient = rows.mean(psi), rows.join(vjp(rows.share(torch.ones_like(psi))), h.dtype)
+        return Step(value, batch.scores, self._before_link(gradient, h), finite={"the loss": value})

@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from moreauc._checks import check_real
-from moreauc.criteria._labelled import Link, PairCriterion, by_rows
+from moreauc.core.pairs import Pairs, weighted_pairs
+from moreauc.criteria._base import Step
+from moreauc.criteria._labelled import Batch, Link, PairCriterion
 
 
 class AWPolyLoss(PairCriterion):
@@ -72,15 +74,21 @@ class AWPolyLoss(PairCriterion):
     def power(self, value: float) -> None:
         self._power = check_real(self._owner, "power", value, low=0.0)
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        batch = self._check_batch(scores, labels, index)
-        positive, negative = batch.rows.split(batch.scores)
-        hardness = torch.exp(self.power * logsigmoid(-positive))  # 1 - p is the sigmoid of -s
-        weight = torch.exp(self.power * logsigmoid(negative))
-        rows = by_rows(self._weighted_mean, self._linked(positive), self._linked(negative), weight)
-        return (hardness * rows).mean()
-
-    def _weighted_mean(self, positive: Tensor, negative: Tensor, weight: Tensor) -> Tensor:
-        # Not a matrix product: autocast would make it one of half precision.
-        return (self.surrogate.value(negative - positive.unsqueeze(1)) * weight).mean(dim=1)
+    @torch.no_grad()
+    def _step(self, batch: Batch) -> Step:
+        rows, scores, power = batch.rows, batch.scores, self.power
+        h = self._linked(scores)
+        positive, negative = rows.split(scores)
+        hardness = torch.exp(power * logsigmoid(-positive))  # 1 - p is the sigmoid of -s
+        weight = torch.exp(power * logsigmoid(negative)) / rows.negatives
+        if rows.left_out is not None:
+            weight = weight.masked_fill(rows.left_out, 0.0)
+        share = rows.share(hardness)
+        pairs = Pairs(*rows.split(h), rows.negatives, rows.left_out)
+        losses, slopes, loss_sums, slope_sums = weighted_pairs(pairs, self.surrogate, share, weight)
+        value = rows.mean(hardness * losses)
+        # the weights carry gradient, too: d p^a = a p^a (1 - p)
+        upper, lower = -share * power * torch.sigmoid(positive) * losses, weight * power * torch.sigmoid(-negative)
+        linked = rows.join((-share * slopes, weight * slope_sums), h.dtype)
+        gradient = self._before_link(linked, h) + rows.join((upper, lower * loss_sums), h.dtype)
+        return Step(value, scores, gradient, finite={"the loss": value})

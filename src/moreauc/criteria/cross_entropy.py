@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from moreauc._checks import check_real
-from moreauc.criteria._labelled import LabelledCriterion
-from moreauc.criteria._late_blocks import ENTROPY_FAULTS, entropy_late
+from moreauc.criteria._base import Step
+from moreauc.criteria._labelled import Batch, LabelledCriterion
 
 
 class CrossEntropyLoss(LabelledCriterion):
@@ -37,7 +38,6 @@ class CrossEntropyLoss(LabelledCriterion):
         ValueError: as for the other losses, but not for a class missing in the batch.
 
     Example:
-        >>> import torch
         >>> labels = torch.tensor([0, 1, 0, 0])
         >>> criterion = CrossEntropyLoss(labels, positive_weight="balanced")
         >>> criterion.positive_weight
@@ -46,7 +46,7 @@ class CrossEntropyLoss(LabelledCriterion):
         1.3863
     """
 
-    _FAULTS = ENTROPY_FAULTS
+    _BOTH = False
 
     def __init__(self, labels: Tensor | Sequence[int], *, positive_weight: float | Literal["balanced"] = 1.0) -> None:
         super().__init__(labels)
@@ -58,15 +58,10 @@ class CrossEntropyLoss(LabelledCriterion):
             positive_weight = self.num_negatives / self.num_positives
         self.positive_weight = check_real(self._owner, "positive_weight", positive_weight, low=0.0, low_open=True)
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        if self._is_late(scores):
-            self._look()
-            return entropy_late(self, scores, labels, index)
-        batch = self._check_batch(scores, labels, index, both=False)
-        positive, negative = batch.rows.split(batch.scores)
-        total = self.positive_weight * softplus(-positive).sum() + softplus(negative).sum()
-        return total / len(scores)
-
-    def _explain(self, scores: Tensor, labels: Tensor, index: Tensor) -> None:
-        self._check_batch(scores, labels, index, both=False)
+    @torch.no_grad()
+    def _step(self, batch: Batch) -> Step:
+        scores, positive = batch.scores, batch.rows.positive.to(batch.scores.dtype)
+        signs, weights = 1.0 - 2.0 * positive, 1.0 + (self.positive_weight - 1.0) * positive
+        value = (weights * softplus(signs * scores)).mean()
+        gradient = weights * signs * torch.sigmoid(signs * scores) / len(scores)
+        return Step(value, scores, gradient, finite={"the loss": value})

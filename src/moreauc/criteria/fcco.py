@@ -9,15 +9,14 @@ arXiv:2310.03234.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from moreauc._checks import (
     check_count,
     check_device,
-    check_finite,
     check_floating,
-    check_index,
     check_shape,
 )
 from moreauc.core.rules import Gamma, UpdateRule
@@ -25,10 +24,21 @@ from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._base import (
     Criterion,
     Function,
+    Step,
     check_function,
+    enter,
     straight_through,
 )
-from moreauc.criteria._late_blocks import BLOCK_FAULTS, blocks_late
+from moreauc.criteria._validation import Check
+
+
+class _Blocks(NamedTuple):
+    """A checked batch: values of blocks, with gradient, their numbers, values at the previous weights, and the gate."""
+
+    inner: Tensor
+    index: Tensor
+    before: Tensor | None
+    gate: Tensor | None
 
 
 class FCCOLoss(Criterion):
@@ -81,8 +91,6 @@ class FCCOLoss(Criterion):
         (1.5, tensor([0.5000, 0.0000]), tensor([-1.,  0.,  3.,  0.]))
     """
 
-    _FAULTS = BLOCK_FAULTS
-
     def __init__(
         self,
         num_blocks: int,
@@ -129,36 +137,36 @@ class FCCOLoss(Criterion):
     def gamma(self, value: Gamma) -> None:
         self.table_u.rule = replace(self.table_u.rule, gamma=value)
 
-    def forward(self, inner: Tensor, index: Tensor, previous_inner: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        owner, table = self._owner, self.table_u
+    def _batch(
+        self, check: Check, inner: Tensor, index: Tensor, previous_inner: Tensor | None = None
+    ) -> _Blocks:
+        owner, device = self._owner, self.table_u.values.device
         check_floating(owner, "inner", inner)
         check_shape(owner, "inner", inner, [("B1", self.dim), ("B1",)] if self.dim == 1 else [("B1", self.dim)])
-        check_device(owner, "inner", inner, table.values.device)
-        if self._is_late(inner):
-            self._look()
-            return blocks_late(self, inner, index, previous_inner)
-        size = len(inner)
-        index = check_index(owner, "index", index, self.num_blocks, length=size, unique=self.training)
-        index = index.to(inner.device, non_blocking=True)
-        if not self.training:
-            value = self._call("outer", self.outer, inner, index, (size,), (size, 1))
-            check_finite(owner, inner=inner, **{"what outer returns": value})
-            return value.mean()
+        check_device(owner, "inner", inner, device)
+        unique = self.training
+        index = check.index(
+            "index", index, self.num_blocks, length=len(inner), unique=unique, device=device, rows="blocks"
+        )
+        before = self._previous("previous_inner", previous_inner, "inner", inner, needed=self.needs_previous)
+        check.finite(inner=inner, previous_inner=before)
+        gated, gate = enter(inner, check.late)
+        return _Blocks(check.clean(gated), index, before, gate)
 
-        before = None
-        if table.rule.corrects:
-            self._check_previous("previous_inner", previous_inner, "inner", inner, gammas="gamma")
-            before = previous_inner
+    def _step(self, batch: _Blocks) -> Step:
+        inner, index, before, gate = batch
+        table, size = self.table_u, len(inner)
         now = inner.detach().reshape(size, self.dim)
-        row = table.read(index, fill=now)
-        value = self._call("outer", self.outer, straight_through(row.view_as(inner), inner), index, (size,), (size, 1))
-        new = table.propose(row, now, None if before is None else before.detach().reshape(size, self.dim))
-        results = {"what outer returns": value, "the updated table row": new}
-        check_finite(owner, inner=inner, previous_inner=before, **results)
-        table.write(index, row, new)
-        return value.mean()
+        row = table.read(index, fill=now) if self.training else now
+        observed = straight_through(row.view_as(inner), inner) if self.training else inner
+        value = self._call("outer", self.outer, observed, index, (size,), (size, 1))
+        finite: dict[str, Tensor | None] = {"what outer returns": value}
+        if not self.training:
+            return Step(value.mean(), inner, gate=gate, finite=finite)
+        new = table.propose(row, now, None if before is None else before.reshape(size, self.dim))
+        finite["the updated table row"] = new
 
-    def _explain(self, inner: Tensor, index: Tensor, before: Tensor | None) -> None:
-        check_index(self._owner, "index", index, self.num_blocks, length=len(inner), unique=self.training)
-        check_finite(self._owner, inner=inner, previous_inner=before)
+        def write(bad: Tensor | None) -> None:
+            table.write(index, row, new, bad)
+
+        return Step(value.mean(), inner, gate=gate, finite=finite, write=write)

@@ -3,23 +3,26 @@ r"""The mean loss of the K worst groups as a coupled compositional loss (SONX)."
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from moreauc._checks import (
-    check_count,
-    check_finite,
-    check_real,
-    floor_count,
-)
+from moreauc._checks import check_count, check_real
+from moreauc.core.outer import cvar, stepped, tied_share, upper_quantile
 from moreauc.core.rules import Gamma, UpdateRule
-from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._base import Criterion, with_gradient
-from moreauc.criteria._dense_groups import GROUP_FAULTS, forward_late
-from moreauc.criteria._groups import Membership, check_losses
-from moreauc.criteria._two_way import upper_quantile
+from moreauc.core.tables import EstimatorTable, Table
+from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._batches import Members, group_members, widened
+from moreauc.criteria._validation import Check
+
+
+class _Losses(NamedTuple):
+    """A checked batch: losses of samples, with gradient, their groups, and losses at the previous weights."""
+
+    losses: Tensor
+    groups: Members
+    before: Tensor | None
 
 
 class GroupDROLoss(Criterion):
@@ -88,8 +91,6 @@ class GroupDROLoss(Criterion):
         (3.75, tensor([0.7500, 0.7500, 1.5000]), tensor([2.0000, 0.0000, 0.5000]))
     """
 
-    _FAULTS = GROUP_FAULTS
-
     def __init__(
         self,
         num_groups: int,
@@ -109,7 +110,7 @@ class GroupDROLoss(Criterion):
         self.threshold_lr = threshold_lr
         rule = UpdateRule(owner, tau, gamma)
         self.table_u = EstimatorTable(self.num_groups, rule=rule, initial=initial)
-        self.table_s = EstimatorTable(1, rule=rule, initial=0.0)
+        self.threshold = Table(owner, 1, initial=0.0)
 
     @property
     def needs_previous(self) -> bool:
@@ -124,7 +125,7 @@ class GroupDROLoss(Criterion):
     @property
     def s(self) -> Tensor:
         """The threshold, shape `()`."""
-        return self.table_s.values[0, 0]
+        return self.threshold.values.view(())
 
     @property
     def tau(self) -> float:
@@ -157,54 +158,45 @@ class GroupDROLoss(Criterion):
         if not isinstance(value, str):
             self._threshold_lr = check_real(self._owner, "threshold_lr", value, low=0.0)
 
-    def forward(self, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        if self._is_late(losses):
-            self._look()
-            return forward_late(self, losses, groups, previous_losses)
-        owner, table = self._owner, self.table_u
-        batch = check_losses(owner, losses, groups, self.num_groups, table.values.device)
-        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
-        factor = self.num_groups / self.top_k
+    def _batch(
+        self, check: Check, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None
+    ) -> _Losses:
+        members = group_members(check, losses, groups, self.num_groups, self.table_u.values.device)
+        before = self._previous("previous_losses", previous_losses, "losses", losses, needed=self.needs_previous)
+        check.finite(losses=losses, previous_losses=before)
+        return _Losses(widened(losses), members, before)
+
+    @torch.no_grad()
+    def _step(self, batch: _Losses) -> Step:
+        losses, groups, before = batch
+        table, fraction = self.table_u, self.top_k / self.num_groups
+        now = groups.means(losses.detach()).unsqueeze(1)
+        row = new = table.read(groups.present, fill=now) if self.training else now
+        if self.training:
+            old = None if before is None else groups.means(before.to(losses.dtype)).unsqueeze(1)
+            new = table.propose(row, now, old, groups.number)
+        used, threshold, tied = row, self.s, torch.zeros((), device=losses.device)
+        if self.training and self.threshold_lr == "quantile":
+            used, (threshold, tied) = new, self._best_threshold(groups.present, new)
+        value, slope = cvar(used.squeeze(1), threshold, fraction, groups.mean, tied)
+        gradient = groups.vjp(slope, len(losses)).to(losses.dtype)
         if not self.training:
-            check_finite(owner, losses=losses)
-            return (self.s + factor * torch.relu(batch.means(losses) - self.s)).mean()
-        before = None
-        if self.needs_previous:
-            self._check_previous("previous_losses", previous_losses, "losses", losses, gammas="gamma")
-            before = previous_losses
-        with torch.no_grad():
-            now = batch.means(losses).unsqueeze(1)
-            old = None if before is None else batch.means(before.to(losses.dtype)).unsqueeze(1)
-            row = table.read(batch.present, fill=now)
-            new = table.propose(row, now, old)
-            used, threshold, share = row, self.s, 0.0
-            if self.threshold_lr == "quantile":
-                used, (threshold, share) = new, self._best_threshold(batch, new)
-            excess = used.squeeze(1) - threshold
-            value = threshold + factor * torch.relu(excess).mean()
-            above, tied = (excess > 0).to(row.dtype), (excess == 0).to(row.dtype)
-            slope = (above + share * tied) * factor  # d f / d u; d f / d s is 1 minus this
-            gradient = batch.pull(slope / len(slope), len(losses)).to(losses.dtype)
-            moved = threshold
-            if not isinstance(self.threshold_lr, str):
-                moved = threshold - self.threshold_lr * (1.0 - slope.mean())
-            results = {"the loss": value, "the updated row": new, "the updated threshold": moved}
-            check_finite(owner, losses=losses, previous_losses=before, **results)
-            table.write(batch.present, row, new)
-            self.table_s.write_all(moved.reshape(1, 1))
-        return with_gradient(losses, value, gradient)
+            return Step(value, losses, gradient, finite={"the loss": value})
+        moved = threshold
+        if not isinstance(self.threshold_lr, str):
+            moved = stepped(threshold, self.threshold_lr, groups.mean(slope))
 
-    def _explain(self, losses: Tensor, groups: Tensor, before: Tensor | None) -> None:
-        check_losses(self._owner, losses, groups, self.num_groups, self.table_u.values.device)
-        check_finite(self._owner, losses=losses, previous_losses=before)
+        def write(bad: Tensor | None) -> None:
+            table.write(groups.present, row, new, bad)
+            self.threshold.write_all(moved.reshape(1, 1), bad)
 
-    def _best_threshold(self, batch: Membership, new: Tensor) -> tuple[Tensor, float]:
+        finite = {"the loss": value, "the updated row": new, "the updated threshold": moved}
+        return Step(value, losses, gradient, finite=finite, write=write)
+
+    def _best_threshold(self, present: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
         """Return the best threshold for the rows after this step, and how much of a row equal to it counts."""
-        values = self.table_u.values.to(new.dtype, copy=True).index_copy_(0, batch.present, new)
-        seen = self.table_u.visited.clone().index_fill_(0, batch.present, True)
-        rows, fraction = values[seen].squeeze(1), self.top_k / self.num_groups
-        threshold = upper_quantile(rows, fraction)
-        above, tied = int((rows > threshold).sum()), int((rows == threshold).sum())
-        count = max(1, floor_count(len(rows), fraction))
-        return threshold, (count - above) / tied if tied and count > above else 0.0
+        values = self.table_u.values.to(new.dtype).index_copy(0, present, new).squeeze(1)
+        seen = self.table_u.visited.index_fill(0, present, True)
+        fraction = self.top_k / self.num_groups
+        threshold = upper_quantile(values, fraction, seen)
+        return threshold, tied_share(values, threshold, fraction, seen)

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_count, check_finite, check_shape
-from moreauc.criteria._base import Criterion
-from moreauc.criteria._groups import check_losses
+from moreauc._checks import check_count, check_shape
+from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._batches import Members, group_members, widened
+from moreauc.criteria._validation import Check
 
 
 class GroupERMLoss(Criterion):
@@ -60,7 +61,6 @@ class GroupERMLoss(Criterion):
     """
 
     group_sizes: Tensor | None
-    _place: Tensor
 
     def __init__(
         self,
@@ -81,7 +81,6 @@ class GroupERMLoss(Criterion):
         elif num_samples is not None:
             raise ValueError(f"{owner}: num_samples must be None without group_sizes, got {num_samples!r}")
         self.register_buffer("group_sizes", sizes)
-        self.register_buffer("_place", torch.zeros(0), persistent=False)  # tells where the loss has been moved to
 
     def _check_sizes(self, group_sizes: Tensor | Sequence[int] | NDArray[Any]) -> Tensor:
         sizes: Tensor = torch.as_tensor(group_sizes)
@@ -97,16 +96,19 @@ class GroupERMLoss(Criterion):
             )
         return sizes.long().clone()
 
-    def forward(self, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        batch = check_losses(self._owner, losses, groups, self.num_groups, self._place.device)
-        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
-        check_finite(self._owner, losses=losses)
-        if self.group_sizes is None or self.num_samples is None:
-            return losses.mean()
-        sizes = self.group_sizes.index_select(0, batch.present).to(losses.dtype)
-        share = (self.num_samples / (self.num_groups * sizes)).index_select(0, batch.place)
-        weight = torch.zeros_like(losses).index_add(0, batch.sample, share)
+    def _batch(
+        self, check: Check, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None
+    ) -> tuple[Tensor, Members]:
+        members = group_members(check, losses, groups, self.num_groups, self.device)
+        check.finite(losses=losses)
+        return widened(losses), members
+
+    @torch.no_grad()
+    def _step(self, batch: tuple[Tensor, Members]) -> Step:
+        losses, groups = batch
+        weight = torch.ones_like(losses)
+        if self.group_sizes is not None and self.num_samples is not None:
+            sizes = self.group_sizes.index_select(0, groups.present).to(losses.dtype)
+            weight = groups.spread(self.num_samples / (self.num_groups * sizes), len(losses))
         value = (weight * losses).mean()
-        check_finite(self._owner, **{"the loss": value})
-        return value
+        return Step(value, losses, weight / len(losses), finite={"the loss": value})

@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_count, check_finite, check_real
-from moreauc.core.rules import UpdateRule
-from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._base import Criterion
-from moreauc.criteria._groups import Membership, check_losses
+from moreauc._checks import check_count, check_real
+from moreauc.core.tables import Table
+from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._batches import Members, group_members, widened
+from moreauc.criteria._validation import Check
 
 
 class ExponentiatedGroupDROLoss(Criterion):
@@ -77,14 +77,12 @@ class ExponentiatedGroupDROLoss(Criterion):
         super().__init__()
         self.num_groups = check_count(self._owner, "num_groups", num_groups)
         self.step = step
-        # The table holds logarithms; all rows move together, below.
-        rule = UpdateRule(self._owner, 1.0)
-        self.table = EstimatorTable(self.num_groups, rule=rule, initial=-math.log(self.num_groups))
+        self.logarithms = Table(self._owner, self.num_groups, initial=-math.log(self.num_groups))
 
     @property
     def log_weights(self) -> Tensor:
         """Logarithms of the weights, shape `(num_groups,)`."""
-        return self.table.values.squeeze(1)
+        return self.logarithms.values.squeeze(1)
 
     @property
     def weights(self) -> Tensor:
@@ -94,28 +92,33 @@ class ExponentiatedGroupDROLoss(Criterion):
     @property
     def step(self) -> float:
         """Step size of the weights, at least 0."""
-        return self._step
+        return self._rate
 
     @step.setter
     def step(self, value: float) -> None:
-        self._step = check_real(self._owner, "step", value, low=0.0)
+        self._rate = check_real(self._owner, "step", value, low=0.0)
 
-    def forward(self, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        batch = check_losses(self._owner, losses, groups, self.num_groups, self.table.values.device)
-        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
-        check_finite(self._owner, losses=losses)
-        means = batch.means(losses)
-        logs = self.table.read_all(fill=means.detach()).squeeze(1)
+    def _batch(
+        self, check: Check, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None
+    ) -> tuple[Tensor, Members]:
+        members = group_members(check, losses, groups, self.num_groups, self.device)
+        check.finite(losses=losses)
+        return widened(losses), members
+
+    @torch.no_grad()
+    def _step(self, batch: tuple[Tensor, Members]) -> Step:
+        losses, groups = batch
+        means = groups.means(losses.detach())
+        logs = self.logarithms.read_all(fill=means).squeeze(1)
         if self.training:
-            logs = logs.index_add(0, batch.present, means.detach().to(logs.dtype), alpha=self.step)
+            logs = logs + torch.zeros_like(logs).index_copy(0, groups.present, self.step * means.to(logs.dtype))
         logs = logs - logs.logsumexp(0)
-        value = self._weighted(batch, means, logs)
-        if self.training:
-            check_finite(self._owner, **{"the loss": value, "the updated weights": logs})
-            self.table.write_all(logs.unsqueeze(1))
-        return value
+        weight = self.num_groups * logs.index_select(0, groups.present).exp().to(means.dtype)
+        value, gradient = groups.mean(weight * means), groups.vjp(weight, len(losses))
 
-    def _weighted(self, batch: Membership, means: Tensor, logs: Tensor) -> Tensor:
-        weight = logs.index_select(0, batch.present).exp() * (self.num_groups / len(batch.present))
-        return (weight.to(means.dtype) * means).sum()
+        def write(bad: Tensor | None) -> None:
+            if self.training:
+                self.logarithms.write_all(logs.unsqueeze(1), bad)
+
+        finite = {"the loss": value, "the updated weights": logs}
+        return Step(value, losses, gradient, finite=finite, write=write)

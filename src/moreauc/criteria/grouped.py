@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,15 +14,14 @@ from torch.nn.functional import cross_entropy, softplus
 
 from moreauc._checks import (
     check_device,
-    check_finite,
     check_floating,
-    check_index,
     check_labels,
     check_shape,
 )
 from moreauc._group_input import check_groups
-from moreauc.criteria._base import Criterion, Function
-from moreauc.criteria._late_rows import GROUPED_FAULTS, forward_late
+from moreauc.criteria._base import Criterion, Function, Step, enter
+from moreauc.criteria._batches import widened
+from moreauc.criteria._validation import Check
 
 SampleLoss = Literal["logistic", "cross_entropy", "squared", "absolute"] | Function
 
@@ -49,6 +48,17 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "squared": _squared,
     "absolute": _absolute,
 }
+
+
+class _ScoredRows(NamedTuple):
+    """A checked batch: scores, with gradient, labels, numbers, scores at the previous weights, and the gate."""
+
+    check: Check
+    scores: Tensor
+    labels: Tensor
+    index: Tensor
+    before: Tensor | None
+    gate: Tensor | None
 
 
 class GroupedLoss(Criterion):
@@ -94,7 +104,6 @@ class GroupedLoss(Criterion):
     """
 
     groups: Tensor
-    _FAULTS = GROUPED_FAULTS
 
     def __init__(
         self, criterion: nn.Module, groups: Tensor | Sequence[Any] | NDArray[Any], *, loss: SampleLoss = "logistic"
@@ -129,32 +138,38 @@ class GroupedLoss(Criterion):
         """Whether a call in training mode needs `previous_scores`: the inner loss needs previous losses."""
         return bool(getattr(self.criterion, "needs_previous", False))
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        owner = self._owner
-        self._check_scores(scores)
-        if getattr(self.criterion, "_FAULTS", ()) and self._is_late(scores):
-            self._look()
-            return forward_late(self, scores, labels, index, previous_scores)
-        check_finite(owner, scores=scores)
-        index = check_index(owner, "index", index, len(self.groups), length=len(scores), unique=self.training)
-        wide = torch.promote_types(scores.dtype, torch.float32)  # half types neither resolve nor hold the sums
-        labels = self._check_labels(labels, scores, wide)
-        previous: dict[str, Tensor] = {}
-        if self.training and self.needs_previous:
-            self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
-            check_finite(owner, previous_scores=previous_scores)
-            with torch.no_grad():
-                previous["previous_losses"] = self._losses(torch.as_tensor(previous_scores).to(wide), labels)
-        losses = self._losses(scores.to(wide), labels)
-        groups = self.groups.index_select(0, index.to(self.groups.device))
-        value: Tensor = self.criterion(losses, groups, **previous)
-        return value
+    def _is_late(self, *values: Any) -> bool:
+        # another module knows nothing of flags
+        return isinstance(self.criterion, Criterion) and self.criterion.composes and super()._is_late(*values)
 
-    def _explain(self, scores: Tensor, labels: Tensor, index: Tensor, before: Tensor | None) -> None:
-        check_finite(self._owner, scores=scores, previous_scores=before)
-        check_index(self._owner, "index", index, len(self.groups), length=len(scores), unique=self.training)
-        self._check_labels(labels, scores, scores.dtype)
+    def _batch(
+        self, check: Check, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None
+    ) -> _ScoredRows:
+        self._check_scores(scores)
+        wide, place = widened(scores), self.groups.device
+        number, unique = len(self.groups), self.training
+        index = check.index(
+            "index", index, number, length=len(scores), unique=unique, device=place, rows="training set"
+        )
+        before = self._previous("previous_scores", previous_scores, "scores", scores, needed=self.needs_previous)
+        check.finite(scores=wide, previous_scores=before)
+        targets = self._labels(check, labels, wide)
+        gated, gate = enter(wide, check.late)
+        past = None if before is None else check.clean(before.to(wide.dtype))
+        return _ScoredRows(check, check.clean(gated), targets, index, past, gate)
+
+    def _step(self, batch: _ScoredRows) -> Step:
+        check, scores, labels, index, before, gate = batch
+        previous: dict[str, Tensor] = {}
+        if before is not None:
+            with torch.no_grad():
+                previous["previous_losses"] = self._losses(before, labels)
+        losses, groups = self._losses(scores, labels), self.groups.index_select(0, index)
+        if not (isinstance(self.criterion, Criterion) and self.criterion.composes):
+            check.bad()  # before the other module changes anything
+            return Step(self.criterion(losses, groups, **previous), scores)
+        inner = self.criterion.iteration(check, losses, groups, **previous)
+        return Step(inner.attach(None), scores, gate=gate, write=inner.write)
 
     def _check_scores(self, scores: Tensor) -> None:
         owner = self._owner
@@ -165,7 +180,7 @@ class GroupedLoss(Criterion):
             raise ValueError(f"{owner}: scores must have shape (B, ...), got {tuple(scores.shape)}")
         check_device(owner, "scores", scores, self.groups.device)
 
-    def _check_labels(self, labels: Any, scores: Tensor, dtype: torch.dtype) -> Tensor:
+    def _labels(self, check: Check, labels: Any, scores: Tensor) -> Tensor:
         """Return the labels as the loss of a row takes them, on the device of the scores."""
         owner = self._owner
         try:
@@ -174,23 +189,34 @@ class GroupedLoss(Criterion):
             kind = type(labels).__name__
             raise ValueError(f"{owner}: labels must hold numbers, got a {kind} of other things") from error
         if callable(self.loss):
-            return values.to(scores.device)
+            return values.to(scores.device, non_blocking=check.late)
         check_shape(owner, "labels", values, [(len(scores),)])
-        if self.loss == "logistic":
+        if self.loss == "logistic" and not check.late:
             return check_labels(owner, values, both=False).to(scores.device)
+        values = values.to(scores.device, non_blocking=check.late)
+        if self.loss == "logistic":
+            check.flag("labels must be 0 or 1, got another one", ((values != 0) & (values != 1)).any())
+            return values.long()
         if self.loss == "cross_entropy":
-            if values.dtype == torch.bool or values.is_floating_point() or values.is_complex():
-                raise ValueError(f"{owner}: labels must hold integers, got {values.dtype}")
-            low, high = (int(value) for value in torch.aminmax(values))
-            if low < 0 or high >= scores.shape[1]:
-                bad = low if low < 0 else high
-                raise ValueError(f"{owner}: labels must lie in [0, {scores.shape[1]}), got {bad}")
-            return values.long().to(scores.device)
+            return self._classes(check, values, scores.shape[1])
         if values.is_complex():
             raise ValueError(f"{owner}: labels must hold real numbers, got {values.dtype}")
-        values = values.to(scores.device, dtype)
-        check_finite(owner, labels=values)
+        values = values.to(scores.dtype)
+        check.finite(labels=values)
         return values
+
+    def _classes(self, check: Check, values: Tensor, number: int) -> Tensor:
+        """Return labels in [0, number)."""
+        if values.dtype == torch.bool or values.is_floating_point() or values.is_complex():
+            raise ValueError(f"{self._owner}: labels must hold integers, got {values.dtype}")
+        if check.late:
+            safe = values.long().clamp(0, number - 1)
+            check.flag("labels must lie in the range of the classes, got another number", (safe != values).any())
+            return safe
+        low, high = (int(value) for value in torch.aminmax(values))
+        if low < 0 or high >= number:
+            raise ValueError(f"{self._owner}: labels must lie in [0, {number}), got {low if low < 0 else high}")
+        return values.long()
 
     def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         if callable(self.loss):

@@ -9,23 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_finite, check_index, check_shape
-from moreauc.core.pairs import refuse_second_derivatives
-from moreauc.core.pooling import Pooling, PoolingName, get_pooling
+from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
 from moreauc.core.rules import UpdateRule
 from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._bags import (
-    Rule,
-    check_instances,
-    check_rule,
-    exact_type,
-)
-from moreauc.criteria._base import Criterion
+from moreauc.criteria._base import Step
+from moreauc.criteria._batches import Instances, Rows, bag_instances
 from moreauc.criteria._labelled import Link
+from moreauc.criteria._validation import Check
 from moreauc.criteria.auc_min_max import AUCMinMaxLoss
 
 
-class MIDAMLoss(Criterion):
+class MIDAMLoss(AUCMinMaxLoss):
     r"""Min-max margin loss of the AUC of bags, from a few instances of each (MIDAM).
 
     The objective is that of :class:`~moreauc.criteria.AUCMinMaxLoss` with the scores :math:`h_i = \sigma(p(v_i))` of
@@ -110,14 +104,12 @@ class MIDAMLoss(Criterion):
         margin: float = 0.5,
         link: Link = "sigmoid",
         dual_lr: float = 0.1,
-        rows: Rule = "before",
+        rows: RowsUsed = "before",
     ) -> None:
-        super().__init__()
-        self.min_max = _MinMaxOfBags(labels, margin=margin, link=link, dual_lr=dual_lr)
+        super().__init__(labels, margin=margin, link=link, dual_lr=dual_lr)
         self.pooling = get_pooling(self._owner, pooling, temperature)
-        self.rows = check_rule(self._owner, rows)
-        bags = len(self.min_max.position)
-        self.table_v = EstimatorTable(bags, self.pooling.dim, rule=UpdateRule(self._owner, tau))
+        self.rows = check_rows_used(self._owner, rows)
+        self.table_v = EstimatorTable(len(self.position), self.pooling.dim, rule=UpdateRule(self._owner, tau))
 
     @property
     def v(self) -> Tensor:
@@ -130,21 +122,6 @@ class MIDAMLoss(Criterion):
         return self.pooling.score(self.table_v.values)
 
     @property
-    def a(self) -> Tensor:
-        """What tracks the mean of the positive bags, shape `()`."""
-        return self.min_max.a
-
-    @property
-    def b(self) -> Tensor:
-        """What tracks the mean of the negative bags, shape `()`."""
-        return self.min_max.b
-
-    @property
-    def theta(self) -> Tensor:
-        """The dual variable, shape `()`."""
-        return self.min_max.theta
-
-    @property
     def tau(self) -> float:
         """Averaging weight of the rows in (0, 1]."""
         return self.table_v.rule.tau
@@ -153,64 +130,34 @@ class MIDAMLoss(Criterion):
     def tau(self, value: float) -> None:
         self.table_v.rule = replace(self.table_v.rule, tau=value)
 
-    @property
-    def dual_lr(self) -> float:
-        """Step size of a, b and theta, at least 0."""
-        return self.min_max.dual_lr
+    def _batch(  # type: ignore[override]
+        self, check: Check, instances: Tensor, bag: Tensor, labels: Tensor, index: Tensor
+    ) -> tuple[Rows, Instances]:
+        rows = self._rows(check, labels, index, ("B",))
+        found = bag_instances(check, instances, bag, len(rows.numbers), self.pooling, self.position.device)
+        check.finite(instances=instances)
+        return rows, found
 
-    @dual_lr.setter
-    def dual_lr(self, value: float) -> None:
-        self.min_max.dual_lr = value
-
-    def forward(self, instances: Tensor, bag: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        owner, position = self._owner, self.min_max.position
-        index = torch.as_tensor(index)
-        check_shape(owner, "index", index, [("B",)])
-        count = len(index)
-        index = check_index(owner, "index", index, len(position), length=count, unique=self.training)
-        index = index.to(position.device)
-        values, bag = check_instances(owner, instances, bag, count, self.pooling, position.device)
-        if not self.training:
-            value: Tensor = self.min_max(self.pooling(values, bag, count), labels, index)
-            return value
-        if self.rows == "after":
-            values = self.pooling.levelled(values)
-        with torch.no_grad():
-            now = self.pooling.observe(values.to(exact_type(values)), bag, count)
-            held = self.table_v.read(index, fill=now)
+    @torch.no_grad()
+    def _step(self, batch: Any) -> Step:
+        rows, (values, bag, count) = batch
+        exact = values.detach().to(exact_type(values))
+        if self.rows == "after" and self.training:
+            exact = self.pooling.centered_logits(exact)
+        used = held = new = now = self.pooling.observe(exact, bag, count)
+        if self.training:
+            held = self.table_v.read(rows.numbers, fill=now)
             new = self.pooling.update(held, now.to(held.dtype), None, tau=self.tau)
-            check_finite(owner, **{"the updated bag": new})
             used = held if self.rows == "before" else new
-        value = self.min_max(_tracked_scores(values, bag, used, self.pooling), labels, index)
-        self.table_v.write(index, held, new)  # after all that may raise
-        return value
+        step = self._min_max(rows, self.pooling.score(used).to(values.dtype))
+        assert step.gradient is not None  # for the type checker
+        gradient = self.pooling.vjp(step.gradient.to(used.dtype), used, exact, bag)
+        largest = torch.finfo(values.dtype).max
+        gradient = gradient.clamp(-largest, largest).to(values.dtype)
 
+        def write(bad: Tensor | None) -> None:
+            if self.training:
+                step.write(bad)
+                self.table_v.write(rows.numbers, held, new, bad)
 
-class _MinMaxOfBags(AUCMinMaxLoss):
-    """The objective in the scores of bags; its errors name the loss that the user made."""
-
-    @property
-    def _owner(self) -> str:
-        return MIDAMLoss.__name__
-
-
-class _TrackedScores(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, instances: Tensor, bag: Tensor, row: Tensor, pooling: Pooling) -> Tensor:
-        ctx.save_for_backward(instances, bag, row)
-        ctx.pooling = pooling
-        return pooling.score(row).to(instances.dtype, copy=True)  # the score may be a view of the row
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives()
-        instances, bag, row = ctx.saved_tensors
-        pull: Tensor = ctx.pooling.pull(grad.to(row.dtype), row, instances.to(row.dtype), bag)
-        return pull.to(instances.dtype), None, None, None
-
-
-def _tracked_scores(instances: Tensor, bag: Tensor, row: Tensor, pooling: Pooling) -> Tensor:
-    """Return the scores of the rows, whose gradient goes on through the instances, as if these had made the rows."""
-    scores: Tensor = _TrackedScores.apply(instances, bag, row, pooling)  # type: ignore[no-untyped-call]
-    return scores
+        return Step(step.value, values, gradient, finite={**step.finite, "the updated bag": new}, write=write)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from moreauc._checks import check_real, floor_count
-from moreauc.criteria._labelled import Link, PairCriterion
+from moreauc.core.pairs import Pairs, cvar_and_vjp
+from moreauc.criteria._base import Step
+from moreauc.criteria._labelled import Batch, Link, PairCriterion
 
 
 class MiniBatchTPAUCLoss(PairCriterion):
@@ -39,7 +42,6 @@ class MiniBatchTPAUCLoss(PairCriterion):
         ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.TPAUCLoss`.
 
     Example:
-        >>> import torch
         >>> labels = torch.tensor([0, 1, 0, 1])
         >>> criterion = MiniBatchTPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5, link="identity")
         >>> criterion(torch.tensor([1.0, 0.5, -2.0, 3.0]), labels, torch.arange(4)).item()
@@ -64,11 +66,31 @@ class MiniBatchTPAUCLoss(PairCriterion):
         self.min_tpr = check_real(self._owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)
         self.max_fpr = check_real(self._owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        batch = self._check_batch(scores, labels, index)
-        positive, negative = batch.rows.split(batch.scores)
-        # The link keeps the order, so it is taken of the chosen rows only.
-        lowest = positive.topk(max(1, floor_count(len(positive), 1.0 - self.min_tpr)), largest=False).values
-        highest = negative.topk(max(1, floor_count(len(negative), self.max_fpr))).values
-        return self._mean_over_pairs(self._linked(lowest), self._linked(highest))
+    @torch.no_grad()
+    def _step(self, batch: Batch) -> Step:
+        rows, h = batch.rows, self._linked(batch.scores)
+        positive, negative = rows.split(batch.scores)
+        padding = None if rows.left_out is None else ~rows.left_out
+        low, low_count = _lowest(positive, 1.0 - self.min_tpr, rows.positives, padding)
+        high, high_count = _lowest(-negative, self.max_fpr, rows.negatives, rows.left_out)
+        pairs = Pairs(*rows.split(h), high_count, ~high)
+        # No loss is below 0, so the excess over the threshold 0 is the loss itself.
+        psi, _, vjp = cvar_and_vjp(pairs, torch.zeros_like(pairs.positive), self.surrogate)
+        weight = low.to(psi.dtype) / low_count
+        value, gradient = (weight * psi).sum(), rows.join(vjp(weight), h.dtype)
+        return Step(value, batch.scores, self._before_link(gradient, h), finite={"the loss": value})
+
+
+def _lowest(
+    values: Tensor, share: float, count: int | Tensor, left_out: Tensor | None
+) -> tuple[Tensor, float | Tensor]:
+    """Return which of `count` values are among the lowest `share` of them, shape `(B,)`, and how many are."""
+    if isinstance(count, Tensor):  # as `floor_count`
+        number: float | Tensor = (count * (share + 4.0 * torch.finfo(torch.float64).eps)).floor().clamp_min(1.0)
+    else:
+        number = float(max(1, floor_count(count, share)))
+    if left_out is not None:
+        values = values.masked_fill(left_out, torch.inf)
+    order = values.argsort()
+    places = torch.arange(len(values), device=values.device)
+    return torch.empty_like(order).scatter_(0, order, places) < number, number

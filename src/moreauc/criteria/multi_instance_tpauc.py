@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from moreauc._checks import as_labels, check_finite, check_real
-from moreauc.core.pooling import Pooling, PoolingName, get_pooling
-from moreauc.core.rules import Gamma, UpdateRule, theory_gamma
+from moreauc._checks import check_real
+from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
+from moreauc.core.rules import Gamma, UpdateRule, correction_weight
 from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._bags import (
-    Rule,
-    check_instances,
-    check_rule,
-    exact_type,
-)
-from moreauc.criteria._base import with_gradient
-from moreauc.criteria._dense_bags import BAG_FAULTS, forward_late
-from moreauc.criteria._labelled import Link, Rows
+from moreauc.criteria._base import Step
+from moreauc.criteria._batches import Instances, Rows, bag_instances
+from moreauc.criteria._labelled import Link
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
+from moreauc.criteria._validation import Check
+
 
 Gammas = tuple[Gamma, Gamma, Gamma]
+
+
+class _Bags(NamedTuple):
+    """A checked batch: bags, their instances, with gradient, and instances at the previous weights."""
+
+    rows: Rows
+    instances: Instances
+    before: Tensor | None
 
 
 class MultiInstanceTPAUCLoss(TwoWayCriterion):
@@ -106,8 +111,6 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         (tensor([ 1.,  1.,  1., -1., -1.]), tensor([0.0000, 0.0000, 0.3333, 1.0000], dtype=torch.float64))
     """
 
-    _FAULTS = BAG_FAULTS
-
     def __init__(
         self,
         labels: Tensor | Sequence[int],
@@ -123,7 +126,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         gamma: Gamma | Gammas = 0.0,
         threshold_lr: ThresholdRate = (1.0, 0.01),
         bound: float | None = None,
-        rows: Rule = "before",
+        rows: RowsUsed = "before",
     ) -> None:
         owner = self._owner
         tau1, tau2 = _pair(owner, tau)
@@ -141,7 +144,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             threshold_lr=threshold_lr,
         )
         self.pooling = get_pooling(owner, pooling, temperature)
-        self.rows = check_rule(owner, rows)
+        self.rows = check_rows_used(owner, rows)
         self._gamma1, self._gamma2 = gammas[:2]
         bags = len(self.position)
         self.table_v = EstimatorTable(bags, self.pooling.dim, rule=rules[0], keep_previous=True)
@@ -186,72 +189,67 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         self.table_v.rule, self.table_u.rule = rules
         self._gamma1, self._gamma2 = gammas[:2]
 
-    def forward(
+    def _batch(
         self,
+        check: Check,
         instances: Tensor,
         bag: Tensor,
         labels: Tensor,
         index: Tensor,
         previous_instances: Tensor | None = None,
-    ) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        if self._is_late(instances):
-            self._look()
-            return forward_late(self, instances, bag, as_labels(self._owner, labels), index, previous_instances)
-        owner = self._owner
-        rows = self._check_rows(labels, index, ("B",))
-        count = len(rows.numbers)
-        values, bag = check_instances(owner, instances, bag, count, self.pooling, self.position.device)
-        if not self.training:
-            return self._objective(rows.among, rows.split(self._linked(self.pooling(values, bag, count))))
-        before = None
-        if self.needs_previous:
-            self._check_previous("previous_instances", previous_instances, "instances", instances, gammas="gamma")
-            before = previous_instances
-            check_finite(owner, previous_instances=before)
-        with torch.no_grad():
-            exact, past = values.to(exact_type(values)), None if before is None else before.to(exact_type(values))
-            if self.rows == "after":
-                exact, past = self.pooling.levelled(exact), None if past is None else self.pooling.levelled(past)
-            now = self.pooling.observe(exact, bag, count)
-            old = None if past is None else self.pooling.observe(past, bag, count)
-            held = self.table_v.read(rows.numbers, fill=now)
-            rule, gamma = self.table_v.rule, self._bag_gammas(rows, held)
-            new = self.pooling.update(held, now, old, tau=rule.tau, gamma=gamma, bound=rule.bound)
+    ) -> _Bags:
+        rows = self._rows(check, labels, index, ("B",))
+        found = bag_instances(check, instances, bag, len(rows.numbers), self.pooling, self.position.device)
+        before = self._previous(
+            "previous_instances", previous_instances, "instances", instances, needed=self.needs_previous
+        )
+        check.finite(instances=instances, previous_instances=before)
+        return _Bags(rows, found, before)
+
+    @torch.no_grad()
+    def _step(self, batch: _Bags) -> Step:
+        rows, (values, bag, count), before = batch
+        pooling, rule, table = self.pooling, self.table_v.rule, self.table_v
+        exact = values.detach().to(exact_type(values))
+        past = None if before is None else before.to(exact.dtype)
+        if self.rows == "after" and self.training:
+            exact = pooling.centered_logits(exact)
+            past = None if past is None else pooling.centered_logits(past)
+        now = pooling.observe(exact, bag, count)
+        used = held = new = now
+        last = None
+        if self.training:
+            old = None if past is None else pooling.observe(past, bag, count)
+            held = table.read(rows.numbers, fill=now)
+            new = pooling.update(held, now, old, tau=rule.tau, gamma=self._bag_gammas(rows), bound=rule.bound)
             used = held if self.rows == "before" else new
-            h = self._linked(self.pooling.score(used)).to(values.dtype)
-            last = None
             if self.table_u.rule.corrects:
-                used_last = self.table_v.previous(rows.numbers, fill=now) if self.rows == "before" else held
-                last = rows.split(self._linked(self.pooling.score(used_last)).to(values.dtype))
-            step = self._advance(rows.among, rows.split(h), last)
-            weight = rows.join(step.gradient, like=h).to(held.dtype)
-            if self.link == "sigmoid":
-                weight = weight * (h * (1.0 - h))
-            largest = torch.finfo(values.dtype).max
-            gradient = self.pooling.pull(weight, used, exact, bag).clamp(-largest, largest).to(values.dtype)
-            check_finite(owner, **step.results, **{"the updated bag": new, "the gradient": gradient})
-            self.table_v.write(rows.numbers, held, new)
-            step.write()
-        return with_gradient(values, step.value, gradient)
+                used_last = table.previous(rows.numbers, held) if self.rows == "before" else held
+                last = self._linked(pooling.score(used_last)).to(values.dtype)
+        h = self._linked(pooling.score(used)).to(values.dtype)
+        step = self._advance(rows, h, last)
+        assert step.gradient is not None  # for the type checker
+        weight = self._before_link(step.gradient.to(held.dtype), h)
+        largest = torch.finfo(values.dtype).max
+        gradient = pooling.vjp(weight, used, exact, bag).clamp(-largest, largest).to(values.dtype)
 
-    def _explain(self, instances: Tensor, bag: Tensor, labels: Tensor, index: Tensor, before: Tensor | None) -> None:
-        self._check_rows(labels, index, ("B",))
-        check_instances(self._owner, instances, bag, len(labels), self.pooling, self.position.device)
-        check_finite(self._owner, instances=instances, previous_instances=before)
+        def write(bad: Tensor | None) -> None:
+            if self.training:
+                table.write(rows.numbers, held, new, bad)
+                step.write(bad)
 
-    def _bag_gammas(self, rows: Rows, held: Tensor) -> Tensor | float:
+        finite = {**step.finite, "the updated bag": new, "the gradient": gradient}
+        return Step(step.value, values, gradient, finite=finite, write=write)
+
+    def _bag_gammas(self, rows: Rows) -> Tensor | float:
         """Return the correction weights of the batch's bags, shape `(B, 1)`."""
         if not self.needs_previous:
             return 0.0
-        gamma = held.new_empty(len(held), 1)
-        for places, value, number in zip(
-            (rows.upper, rows.lower), self.gamma[:2], (self.num_positives, self.num_negatives), strict=True
-        ):
-            if value == "theory":
-                value = theory_gamma(number, len(places), self.table_v.rule.tau)
-            gamma.index_fill_(0, places, float(value))
-        return gamma
+        tau = self.table_v.rule.tau
+        upper = correction_weight(self._gamma1, tau, self.num_positives, rows.positives)
+        lower = correction_weight(self._gamma2, tau, self.num_negatives, rows.negatives)
+        share = rows.positive.to(self.table_v.values.dtype)
+        return (share * upper + (1.0 - share) * lower).unsqueeze(1)  # one of the two, exactly
 
 
 def _pair(owner: str, tau: float | tuple[float, float]) -> tuple[float, float]:

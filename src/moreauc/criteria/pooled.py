@@ -3,15 +3,27 @@ r"""Any loss of scored rows, for bags: the sampled instances of a bag are pooled
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from moreauc._checks import check_finite, check_shape
+from moreauc._checks import as_index, as_labels, check_shape
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
-from moreauc.criteria._bags import check_instances
-from moreauc.criteria._base import Criterion
+from moreauc.criteria._base import Criterion, Step, enter
+from moreauc.criteria._batches import Instances, bag_instances
+from moreauc.criteria._validation import Check
+
+
+class _Bags(NamedTuple):
+    """A checked batch: instances, with gradient, labels, numbers, instances at the previous weights, and the gate."""
+
+    check: Check
+    instances: Instances
+    labels: Tensor
+    index: Tensor
+    before: Tensor | None
+    gate: Tensor | None
 
 
 class PooledLoss(Criterion):
@@ -89,30 +101,43 @@ class PooledLoss(Criterion):
         """Upper end of the false positive rate of the inner loss."""
         return float(self._of_criterion("max_fpr"))
 
-    def forward(
+    def _is_late(self, *values: Any) -> bool:
+        # another module knows nothing of flags
+        return isinstance(self.criterion, Criterion) and self.criterion.composes and super()._is_late(*values)
+
+    def _batch(
         self,
+        check: Check,
         instances: Tensor,
         bag: Tensor,
         labels: Tensor,
         index: Tensor,
         previous_instances: Tensor | None = None,
-    ) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        owner = self._owner
-        index = torch.as_tensor(index)
-        check_shape(owner, "index", index, [("B",)])
-        count = len(index)
-        device = next((buffer.device for buffer in self.buffers()), getattr(instances, "device", index.device))
-        values, bag = check_instances(owner, instances, bag, count, self.pooling, device)
+    ) -> _Bags:
+        labels = as_labels(self._owner, labels)
+        check_shape(self._owner, "labels", labels, [("B",)])
+        index = as_index(self._owner, "index", index, len(labels))
+        found = bag_instances(check, instances, bag, len(index), self.pooling, self.device)
+        before = self._previous(
+            "previous_instances", previous_instances, "instances", instances, needed=self.needs_previous
+        )
+        check.finite(instances=instances, previous_instances=before)
+        gated, gate = enter(found.values, check.late)
+        past = None if before is None else check.clean(before.to(gated.dtype))
+        return _Bags(check, found._replace(values=check.clean(gated)), labels, index, past, gate)
+
+    def _step(self, batch: _Bags) -> Step:
+        check, (values, bag, count), labels, index, before, gate = batch
         previous: dict[str, Tensor] = {}
-        if self.training and self.needs_previous:
-            self._check_previous("previous_instances", previous_instances, "instances", instances, gammas="gamma")
-            check_finite(owner, previous_instances=previous_instances)
+        if before is not None:
             with torch.no_grad():
-                before = torch.as_tensor(previous_instances).to(values.dtype)
                 previous["previous_scores"] = self.pooling(before, bag, count)
-        loss: Tensor = self.criterion(self.pooling(values, bag, count), labels, index, **previous)
-        return loss
+        scores = self.pooling(values, bag, count)
+        if not (isinstance(self.criterion, Criterion) and self.criterion.composes):
+            check.bad()  # before the other module changes anything
+            return Step(self.criterion(scores, labels, index, **previous), values)
+        inner = self.criterion.iteration(check, scores, labels, index, **previous)
+        return Step(inner.attach(None), values, gate=gate, write=inner.write)
 
     def _of_criterion(self, name: str) -> Any:
         return getattr(self.criterion, name)

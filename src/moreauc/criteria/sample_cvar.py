@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from moreauc._checks import (
-    check_device,
-    check_finite,
-    check_floating,
-    check_real,
-    check_shape,
-)
-from moreauc.criteria._base import Criterion
+from moreauc._checks import check_real
+from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._batches import check_losses, widened
+from moreauc.criteria._validation import Check
 
 
 class SampleCVaRLoss(Criterion):
@@ -46,12 +42,9 @@ class SampleCVaRLoss(Criterion):
         (3.2..., tensor([0.0000, 0.4000, 0.2000, 0.4000, 0.0000]))
     """
 
-    _place: Tensor
-
     def __init__(self, *, fraction: float) -> None:
         super().__init__()
         self.fraction = fraction
-        self.register_buffer("_place", torch.zeros(0), persistent=False)  # tells where the loss has been moved to
 
     @property
     def fraction(self) -> float:
@@ -62,16 +55,19 @@ class SampleCVaRLoss(Criterion):
     def fraction(self, value: float) -> None:
         self._fraction = check_real(self._owner, "fraction", value, low=0.0, high=1.0, low_open=True)
 
-    def forward(self, losses: Tensor, groups: Tensor | None = None, previous_losses: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        check_floating(self._owner, "losses", losses)
-        check_shape(self._owner, "losses", losses, [("B",)])
-        check_device(self._owner, "losses", losses, self._place.device)
-        check_finite(self._owner, losses=losses)
-        losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
-        ordered = losses.sort(descending=True, stable=True).values
-        mass = self.fraction * len(losses)
+    def _batch(
+        self, check: Check, losses: Tensor, groups: Tensor | None = None, previous_losses: Tensor | None = None
+    ) -> Tensor:
+        check_losses(self._owner, losses, self.device)
+        check.finite(losses=losses)
+        return widened(losses)
+
+    @torch.no_grad()
+    def _step(self, batch: Tensor) -> Step:
+        ordered, order = batch.sort(descending=True, stable=True)
+        mass = self.fraction * len(batch)
         # float64 because float32 cannot tell the place from the mass beyond some ten million samples
-        place = torch.arange(len(losses), dtype=torch.float64, device=losses.device)
-        weight = (mass - place).clamp(0.0, 1.0) / mass
-        return (weight.to(losses.dtype) * ordered).sum()
+        place = torch.arange(len(batch), dtype=torch.float64, device=batch.device)
+        weight = ((mass - place).clamp(0.0, 1.0) / mass).to(batch.dtype)
+        value, gradient = (weight * ordered).sum(), torch.empty_like(weight).scatter_(0, order, weight)
+        return Step(value, batch, gradient, finite={"the loss": value})

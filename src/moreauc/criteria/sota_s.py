@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_finite, check_real
-from moreauc.core.rules import UpdateRule
-from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._base import straight_through
-from moreauc.criteria._labelled import Link, PairCriterion, by_rows
+from moreauc._checks import check_real
+from moreauc.core.pairs import Pairs, log_mean_exp_and_vjp
+from moreauc.core.tables import Table
+from moreauc.criteria._base import Step
+from moreauc.criteria._labelled import Batch, Link, PairCriterion
 
 
 class SOTAsLoss(PairCriterion):
@@ -99,9 +98,8 @@ class SOTAsLoss(PairCriterion):
         inner = check_real(owner, "temperature_negatives", temperature_negatives, low=0.0, low_open=True)
         outer = check_real(owner, "temperature_positives", temperature_positives, low=0.0, low_open=True)
         self.temperature_negatives, self.temperature_positives = inner, outer
-        # The tables hold logarithms, so their rules give the weights only; the averages are taken here.
-        self.table_u = EstimatorTable(self.num_positives, rule=UpdateRule(owner, self._check_tau("tau1", tau1)))
-        self.table_v = EstimatorTable(1, rule=UpdateRule(owner, self._check_tau("tau2", tau2)))
+        self.tau1, self.tau2 = tau1, tau2
+        self.table_u, self.table_v = Table(owner, self.num_positives), Table(owner, 1)  # of logarithms
 
     @property
     def log_u(self) -> Tensor:
@@ -111,62 +109,64 @@ class SOTAsLoss(PairCriterion):
     @property
     def log_v(self) -> Tensor:
         """Logarithm of the outer average, shape `()`."""
-        return self.table_v.values[0, 0]
+        return self.table_v.values.view(())
 
     @property
     def tau1(self) -> float:
         """Averaging weight of the rows in (0, 1]."""
-        return self.table_u.rule.tau
+        return self._tau1
 
     @tau1.setter
     def tau1(self, value: float) -> None:
-        self.table_u.rule = replace(self.table_u.rule, tau=self._check_tau("tau1", value))
+        self._tau1 = self._check_tau("tau1", value)
 
     @property
     def tau2(self) -> float:
         """Averaging weight of the outer mean in (0, 1]."""
-        return self.table_v.rule.tau
+        return self._tau2
 
     @tau2.setter
     def tau2(self, value: float) -> None:
-        self.table_v.rule = replace(self.table_v.rule, tau=self._check_tau("tau2", value))
+        self._tau2 = self._check_tau("tau2", value)
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        batch = self._check_batch(scores, labels, index)
-        h = self._linked(batch.scores)
+    @torch.no_grad()
+    def _step(self, batch: Batch) -> Step:
+        rows, h = batch.rows, self._linked(batch.scores)
         ratio = self.temperature_negatives / self.temperature_positives
-        now = by_rows(self._log_mean_exp, *batch.rows.split(h))  # log g_i
-        if not self.training:
-            return self.temperature_positives * _log_mean(ratio * now)
-
-        first = torch.zeros(1, dtype=torch.long, device=h.device)
-        seen = now.detach().unsqueeze(1)
-        row = self.table_u.read(batch.rows.among, fill=seen)
-        u = _average(row, seen.to(row.dtype), self.tau1)
-        mean = _log_mean(ratio * u).reshape(1, 1)
-        held = self.table_v.read(first, fill=mean)
-        v = _average(held, mean.to(held.dtype), self.tau2)
+        pairs = Pairs(*rows.split(h), rows.negatives, rows.left_out)
+        log_g, vjp = log_mean_exp_and_vjp(pairs, self.surrogate, self.temperature_negatives)
+        now = log_g.unsqueeze(1)
+        row = u = now
+        if self.training:
+            row = self.table_u.read(rows.among, fill=now)
+            u = _average(row, now.to(row.dtype), self.tau1)
+        mean = self._log_mean(batch, ratio * u.squeeze(1)).reshape(1, 1)
+        held = v = mean
+        if self.training:
+            held = self.table_v.read_all(fill=mean)
+            v = _average(held, mean.to(held.dtype), self.tau2)
         # d F = lambda mean_i [u_i^(ratio - 1) g_i / v] d log g_i
-        weight = torch.exp(seen - u + (ratio * u - v)).squeeze(1).to(now.dtype)
-        descent = self.temperature_negatives * (weight * now).mean()
-        value = straight_through(self.temperature_positives * v.squeeze(), descent)
-        check_finite(self._owner, **{"the loss": value, "the updated row": u})
-        self.table_u.write(batch.rows.among, row, u)
-        self.table_v.write(first, held, v)
-        return value
+        weight = self.temperature_negatives * torch.exp(now - u + (ratio * u - v)).squeeze(1).to(h.dtype)
+        gradient = self._before_link(rows.join(vjp(rows.share(weight)), h.dtype), h)
+        value = self.temperature_positives * v.view(())
 
-    def _log_mean_exp(self, positive: Tensor, negative: Tensor) -> Tensor:
-        losses = self.surrogate.value(negative - positive.unsqueeze(1)) / self.temperature_negatives
-        return losses.logsumexp(dim=1) - math.log(len(negative))
+        def write(bad: Tensor | None) -> None:
+            if self.training:
+                self.table_u.write(rows.among, row, u, bad)
+                self.table_v.write_all(v, bad)
+
+        finite = {"the loss": value, "the updated row": u}
+        return Step(value, batch.scores, gradient, finite=finite, write=write)
+
+    def _log_mean(self, batch: Batch, logs: Tensor) -> Tensor:
+        """Return the logarithm of the mean over the positives of numbers whose logarithms are given; shape `()`."""
+        count = batch.rows.positives
+        if isinstance(count, Tensor):
+            return (logs.masked_fill(~batch.rows.positive, -torch.inf).logsumexp(0) - count.log()).to(logs.dtype)
+        return logs.logsumexp(0) - math.log(count)
 
     def _check_tau(self, name: str, value: float) -> float:
         return check_real(self._owner, name, value, low=0.0, high=1.0, low_open=True)
-
-
-def _log_mean(logs: Tensor) -> Tensor:
-    """Return the logarithm of the mean of the numbers whose logarithms are given; shape `()`."""
-    return logs.flatten().logsumexp(dim=0) - math.log(logs.numel())
 
 
 def _average(log_row: Tensor, log_now: Tensor, tau: float) -> Tensor:

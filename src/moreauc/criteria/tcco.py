@@ -9,6 +9,7 @@ arXiv:2310.03234.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,7 @@ from torch import Tensor, nn
 from moreauc._checks import (
     check_count,
     check_device,
-    check_finite,
     check_floating,
-    check_index,
     check_shape,
 )
 from moreauc.core.rules import Gamma, UpdateRule
@@ -27,10 +26,22 @@ from moreauc.criteria._base import (
     Criterion,
     Function,
     ParameterSnapshot,
+    Step,
     check_function,
+    enter,
     straight_through,
 )
-from moreauc.criteria._late_pairs import PAIR_FAULTS, pairs_late
+from moreauc.criteria._validation import Check, repeats
+
+
+class _Pairs(NamedTuple):
+    """A checked batch: values of pairs, with gradient, numbers of outer items and of pairs, and the gate."""
+
+    h: Tensor
+    outer: Tensor
+    pairs: Tensor
+    before: Tensor | None
+    gate: Tensor | None
 
 
 class TCCOLoss(Criterion):
@@ -91,8 +102,6 @@ class TCCOLoss(Criterion):
         >>> loss.item(), h.grad
         (1.0, tensor([[ 0.5000, -0.5000]]))
     """
-
-    _FAULTS = PAIR_FAULTS
 
     def __init__(
         self,
@@ -195,72 +204,79 @@ class TCCOLoss(Criterion):
             raise ValueError(f"{self._owner}: gamma2 must stay 0 in a loss made with gamma2=0, got {value!r}")
         self.table_u.rule = rule
 
-    def forward(self, h: Tensor, outer_index: Tensor, inner_index: Tensor, previous_h: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        owner = self._owner
+    def _batch(
+        self, check: Check, h: Tensor, outer_index: Tensor, inner_index: Tensor, previous_h: Tensor | None = None
+    ) -> _Pairs:
+        owner, device = self._owner, self.table_v.values.device
         check_floating(owner, "h", h)
         full: tuple[int | str, ...] = ("B1", "B2", self.dim_inner)
         check_shape(owner, "h", h, [full, full[:2]] if self.dim_inner == 1 else [full])
-        check_device(owner, "h", h, self.table_v.values.device)
-        if self._is_late(h):
-            self._look()
-            return pairs_late(self, h, outer_index, inner_index, previous_h)
-        b1, b2 = h.shape[:2]
-        outer_index = check_index(owner, "outer_index", outer_index, self.num_outer, length=b1, unique=self.training)
-        pairs = self._pairs(outer_index, inner_index, b2).to(h.device, non_blocking=True)
-        outer_index = outer_index.to(h.device, non_blocking=True)
-        if not self.training:
-            value = self._outer(self._middle(h, outer_index).mean(dim=1), outer_index)
-            check_finite(owner, h=h, **{"what outer returns": value})
-            return value.mean()
+        check_device(owner, "h", h, device)
+        outer = check.index(
+            "outer_index",
+            outer_index,
+            self.num_outer,
+            length=len(h),
+            unique=self.training,
+            device=device,
+            rows="outer items",
+        )
+        pairs = self._pairs(check, outer, inner_index, h.shape[1])
+        before = self._previous("previous_h", previous_h, "h", h, needed=self.needs_previous, gammas="gamma1")
+        check.finite(h=h, previous_h=before)
+        gated, gate = enter(h, check.late)
+        return _Pairs(check.clean(gated), outer, pairs, before, gate)
 
-        before = None
-        if self.table_v.rule.corrects:
-            self._check_previous("previous_h", previous_h, "h", h, gammas="gamma1")
-            before = previous_h
-
-        now_v = h.detach().reshape(-1, self.dim_inner)
-        row_v = self.table_v.read(pairs, fill=now_v)
-        middle = self._middle(straight_through(row_v.view_as(h), h), outer_index)
-        mean = middle.mean(dim=1)
-        now_u = mean.detach().reshape(b1, self.dim_middle)
-        row_u = self.table_u.read(outer_index, fill=now_u)
-        value = self._outer(straight_through(row_u.view_as(mean), mean), outer_index)
-
-        before_u = None
-        if self.table_u.rule.corrects:
-            old = self.table_v.previous(pairs, fill=now_v).view_as(h)
-            before_u = self._middle_before(old, outer_index, now_u)
-        new_v = self.table_v.propose(row_v, now_v, None if before is None else before.detach().reshape(row_v.shape))
-        new_u = self.table_u.propose(row_u, now_u, before_u)
-        results = {"what middle returns": middle, "what outer returns": value}
-        rows = {"the updated row of v": new_v, "the updated row of u": new_u}
-        check_finite(owner, h=h, previous_h=before, **results, **rows)
-        self.table_v.write(pairs, row_v, new_v)
-        self.table_u.write(outer_index, row_u, new_u)
-        if self.previous_middle is not None and isinstance(self.middle, nn.Module):
-            self.previous_middle.capture(self.middle)
-        return value.mean()
-
-    def _explain(self, h: Tensor, outer_index: Tensor, inner_index: Tensor, before: Tensor | None) -> None:
-        b1, b2 = h.shape[:2]
-        rows = check_index(self._owner, "outer_index", outer_index, self.num_outer, length=b1, unique=self.training)
-        self._pairs(rows, inner_index, b2)
-        check_finite(self._owner, h=h, previous_h=before)
-
-    def _pairs(self, outer_index: Tensor, inner_index: Tensor, b2: int) -> Tensor:
-        """Row numbers of the pairs in the table `v`, checked, shape `(B1 * B2,)`."""
-        owner, b1 = self._owner, len(outer_index)
-        inner_index = torch.as_tensor(inner_index)
-        shared = inner_index.ndim != 2
-        check_shape(owner, "inner_index", inner_index, [(b2,), (b1, b2)])
-        length = b2 if shared else b1 * b2
-        flat = inner_index.flatten()
-        flat = check_index(owner, "inner_index", flat, self.num_inner, length=length, unique=shared and self.training)
-        pairs = (outer_index.to(flat.device).unsqueeze(1) * self.num_inner + flat.reshape(-1, b2)).flatten()
-        if not shared and self.training:
-            check_index(owner, "inner_index of one outer item", pairs, self.table_v.num_rows, length=b1 * b2)
+    def _pairs(self, check: Check, outer: Tensor, inner_index: Tensor, b2: int) -> Tensor:
+        """Return row numbers of the pairs in the table `v`, checked, shape `(B1 * B2,)`."""
+        b1, given = len(outer), torch.as_tensor(inner_index)
+        check_shape(self._owner, "inner_index", given, [(b2,), (b1, b2)])
+        shared = given.ndim != 2
+        inner = check.index(
+            "inner_index",
+            given.flatten(),
+            self.num_inner,
+            length=given.numel(),
+            unique=shared and self.training,
+            device=outer.device,
+            rows="inner items",
+        )
+        pairs = (outer.unsqueeze(1) * self.num_inner + inner.reshape(-1, b2)).flatten()
+        if shared or not self.training:
+            return pairs
+        name, size = "inner_index of one outer item", self.table_v.num_rows  # which may come once with each outer one
+        if not check.late:
+            return check.index(name, pairs, size, length=b1 * b2, unique=True, device=outer.device)
+        check.flag(f"{name} must not repeat a row inside one batch, got one more than once", repeats(pairs))
         return pairs
+
+    def _step(self, batch: _Pairs) -> Step:
+        h, outer_index, pairs, before, gate = batch
+        u, v, training = self.table_u, self.table_v, self.training
+        now_v = h.detach().reshape(-1, self.dim_inner)
+        row_v = v.read(pairs, fill=now_v) if training else now_v
+        middle = self._middle(straight_through(row_v.view_as(h), h) if training else h, outer_index)
+        mean = middle.mean(dim=1)
+        now_u = mean.detach().reshape(len(h), self.dim_middle)
+        row_u = u.read(outer_index, fill=now_u) if training else now_u
+        value = self._outer(straight_through(row_u.view_as(mean), mean) if training else mean, outer_index)
+        finite: dict[str, Tensor | None] = {"what middle returns": middle, "what outer returns": value}
+        if not training:
+            return Step(value.mean(), h, gate=gate, finite=finite)
+        before_u = None
+        if u.rule.corrects:
+            before_u = self._middle_before(v.previous(pairs, row_v).view_as(h), outer_index, now_u)
+        new_v = v.propose(row_v, now_v, None if before is None else before.reshape(row_v.shape))
+        new_u = u.propose(row_u, now_u, before_u)
+        finite |= {"the updated row of v": new_v, "the updated row of u": new_u}
+
+        def write(bad: Tensor | None) -> None:
+            v.write(pairs, row_v, new_v, bad)
+            u.write(outer_index, row_u, new_u, bad)
+            if self.previous_middle is not None and isinstance(self.middle, nn.Module):
+                self.previous_middle.capture(self.middle, unless=bad)
+
+        return Step(value.mean(), h, gate=gate, finite=finite, write=write)
 
     def _middle(self, v: Tensor, index: Tensor) -> Tensor:
         b1, b2 = v.shape[:2]

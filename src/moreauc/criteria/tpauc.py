@@ -8,18 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_finite
 from moreauc.core.rules import Gamma, UpdateRule
-from moreauc.criteria._base import with_gradient
-from moreauc.criteria._dense import (
-    ROW_FAULTS,
-    dense_advance,
-    dense_objective,
-    dense_rows,
-)
-from moreauc.criteria._labelled import Link
-from moreauc.criteria._late import nonfinite, refused
+from moreauc.criteria._base import Step
+from moreauc.criteria._labelled import Batch, Link
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
+from moreauc.criteria._validation import Check
 
 
 class TPAUCLoss(TwoWayCriterion):
@@ -104,13 +97,6 @@ class TPAUCLoss(TwoWayCriterion):
         (9.0, tensor([ 12., -12.]))
     """
 
-    _FAULTS = (
-        "scores must be finite, got NaN or infinity",
-        "previous_scores must be finite, got NaN or infinity",
-        "the loss and the updated rows and thresholds must be finite, got NaN or infinity",
-        *ROW_FAULTS,
-    )
-
     def __init__(
         self,
         labels: Tensor | Sequence[int],
@@ -160,63 +146,24 @@ class TPAUCLoss(TwoWayCriterion):
     def gamma(self, value: Gamma) -> None:
         self.table_u.rule = replace(self.table_u.rule, gamma=value)
 
-    def forward(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None) -> Tensor:
-        """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-        if self._is_late(scores):
-            return self._forward_late(scores, labels, index, previous_scores)
-        batch = self._check_batch(scores, labels, index, finite=False)
-        if not self.training:
-            check_finite(self._owner, scores=batch.scores)
-            return self._objective(batch.rows.among, batch.rows.split(self._linked(batch.scores)))
-        before = None
-        if self.needs_previous:
-            self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
-            before = previous_scores
-        with torch.inference_mode():  # cheaper than no_grad; what is kept of it is copied
-            h = self._linked(batch.scores)
-            old = None if before is None else batch.rows.split(self._linked(before.to(h.dtype)))
-            step = self._advance(batch.rows.among, batch.rows.split(h), old)
-            check_finite(self._owner, scores=batch.scores, previous_scores=before, **step.results)  # one wait for all
-            gradient = batch.rows.join(step.gradient, like=h)
-            if self.link == "sigmoid":
-                gradient = gradient * (h * (1.0 - h))
-        with torch.no_grad():
-            step.write()
-        return with_gradient(batch.scores, step.value, gradient.clone())
-
-    def _forward_late(self, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None) -> Tensor:
-        """Do the same without waiting for the device."""
-        self._look()
+    def _batch(
+        self,
+        check: Check,
+        scores: Tensor,
+        labels: Tensor,
+        index: Tensor,
+        previous_scores: Tensor | None = None,
+    ) -> Batch:
         wide = self._check_scores(scores)
-        rows = dense_rows(self._owner, self.position, labels, index, len(wide), unique=self.training)
-        if not self.training:
-            with torch.no_grad():
-                h = self._linked(wide)
-                value, gradient = dense_objective(self, rows, h)
-                gradient = gradient.to(h.dtype)
-                if self.link == "sigmoid":
-                    gradient = gradient * (h * (1.0 - h))
-                strange = nonfinite(wide, wide, value.to(wide.dtype).expand(len(wide)))
-                value, gradient = refused(self._judge(strange, rows.wrong), value, gradient)
-            self._send(scores, labels, index, None)
-            return with_gradient(wide, value, gradient)
-        before = None
-        if self.needs_previous:
-            self._check_previous("previous_scores", previous_scores, "scores", scores, gammas="gamma")
-            before = None if previous_scores is None else previous_scores.detach().to(wide.dtype)
-        with torch.no_grad():
-            h = self._linked(wide)
-            step = dense_advance(self, rows, h, None if before is None else self._linked(before))
-            gradient = step.gradient.to(h.dtype)
-            if self.link == "sigmoid":
-                gradient = gradient * (h * (1.0 - h))
-            strange = nonfinite(wide, wide if before is None else before, step.results.to(wide.dtype))
-            bad = self._judge(strange, rows.wrong)
-            value, gradient = refused(bad, step.value, gradient)
-            step.write(bad)
-        self._send(scores, labels, index, before)
-        return with_gradient(wide, value, gradient)
+        rows = self._rows(check, labels, index, tuple(scores.shape))
+        before = self._previous("previous_scores", previous_scores, "scores", scores, needed=self.needs_previous)
+        check.finite(scores=wide, previous_scores=before)
+        return Batch(wide, rows, before)
 
-    def _explain(self, scores: Tensor, labels: Tensor, index: Tensor, before: Tensor | None) -> None:
-        self._check_batch(scores, labels, index)
-        check_finite(self._owner, scores=scores, previous_scores=before)
+    @torch.no_grad()
+    def _step(self, batch: Batch) -> Step:
+        h = self._linked(batch.scores)
+        before = None if batch.before is None else self._linked(batch.before.to(h.dtype))
+        step = self._advance(batch.rows, h, before)
+        assert step.gradient is not None  # for the type checker
+        return replace(step, source=batch.scores, gradient=self._before_link(step.gradient, h))

@@ -59,7 +59,7 @@ def instance_weights(
     pool = get_pooling(owner, pooling, temperature)
     values = _array(owner, "outputs", outputs, [("T",) if pool.columns == 1 else ("T", pool.columns)]).double()
     bag = torch.zeros(len(values), dtype=torch.int64)
-    weights = pool.pull(torch.ones(1, dtype=torch.float64), pool.observe(values, bag, 1), values, bag)
+    weights = pool.vjp(torch.ones(1, dtype=torch.float64), pool.observe(values, bag, 1), values, bag)
     scores, weights = (part.reshape(len(part), -1)[:, 0] for part in (values, weights))
     weights = weights / weights.sum()  # of huge logits the logarithm of their mean has only the first digits
     check_finite(owner, **{"weights of the instances": weights})

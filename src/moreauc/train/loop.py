@@ -19,7 +19,7 @@ from moreauc.checkpoint._kept import Kept
 from moreauc.checkpoint._kept_together import KeptTogether
 from moreauc.checkpoint._loader_place import length_of
 from moreauc.checkpoint._unkept import Unkept
-from moreauc.criteria._late import check_all
+from moreauc.criteria._base import check_all
 from moreauc.distributed import DistributedCriterion
 from moreauc.distributed.agreement import check_agreement
 from moreauc.distributed.criterion import check_seen, exchange_of

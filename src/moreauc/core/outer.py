@@ -1,0 +1,101 @@
+r"""The outer function of a CVaR, :math:`f(u, s) = s + \frac1\rho (u - s)_+`, its slopes, and its best thresholds.
+
+Averaged over rows and minimised over :math:`s` it is the mean of the largest fraction :math:`\rho` of the rows. Every
+loss with a threshold takes value, slopes and quantiles from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from moreauc.core.surrogates import Surrogate
+
+_ROUNDING = 1e-9  # 0.1 * 30 is 3.0000000000000004
+
+
+def cvar(
+    rows: Tensor, threshold: Tensor, fraction: float, mean: Callable[[Tensor], Tensor], tied: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
+    r"""Return the mean of :math:`f(u_i, s)` and its slopes in the rows.
+
+    The slope in the threshold is 1 minus that in the row, for each row.
+
+    Args:
+        rows: :math:`u_i`, shape `(B,)`.
+        threshold: :math:`s`, shape `()`.
+        fraction: :math:`\rho` in (0, 1].
+        mean: the mean over the rows that count, from shape `(B,)` to `()`.
+        tied: how much of a row equal to the threshold counts, in [0, 1]; 0 is the subgradient of the algorithms.
+
+    Returns:
+        The value, shape `()`, and :math:`\partial_u f`, shape `(B,)`.
+    """
+    excess = rows - threshold
+    above = torch.relu(excess)
+    value = threshold + mean(above) / fraction
+    slope = above.sign()
+    if isinstance(tied, Tensor) or tied:
+        slope = slope + tied * (excess == 0)
+    return value, slope / fraction
+
+
+def stepped(threshold: Tensor, rate: float, slope: Tensor) -> Tensor:
+    r"""Return the threshold after a step of `rate` against the mean of :math:`\partial_s f = 1 - \partial_u f`."""
+    return threshold - rate * (1.0 - slope)
+
+
+def best_thresholds(surrogate: Surrogate, quantile: Tensor, positive: Tensor, fraction: float) -> Tensor:
+    """Return the best thresholds of positives with these scores, given the quantile of the negatives' scores.
+
+    Where all negatives are in the region, thresholds up to the smallest loss are equally good, and 0 is one. What is
+    tracked there is the mean of the lowest scores of batches, which would leave out the negatives below it.
+    """
+    return torch.zeros_like(positive) if fraction == 1.0 else surrogate.value(quantile - positive)
+
+
+def reached(scores: Tensor, fraction: float, left_out: Tensor | None, count: Tensor | float) -> Tensor:
+    """Return the score that `fraction` of the `count` scores not left out reach, shape `(1,)`."""
+    if left_out is None or not isinstance(count, Tensor):
+        return scores.topk(max(math.ceil(fraction * len(scores) - _ROUNDING), 1)).values[-1:]
+    number = (fraction * count - _ROUNDING).ceil().clamp_min(1.0).long()
+    ordered = scores.masked_fill(left_out, -torch.inf).sort(descending=True).values
+    return ordered.index_select(0, (number - 1).reshape(1))
+
+
+def upper_quantile(rows: Tensor, fraction: float, visited: Tensor | None = None) -> Tensor:
+    """Return the largest value with `fraction` of the rows above it, at least one; below all where that is all.
+
+    Args:
+        rows: shape `(n,)`.
+        fraction: in (0, 1].
+        visited: which rows count, shape `(n,)`, at least one; None for all.
+    """
+    if visited is None:
+        count = max(1, math.floor(fraction * len(rows) + _ROUNDING))
+        if count < len(rows):
+            return rows.topk(count + 1).values[-1]
+        return _below(rows.min())
+    ordered = torch.where(visited, rows, -torch.inf).sort(descending=True).values
+    number = visited.sum()
+    above = (fraction * number.double() + _ROUNDING).floor().long().clamp_min(1)
+    places = torch.stack([torch.minimum(above, number - 1), number - 1]).clamp_min(0)
+    level, lowest = ordered.index_select(0, places).unbind()
+    return torch.where(above < number, level, _below(lowest))
+
+
+def tied_share(rows: Tensor, threshold: Tensor, fraction: float, visited: Tensor) -> Tensor:
+    """Return how much of a row equal to the threshold counts, so that `fraction` of the visited rows count in all."""
+    above, tied = ((rows > threshold) & visited).sum(), ((rows == threshold) & visited).sum()
+    number = visited.sum()
+    # as `moreauc._checks.floor_count`: a rounding error is forgiven
+    count = torch.minimum(number, (number.double() * (fraction + 4.0 * torch.finfo(torch.float64).eps)).floor().long())
+    rest = (count.clamp_min(1) - above).double() / tied.clamp_min(1)
+    return torch.where(rest > 0, rest, 0.0) * (tied > 0)
+
+
+def _below(lowest: Tensor) -> Tensor:
+    return lowest - torch.finfo(lowest.dtype).eps * (1.0 + lowest.abs())

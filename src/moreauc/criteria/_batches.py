@@ -1,0 +1,340 @@
+r"""Checked batches: rows with labels, instances of bags, members of groups.
+
+Each has two forms with one interface. Compact: lists of what there is, as long as needed, on the CPU. Padded: where only
+a device knows the labels no shape may depend on them, and lists are as long as the batch; in the place of what is not
+there stands something else a second time, with weight 0 in every sum. What is written to its row is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moreauc._checks import (
+    as_index,
+    as_labels,
+    check_device,
+    check_floating,
+    check_index,
+    check_labels,
+    check_shape,
+)
+from moreauc.core.pooling import Pooling
+from moreauc.criteria._validation import Check, repeats
+
+_HALF = (torch.bfloat16, torch.float16)  # numpy does not know them all
+
+
+class Rows(NamedTuple):
+    """Labelled rows of a batch, or labelled bags.
+
+    Attributes:
+        numbers: their numbers in the training set, shape `(B,)`, as all of these on the device of the loss.
+        positive: which of them are positive, shape `(B,)`.
+        upper: places of the positives in the batch, shape `(B1,)`; padded: `(B,)`, that of some positive for the rest.
+        lower: places of the negatives, shape `(B2,)`; padded: None.
+        among: number of each entry of `upper` among the positives of the training set.
+        positives: how many there are, at least 1; padded: a float64 tensor, shape `()`.
+        negatives: how many there are, likewise.
+    """
+
+    numbers: Tensor
+    positive: Tensor
+    upper: Tensor
+    lower: Tensor | None
+    among: Tensor
+    positives: int | Tensor
+    negatives: int | Tensor
+
+    @property
+    def left_out(self) -> Tensor | None:
+        """Which entries of the second list of :meth:`split` are no negatives; None where all are."""
+        return self.positive if self.lower is None else None
+
+    def split(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values of the positives, and those of the negatives (padded: of the whole batch)."""
+        upper = values.index_select(0, self.upper)
+        return upper, values if self.lower is None else values.index_select(0, self.lower)
+
+    def join(self, parts: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
+        """Undo :meth:`split` for gradients, in a type; shape `(B,)`."""
+        if self.lower is None:
+            return (parts[0] + parts[1]).to(dtype)
+        whole = torch.empty(len(self.numbers), dtype=dtype, device=parts[0].device)
+        for places, part in zip((self.upper, self.lower), parts, strict=True):
+            whole.index_copy_(0, places, part if part.dtype == dtype else part.to(dtype))
+        return whole
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over the positives: summed up first, or the mean of ones might not be 1."""
+        if self.lower is not None:
+            return values.sum() / self.positives
+        return _divided((values * self.positive).sum(), self.positives)
+
+    def mean_of_rest(self, values: Tensor) -> Tensor:
+        """Return the mean over the negatives."""
+        if self.lower is not None:
+            return values.sum() / self.negatives
+        return _divided(values.masked_fill(self.positive, 0.0).sum(), self.negatives)
+
+    def share(self, values: Tensor) -> Tensor:
+        """Return values of positives over their number, 0 for entries that stand for none."""
+        if self.lower is not None:
+            return values / self.positives
+        return values * self.positive / self.positives
+
+
+def labelled_rows(
+    check: Check, position: Tensor, labels: Any, index: Any, shape: tuple[int | str, ...], *, unique: bool, both: bool
+) -> Rows:
+    """Check labels, of the shape given, and the numbers of a batch.
+
+    Args:
+        check: says when values are looked at.
+        position: for each row of the training set its number among the positives, -1 for a negative.
+        labels: 0/1.
+        index: row numbers.
+        shape: that of the labels.
+        unique: whether a row may come once only.
+        both: whether the batch must hold both classes.
+    """
+    labels = as_labels(check.owner, labels)
+    check_shape(check.owner, "labels", labels, [shape])
+    if check.late:
+        return _padded_rows(check, position, labels, index, unique=unique, both=both)
+    owner = check.owner
+    index = check_index(owner, "index", index, len(position), length=len(labels), unique=unique)
+    numbers = index if index.device == position.device else index.to(position.device)
+    found = position.index_select(0, numbers)
+    among = found.numpy(force=True)  # for a few numbers numpy costs a fraction of what torch does
+    positive = among >= 0
+    known = (labels.float() if labels.dtype in _HALF else labels).numpy(force=True)
+    # Labels that are those of the set are 0 and 1; only others are looked at again, to say what is wrong.
+    if not np.array_equal(positive, known):
+        check_labels(owner, labels, both=both)
+        raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")
+    upper, lower = positive.nonzero()[0], (~positive).nonzero()[0]
+    if both and not (len(upper) and len(lower)):
+        check_labels(owner, labels)
+    parts = [torch.from_numpy(part) for part in (positive, upper, lower, among[upper])]
+    if position.device.type != "cpu":
+        parts = [part.to(position.device) for part in parts]
+    return Rows(numbers, *parts, len(upper), len(lower))
+
+
+def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: Any, *, unique: bool, both: bool) -> Rows:
+    """Check types and shapes, and leave the rest to the device."""
+    length = len(labels)
+    index = as_index(check.owner, "index", index, length)
+    labels, index = (value.to(position.device, non_blocking=True) for value in (labels, index))
+    numbers = index.clamp(0, len(position) - 1)
+    rows = position.index_select(0, numbers)
+    positive = rows >= 0
+    count = positive.sum(dtype=torch.float64)
+    upper = torch.where(positive, torch.arange(length, device=position.device), rows.argmax())
+    among = rows.index_select(0, upper).clamp_min(0)
+    outside, mismatched = torch.stack([numbers != index, positive != labels]).any(1).unbind()
+    check.flag("index must lie in the range of the training set, got another number", outside)
+    check.flag("index must not repeat a row inside one batch, got one more than once", repeats(index, unique))
+    check.flag(
+        "index must point to rows labelled 0 or 1 as in labels, got a row of the other class or another label",
+        mismatched,
+    )
+    if both:
+        check.flag("labels must hold both 0 and 1, got only one of them", count % length == 0)
+    return Rows(numbers, positive, upper, None, among, count.clamp_min(1.0), (length - count).clamp_min(1.0))
+
+
+class Instances(NamedTuple):
+    """Instances of a batch of bags.
+
+    Attributes:
+        values: model outputs, shape `(T,)` or `(T, 2)`, at least float32, with gradient.
+        bag: place in the batch of each instance's bag, shape `(T,)`, on the device of the values.
+        count: number of bags.
+    """
+
+    values: Tensor
+    bag: Tensor
+    count: int
+
+
+def bag_instances(
+    check: Check, instances: Tensor, bag: Any, count: int, pooling: Pooling, device: torch.device
+) -> Instances:
+    """Check the instances of `count` bags, at least one in each."""
+    owner = check.owner
+    check_outputs(owner, "instances", instances, pooling)
+    check_device(owner, "instances", instances, device)
+    places = as_index(owner, "bag", bag, len(instances)).to(device, non_blocking=check.late)
+    if check.late:
+        found, places = places, places.clamp(0, count - 1)
+        present = torch.zeros(count, dtype=torch.bool, device=device).index_fill(0, places, True)
+        check.flag("bag must lie in the range of the batch, got another number", (places != found).any())
+        check.flag("bag must name at least one instance of every bag, got none of one of them", ~present.all())
+    else:
+        _check_bags(owner, places.numpy(force=True), count)
+    return Instances(widened(instances), places, count)
+
+
+def _check_bags(owner: str, places: np.ndarray[Any, Any], count: int) -> None:
+    low, high = places.min(), places.max()
+    if low < 0 or high >= count:
+        raise ValueError(f"{owner}: bag must lie in [0, {count}), got {low if low < 0 else high}")
+    sizes = np.bincount(places, minlength=count)
+    if not sizes.all():
+        raise ValueError(f"{owner}: bag must name at least one instance of every bag, got none of bag {sizes.argmin()}")
+
+
+def check_outputs(owner: str, name: str, value: Tensor, pooling: Pooling) -> None:
+    """Check type and shape of what a model returned for instances."""
+    check_floating(owner, name, value)
+    columns = pooling.columns
+    if value.ndim != columns or (columns > 1 and value.shape[1] != columns) or not len(value):
+        wanted = "(T,)" if columns == 1 else f"(T, {columns}), score and attention logit"
+        raise ValueError(
+            f"{owner}: {name} must have shape {wanted} for {pooling.name} pooling, got {tuple(value.shape)}"
+        )
+
+
+def widened(values: Tensor) -> Tensor:
+    """Return values in a type at least as wide as float32: half types neither resolve nor hold the sums."""
+    return values.float() if values.dtype in _HALF else values
+
+
+def _divided(total: Tensor, count: int | Tensor) -> Tensor:
+    """Return a sum, shape `()`, over a number, in the type of the sum."""
+    return total / (count.to(total.dtype) if isinstance(count, Tensor) else count)
+
+
+class Members(NamedTuple):
+    """Groups of a batch, as entries: a sample of several groups has an entry for each.
+
+    Compact, `present` lists each group once. Padded, group ids list the group of every sample, and memberships list all
+    groups, those absent standing for a present one.
+
+    Attributes:
+        present: numbers of groups, shape `(P,)`.
+        sizes: entries of each, at least 1, shape `(P,)`.
+        number: different groups in the batch, at least 1; padded: a float64 tensor, shape `()`.
+        sample: number of the sample of each entry, shape `(E,)`; None where entries are `matrix`.
+        place: place of its group in `present`, shape `(E,)`.
+        total: number of groups of the loss where `present` may repeat a group; 0 where it does not.
+        matrix: which samples belong to which group of `present`, shape `(B, P)`, padded memberships only.
+        here: which of `present` stand for themselves, shape `(P,)`, likewise.
+    """
+
+    present: Tensor
+    sizes: Tensor
+    number: int | Tensor
+    sample: Tensor | None
+    place: Tensor
+    total: int = 0
+    matrix: Tensor | None = None
+    here: Tensor | None = None
+
+    def means(self, losses: Tensor) -> Tensor:
+        """Return the mean loss of each of `present`, shape `(P,)`."""
+        sizes = self.sizes.to(losses.dtype)
+        if self.matrix is not None:
+            return (losses.unsqueeze(1) * self.matrix).sum(0) / sizes
+        if self.total:
+            sums = torch.zeros(self.total, dtype=losses.dtype, device=losses.device)
+            return sums.index_add(0, self.present, losses).index_select(0, self.present) / sizes
+        own = losses if self.sample is None else losses.index_select(0, self.sample)
+        sums = torch.zeros(len(self.present), dtype=losses.dtype, device=losses.device)
+        return sums.index_add(0, self.place, own) / sizes
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over the groups of the batch of one value for each of `present`; each counts once."""
+        if self.here is not None:
+            return _divided(values.masked_fill(~self.here, 0.0).sum(), self.number)
+        if self.total:
+            whole = torch.zeros(self.total, dtype=values.dtype, device=values.device)
+            return _divided(whole.index_copy(0, self.present, values).sum(), self.number)
+        return values.sum() / self.number
+
+    def vjp(self, weight: Tensor, count: int) -> Tensor:
+        """Return the gradient in the losses of `count` samples of the mean over groups of weight times mean loss."""
+        return self.spread(weight / (self.sizes.to(weight.dtype) * self.number), count)
+
+    def spread(self, share: Tensor, count: int) -> Tensor:
+        """Return for each of `count` samples the sum over its groups of one value for each of `present`."""
+        if self.matrix is not None and self.here is not None:
+            return (self.matrix * share.masked_fill(~self.here, 0.0)).sum(1)
+        if self.total:
+            return share
+        share = share.index_select(0, self.place)
+        if self.sample is None:
+            return share
+        return torch.zeros(count, dtype=share.dtype, device=share.device).index_add(0, self.sample, share)
+
+
+def group_members(check: Check, losses: Tensor, groups: Any, num_groups: int, device: torch.device) -> Members:
+    """Check losses, shape `(B,)`, and groups, ids `(B,)` or memberships `(B, num_groups)`."""
+    owner = check.owner
+    check_losses(owner, losses, device)
+    try:
+        found: Tensor = torch.as_tensor(groups)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(groups).__name__
+        raise ValueError(
+            f"{owner}: groups must be a tensor of ids or memberships, got a {kind} of other things"
+        ) from error
+    check_shape(owner, "groups", found, [tuple(losses.shape), (len(losses), num_groups)])
+    found = found.to(device, non_blocking=check.late)
+    if found.ndim == 2:
+        return _padded_memberships(check, found) if check.late else _memberships(owner, found)
+    if found.dtype == torch.bool or found.is_floating_point() or found.is_complex():
+        raise ValueError(f"{owner}: groups must hold integers, got {found.dtype}")
+    return (_padded_ids if check.late else _ids)(check, found.long(), num_groups)
+
+
+def check_losses(owner: str, losses: Any, device: torch.device) -> None:
+    """Check type, shape and place of the losses of samples."""
+    check_floating(owner, "losses", losses)
+    check_shape(owner, "losses", losses, [("B",)])
+    check_device(owner, "losses", losses, device)
+
+
+def _ids(check: Check, found: Tensor, num_groups: int) -> Members:
+    low, high = (int(value) for value in torch.aminmax(found))
+    if low < 0 or high >= num_groups:
+        raise ValueError(f"{check.owner}: groups must lie in [0, {num_groups}), got {low if low < 0 else high}")
+    present, place, sizes = torch.unique(found, return_inverse=True, return_counts=True)
+    return Members(present, sizes, len(present), None, place)
+
+
+def _memberships(owner: str, found: Tensor) -> Members:
+    if found.dtype != torch.bool and not bool(((found == 0) | (found == 1)).all()):
+        raise ValueError(f"{owner}: groups must hold memberships, 0 or 1, got {found[(found != 0) & (found != 1)][0]}")
+    sample, number = found.nonzero().unbind(1)
+    if not len(sample):
+        raise ValueError(f"{owner}: groups must give at least one sample a group, got none")
+    present, place, sizes = torch.unique(number, return_inverse=True, return_counts=True)
+    return Members(present, sizes, len(present), sample, place)
+
+
+def _padded_ids(check: Check, found: Tensor, num_groups: int) -> Members:
+    present = found.clamp(0, num_groups - 1)
+    check.flag("groups must lie in the range of the groups, got another number", (present != found).any())
+    ones = torch.ones(len(present), dtype=torch.float64, device=found.device)
+    counts = torch.zeros(num_groups, dtype=torch.float64, device=found.device).index_add(0, present, ones)
+    number = (counts > 0).sum().double()
+    return Members(present, counts.index_select(0, present), number, None, present, num_groups)
+
+
+def _padded_memberships(check: Check, found: Tensor) -> Members:
+    members = found != 0
+    counts = members.sum(0)
+    here = counts > 0
+    check.flag("groups must hold memberships, 0 or 1, got another number", (members & (found != 1)).any())
+    check.flag("groups must give at least one sample a group, got none", ~here.any())
+    places = torch.arange(len(here), device=found.device)
+    present = torch.where(here, places, here.int().argmax())
+    sizes = counts.index_select(0, present).clamp_min(1).double()
+    matrix = members.index_select(1, present)
+    return Members(present, sizes, here.sum().clamp_min(1).double(), None, present, 0, matrix, here)

@@ -1,0 +1,190 @@
+r"""Errors of a call: raised at once, or noted on the device and raised by a later call.
+
+Reading a device value forces a synchronization, which would cost more than the loss. So a call on a GPU, or in compiled
+code, compares on the device and keeps flags. A batch with a flag changes no state, has the value NaN and the gradient
+0; the number of the call is kept in a small buffer. That buffer is copied to the host without waiting, and the error is
+raised by the first later call that finds it arrived, by `state_dict()`, or by `check()`, which waits. A gradient of 0
+does not save a model that computed NaN: inside it 0 times NaN is NaN.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moreauc._checks import as_index, check_finite, check_index
+
+NEVER = torch.iinfo(torch.int64).max  # the call in which something was wrong, where nothing was
+FLAGS = 20  # flags that a call may have
+_REMEMBERED = 32  # calls whose arguments are kept to say what exactly was wrong with them
+_LARGEST = 1 << 20  # bytes of an argument beyond which those of a call are not kept
+
+
+class Check:
+    """What is asked about the values of one call.
+
+    Args:
+        owner: class named in errors: that of the loss that was called, also where a loss inside of it asks.
+        late: whether answers stay on the device, as flags; else what is wrong is raised.
+    """
+
+    def __init__(self, owner: str, late: bool) -> None:
+        self.owner, self.late = owner, late
+        self.messages: list[str] = []
+        self._flags: list[Tensor] = []
+        self._finite: list[tuple[str, Tensor | None]] = []
+
+    def flag(self, message: str, wrong: Tensor) -> None:
+        """Keep a flag, shape `()`, with the error it stands for."""
+        self.messages.append(f"{self.owner}: {message}")
+        self._flags.append(wrong)
+
+    def finite(self, **values: Tensor | None) -> None:
+        """Ask that values be finite; they are looked at all together, in :meth:`bad`. None takes a place, too."""
+        self._finite += values.items()
+
+    def index(
+        self, name: str, index: Any, size: int, *, length: int, unique: bool, device: torch.device, rows: str = "rows"
+    ) -> Tensor:
+        """Return `length` row numbers in [0, size), each at most once if `unique`, on the device.
+
+        In a late check numbers out of range are replaced; `rows` says of what the range is.
+        """
+        if not self.late:
+            found = check_index(self.owner, name, index, size, length=length, unique=unique)
+            return found.to(device)
+        found = as_index(self.owner, name, index, length).to(device, non_blocking=True)
+        safe = found.clamp(0, size - 1)
+        self.flag(f"{name} must lie in the range of the {rows}, got another number", (safe != found).any())
+        self.flag(f"{name} must not repeat a row inside one batch, got one more than once", repeats(found, unique))
+        return safe
+
+    def clean(self, values: Tensor) -> Tensor:
+        """Return values for a user's function, which in a late check need not know NaN: it is 0 there."""
+        if not self.late:
+            return values
+        known = values.detach()
+        return values.masked_fill((known - known) != 0, 0.0)
+
+    def bad(self) -> Tensor | None:
+        """Raise what is wrong with the values to be finite; in a late check return all flags, shape `(k,)`."""
+        if not self.late:
+            _check_finite(self.owner, {name: value.detach() for name, value in self._finite if value is not None})
+            return None
+        self.messages += [f"{self.owner}: {name} must be finite, got NaN or infinity" for name, _ in self._finite]
+        present = [value.detach() for _, value in self._finite if value is not None]
+        wide = present[0].dtype
+        for value in present:
+            wide = torch.promote_types(wide, value.dtype)
+        # the largest entry is NaN or infinite where any is
+        peaks = [torch.linalg.vector_norm(value, torch.inf).to(wide) for value in present]
+        zero = torch.zeros_like(peaks[0])
+        found = iter(peaks)
+        every = torch.stack([zero if value is None else next(found) for _, value in self._finite])
+        unmet = every.isfinite().logical_not()
+        return torch.cat([torch.stack(self._flags), unmet]) if self._flags else unmet
+
+
+def _check_finite(owner: str, values: dict[str, Tensor]) -> None:
+    """Raise for the first that is not finite. A finite sum has finite terms; only else entries are looked at."""
+    if all(value.device.type == "cpu" for value in values.values()):
+        with np.errstate(all="ignore"):  # of sums that are looked at below
+            total = sum(float(np.add.reduce(_array(value), axis=None)) for value in values.values())
+        if total - total == 0.0:
+            return
+    check_finite(owner, **values)
+
+
+def _array(value: Tensor) -> Any:
+    """Return a tensor of the CPU as an array; numpy costs a fraction of an operation of torch for a few numbers."""
+    return value.float().numpy() if value.dtype in (torch.bfloat16, torch.float16) else value.numpy()
+
+
+def repeats(numbers: Tensor, unique: bool = True) -> Tensor:
+    """Return whether a number comes twice, shape `()`; never if it may."""
+    if not unique or len(numbers) < 2:
+        return torch.zeros((), dtype=torch.bool, device=numbers.device)
+    ordered = numbers.sort().values
+    return (ordered[1:] == ordered[:-1]).any()
+
+
+class Pending:
+    """What the host knows of calls whose flags are on a device; on the CPU they are there already."""
+
+    def __init__(self, calls: int = 0) -> None:
+        self.calls = calls
+        self.training_messages: tuple[str, ...] = ()
+        self.evaluation_messages: tuple[str, ...] = ()
+        self._recent: deque[tuple[int, bool, tuple[Any, ...], dict[str, Any]]] = deque(maxlen=_REMEMBERED)
+        self._flag: Tensor | None = None
+        self._event: torch.cuda.Event | None = None
+        self._under_way = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is under way: copies and pickles start without it."""
+        return {**vars(Pending(self.calls)), **{name: getattr(self, name) for name in _MESSAGES}}
+
+    def remember(self, training: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count a call and keep its arguments, unless they are large."""
+        self.calls += 1
+        values = [*args, *kwargs.values()]
+        if values and all(not isinstance(value, Tensor) or value.nbytes <= _LARGEST for value in values):
+            kept = {name: _kept(value) for name, value in kwargs.items()}
+            self._recent.append((self.calls, training, tuple(map(_kept, args)), kept))
+
+    def arguments_of(self, call: int) -> tuple[bool, tuple[Any, ...], dict[str, Any]] | None:
+        """Return the mode and the arguments of a call, if they are remembered."""
+        return next((known[1:] for known in self._recent if known[0] == call), None)
+
+    def record(self, flags: Tensor) -> None:
+        """Copy the flags to the host unless a copy is under way: they tell of all calls so far."""
+        if not flags.is_cuda or self._under_way:
+            return
+        if self._flag is None or self._event is None:
+            self._flag = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._flag.copy_(flags, non_blocking=True)
+        self._event.record(torch.cuda.current_stream(flags.device))
+        self._under_way = True
+
+    def poll(self, flags: Tensor) -> Tensor | None:
+        """Return what has arrived, if anything has since the last time."""
+        if not flags.is_cuda:
+            return flags
+        if not self._under_way or self._event is None:
+            return None
+        if not self._event.query():  # type: ignore[no-untyped-call]
+            return None
+        self._under_way = False
+        return self._flag
+
+    def forget(self) -> None:
+        """Forget arguments and what is under way."""
+        self._recent.clear()
+        self._flag, self._event, self._under_way = None, None, False
+
+
+_MESSAGES = ("training_messages", "evaluation_messages")
+
+
+def _kept(value: Any) -> Any:
+    """Return an argument without its graph; a part of something larger is copied, or it would keep that alive."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach()
+    return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
+
+
+def capturing(values: Tensor) -> bool:
+    """Whether a CUDA graph is being made, in which the host must not look at anything."""
+    return values.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def several_processes() -> bool:
+    """Whether this is one of several processes that talk to each other."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
