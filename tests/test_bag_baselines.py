@@ -395,7 +395,7 @@ def test_a_loss_beyond_the_type_is_an_error_and_changes_nothing(pooling):
     criterion = MIDAMLoss(LABELS, pooling="smoothed_max", temperature=1e-3, link="identity")
     batch = make_batch("smoothed_max", 0)
     huge = {**batch, "instances": torch.full((10,), 1e306, dtype=torch.float64)}
-    refuse(criterion, huge, "(the updated bag|the loss) must be finite, got")
+    refuse(criterion, huge, r"(the updated bag|the loss) must be finite, got")
 
 
 @EVERY

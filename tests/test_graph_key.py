@@ -203,10 +203,10 @@ def test_parts_of_a_loss_are_told_of_a_replay_once():
     *first, last = batches(6)
     for batch in first:
         step(batch)
-    told = [part._messenger for part in (criterion, criterion.criterion)]
-    before = [messenger.calls for messenger in told]
+    told = [part._pending for part in (criterion, criterion.criterion)]
+    before = [pending.calls for pending in told]
     step(last)
-    assert step.recorded and [messenger.calls for messenger in told] == [calls + 1 for calls in before]
+    assert step.recorded and [pending.calls for pending in told] == [calls + 1 for calls in before]
 
 
 def test_other_threads_do_not_disturb_a_recording():

@@ -766,7 +766,7 @@ def test_bad_functions_of_grouped_and_errors_of_the_inner_loss():
         (lambda scores, labels: 0.0, "GroupedLoss: loss must return a floating point tensor, got a float"),
         (lambda scores, labels: scores.sum(), "GroupedLoss: what loss returns must have shape (4,), got ()"),
         (lambda scores, labels: scores.detach(), "GroupedLoss: loss must depend on its first argument"),
-        (lambda scores, labels: scores * torch.nan, "GroupDROLoss: losses must be finite, got nan"),
+        (lambda scores, labels: scores * torch.nan, "GroupedLoss: losses must be finite, got nan"),
     ]:
         criterion = GroupedLoss(GroupDROLoss(2, top_k=1), torch.arange(8) % 2, loss=function)
         before = state(criterion)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from moreauc.criteria._groups import Membership
+from moreauc.criteria._base import Step
+from moreauc.criteria._batches import Members
 from moreauc.criteria.group_dro import GroupDROLoss
 from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
 from moreauc.data import planted_groups
@@ -39,8 +41,10 @@ GROUPS, SAMPLES, STEPS, POINTS = 8, 8, 6000, 25
 class UnscaledExponentiatedLoss(ExponentiatedGroupDROLoss):
     """Exponentiated weights as published: the sum over the groups present is not scaled by N over their number."""
 
-    def _weighted(self, batch: Membership, means: Tensor, logs: Tensor) -> Tensor:
-        return super()._weighted(batch, means, logs) * (len(batch.present) / self.num_groups)
+    def _step(self, batch: tuple[Tensor, Members]) -> Step:
+        step, factor = super()._step(batch), batch[1].number / self.num_groups
+        assert step.gradient is not None  # for the type checker
+        return replace(step, value=factor * step.value, gradient=factor * step.gradient)
 
 
 def settings(method: str, num_groups: int) -> list[tuple[float, float]]:

@@ -229,9 +229,7 @@ class EstimatorTable(Table):
         keep_previous: bool = False,
         argument: str = "initial",
     ) -> None:
-        super().__init__(
-            rule.owner, num_rows, dim, initial=initial, keep_previous=keep_previous, argument=argument
-        )
+        super().__init__(rule.owner, num_rows, dim, initial=initial, keep_previous=keep_previous, argument=argument)
         self.rule = rule
 
     def propose(

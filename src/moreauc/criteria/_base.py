@@ -3,7 +3,7 @@ r"""The template of all losses, and what a loss needs to fill it in."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -46,7 +46,7 @@ class Step:
     source: Tensor
     gradient: Tensor | None = None
     gate: Tensor | None = None
-    finite: dict[str, Tensor | None] = field(default_factory=dict)
+    finite: Mapping[str, Tensor | None] = field(default_factory=dict)
     write: Callable[[Tensor | None], None] = _nothing
 
     def attach(self, bad: Tensor | None) -> Tensor:
@@ -93,8 +93,8 @@ class Criterion(nn.Module):
         forward.__signature__ = signature.replace(parameters=[first, *rest], return_annotation="Tensor")  # type: ignore[attr-defined]
         cls.forward = forward  # type: ignore[method-assign]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._pending = Pending()
         # None is part of a checkpoint, which can only be made where there is nothing to tell.
         self.register_buffer("_calls", torch.zeros((), dtype=torch.int64), persistent=False)
@@ -203,7 +203,7 @@ class Criterion(nn.Module):
         if torch.compiler.is_compiling() or capturing(self._flags):
             return
         found = self._pending.poll(self._flags)
-        if found is not None and int(found.min()) < NEVER:
+        if found is not None and min(map(min, found.tolist())) < NEVER:
             self.check()
 
     def replayed(self) -> None:

@@ -1,8 +1,8 @@
 r"""Checked batches: rows with labels, instances of bags, members of groups.
 
-Each has two forms with one interface. Compact: lists of what there is, as long as needed, on the CPU. Padded: where only
-a device knows the labels no shape may depend on them, and lists are as long as the batch; in the place of what is not
-there stands something else a second time, with weight 0 in every sum. What is written to its row is the same.
+Each has two forms with one interface. Compact, on the CPU: lists of what there is. Padded, where only a device knows
+the labels: no shape may depend on them, so lists are as long as the batch, and in the place of what is not there stands
+something else a second time, with weight 0 in every sum. What is written to its row is the same.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ def labelled_rows(
     upper, lower = positive.nonzero()[0], (~positive).nonzero()[0]
     if both and not (len(upper) and len(lower)):
         check_labels(owner, labels)
-    parts = [torch.from_numpy(part) for part in (positive, upper, lower, among[upper])]
-    if position.device.type != "cpu":
-        parts = [part.to(position.device) for part in parts]
-    return Rows(numbers, *parts, len(upper), len(lower))
+    found, mask, first, second = (
+        torch.from_numpy(part).to(position.device) for part in (among[upper], positive, upper, lower)
+    )
+    return Rows(numbers, mask, first, second, found, len(upper), len(lower))
 
 
 def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: Any, *, unique: bool, both: bool) -> Rows:
@@ -154,12 +154,12 @@ class Instances(NamedTuple):
     Attributes:
         values: model outputs, shape `(T,)` or `(T, 2)`, at least float32, with gradient.
         bag: place in the batch of each instance's bag, shape `(T,)`, on the device of the values.
-        count: number of bags.
+        number: number of bags.
     """
 
     values: Tensor
     bag: Tensor
-    count: int
+    number: int
 
 
 def bag_instances(

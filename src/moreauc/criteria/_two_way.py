@@ -121,7 +121,7 @@ class TwoWayCriterion(PairCriterion):
         self._by_quantile, self._rate_s, self._rate_prime = False, first, second
 
     def _advance(self, rows: Rows, h: Tensor, before: Tensor | None) -> Step:
-        """Compute one iteration without writing any of it.
+        r"""Compute one iteration without writing any of it.
 
         Args:
             rows: the rows of the batch.
@@ -129,7 +129,7 @@ class TwoWayCriterion(PairCriterion):
             before: those of the correction for the same rows, where there is one.
 
         Returns:
-            The step, with the gradient in `h`. In evaluation mode :math:`f(\\psi_i, s')` at the present thresholds.
+            The step, with the gradient in `h`. In evaluation mode :math:`f(\psi_i, s')` at the present thresholds.
         """
         alpha, dtype, h = 1.0 - self.min_tpr, h.dtype, self._widest(h)
         positive, negative = rows.split(h)

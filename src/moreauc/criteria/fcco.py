@@ -36,7 +36,7 @@ class _Blocks(NamedTuple):
     """A checked batch: values of blocks, with gradient, their numbers, values at the previous weights, and the gate."""
 
     inner: Tensor
-    index: Tensor
+    numbers: Tensor
     before: Tensor | None
     gate: Tensor | None
 
@@ -137,9 +137,7 @@ class FCCOLoss(Criterion):
     def gamma(self, value: Gamma) -> None:
         self.table_u.rule = replace(self.table_u.rule, gamma=value)
 
-    def _batch(
-        self, check: Check, inner: Tensor, index: Tensor, previous_inner: Tensor | None = None
-    ) -> _Blocks:
+    def _batch(self, check: Check, inner: Tensor, index: Tensor, previous_inner: Tensor | None = None) -> _Blocks:
         owner, device = self._owner, self.table_u.values.device
         check_floating(owner, "inner", inner)
         check_shape(owner, "inner", inner, [("B1", self.dim), ("B1",)] if self.dim == 1 else [("B1", self.dim)])

@@ -158,9 +158,7 @@ class GroupDROLoss(Criterion):
         if not isinstance(value, str):
             self._threshold_lr = check_real(self._owner, "threshold_lr", value, low=0.0)
 
-    def _batch(
-        self, check: Check, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None
-    ) -> _Losses:
+    def _batch(self, check: Check, losses: Tensor, groups: Tensor, previous_losses: Tensor | None = None) -> _Losses:
         members = group_members(check, losses, groups, self.num_groups, self.table_u.values.device)
         before = self._previous("previous_losses", previous_losses, "losses", losses, needed=self.needs_previous)
         check.finite(losses=losses, previous_losses=before)

@@ -56,7 +56,7 @@ class _ScoredRows(NamedTuple):
     check: Check
     scores: Tensor
     labels: Tensor
-    index: Tensor
+    numbers: Tensor
     before: Tensor | None
     gate: Tensor | None
 

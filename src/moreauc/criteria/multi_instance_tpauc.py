@@ -19,7 +19,6 @@ from moreauc.criteria._labelled import Link
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
 from moreauc.criteria._validation import Check
 
-
 Gammas = tuple[Gamma, Gamma, Gamma]
 
 
@@ -189,7 +188,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         self.table_v.rule, self.table_u.rule = rules
         self._gamma1, self._gamma2 = gammas[:2]
 
-    def _batch(
+    def _batch(  # type: ignore[override]
         self,
         check: Check,
         instances: Tensor,

@@ -21,7 +21,7 @@ class _Bags(NamedTuple):
     check: Check
     instances: Instances
     labels: Tensor
-    index: Tensor
+    numbers: Tensor
     before: Tensor | None
     gate: Tensor | None
 
