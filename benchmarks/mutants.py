@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import queue
@@ -30,11 +31,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from mutations import Key, mutated, mutations
 
 HERE = Path(__file__).resolve().parent
+_RUNNING: set[int] = set()  # process groups
 REPORT = HERE.parent / "docs" / "reports" / "mutants.jsonl"
 _CORE = ["tables", "rules", "outer", "surrogates", "pairs", "_sorted_pairs", "_masked_pairs", "pooling", "objectives"]
 
@@ -170,6 +173,7 @@ def _run(copy: Path, words: Sequence[str], limit: float, **extra: str) -> int | 
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    _RUNNING.add(process.pid)
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
@@ -178,6 +182,15 @@ def _run(copy: Path, words: Sequence[str], limit: float, **extra: str) -> int | 
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        _RUNNING.discard(process.pid)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End the tests that run, which have sessions of their own, and this program."""
+    for group in list(_RUNNING):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    os._exit(128 + number)
 
 
 def record_calls(copy: Path, part: str, work: Path, limit: float) -> dict[str, dict[str, Any]]:
@@ -355,6 +368,8 @@ def main() -> None:
     if options.table:
         print(table(read_results(options.out)))
         return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     with tempfile.TemporaryDirectory() as folder:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
