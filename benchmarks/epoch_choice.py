@@ -35,8 +35,7 @@ from moreauc.metrics.selection import selection_scores
 from moreauc.models import MLP
 from moreauc.report.pages import versions
 from moreauc.samplers import PosNegSampler
-from moreauc.train import fit, predict_scores
-from moreauc.train.callbacks import Callback, TrainState
+from moreauc.train import Callback, TrainState, fit, predict_scores
 
 REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
 ADBENCH = ("20_letter", "24_mnist", "27_PageBlocks", "38_thyroid")

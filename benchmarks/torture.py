@@ -42,7 +42,7 @@ from bench_pairs import write
 from torch import Tensor
 from torture_runs import RUNS, train
 
-import moreauc.checkpoint._file as checkpoint_file
+import moreauc.checkpoint.file as checkpoint_file
 from moreauc.checkpoint import Checkpoints, CheckpointWarning, load_checkpoint
 from moreauc.report.pages import versions
 
@@ -235,7 +235,7 @@ def steps_saved(folder: Path) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("error", CheckpointWarning)
         state = Checkpoints(folder / "checkpoints").load()
-    return 0 if state is None else int(state["others"]["fit"]["state"]["steps"])
+    return 0 if state is None else int(state["others"]["loop"]["state"]["steps"])
 
 
 def differences(found: Any, wanted: Any, name: str = "") -> tuple[int, list[str]]:

@@ -29,9 +29,7 @@ from moreauc.data import (
 from moreauc.methods import METHODS, build
 from moreauc.metrics import group_loss
 from moreauc.samplers import GroupSampler, PosNegSampler
-from moreauc.train import fit
-from moreauc.train.callbacks import Callback
-from moreauc.train.history import History, UntrainedWarning
+from moreauc.train import Callback, History, UntrainedWarning, fit
 
 ROWS, FEATURES, GROUPS = 60, 4, 5
 REGION: dict[str, Any] = {"min_tpr": 0.3, "max_fpr": 0.7}

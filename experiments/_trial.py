@@ -25,8 +25,7 @@ from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLos
 from moreauc._checks import floor_count
 from moreauc.methods import METHODS, TaskName, build
 from moreauc.metrics import tpauc_score
-from moreauc.train import fit
-from moreauc.train.callbacks import Callback, TrainState
+from moreauc.train import Callback, TrainState, fit
 
 Weights = dict[str, Tensor]
 _NOT_OF_THE_LOSS = ("lr", "momentum", "share", "sampler")
@@ -205,7 +204,7 @@ def _optimizer(training: Training, model: nn.Module, lr: float) -> Optimizer:
 class _Alone(nn.Module):
     """One model in the form of :class:`SideBySide`, for networks that fill a GPU by themselves."""
 
-    copies = 1  # so that the one row of a batch is not taken for the one column of a model
+    row_dim = 1  # of the outputs, whose first dimension is that of the models
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

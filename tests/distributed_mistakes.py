@@ -23,8 +23,7 @@ from moreauc.distributed.criterion import exchange_of
 from moreauc.distributed.exchange import Exchange
 from moreauc.optim import ProximalPoint
 from moreauc.samplers import DistributedBatchSampler, PlainSampler, PosNegSampler
-from moreauc.train import fit, train_step
-from moreauc.train.callbacks import Callback
+from moreauc.train import Callback, fit, train_step
 
 ROWS = 53
 LABELS = (torch.arange(ROWS) % 5 == 0).long()
@@ -210,7 +209,6 @@ def wrong_models(place: tuple[int, int], folder: Path) -> dict[str, str]:
         "hybrid": message_of(exchange_of, "fit", hybrid, loss()),
         "older": message_of(exchange_of, "fit", older, plain),
         "step": message_of(train_step, wrapped, plain, optimizer, next(iter(batches))),
-        "kept": message_of(fit_sharded, place, checkpoint=folder / "never"),
         "uneven": message_of(predict_scores, sharded(), uneven),
     }
 

@@ -42,10 +42,10 @@ from moreauc.distributed import (
     predict_scores,
 )
 from moreauc.metrics import StreamingTPAUC
+from moreauc.models.calls import on_device
 from moreauc.optim._shared import like_parameter
 from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler
 from moreauc.train import fit, train_step
-from moreauc.train.scoring import on_device
 
 STEPS = 16  # more than two epochs of each sampler; half of them end inside an epoch
 ROWS, POSITIVES = 41, 9
@@ -448,7 +448,7 @@ def run_fit(place: tuple[int, int] | None, case: Case = FITTED, **options) -> tu
 
 def fit_stops(rank: int, world: int) -> int:
     """Return after how many epochs a run ends that the last process wants to end after two."""
-    from moreauc.train.callbacks import Callback
+    from moreauc.train import Callback
 
     class Stop(Callback):
         def on_epoch(self, state):

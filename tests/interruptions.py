@@ -16,8 +16,7 @@ from moreauc import TPAUCLoss
 from moreauc.checkpoint import Checkpoints, load_checkpoint
 from moreauc.data import TensorBatches
 from moreauc.samplers import PosNegSampler
-from moreauc.train import fit
-from moreauc.train.callbacks import Callback
+from moreauc.train import Callback, fit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 torture = importlib.import_module("torture")
@@ -52,7 +51,7 @@ def same(found, wanted, name=""):
 def final(folder):
     """The last two checkpoints of a complete run."""
     states = [load_checkpoint(path) for path in Checkpoints(folder).files()]
-    assert states[-1]["others"]["fit"]["state"]["phase"] == "done"
+    assert states[-1]["others"]["loop"]["state"]["phase"] == "done"
     return states
 
 

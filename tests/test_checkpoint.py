@@ -42,7 +42,7 @@ from moreauc.criteria import (
 )
 from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.samplers import PosNegSampler
-from moreauc.train.callbacks import Callback
+from moreauc.train import Callback
 
 Y = data()[1]
 
@@ -97,10 +97,10 @@ def test_a_complete_run_is_put_back_and_not_run_again(kill, tmp_path):
 def test_killed_between_the_last_epoch_and_the_end(tmp_path, monkeypatch):
     valid = TensorBatches(*data(seed=1))
     whole = small_run(tmp_path / "whole", validation=valid)
-    from moreauc.train.selection import Judge
+    from moreauc.train.selection import ModelSelector
 
     with monkeypatch.context() as patch:
-        patch.setattr(Judge, "finish", lambda self, state: (_ for _ in ()).throw(Killed))
+        patch.setattr(ModelSelector, "restore_best", lambda self, state: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             small_run(tmp_path / "a", validation=valid)
     found = small_run(tmp_path / "a", validation=valid)
@@ -109,14 +109,14 @@ def test_killed_between_the_last_epoch_and_the_end(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("phase", ["warm start", "train"])
 def test_killed_after_the_epoch_that_told_to_stop(phase, tmp_path, monkeypatch):
-    from moreauc.checkpoint._kept import Kept
+    from moreauc.train.checkpointer import Checkpointer
 
     class Stop(Callback):
         def on_epoch(self, state):
             state.stop = state.phase == phase
 
     with monkeypatch.context() as patch:
-        patch.setattr(Kept, "finish", lambda self: (_ for _ in ()).throw(Killed))
+        patch.setattr(Checkpointer, "on_end", lambda self, state: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             small_run(tmp_path, callbacks=[Stop()], epochs=6, warm_start_epochs=2)
     rows = small_run(tmp_path, callbacks=[Stop(), Kill(1)], epochs=6, warm_start_epochs=2)[2].rows  # not one step more
@@ -187,7 +187,7 @@ def test_an_interruption_in_the_validation_repeats_it_only(tmp_path):
             fail[0] = number
             with pytest.raises(Killed):
                 small_run(folder / "a", **options)
-        assert [[state["place"]["step"] for state in states] for states in steps][1:] == [[5], [5]]
+        assert [[state["position"]["step"] for state in states] for states in steps][1:] == [[5], [5]]
         found = small_run(folder / "a", **options)
         assert same([part.state_dict() for part in found], [part.state_dict() for part in whole]) == []
 

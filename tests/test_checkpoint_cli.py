@@ -19,14 +19,13 @@ from typer.testing import CliRunner
 from experiments._app import app as experiments_app
 from moreauc import TPAUCLoss
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
-from moreauc.checkpoint._lock import FileLock
+from moreauc.checkpoint.lock import FileLock
 from moreauc.cli import app
 from moreauc.cli.saved import Saving, load_model
 from moreauc.data import TensorBatches
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.samplers import PosNegSampler
-from moreauc.train import fit
-from moreauc.train.callbacks import Callback
+from moreauc.train import Callback, fit
 
 RUNNER = CliRunner()
 KINDS = {

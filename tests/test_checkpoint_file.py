@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-import moreauc.checkpoint._file as module
+import moreauc.checkpoint.file as module
 from moreauc.checkpoint import (
     CheckpointError,
     Checkpoints,

@@ -18,12 +18,12 @@ from moreauc.checkpoint import (
     CheckpointError,
     Checkpoints,
     RunState,
-    _lock,
+    lock,
     save_checkpoint,
 )
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
-from moreauc.train.callbacks import Callback
+from moreauc.train import Callback
 
 X, Y = data()
 
@@ -65,7 +65,7 @@ def test_a_late_buffer_is_none_again_after_an_error():
     run = make()
     run.model(X)
     state = copy.deepcopy(run.state_dict())
-    state["place"]["random"]["torch"] = torch.zeros(3, dtype=torch.uint8)
+    state["position"]["random"]["torch"] = torch.zeros(3, dtype=torch.uint8)
     fresh = make()
     before = copy.deepcopy(fresh.state_dict())
     with pytest.raises(CheckpointError, match="a part refuses its state"):
@@ -140,15 +140,15 @@ def test_a_rate_that_is_a_tensor_is_a_number_in_the_history(tmp_path):
     ("change", "message"),
     [
         (
-            lambda s: s["others"]["fit"]["state"].update(phase="x"),
+            lambda s: s["others"]["loop"]["state"].update(phase="x"),
             "the phase must be one of warm start, train, done as",
         ),
-        (lambda s: s["place"].update(epoch=9), "the epoch must be at most 4 as in this run, got 9"),
-        (lambda s: s["place"].update(epoch=-1), "epoch must be a number of at least 0, got -1"),
-        (lambda s: s["place"].update(step=-1), "step must be a number of at least 0, got -1"),
-        (lambda s: s["place"].update(step="a"), "step must be a number of at least 0, got 'a'"),
-        (lambda s: s["place"].update(step=6), "step must be at most 5, got 6"),
-        (lambda s: s["others"]["fit"]["state"].pop("phase"), "must be that of a run of fit, got another: KeyError"),
+        (lambda s: s["position"].update(epoch=9), "the epoch must be at most 4 as in this run, got 9"),
+        (lambda s: s["position"].update(epoch=-1), "epoch must be a number of at least 0, got -1"),
+        (lambda s: s["position"].update(step=-1), "step must be a number of at least 0, got -1"),
+        (lambda s: s["position"].update(step="a"), "step must be a number of at least 0, got 'a'"),
+        (lambda s: s["position"].update(step=6), "step must be at most 5, got 6"),
+        (lambda s: s["others"]["loop"]["state"].pop("phase"), "must be that of a run of fit, got another: KeyError"),
         (lambda s: s.pop("previous"), "must be that of a run of fit, got another: KeyError"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_wrong_place_is_refused_before_anything_has_changed(change, message, t
 OTHER = """
 import sys
 from pathlib import Path
-from moreauc.checkpoint._lock import FolderLock
+from moreauc.checkpoint.lock import FolderLock
 from moreauc.checkpoint import CheckpointError
 lock = FolderLock()
 try:
@@ -205,9 +205,9 @@ def test_systems_without_locks(tmp_path, monkeypatch):
     def cannot(file, flags):
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(_lock.fcntl, "lockf", cannot)
+    monkeypatch.setattr(lock.fcntl, "lockf", cannot)
     small_run(tmp_path / "a")
-    monkeypatch.setattr(_lock, "fcntl", None)
+    monkeypatch.setattr(lock, "fcntl", None)
     small_run(tmp_path / "b")
     assert not (tmp_path / "b" / "lock").exists()
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc.checkpoint import CheckpointError, RunState
-from moreauc.checkpoint._held_labels import held_labels
+from moreauc.checkpoint.loader import held_labels
 from moreauc.criteria import GroupDROLoss, GroupedLoss
 from moreauc.data import (
     BagBatches,

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODULES = [
     *("moreauc", "moreauc.problems", "moreauc.theory", "moreauc.metrics", "moreauc.samplers", "moreauc.data"),
-    *("moreauc.criteria", "moreauc.optim", "moreauc.methods", "moreauc.train", "moreauc.train.history"),
-    *("moreauc.train.callbacks", "moreauc.estimators", "moreauc.models", "moreauc.comparison", "experiments.studies"),
+    *("moreauc.criteria", "moreauc.optim", "moreauc.methods", "moreauc.train"),
+    *("moreauc.estimators", "moreauc.models", "moreauc.comparison", "experiments.studies"),
     *(
         "experiments.data.keel",
         "moreauc.data.examples",

@@ -19,11 +19,10 @@ from torch import nn
 
 from moreauc import TPAUCLoss
 from moreauc.checkpoint import Checkpoints, Interrupted, load_checkpoint
+from moreauc.checkpoint.interrupt import SignalWatch
 from moreauc.data import TensorBatches
 from moreauc.samplers import PosNegSampler
-from moreauc.train import fit
-from moreauc.train.callbacks import Callback
-from moreauc.train.interrupt import SignalWatch
+from moreauc.train import Callback, fit
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
@@ -111,20 +110,20 @@ def test_it_is_a_keyboard_interrupt_with_an_exit_code():
 
 
 def test_a_signal_at_the_very_end_comes_after_the_run_is_complete(tmp_path, monkeypatch):
-    from moreauc.checkpoint import _kept
+    from moreauc.train.checkpointer import Checkpointer
 
-    finish = _kept.Kept.finish
+    save = Checkpointer.on_end
 
-    def late(self):
+    def late(self, state):
         os.kill(os.getpid(), signal.SIGTERM)
-        finish(self)
+        save(self, state)
 
     class Last(Callback):
         def on_end(self, state):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_kept.Kept, "finish", late)
+        patch.setattr(Checkpointer, "on_end", late)
         with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):
             run(tmp_path)
     with pytest.raises(Interrupted, match="stopped by SIGTERM after the run was complete; saved in"):
@@ -277,7 +276,7 @@ def test_a_process_with_workers_saves_itself_and_leaves_nobody_behind(number, tm
     assert process.returncode != 0 and f"Interrupted: stopped by {number.name} in " in errors
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
-    assert load_checkpoint(Checkpoints(tmp_path).files()[-1])["others"]["fit"]["state"]["steps"] > 0
+    assert load_checkpoint(Checkpoints(tmp_path).files()[-1])["others"]["loop"]["state"]["steps"] > 0
 
 
 @pytest.mark.parametrize("name", ["rows: sonx", "bags: midam_att", "groups: exponentiated"])

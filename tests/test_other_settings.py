@@ -208,7 +208,7 @@ def test_checkpoints_without_a_description_are_refused(tmp_path):
         state = load_checkpoint(path)
         del state["attributes"]
         save_checkpoint(path, state)
-    with pytest.raises(CheckpointError, match=r"got one of an earlier version .* needs another folder"):
+    with pytest.raises(CheckpointError, match=r"must hold the attributes of the loss, got .* needs another folder"):
         small_run(tmp_path)
 
 

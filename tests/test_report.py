@@ -29,7 +29,7 @@ from moreauc.report.pages import (
     Section,
 )
 from moreauc.tasks.row_tables import check_region_holds, evaluate_scores
-from moreauc.train.history import History
+from moreauc.train import History
 
 RUNNER = CliRunner()
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -33,10 +33,10 @@ def test_a_state_that_is_no_run_is_refused(tmp_path):
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     run = RunState(model, CrossEntropyLoss(y), optimizer, TensorBatches(x, y))
     state = copy.deepcopy(run.state_dict())
-    state["place"]["step"] = 2
+    state["position"]["step"] = 2
     with pytest.raises(CheckpointError, match="checkpoint: random_at_epoch must be there in the middle of an epoch"):
         run.load_state_dict(state)
-    for state in ({}, {"model": 3}, {**run.state_dict(), "place": None}, {**run.state_dict(), "optimizers": [{}]}):
+    for state in ({}, {"model": 3}, {**run.state_dict(), "position": None}, {**run.state_dict(), "optimizers": [{}]}):
         with pytest.raises(CheckpointError, match="checkpoint: state must be that of a RunState, got another"):
             run.load_state_dict(state)
 
@@ -343,7 +343,7 @@ def test_wrapped_models_leave_no_trace(tmp_path):
 
 
 def test_generators_of_missing_gpus_are_told(caplog, monkeypatch):
-    from moreauc.checkpoint._generators import random_states, set_random_states
+    from moreauc.checkpoint.rng import random_states, set_random_states
 
     state = random_states()
     assert state["cuda"] == [] or torch.cuda.is_initialized()

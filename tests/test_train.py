@@ -22,12 +22,14 @@ from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.samplers import PosNegSampler
 from moreauc.train import (
+    Callback,
+    ProgressBar,
+    TensorBoardLogger,
     UntrainedWarning,
     fit,
     predict_scores,
     train_step,
 )
-from moreauc.train.callbacks import Callback, ProgressBar, TensorBoardLogger
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
 
@@ -445,7 +447,7 @@ def test_wrong_data_is_named():
         fit(model, criterion, batches(x, y), validation=few, min_tpr=0.9, epochs=1)
     with pytest.raises(ValueError, match="min_tpr must be given with validation, CrossEntropyLoss has none, got None"):
         fit(model, CrossEntropyLoss(y), batches(x, y), validation=TensorBatches(x, y), epochs=1)
-    with pytest.raises(ValueError, match=r"train must give batches \(inputs, labels, index\), got 2"):
+    with pytest.raises(ValueError, match=r"batch must be \(inputs, labels, index\), got 2"):
         fit(model, criterion, [(x, y)], epochs=1)
     with pytest.raises(ValueError, match="train must give at least one batch in each epoch, got none"):
         fit(model, criterion, [], epochs=1)

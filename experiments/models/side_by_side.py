@@ -45,6 +45,8 @@ class SideBySide(nn.Module):
         (2, torch.Size([1, 3]))
     """
 
+    row_dim = 1  # of the outputs, whose first dimension is that of the copies
+
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
         if not models:

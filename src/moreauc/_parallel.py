@@ -37,6 +37,21 @@ def is_sharded(model: nn.Module) -> bool:
     return any(is_shard(parameter) for parameter in model.parameters())
 
 
+def gathered(value: Any) -> Any:
+    """Return all of a shard, on the CPU, and anything else as it is; all processes must call this for a shard."""
+    return value.full_tensor().cpu() if is_shard(value) else value
+
+
+def spread_as(value: Tensor, like: Tensor) -> Tensor:
+    """Return a whole tensor spread over the processes as `like` is, without communication; others as they are."""
+    if not is_shard(like) or is_shard(value):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    spread: Any = like
+    return distribute_tensor(value.to(spread.device), spread.device_mesh, spread.placements, src_data_rank=None)
+
+
 def parallel_of(model: nn.Module) -> Parallel | None:
     """Return how a model is spread over processes, compiled or not; None where it is of this process only."""
     if not (dist.is_available() and dist.is_initialized()):

@@ -1,21 +1,16 @@
-"""Checkpoints: everything a training run needs to go on as if it had never been interrupted.
+"""Checkpoints: everything a training run needs to be resumed as if it had never been interrupted.
 
-:func:`moreauc.train.fit` saves and resumes by itself where it is given a folder. For a loop of your own:
+:func:`moreauc.train.fit` saves and resumes by itself if it is given a folder. For a loop of your own:
 
-- :class:`RunState` holds the parts of a run, gives their state as plain data, and puts it back;
-- :class:`Checkpoints` keeps the last of them in a folder;
+- :class:`RunState` holds the parts of a run, gives their state as plain data, and restores it;
+- :class:`Checkpoints` keeps the last states in a folder;
 - :func:`save_checkpoint`, :func:`load_checkpoint`: one file, for anything else.
 """
 
-from moreauc.checkpoint._file import (
-    CheckpointError,
-    DamagedCheckpointError,
-    load_checkpoint,
-    save_checkpoint,
-)
-from moreauc.checkpoint._folder import Checkpoints, CheckpointWarning
-from moreauc.checkpoint._run_state import RunState
-from moreauc.train.interrupt import Interrupted
+from moreauc.checkpoint.file import CheckpointError, DamagedCheckpointError, load_checkpoint, save_checkpoint
+from moreauc.checkpoint.folder import Checkpoints, CheckpointWarning
+from moreauc.checkpoint.interrupt import Interrupted
+from moreauc.checkpoint.state import RunState
 
 __all__ = [
     "CheckpointError",

@@ -15,9 +15,9 @@ from typer.core import TyperGroup
 
 import moreauc
 from moreauc._printable import printable
+from moreauc.checkpoint import Interrupted
 from moreauc.cli.console import complain, say
 from moreauc.cli.options import CompareOptions, EvaluateOptions, FitOptions, PredictOptions
-from moreauc.train.interrupt import Interrupted
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from moreauc.tasks.bag_tables import BagTableTask
 from moreauc.tasks.group_tables import KINDS, GroupTableTask
 from moreauc.tasks.row_tables import RowTableTask
 from moreauc.tasks.tables import Split, TableTask, kept_epoch, read_split, warning_text
-from moreauc.train.history import History, UntrainedWarning
+from moreauc.train import History, UntrainedWarning
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 _OWNER = "moreauc fit"

@@ -25,14 +25,14 @@ import joblib  # type: ignore[import-untyped]
 
 from moreauc._files import PART, written_whole
 from moreauc._printable import printable
-from moreauc.checkpoint._file import make_folder, sync_folder
-from moreauc.checkpoint._lock import FileLock
+from moreauc.checkpoint import Interrupted
+from moreauc.checkpoint.file import make_folder, sync_folder
+from moreauc.checkpoint.lock import FileLock
 from moreauc.cli.console import complain
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError
 from moreauc.report.pages import versions
 from moreauc.tasks.tables import TableTask
-from moreauc.train.interrupt import Interrupted
 
 MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
 _NOTE = "data.json"

@@ -21,7 +21,7 @@ from moreauc.contrib._lightning_run import (
 )
 from moreauc.contrib.loader import ResumableLoader
 from moreauc.optim import PreviousIterate
-from moreauc.train.parts import loss_of
+from moreauc.train.step import loss_of
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -18,7 +18,8 @@ from moreauc.contrib._lightning_callback import StatefulCriterion, criterion_los
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import gather_scores
 from moreauc.metrics import tpauc_score
-from moreauc.train.scoring import instances_for, scores_of
+from moreauc.models.calls import instances_for
+from moreauc.train.scoring import scores_of
 from moreauc.train.selection import Score
 
 if TYPE_CHECKING:

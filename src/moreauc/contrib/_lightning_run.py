@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from moreauc._description import describe
 from moreauc._extras import import_extra
 from moreauc.checkpoint import CheckpointError
-from moreauc.checkpoint._generators import random_states, set_random_states
-from moreauc.checkpoint._run_parts import bare, check_settings
+from moreauc.checkpoint.parts import bare, check_settings
+from moreauc.checkpoint.rng import random_states, set_random_states
 from moreauc.contrib.loader import ResumableLoader
 from moreauc.distributed import DistributedCriterion
 from moreauc.optim import PreviousIterate, ProximalPoint

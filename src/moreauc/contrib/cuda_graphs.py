@@ -27,15 +27,11 @@ from moreauc.contrib.graph_key import (
 )
 from moreauc.criteria._base import losses_in
 from moreauc.criteria._validation import several_processes
+from moreauc.models.calls import device_of, on_device
 from moreauc.optim import PreviousIterate
 from moreauc.train import train_step
-from moreauc.train.parts import opened
-from moreauc.train.scoring import (
-    check_batch,
-    device_of,
-    on_device,
-    scores_of,
-)
+from moreauc.train.scoring import scores_of
+from moreauc.train.step import check_batch, open_batch
 
 __all__ = ["GraphedStep"]
 
@@ -128,7 +124,7 @@ class GraphedStep:
         """
         if getattr(self.criterion, "needs_previous", False) and self.previous is None:
             raise ValueError(f"{_OWNER}: previous must be given where the criterion needs previous scores, got None")
-        check_batch(f"{_OWNER}: batch must be", batch)
+        check_batch(_OWNER, batch)
         self.recorded = False
         device = device_of(self.model)
         if device.type != "cuda" or several_processes():
@@ -232,7 +228,7 @@ class _Recording:
 
     def _step(self, owner: GraphedStep) -> Tensor:
         """Do the step, as `train_step`, with the forward at the previous weights aside."""
-        parts = opened(owner.model, self._batch)
+        parts = open_batch(owner.model, self._batch)
         before: dict[str, Tensor] = {}
         if owner.previous is not None and getattr(owner.criterion, "needs_previous", False):
             self._side.wait_stream(self._main)

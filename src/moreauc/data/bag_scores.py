@@ -13,7 +13,7 @@ from moreauc._checks import check_count
 from moreauc._parallel import without_gradient
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
 from moreauc.data.bags import Bags, check_bags
-from moreauc.train.scoring import device_of, instances_for, joined
+from moreauc.models.calls import device_of, instances_for, joined
 
 
 class WholeBags:

@@ -32,8 +32,7 @@ from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics.ties import ties_text
 from moreauc.tasks.base import Data, Task
 from moreauc.tasks.rows import CHUNK
-from moreauc.train import fit, predict_scores
-from moreauc.train.history import History
+from moreauc.train import History, fit, predict_scores
 
 Array = NDArray[Any]
 
@@ -88,7 +87,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     Attributes:
         model_: the network, in `eval()` mode on the CPU.
         loss_: the loss as it was after the last step.
-        history_: numbers of each epoch, a :class:`~moreauc.train.history.History`.
+        history_: numbers of each epoch, a :class:`~moreauc.train.History`.
         best_epoch_: number of the epoch, from 0, whose weights were kept; -1 for those before training, None where
             nothing is held out and the last were kept.
         held_out_: numbers of the rows or bags held out; empty where nothing was.

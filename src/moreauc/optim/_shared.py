@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from moreauc._parallel import is_shard, is_sharded
+from moreauc._parallel import is_shard, is_sharded, spread_as
 
 Closure = Callable[[], Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -67,12 +67,7 @@ def whole(value: Any) -> Tensor:
 def like_parameter(value: Tensor, parameter: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return a copy of `value` where `parameter` is and sharded as it is, in its type or the one given."""
     copied = value.detach().to(device=parameter.device, dtype=dtype or parameter.dtype, copy=True)
-    if not is_shard(parameter) or is_shard(copied):
-        return copied
-    from torch.distributed.tensor import distribute_tensor
-
-    sharded: Any = parameter
-    return distribute_tensor(copied, sharded.device_mesh, sharded.placements, src_data_rank=None)
+    return spread_as(copied, parameter)
 
 
 def own_part(parameter: Any) -> Tensor:

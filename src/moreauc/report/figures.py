@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from moreauc._printable import printable, show_as_written
 from moreauc.metrics import plot_roc_region
 from moreauc.report.pages import Image
-from moreauc.train.history import History
+from moreauc.train import History
 
 __all__ = ["as_image", "draw_comparison", "draw_histograms", "draw_roc", "draw_training", "plain_axes"]
 

@@ -1,56 +1,21 @@
-"""What a training run tells others while it goes on: hooks, a progress bar, TensorBoard."""
+"""Hooks into a training run: the base class, a progress bar, TensorBoard."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
-
 from moreauc._extras import import_extra
-from moreauc.train.history import History
+from moreauc.train.state import TrainState
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Callback", "ProgressBar", "TensorBoardLogger", "TrainState"]
-
-
-@dataclass
-class TrainState:
-    """Where a run of :func:`moreauc.train.fit` stands; callbacks read it and may set `stop`.
-
-    Attributes:
-        model: the model in training.
-        criterion: the loss of the present phase.
-        optimizer: the optimizer of the present phase.
-        phase: "warm start" or "train".
-        epochs: number of epochs of this phase.
-        epoch: number of the present epoch in its phase, from 0.
-        step: number of the present step in its epoch, from 0.
-        steps: steps of an epoch, or None where the loader has no length.
-        loss: loss of the last step, a 0-d tensor without gradient.
-        history: one row for each finished epoch.
-        stop: set to True to end the run after the present epoch.
-    """
-
-    model: nn.Module
-    criterion: nn.Module
-    optimizer: Optimizer
-    phase: str
-    epochs: int
-    epoch: int = 0
-    step: int = 0
-    steps: int | None = None
-    loss: Tensor | None = None
-    history: History = field(default_factory=History)
-    stop: bool = False
+__all__ = ["Callback", "ProgressBar", "TensorBoardLogger"]
 
 
 class Callback:
-    """Base of the callbacks: hooks that do nothing. Override those you need.
+    """Base of the callbacks: all hooks do nothing. Override those you need.
 
     Example:
         >>> class Decay(Callback):
@@ -68,14 +33,14 @@ class Callback:
         """After an epoch; the last row of `state.history` belongs to it."""
 
     def on_end(self, state: TrainState | None) -> None:
-        """After the last epoch, or after an error; `state` is None where nothing had begun."""
+        """After the last epoch or an error; `state` is None if no phase had begun."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs of this callback, as plain data; empty for nothing."""
+        """Return what a resumed run needs of this callback, as plain data; empty if nothing."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take what :meth:`state_dict` returned; called after `on_begin`, and only where it was not empty."""
+        """Take what :meth:`state_dict` returned; called after `on_begin`, and only if it was not empty."""
 
 
 class ProgressBar(Callback):
@@ -101,7 +66,7 @@ class ProgressBar(Callback):
         self._bar = self._progress.add_task(self._text(state), total=state.epochs)
 
     def on_step(self, state: TrainState) -> None:
-        """Advance by a step's share of its epoch."""
+        """Advance the bar by one step."""
         if state.steps is not None:
             self._progress.update(self._bar, completed=state.epoch + (state.step + 1) / state.steps)
 

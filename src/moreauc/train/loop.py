@@ -1,52 +1,39 @@
-r"""The one training loop: any model, any of the losses, any loader of `(inputs, labels, index)` batches."""
+"""The training loop: any model, any of the losses, any loader of `(inputs, labels, index)` batches."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch import nn
+from torch.optim import Optimizer
 
-from moreauc._checks import check_count, check_real
+from moreauc._checks import check_count, check_flag, check_folder, check_real, shown
 from moreauc._parallel import is_shard, is_sharded
-from moreauc.checkpoint._kept import Kept
-from moreauc.checkpoint._kept_together import KeptTogether
-from moreauc.checkpoint._loader_place import length_of
-from moreauc.checkpoint._unkept import Unkept
+from moreauc.checkpoint.loader import LoaderPosition, check_loader, length_of
+from moreauc.checkpoint.rng import loader_parts
+from moreauc.checkpoint.state import check_names
 from moreauc.criteria._base import check_all
-from moreauc.distributed import DistributedCriterion
-from moreauc.distributed.agreement import check_agreement
-from moreauc.distributed.criterion import check_seen, exchange_of
-from moreauc.optim import PreviousIterate
-from moreauc.train.callbacks import Callback, ProgressBar, TrainState
+from moreauc.distributed import DistributedCriterion, Exchange
+from moreauc.distributed.agreement import check_agreement, check_draws
+from moreauc.distributed.criterion import exchange_of
+from moreauc.models.calls import device_of, on_device
+from moreauc.samplers.base import PlannedSampler
+from moreauc.train.callbacks import Callback, ProgressBar
+from moreauc.train.checkpointer import Checkpointer, make_checkpointer
 from moreauc.train.history import History, UntrainedWarning
-from moreauc.train.parts import (
-    Schedule,
-    check_callbacks,
-    check_lengths,
-    check_samplers,
-    check_saving,
-    joined_settings,
-    loss_of,
-    random_state,
-    untrained_warned,
-    warm_start,
-)
-from moreauc.train.scoring import (
-    Evaluation,
-    device_of,
-    on_device,
-    predict_scores,
-)
-from moreauc.train.selection import Judge, Score
-
-__all__ = ["UntrainedWarning", "fit", "predict_scores", "train_step"]
+from moreauc.train.phases import Schedule, make_optimizer, random_state, warm_start_loss
+from moreauc.train.scoring import Evaluation
+from moreauc.train.selection import ModelSelector, Score
+from moreauc.train.state import DONE, TRAIN, WARM_START, TrainState
+from moreauc.train.step import train_step
 
 _OWNER = "fit"
 
@@ -122,13 +109,13 @@ def fit(
         keep_best: whether to end with the weights of the best validation score instead of the last ones. Of epochs
             with one TPAUC the best is that with the highest TPAUC half way to the whole square, then AUC, then the
             widest gap between classes that are wholly in order, then the earliest (see
-            :class:`~moreauc.train.history.History`). The criterion keeps its last state. Where the best are the weights
+            :class:`~moreauc.train.History`). The criterion keeps its last state. Where the best are the weights
             before the first epoch there is an :class:`UntrainedWarning`.
         patience: end the run after so many epochs without a better validation score (TPAUC, where it is equal that of
             the wider regions; a wider gap is no better score); None to run all.
         seed: seed of dropout and the like; None to go on with the global random state.
         device: where to train; model and criterion are moved there. None to stay where the model is.
-        callbacks: hooks, called in this order; see :class:`~moreauc.train.callbacks.Callback`.
+        callbacks: hooks, called in this order; see :class:`~moreauc.train.Callback`.
         progress: whether to show a progress bar.
         checkpoint: folder to save the run in, so that the same call goes on where it was interrupted, with the same
             result to the last bit; after SIGTERM or SIGINT the step is finished and the run saved. None for none. See
@@ -162,202 +149,221 @@ def fit(
     """
     check_count(_OWNER, "epochs", epochs)
     check_count(_OWNER, "warm_start_epochs", warm_start_epochs, minimum=0)
-    check_real(_OWNER, "proximal", proximal, low=0.0)
-    if patience is not None:
-        check_count(_OWNER, "patience", patience)
-    if patience is not None and validation is None:
-        raise ValueError(f"{_OWNER}: patience must be None without validation, got {patience}")
     if milestones is None:
         milestones = sorted({epochs // 3, 2 * epochs // 3} - {0})
-    for milestone in milestones:
-        check_count(_OWNER, "milestones", milestone)
-    check_real(_OWNER, "lr_factor", lr_factor, low=0.0, low_open=True)
-    if not isinstance(optimizer, Optimizer):
-        if optimizer not in ("sgd", "adam"):
-            raise ValueError(f"{_OWNER}: optimizer must be an optimizer, 'sgd' or 'adam', got {optimizer!r}")
-        check_real(_OWNER, "lr", lr, low=0.0, low_open=True)
-        check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
-        check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
-    check_saving(train, checkpoint, every, resume)
-    check_callbacks(callbacks)
-    exchange = exchange_of(_OWNER, model, criterion)
-    if isinstance(criterion, DistributedCriterion):  # which may have changed since it was made
-        check_agreement(criterion.exchange, criterion.criterion)
-        check_samplers(criterion.exchange, train)
-    judge = None
+    _check_selection(validation, patience)
+    _check_optimization(optimizer, lr, momentum, weight_decay, milestones, lr_factor, proximal)
+    _check_saving(train, checkpoint, every, resume)
+    _check_callbacks(callbacks)
+    if seed is not None:
+        check_count(_OWNER, "seed", seed, minimum=0)
+    exchange = _check_processes(model, criterion, train)
+    rank = 0 if exchange is None else exchange.rank
+    selector = None
     if validation is not None:
-        options: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}
-        judge = Judge(criterion, validation, min_tpr, max_fpr, **options)
-        if exchange is not None and is_sharded(model):  # which all processes call together
-            check_lengths(exchange, "validation", validation)
+        chosen: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}
+        selector = ModelSelector(criterion, validation, min_tpr, max_fpr, **chosen)
+        if exchange is not None and is_sharded(model):  # all processes call it together
+            _check_lengths(exchange, "validation", validation)
     if device is not None:
         model.to(device)
         criterion.to(device)
-
-    def new_optimizer() -> Optimizer:
-        if isinstance(optimizer, Optimizer):
-            return optimizer
-        if optimizer == "adam":
-            parameters = list(model.parameters())
-            # one kernel for all weights, where all of them can have it
-            fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
-            return AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=fused)
-        return SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
-
-    rank = 0 if exchange is None else exchange.rank
-    hooks = [*callbacks, ProgressBar()] if progress and rank == 0 else list(callbacks)
-    history, state, keeper = History(), None, Unkept(train)
+    new_optimizer = partial(make_optimizer, optimizer, model, lr, momentum, weight_decay)
+    plan = _Plan(
+        criterion, new_optimizer, epochs, warm_start_epochs, milestones, lr_factor, proximal, selector, exchange
+    )
+    state = TrainState(model, criterion, new_optimizer(), LoaderPosition(train))
+    hooks: list[Callback] = [*callbacks]
+    if progress and rank == 0:
+        hooks.append(ProgressBar())
+    if exchange is not None:
+        hooks.append(_AgreedStop(exchange))
+    checkpointer = None
     if checkpoint is not None:
-        compared: dict[str, Any] = {"validation": False} if judge is None else judge.settings
+        compared: dict[str, Any] = {"validation": False} if selector is None else selector.settings
         compared |= {"epochs": epochs, "milestones": list(milestones), "lr_factor": lr_factor, "proximal": proximal}
         compared |= {"warm_start_epochs": warm_start_epochs, "patience": patience, "seed": seed}
         if not isinstance(optimizer, Optimizer):
             compared |= {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        kept = Kept if exchange is None or exchange.size == 1 else partial(KeptTogether, exchange=exchange)
-        keeper = kept(
-            model,
-            criterion,
-            train,
-            new_optimizer(),
-            folder=checkpoint,
-            every=every,
-            resume=resume,
-            judge=judge,
-            history=history,
-            hooks=hooks,
-            settings=joined_settings(settings, compared),
-        )
-    with untrained_warned(history, rank, warm_start_epochs), keeper, random_state(model, seed, rank):
-        try:
-            if keeper.done():
-                return history
-            if warm_start_epochs and not keeper.resumes("train"):
-                warm = warm_start(criterion)
-                state = TrainState(model, warm, new_optimizer(), "warm start", warm_start_epochs, history=history)
-                _run(state, train, hooks, keeper)
-                if state.stop:
-                    keeper.finish()
-                    return history
-            state = TrainState(model, criterion, new_optimizer(), "train", epochs, history=history)
-            if judge is not None and not keeper.resumes("train"):
-                judge.look(state, epoch=-1)
-            schedule = Schedule(state.optimizer, milestones, lr_factor, proximal)
-            try:
-                _run(state, train, hooks, keeper, judge, schedule, epochs_before=warm_start_epochs)
-            finally:
-                schedule.close()
-            if judge is not None:
-                judge.finish(state)
-            keeper.finish()
-        finally:
-            for hook in hooks:
-                hook.on_end(state)
-    return history
+        options: dict[str, Any] = {"every": every, "resume": resume, "settings": _joined(settings, compared)}
+        checkpointer = make_checkpointer(state, hooks, selector, checkpoint, exchange, **options)
+    with checkpointer or nullcontext(), random_state(model, seed, rank):
+        _train(plan, state, hooks, checkpointer)
+    if state.history.untrained and rank == 0:
+        before = "after the warm start" if warm_start_epochs else "before training"
+        text = f"no epoch did better on the validation data than the weights {before}, score"
+        advice = "which were kept; try another learning rate, more rows or other features"
+        warnings.warn(f"{_OWNER}: {text} {state.history.best_score:.4g}, {advice}", UntrainedWarning, stacklevel=2)
+    return state.history
 
 
-def train_step(
-    model: nn.Module,
-    criterion: nn.Module,
-    optimizer: Optimizer,
-    batch: Any,
-    previous: PreviousIterate | None = None,
-) -> Tensor:
-    """Do one step: scores, loss, backward, optimizer; return the loss without gradient.
+@dataclass
+class _Plan:
+    """What a run is to do."""
 
-    Args:
-        model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
-        criterion: called as `criterion(scores, labels, index)`.
-        optimizer: moves the weights.
-        batch: `(inputs, labels, index)`, on the model's device. With :class:`~moreauc.data.BagInputs` as inputs the
-            model gets the instances, and the criterion is called as `criterion(outputs, bag, labels, index)`.
-        previous: the model at its previous weights; needed where the criterion's `needs_previous` is True.
-
-    Example:
-        >>> from moreauc import TPAUCLoss
-        >>> model, labels = nn.Linear(2, 1), torch.tensor([1, 0, 0, 1])
-        >>> optimizer = SGD(model.parameters(), lr=0.1)
-        >>> batch = (torch.randn(4, 2), labels, torch.arange(4))
-        >>> train_step(model, TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5), optimizer, batch).shape
-        torch.Size([])
-    """
-    check_seen("train_step", model, criterion)
-    loss = loss_of("train_step", model, criterion, batch, previous)
-    optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    optimizer.step()
-    return loss.detach()
+    criterion: nn.Module
+    new_optimizer: Callable[[], Optimizer]
+    epochs: int
+    warm_start_epochs: int
+    milestones: Sequence[int]
+    lr_factor: float
+    proximal: float
+    selector: ModelSelector | None
+    exchange: Exchange | None
 
 
-def _run(
-    state: TrainState,
-    train: Iterable[Any],
-    hooks: Sequence[Callback],
-    keeper: Unkept,
-    judge: Judge | None = None,
-    schedule: Schedule | None = None,
-    *,
-    epochs_before: int = 0,
-) -> None:
-    """Run one phase."""
-    model, criterion = state.model, state.criterion
-    state.steps = length_of(train)
-    exchange = criterion.exchange if isinstance(criterion, DistributedCriterion) else None
+def _train(plan: _Plan, state: TrainState, callbacks: list[Callback], checkpointer: Checkpointer | None) -> None:
+    """Run the phases, from the one in which a saved run is resumed."""
+    resumed = ""
+    if checkpointer is not None:
+        resumed = checkpointer.resumed
+        callbacks = [*callbacks, checkpointer]  # the last, so that it saves what the others have done
+    try:
+        if checkpointer is not None and resumed == DONE:
+            checkpointer.restore_result()
+            return
+        if plan.warm_start_epochs and resumed != TRAIN:
+            warm = warm_start_loss(plan.criterion)
+            state.begin_phase(WARM_START, warm, plan.new_optimizer(), plan.warm_start_epochs)
+            _run_phase(state, callbacks, plan.exchange)
+        if not state.stop:
+            state.begin_phase(TRAIN, plan.criterion, plan.new_optimizer(), plan.epochs, plan.warm_start_epochs)
+            state.selector = plan.selector
+            if state.selector is not None and resumed != TRAIN:
+                state.selector.evaluate(state, epoch=-1)
+            state.schedule = Schedule(state.optimizer, plan.milestones, plan.lr_factor, plan.proximal)
+            _run_phase(state, callbacks, plan.exchange)
+            if state.selector is not None:
+                state.selector.restore_best(state)
+        state.done = True
+    finally:
+        state.close()
+        for callback in callbacks:
+            callback.on_end(state if state.phase else None)
+
+
+def _run_phase(state: TrainState, callbacks: Sequence[Callback], exchange: Exchange | None) -> None:
+    """Run the epochs of a phase, from the one in which a saved run is resumed."""
     if exchange is not None:
-        check_lengths(exchange, "train", train)
-    for hook in hooks:
-        hook.on_begin(state)
-    with ExitStack() as stack:
-        keeper.begin(state, judge, schedule, epochs_before)
-
-        def follow() -> PreviousIterate:
-            previous = PreviousIterate(model, state.optimizer)
-            stack.callback(previous.remove)
-            return previous
-
-        if keeper.had_previous:
-            keeper.previous = follow()
-        keeper.restore()
-        for epoch in range(keeper.first, state.epochs):
-            state.epoch = epoch
-            keeper.begin_epoch(epochs_before + epoch, device_of(model), state.optimizer.param_groups[0]["lr"])
-            model.train()
-            criterion.train()
-            if keeper.previous is None and getattr(criterion, "needs_previous", False):
-                keeper.previous = follow()
-            row = {"phase": state.phase, "epoch": state.epoch, **_epoch(state, hooks, keeper)}
-            if exchange is not None:  # batch normalisation has seen other rows in each process
-                exchange.give_from_first([buffer for buffer in model.buffers() if not is_shard(buffer)])
-            if judge is not None:
-                row |= judge.look(state, state.epoch)
-            state.history.add(**row, seconds=time.perf_counter() - keeper.started)
-            if schedule is not None:
-                schedule.after_epoch(state.epoch)
-            for hook in hooks:
-                hook.on_epoch(state)
-            if exchange is not None:
-                state.stop = exchange.anyone(state.stop, "the end of an epoch")
-            keeper.after_epoch()
-            if state.stop:
-                break
+        _check_lengths(exchange, "train", state.position.loader)
+    for callback in callbacks:
+        callback.on_begin(state)
+    for epoch in range(state.epoch, state.epochs):
+        state.epoch = epoch
+        state.begin_epoch()
+        _run_epoch(state, callbacks)
+        row = {"phase": state.phase, "epoch": state.epoch, "loss": float(state.total) / (state.step + 1)}
+        row["lr"] = float(state.lr)
+        if exchange is not None:  # batch normalisation has seen other rows in each process
+            exchange.give_from_first([buffer for buffer in state.model.buffers() if not is_shard(buffer)])
+        if state.selector is not None:
+            row |= state.selector.evaluate(state, state.epoch)
+        state.history.add(**row, seconds=time.perf_counter() - state.started)
+        if state.schedule is not None:
+            state.schedule.after_epoch(state.epoch)
+        for callback in callbacks:
+            callback.on_epoch(state)
+        if state.stop:
+            break
 
 
-def _epoch(state: TrainState, hooks: Sequence[Callback], keeper: Unkept) -> dict[str, float]:
-    """Go through the loader once; return the mean loss and the learning rate."""
-    place, lr = device_of(state.model), keeper.lr
-    state.step = keeper.steps_before - 1
-    for step, batch in keeper.batches():
-        state.step = step
+def _run_epoch(state: TrainState, callbacks: Sequence[Callback]) -> None:
+    """Do a step for each batch of the loader that is left in this epoch."""
+    model, criterion, device = state.model, state.criterion, device_of(state.model)
+    model.train()
+    criterion.train()
+    if getattr(criterion, "needs_previous", False):
+        state.keep_previous()
+    for batch in state.position.batches(state.epochs_before + state.epoch):
+        state.step = state.position.step - 1
         try:
-            here = on_device(batch, place)
-            state.loss = train_step(state.model, state.criterion, state.optimizer, here, keeper.previous)
+            state.loss = train_step(model, criterion, state.optimizer, on_device(batch, device), state.previous)
         except ValueError as error:
-            error.add_note(f"in {state.phase}, epoch {state.epoch}, step {state.step}, learning rate {lr:g}")
+            error.add_note(f"in {state.phase}, epoch {state.epoch}, step {state.step}, learning rate {state.lr:g}")
             raise
-        keeper.total += state.loss
-        for hook in hooks:
-            hook.on_step(state)
-        keeper.after_step()
-    check_all(state.criterion)  # the epoch's mean is waited for anyway
+        state.total += state.loss
+        state.steps_done += 1
+        for callback in callbacks:
+            callback.on_step(state)
+    check_all(criterion)  # the mean loss is read next, which waits for the device anyway
     if state.step < 0:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
-    return {"loss": float(keeper.total) / (state.step + 1), "lr": float(lr)}
+
+
+class _AgreedStop(Callback):
+    """Lets a callback that stops the run in one process stop it in all."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def on_epoch(self, state: TrainState) -> None:
+        """Stop if any process stops."""
+        state.stop = self._exchange.anyone(state.stop, "the end of an epoch")
+
+
+def _check_selection(validation: Any, patience: Any) -> None:
+    if patience is not None:
+        check_count(_OWNER, "patience", patience)
+    if patience is not None and validation is None:
+        raise ValueError(f"{_OWNER}: patience must be None without validation, got {patience}")
+
+
+def _check_optimization(
+    optimizer: Any, lr: Any, momentum: Any, weight_decay: Any, milestones: Sequence[Any], factor: Any, proximal: Any
+) -> None:
+    check_real(_OWNER, "proximal", proximal, low=0.0)
+    for milestone in milestones:
+        check_count(_OWNER, "milestones", milestone)
+    check_real(_OWNER, "lr_factor", factor, low=0.0, low_open=True)
+    if isinstance(optimizer, Optimizer):
+        return
+    if optimizer not in ("sgd", "adam"):
+        raise ValueError(f"{_OWNER}: optimizer must be an optimizer, 'sgd' or 'adam', got {optimizer!r}")
+    check_real(_OWNER, "lr", lr, low=0.0, low_open=True)
+    check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
+    check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
+
+
+def _check_saving(train: Any, checkpoint: Any, every: Any, resume: Any) -> None:
+    check_flag(_OWNER, "resume", resume)
+    if checkpoint is not None:
+        check_folder(_OWNER, "checkpoint", checkpoint)
+        check_loader(train, _OWNER, "train")
+    if every is not None and checkpoint is None:
+        raise ValueError(f"{_OWNER}: every must be None without checkpoint, got {every}")
+    if every is not None:
+        check_count(_OWNER, "every", every)
+
+
+def _check_callbacks(callbacks: Sequence[Any]) -> None:
+    hooks = ("on_begin", "on_step", "on_epoch", "on_end")
+    for callback in callbacks:
+        if isinstance(callback, type) or not all(callable(getattr(callback, name, None)) for name in hooks):
+            kind = f"the class {callback.__name__}" if isinstance(callback, type) else shown(callback)
+            raise ValueError(f"{_OWNER}: callbacks must be objects of moreauc.train.Callback, got {kind}")
+
+
+def _check_processes(model: nn.Module, criterion: nn.Module, train: Any) -> Exchange | None:
+    """Check that all processes have the same loss and draw the same batches; None for one process."""
+    exchange = exchange_of(_OWNER, model, criterion)
+    if isinstance(criterion, DistributedCriterion):  # it may have changed since it was made
+        check_agreement(criterion.exchange, criterion.criterion)
+        found = [part.draw() for _, part in loader_parts(train) if isinstance(part, PlannedSampler)]
+        draw = {name: value for name, value in found[0].items() if name not in ("epoch", "step")} if found else None
+        check_draws(criterion.exchange, draw, _OWNER)
+    return exchange
+
+
+def _check_lengths(exchange: Exchange, name: str, batches: Any) -> None:
+    every = exchange.gather_objects(length_of(batches), f"a comparison of {name}")
+    if len({*every} - {None}) > 1:
+        raise ValueError(f"{_OWNER}: {name} must have as many batches in all processes, got {every}")
+
+
+def _joined(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the user's settings and those of the loop, by which saved runs are compared."""
+    check_names("settings", given, _OWNER)
+    for name in given or {}:
+        if name in own:
+            raise ValueError(f"{_OWNER}: settings must not hold {name!r}, which is compared anyway")
+    return {**(given or {}), **own}

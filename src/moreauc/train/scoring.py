@@ -1,4 +1,4 @@
-"""From batches to scores: calling a model on whatever a loader gives."""
+"""Scores of a model for all batches of a loader."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._parallel import without_communication, without_gradient
+from moreauc.data.bag_batches import BagInputs
+from moreauc.models.calls import device_of, joined, on_device
 from moreauc.optim.previous import PreviousIterate
 from moreauc.samplers.base import passes_for_scores
+
+_OWNER = "predict_scores"
 
 
 @runtime_checkable
 class Evaluation(Protocol):
-    """Data that scores itself, as :class:`~moreauc.data.WholeBags`."""
+    """Data that scores itself, such as :class:`~moreauc.data.WholeBags`."""
 
     def predict(self, model: nn.Module, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
         """Return raw scores and labels, on the CPU."""
@@ -25,16 +29,16 @@ class Evaluation(Protocol):
 def predict_scores(
     model: nn.Module, batches: Iterable[Any] | Evaluation, *, device: torch.device | str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return raw scores and labels of all batches, on the CPU; the model's mode is as before afterwards.
+    """Return raw scores and labels of all batches, on the CPU. The model is evaluated in eval mode.
 
     Args:
-        model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
+        model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`. Where rows are not the first dimension of its
+            outputs, its attribute `row_dim` says which they are.
         batches: loader of `(inputs, labels, ...)` batches, or :class:`~moreauc.data.WholeBags`.
-        device: where the model is; None to look it up.
+        device: device of the model; inferred by default.
 
     Returns:
-        Scores of shape `(n,)`, float64, and labels of shape `(n,)`; of a `SideBySide`
-        model scores have shape `(C, n)`.
+        Scores of shape `(n,)`, float64, and labels of shape `(n,)`.
 
     Raises:
         ValueError: for no batches, batches without labels, and labels that are not one for each score.
@@ -48,7 +52,7 @@ def predict_scores(
     """
     model = without_communication(model)
     place = device_of(model) if device is None else torch.device(device)
-    if isinstance(batches, Evaluation):  # bags, which know how to go through their instances
+    if isinstance(batches, Evaluation):
         return batches.predict(model, place)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -59,92 +63,42 @@ def predict_scores(
         for module, mode in modes:
             module.training = mode
     if not parts:
-        raise ValueError("predict_scores: batches must not be empty, got no batch")
-    rows = 1 if _has_copies(model, parts[0][0]) else 0
-    return torch.cat([scores for scores, _ in parts], rows).clone(), torch.cat([labels for _, labels in parts])
-
-
-def _scored(model: nn.Module, batch: Any, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return scores and labels of one batch, which must have both: of a tensor the first rows would be taken."""
-    if not isinstance(batch, tuple | list) or len(batch) < 2:
-        kind = f"{len(batch)} part" if isinstance(batch, tuple | list) else type(batch).__name__
-        raise ValueError(f"predict_scores: batches must be (inputs, labels, ...), got {kind}")
-    scores = scores_of(model, _rows(batch[0], device)).double().cpu()
-    labels = torch.as_tensor(batch[1]).reshape(-1).cpu()
-    rows = scores.shape[1 if _has_copies(model, scores) else 0] if scores.ndim else 1
-    if len(labels) not in (rows, scores.numel()):
-        raise ValueError(f"predict_scores: labels must be as many as scores, {rows}, got {len(labels)}")
-    return scores, labels
+        raise ValueError(f"{_OWNER}: batches must not be empty, got no batch")
+    scores, labels = zip(*parts, strict=True)
+    return torch.cat(scores, _row_dim(model)).clone(), torch.cat(labels)
 
 
 def scores_of(model: Any, inputs: Any) -> Tensor:
-    """Call a model with a tuple by position, a dictionary by name, anything else as it is.
+    """Call a model with a tuple by position, a dictionary by name, anything else as one argument.
 
     Returns:
-        Shape `(B,)`, or `(B, columns)` where the model has several; a pair of vectors, score and attention logit, is
-        made two columns. A model with an attribute `copies`, as `SideBySide`, gives
-        `(copies, B)`, of one row too.
+        Shape `(B,)`, or `(B, columns)` where the model has several; a pair of vectors, score and attention logit,
+        becomes two columns. Outputs of a model with a `row_dim` other than 0 are returned as they are.
     """
     if isinstance(inputs, Mapping):
         scores = model(**inputs)
     else:
         scores = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
     scores = joined(scores)
-    one_column = scores.ndim == 2 and scores.shape[1] == 1 and not _has_copies(model, scores)
+    one_column = scores.ndim == 2 and scores.shape[1] == 1 and _row_dim(model) == 0
     return scores.squeeze(1) if one_column else scores  # type: ignore[no-any-return]
 
 
-def _has_copies(model: Any, scores: Tensor) -> bool:
-    """Return whether the first dimension of the scores is that of models side by side, not that of rows."""
-    copies = getattr(model.model if isinstance(model, PreviousIterate) else model, "copies", None)
-    return isinstance(copies, int) and scores.ndim > 1 and len(scores) == copies
+def _scored(model: nn.Module, batch: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return scores and labels of one batch."""
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        kind = f"{len(batch)} part" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise ValueError(f"{_OWNER}: batches must be (inputs, labels, ...), got {kind}")
+    if isinstance(batch[0], BagInputs):
+        raise ValueError(f"{_OWNER}: batches must hold whole bags, moreauc.data.WholeBags, got BagBatches")
+    scores = scores_of(model, on_device(batch[0], device)).double().cpu()
+    labels = torch.as_tensor(batch[1]).reshape(-1).cpu()
+    rows = scores.shape[_row_dim(model)] if scores.ndim else 1
+    if len(labels) not in (rows, scores.numel()):
+        raise ValueError(f"{_OWNER}: labels must be as many as scores, {rows}, got {len(labels)}")
+    return scores, labels
 
 
-def check_batch(demand: str, batch: Any) -> None:
-    """Refuse what is no batch of three parts; `demand` says whose it is and what it must be or give."""
-    if not isinstance(batch, tuple | list) or len(batch) != 3:
-        size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
-        raise ValueError(f"{demand} (inputs, labels, index), got {size}")
-
-
-def on_device(batch: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
-    """Return inputs, labels and index of a batch on the device."""
-    check_batch("fit: train must give batches", batch)
-    inputs, labels, index = batch
-    return _move(inputs, device), _move(labels, device), _move(index, device)
-
-
-def _rows(inputs: Any, device: torch.device) -> Any:
-    if type(inputs).__name__ == "BagInputs":
-        raise ValueError("predict_scores: batches must hold whole bags, moreauc.data.WholeBags, got BagBatches")
-    return _move(inputs, device)
-
-
-def _move(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _move(entry, device) for name, entry in value.items()}
-    if isinstance(value, tuple | list):
-        moved = [_move(entry, device) for entry in value]
-        return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)  # BagInputs stay what they are
-    return value.to(device, non_blocking=True) if hasattr(value, "to") else torch.as_tensor(value, device=device)
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return where the first parameter is."""
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
-def instances_for(model: nn.Module, instances: Tensor) -> Tensor:
-    """Return instances of bags in the floating type of the model's weights; bytes stay bytes."""
-    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if weight is None or not instances.is_floating_point() or instances.dtype == weight.dtype:
-        return instances
-    return instances.to(weight.dtype)
-
-
-def joined(outputs: Any) -> Any:
-    """Return a pair of vectors, score and attention logit, as two columns; anything else as it is."""
-    pair = isinstance(outputs, tuple | list) and len(outputs) == 2
-    if not pair or any(not isinstance(part, Tensor) or part.numel() != len(part) for part in outputs):
-        return outputs
-    return torch.stack([part.reshape(-1) for part in outputs], dim=1)
+def _row_dim(model: Any) -> int:
+    """Return the dimension of a model's outputs that counts rows: its attribute `row_dim`, or 0."""
+    return int(getattr(model.model if isinstance(model, PreviousIterate) else model, "row_dim", 0))

@@ -1,4 +1,4 @@
-"""The validation data of a training run: scores each epoch and keeps the best weights."""
+"""Model selection: scores each epoch on the validation data and keeps the best weights."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing import Any
 from torch import Tensor, nn
 
 from moreauc._checks import check_real
-from moreauc.checkpoint._held_labels import held_labels
-from moreauc.checkpoint._loader_place import length_of
-from moreauc.checkpoint._run_parts import bare
+from moreauc._parallel import bare, gathered, spread_as
+from moreauc.checkpoint.loader import held_labels, length_of
 from moreauc.distributed import Exchange
 from moreauc.metrics import TiedScoresWarning, tied_share
 from moreauc.metrics.selection import selection_scores
 from moreauc.metrics.ties import ties_text
-from moreauc.train.callbacks import TrainState
 from moreauc.train.scoring import Evaluation, predict_scores
+from moreauc.train.state import TrainState
 
 Score = Callable[[Tensor, Tensor], float]
 
 _OWNER = "fit"
 
 
-class Judge:
-    """Scores the validation data and remembers the best weights."""
+class ModelSelector:
+    """Scores the validation data and keeps the best weights."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class Judge:
         score: Score | None = None,
         exchange: Exchange | None = None,
     ) -> None:
-        self._score = _TwoWayScore(criterion, min_tpr, max_fpr) if score is None else _Other(score)
+        self._score = _TwoWayScore(criterion, min_tpr, max_fpr) if score is None else _UserScore(score)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
         self._exchange = exchange
         self._best: dict[str, Tensor] = {}
@@ -48,19 +47,19 @@ class Judge:
         self._level = 0  # number of the first of these in which the best weights differ from all others
         self._improved = -1  # the last epoch with a higher score than any before, in its region or a wider one
 
-    def look(self, state: TrainState, epoch: int) -> dict[str, float]:
-        """Score the present weights; return what a row of the history says of it."""
+    def evaluate(self, state: TrainState, epoch: int) -> dict[str, float]:
+        """Score the present weights, keep them if they are the best; return the columns of the history."""
         scores, labels = predict_scores(state.model, self._validation)
         if not bool(scores.isfinite().all()):
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
         found = list(self._score(scores, labels))
-        if self._exchange is not None:  # a rounding error must not let processes choose differently
+        if self._exchange is not None:  # processes must not choose differently because of rounding errors
             found = list(self._exchange.from_first(*found, place="the validation score"))
         names, best = self._score.names, self._scores
         differs = next((k for k, pair in enumerate(zip(found, best, strict=False)) if pair[0] != pair[1]), len(best))
         history = state.history
         if found > best:  # of equals the earlier epoch stays
-            if names[differs] != "gap":  # which may grow a little for ever
+            if names[differs] != "gap":  # it may grow a little in every epoch
                 self._improved = epoch
             self._scores, self._level = found, differs
             history.best_score, history.best_epoch = found[0], epoch
@@ -75,30 +74,33 @@ class Judge:
             state.stop = True
         return dict(zip(names, found, strict=True))
 
-    def finish(self, state: TrainState) -> None:
-        """Give the model its best weights back; warn where they give many rows one score."""
-        if self._keep_best:
-            bare(state.model).load_state_dict(self._best)
-            state.history.restored = True
+    def restore_best(self, state: TrainState) -> None:
+        """Load the best weights into the model; warn if they give many rows one score."""
+        if not self._keep_best:
+            return
+        model = bare(state.model)
+        present = model.state_dict()
+        model.load_state_dict({name: spread_as(value, present[name]) for name, value in self._best.items()})
+        state.history.restored = True
         text = ties_text(state.history.best_tied, unit="validation rows")
-        if self._keep_best and text is not None:
-            warnings.warn(f"{_OWNER}: {text}", TiedScoresWarning, stacklevel=3)
+        if text is not None:
+            warnings.warn(f"{_OWNER}: {text}", TiedScoresWarning, stacklevel=4)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the choice depends on."""
+        """What the choice depends on, for a checkpoint."""
         labels = held_labels(self._validation)
         length = None if labels else length_of(getattr(self._validation, "dataset", self._validation))
         data = {"validation": True, "validation_labels": labels, "validation_length": length}
         return {**data, "keep_best": self._keep_best, "score": None, **self._score.settings}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best weights and what the choice and the patience go by, for a checkpoint."""
-        going_by = {"scores": list(self._scores), "level": self._level, "improved": self._improved}
-        return {"best": dict(self._best), **going_by}
+        """Return the best weights, whole, their scores, and the epoch of the last improvement."""
+        best = {name: gathered(value) for name, value in self._best.items()}
+        return {"best": best, "scores": list(self._scores), "level": self._level, "improved": self._improved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take these from a checkpoint."""
+        """Take the state of a checkpoint."""
         self._best, self._scores = dict(state["best"]), list(state["scores"])
         self._level, self._improved = state["level"], state["improved"]
 
@@ -134,12 +136,12 @@ class _TwoWayScore:
         return found
 
     def tied(self, scores: Tensor, labels: Tensor) -> float:
-        """Return the share of the region's rows whose score a row of the other class has too."""
+        """Return the share of the region's rows that are tied with a row of the other class."""
         return tied_share(labels.numpy(), scores.numpy(), **self._region)
 
 
-class _Other:
-    """A score of the user's."""
+class _UserScore:
+    """A function given by the user."""
 
     names = ("score",)
 
@@ -156,5 +158,5 @@ class _Other:
         return (value,)
 
     def tied(self, scores: Tensor, labels: Tensor) -> float:
-        """Return 0: ties may be what the user's score is about."""
+        """Return 0: the user's score may be about ties."""
         return 0.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import checkpoint_runs as runs
 import pytest
-import together_runs as runs
 import torch
 from processes import run_processes
 
@@ -17,7 +17,7 @@ def results(tmp_path_factory):
     for world in WORLDS:
         runs.cut(folder / f"half-1-for-{world}", 1, 2)
     found = {}
-    for world in WORLDS:
+    for world in (1, *WORLDS):
         run_processes(runs.work, world, folder)
         found[world] = [torch.load(folder / f"{world}-{rank}.pt", weights_only=False) for rank in range(world)]
     found["folder"] = folder
@@ -41,8 +41,10 @@ def equal(one, two):
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
-@pytest.mark.parametrize("dropout", runs.DROPOUTS)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    ("world", "dropout"),
+    [*((world, kind) for world in WORLDS for kind in (*runs.DROPOUTS, "sharded")), (1, "sharded")],
+)
 def test_a_run_that_was_cut_goes_on_to_the_last_bit(results, world, dropout):
     for found in results[world]:
         assert len(found[f"whole {dropout}"]["scores"]) == 3
@@ -71,6 +73,20 @@ def test_other_numbers_of_processes_go_on_with_the_same_batches(results, alone, 
             torch.testing.assert_close(
                 value, flat(alone)[name], rtol=1e-9, atol=1e-9, msg=lambda t, n=name: f"{n}: {t}"
             )
+
+
+def test_sharded_models_go_on_with_another_number_of_processes(results):
+    whole = flat(results[1][0]["plain sharded"])
+    for found in (*results[2], *results[3]):
+        for name, value in flat(found["sharded from fewer"]).items():
+            torch.testing.assert_close(value, whole[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_state_of_a_sharded_model_is_that_of_torch(results, world):
+    for found in results[world]:
+        assert found["as torch"] and found["kept"]
+        assert found["message"] == "checkpoint: a part refuses its state: KeyError: 'refused'"
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -1,7 +1,12 @@
 """The parts of a training run as plain data: modules, optimizers, and anything that has a state.
 
-Each kind of part has three functions: its state, a check of a saved state that changes nothing, and the loading of a
-state that has been checked.
+Each kind of part has a function for its state, one that checks a saved state, and one that loads a checked state.
+
+Shards of a `fully_shard` model are saved whole, by `DTensor.full_tensor`, and spread again by `distribute_tensor`, so
+that any number of processes can load them. The functions of `torch.distributed.checkpoint.state_dict` give the same
+weights but do not fit here: `get_optimizer_state_dict` takes a step with an optimizer that has taken none, which runs
+the hooks of :class:`~moreauc.PreviousIterate`; and with `cpu_offload` only the first process has the weights, so that
+the others could not undo a load that failed.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -20,12 +26,12 @@ from torch.optim import Optimizer
 
 from moreauc import _parallel
 from moreauc._description import text_of
-from moreauc.checkpoint._file import CheckpointError
-from moreauc.checkpoint._generators import set_state, state_of
-from moreauc.checkpoint._module_extras import module_generators, set_buffers, unset_buffers
+from moreauc._parallel import gathered, is_shard, spread_as
+from moreauc.checkpoint.file import CheckpointError
+from moreauc.checkpoint.rng import GENERATORS, set_state, state_of
 from moreauc.distributed import DistributedCriterion
 
-LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold what the data set is labelled by
+_LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold labels of the data set
 
 _OWNER = "checkpoint"
 _OF_ALL_MODULES = frozenset(vars(nn.Module()))
@@ -54,23 +60,23 @@ def check_class(what: str, part: Any, state: Mapping[str, Any]) -> None:
 
 
 def module_state(module: nn.Module) -> dict[str, Any]:
-    """Return weights and buffers, also those that the module would not save itself, and what else may change."""
+    """Return weights and all buffers, persistent or not, which parameters are frozen, and generators."""
     inner = bare(module)
-    state = dict(inner.state_dict())
+    state = {name: gathered(value) for name, value in inner.state_dict().items()}
     others = {name: value for name, value in inner.named_buffers() if name not in state}
     return {
         "class": type(inner).__name__,
         "state": state,
         "other_buffers": others,
         "frozen": [name for name, value in inner.named_parameters() if not value.requires_grad],
-        "generators": {name: state_of(generator) for name, generator in module_generators(inner).items()},
+        "generators": {name: state_of(generator) for name, generator in _generators(inner).items()},
     }
 
 
 def check_module(what: str, module: nn.Module, state: Mapping[str, Any], *, widened: bool = False) -> None:
-    """Check names, shapes and types; `widened`: tables may have become wider since they were made."""
+    """Check names, shapes and types; `widened`: floating types of tables may have changed since they were made."""
     inner = bare(module)
-    check_tensors(what, dict(inner.state_dict()), state["state"], widened=widened, unset=unset_buffers(inner))
+    check_tensors(what, dict(inner.state_dict()), state["state"], widened=widened, unset=_unset_buffers(inner))
     check_class(f"the class of the {what}", inner, state)
 
 
@@ -101,25 +107,51 @@ def check_tensors(
 def load_module(module: nn.Module, state: Mapping[str, Any]) -> None:
     """Load a checked state."""
     inner = bare(module)
-    set_buffers(inner, {name: state["state"][name] for name in unset_buffers(inner) & state["state"].keys()})
-    # After an error what was before is loaded, in which such a buffer was none.
-    set_buffers(inner, dict.fromkeys(inner.state_dict().keys() - state["state"].keys()))
-    inner.load_state_dict(state["state"])
+    _set_buffers(inner, {name: state["state"][name] for name in _unset_buffers(inner) & state["state"].keys()})
+    # If a load fails, the state before it is loaded, in which such a buffer was None.
+    _set_buffers(inner, dict.fromkeys(inner.state_dict().keys() - state["state"].keys()))
+    now = inner.state_dict()
+    inner.load_state_dict({name: spread_as(value, now.get(name, value)) for name, value in state["state"].items()})
     present = dict(inner.named_buffers())
     other = {}
     for name, value in state["other_buffers"].items():
         buffer = present.get(name)
         if buffer is not None and buffer.shape == value.shape and buffer.dtype == value.dtype:
             buffer.copy_(value)
-        elif buffer is not None or name in unset_buffers(inner):
+        elif buffer is not None or name in _unset_buffers(inner):
             other[name] = value
-    set_buffers(inner, other)
+    _set_buffers(inner, other)
     for name, parameter in inner.named_parameters():
         if parameter.requires_grad != (name not in state["frozen"]):
             parameter.requires_grad_(name not in state["frozen"])
-    generators = module_generators(inner)
+    generators = _generators(inner)
     for name in generators.keys() & state["generators"].keys():
         set_state(generators[name], state["generators"][name])
+
+
+def _unset_buffers(module: nn.Module) -> set[str]:
+    """Return the names of buffers that are None; some modules make them when they are first called."""
+    return {
+        f"{path}.{name}" if path else name
+        for path, part in module.named_modules()
+        for name, value in part._buffers.items()
+        if value is None
+    }
+
+
+def _set_buffers(module: nn.Module, values: Mapping[str, Tensor | None]) -> None:
+    """Replace registered buffers by copies of the tensors given, on the device of the module."""
+    some = next(itertools.chain(module.parameters(), module.buffers()), None)
+    for name, value in values.items():
+        owner, _, key = name.rpartition(".")
+        device = "cpu" if some is None else some.device
+        module.get_submodule(owner)._buffers[key] = None if value is None else value.to(device, copy=True)
+
+
+def _generators(module: nn.Module) -> dict[str, Any]:
+    """Return the generators that are attributes of a module or of one inside it, by name."""
+    found = [(f"{path}.{name}", value) for path, part in module.named_modules() for name, value in vars(part).items()]
+    return {name: value for name, value in found if isinstance(value, GENERATORS)}
 
 
 # Losses: what they were made with
@@ -129,7 +161,7 @@ def label_checksum(criterion: nn.Module) -> str | None:
     """Return a checksum of the labels or groups that a loss was made with; None where it holds none."""
     digest, found = hashlib.sha256(), False
     for name, buffer in sorted(bare(criterion).named_buffers()):
-        if name.rpartition(".")[2] in LABELS:
+        if name.rpartition(".")[2] in _LABELS:
             values = buffer.detach().cpu()
             exact = values.double() if values.is_floating_point() else values.long()
             digest.update(f"{name} {tuple(values.shape)} ".encode() + exact.contiguous().numpy().tobytes())
@@ -219,7 +251,9 @@ def scheduler_settings(scheduler: Any) -> dict[str, str]:
 
 def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
     """Return the state of an optimizer, and the shapes of its parameters."""
-    return {"class": type(optimizer).__name__, "shapes": _shapes(optimizer), "state": optimizer.state_dict()}
+    state = optimizer.state_dict()
+    kept = {number: {name: gathered(v) for name, v in values.items()} for number, values in state["state"].items()}
+    return {"class": type(optimizer).__name__, "shapes": _shapes(optimizer), "state": {**state, "state": kept}}
 
 
 def check_optimizer(what: str, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -230,15 +264,19 @@ def check_optimizer(what: str, optimizer: Optimizer, state: Mapping[str, Any]) -
 
 
 def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Load a checked state; torch would go on with these very tensors, and in the types of the weights."""
+    """Load a checked state; torch alone would keep the tensors themselves, cast to the types of the weights."""
     saved = state["state"]
     optimizer.load_state_dict(copy.deepcopy(saved))
     for group, before in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         for parameter, number in zip(group["params"], before["params"], strict=True):
             now = optimizer.state.get(parameter, {})
             for name, value in saved["state"].get(number, {}).items():
-                if isinstance(value, Tensor) and now[name].dtype != value.dtype:
+                if not isinstance(value, Tensor):
+                    continue
+                if now[name].dtype != value.dtype:
                     now[name] = value.to(now[name].device, copy=True)
+                if is_shard(parameter) and value.shape == parameter.shape:
+                    now[name] = spread_as(now[name], parameter)
 
 
 def optimizer_settings(optimizers: Sequence[Optimizer]) -> dict[str, str]:
@@ -266,6 +304,13 @@ def check_previous(model: nn.Module, state: Mapping[str, Any]) -> None:
     if weights.keys() - known.keys():
         raise refuse("names of the previous weights", "those of the model", min(weights.keys() - known.keys()))
     check_tensors("previous weights", {name: known[name] for name in weights}, weights)
+
+
+def check_best(model: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Check the weights of the best epoch; there are none where they are not kept."""
+    if weights:
+        inner = bare(model)
+        check_tensors("best weights", inner.state_dict(), weights, unset=_unset_buffers(inner))
 
 
 def check_proximal(optimizer: Optimizer, state: Mapping[str, Any]) -> None:

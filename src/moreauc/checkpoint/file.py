@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_mapping, check_path
 from moreauc._files import written_whole
-from moreauc.checkpoint._records import check_loaded, check_records
+from moreauc.checkpoint.archive import check_loaded, check_records
 
 VERSION = 1
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import IO, ClassVar
 from weakref import WeakValueDictionary
 
-from moreauc.checkpoint._file import CheckpointError
+from moreauc.checkpoint.file import CheckpointError
 
 fcntl: ModuleType | None
 try:

@@ -13,12 +13,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from moreauc import TPAUCLoss
-from moreauc.checkpoint import Interrupted
+from moreauc._parallel import gathered
+from moreauc.checkpoint import CheckpointError, Interrupted, RunState
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion
 from moreauc.samplers import DistributedBatchSampler, PosNegSampler
-from moreauc.train import fit
-from moreauc.train.callbacks import Callback
+from moreauc.train import Callback, fit
 
 LABELS = (torch.arange(60) % 5 == 0).long()
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5 * LABELS.unsqueeze(1)
@@ -38,11 +38,26 @@ class Cut(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def train(folder: Path | None, *, rank: int = 0, world: int = 1, dropout: float = 0.0, **options: Any) -> dict:
+def shard(network: nn.Module) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(network[0], mesh=mesh)
+    return fully_shard(network, mesh=mesh)
+
+
+def train(
+    folder: Path | None, *, rank: int = 0, world: int = 1, dropout: float = 0.0, sharded: bool = False, **options: Any
+) -> dict:
     """Train, and return all that a run ends with."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1), nn.Flatten(0)).double()
-    model = DistributedDataParallel(network) if world > 1 else network
+    model: nn.Module = network
+    if sharded:
+        model = shard(network)
+        options = {"optimizer": "adam", "proximal": 0.1, **options}  # states of all kinds
+    elif world > 1:
+        model = DistributedDataParallel(network)
     criterion: Any = TPAUCLoss(LABELS, min_tpr=0.5, max_fpr=0.5, gamma=0.1)
     sampler: Any = PosNegSampler(LABELS, num_positives=3, num_negatives=9, seed=3)
     if world > 1:
@@ -58,7 +73,8 @@ def train(folder: Path | None, *, rank: int = 0, world: int = 1, dropout: float 
         **options,
     )
     scores = history["score"]
-    return {"model": network.state_dict(), "criterion": criterion.state_dict(), "scores": torch.tensor(scores)}
+    weights = {name: gathered(value) for name, value in network.state_dict().items()}
+    return {"model": weights, "criterion": criterion.state_dict(), "scores": torch.tensor(scores)}
 
 
 def cut(folder: Path, epoch: int, step: int, **options: Any) -> None:
@@ -77,6 +93,10 @@ def work(rank: int, world: int, folder_name: str) -> None:
     folder = Path(folder_name)
     dist.init_process_group("gloo", f"file://{folder}/meet-{world}", rank=rank, world_size=world)
     place: dict[str, Any] = {"rank": rank, "world": world}
+    if world == 1:
+        torch.save(sharded(folder, place), folder / "1-0.pt")
+        dist.destroy_process_group()
+        return
     found: dict[str, Any] = {f"whole {dropout}": train(None, dropout=dropout, **place) for dropout in DROPOUTS}
     for dropout in DROPOUTS:
         here = folder / f"{world}-cut-{dropout}"
@@ -90,11 +110,65 @@ def work(rank: int, world: int, folder_name: str) -> None:
     for target in (1, 3):
         if target != world:
             cut(folder / f"half-{world}-for-{target}", 1, 2, **place)
+    found |= sharded(folder, place)
     found["refused"] = refused(folder / f"{world}-cut-0.0", place)
     dist.barrier()
     found["files"] = sorted(path.name for path in (folder / f"{world}-cut-0.0").iterdir())
     torch.save(found, folder / f"{world}-{rank}.pt")
     dist.destroy_process_group()
+
+
+def sharded(folder: Path, place: dict[str, Any]) -> dict[str, Any]:
+    """Save and resume runs of `fully_shard`, also with another number of processes."""
+    world, options = place["world"], {**place, "sharded": True}
+    found: dict[str, Any] = {
+        "whole sharded": train(None, dropout=0.4, **options),
+        "plain sharded": train(None, **options),
+    }
+    here = folder / f"{world}-cut-sharded"
+    cut(here, 1, 2, dropout=0.4, **options)
+    found["cut sharded"] = train(here, dropout=0.4, **options)
+    found["again sharded"] = train(here, dropout=0.4, **options)
+    last = folder / f"sharded-{world - 1}"
+    if last.exists():
+        found["sharded from fewer"] = train(last, **options)
+    cut(folder / f"sharded-{world}", 1, 2, **options)
+    found |= sharded_state()
+    return found
+
+
+def sharded_state() -> dict[str, Any]:
+    """Compare the weights of a `RunState` with those of torch; a load that fails leaves the shards as they were."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    model = shard(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    run = RunState(model, nn.BCEWithLogitsLoss(), optimizer, [0], others={"part": Refusing()})
+    state, torchs = run.state_dict(), get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    same = all(torch.equal(torchs[name], value) for name, value in state["model"]["state"].items())
+    for value in state["model"]["state"].values():
+        value.zero_()
+    state["others"]["part"]["state"] = {"refused": True}
+    try:
+        run.load_state_dict(state)
+    except CheckpointError as error:
+        message = str(error)
+    now = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    kept = all(torch.equal(torchs[name], value) for name, value in now.items())
+    return {"as torch": same and torchs.keys() == state["model"]["state"].keys(), "kept": kept, "message": message}
+
+
+class Refusing:
+    """A part that cannot load a state."""
+
+    def state_dict(self) -> dict[str, bool]:
+        return {"refused": False}
+
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        if state["refused"]:
+            raise KeyError("refused")
 
 
 def signalled(folder: Path, place: dict[str, Any]) -> tuple[str, dict]:

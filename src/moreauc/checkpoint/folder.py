@@ -10,7 +10,7 @@ from typing import Any
 
 from moreauc._checks import check_count, check_folder
 from moreauc._files import PART
-from moreauc.checkpoint._file import (
+from moreauc.checkpoint.file import (
     DamagedCheckpointError,
     load_checkpoint,
     save_checkpoint,

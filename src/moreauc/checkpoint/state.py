@@ -1,4 +1,4 @@
-"""The parts of a training run, as one thing that can be saved and put back."""
+"""The parts of a training run as one object that can be saved and restored."""
 
 from __future__ import annotations
 
@@ -9,47 +9,46 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from moreauc._checks import check_mapping, shown
 from moreauc._description import describe, describe_network, text_of
-from moreauc._parallel import is_sharded
-from moreauc.checkpoint import _run_parts as parts
-from moreauc.checkpoint._file import CheckpointError
-from moreauc.checkpoint._loader_place import LoaderPlace
-from moreauc.checkpoint._part_checks import (
-    check_loader,
-    check_names,
-    check_optimizers,
-    check_others,
-    check_part,
-    check_stateful,
-)
+from moreauc._parallel import parallel_of
+from moreauc.checkpoint import parts
+from moreauc.checkpoint.file import CheckpointError
+from moreauc.checkpoint.loader import LoaderPosition, check_loader
 from moreauc.optim import PreviousIterate, ProximalPoint
+
+_OWNER = "RunState"
 
 
 class RunState:
-    """The parts of a training run, as one thing that can be saved and put back.
+    """The parts of a training run as one object that can be saved and restored.
 
-    Make it when all parts are made and before the first step, in the resumed run as in the first one. Saved are weights
+    Make it when all parts are made and before the first step, in the resumed run as in the first one. It saves weights
     and buffers, previous weights, reference point, optimizers, scheduler, gradient scaler, the loss with its tables and
-    thresholds and the numbers that schedules change, the place in the loader, the states of all generators (torch, its
-    GPUs, Python, NumPy, and those of loader, samplers and data set), and `others`. A wrapper by `torch.compile` or
-    `DistributedDataParallel` leaves no trace in it.
+    thresholds and the numbers that schedules change, the position in the loader, the states of all generators (torch,
+    its GPUs, Python, NumPy, and those of loader, samplers and data set), and `others`. Wrappers by `torch.compile` and
+    `DistributedDataParallel` are left out. Of a `fully_shard` model all processes must call :meth:`state_dict` and
+    :meth:`load_state_dict` together; the state holds whole tensors, and one process saves it.
 
     Args:
         model: the model.
         criterion: the loss.
         optimizer: the optimizer, or several.
-        loader: the loader that :meth:`batches` goes through.
-        previous: where the loss needs one.
-        proximal: where there is one.
-        scheduler: any scheduler of learning rates with a state.
+        loader: the loader that :meth:`batches` iterates over, or a position in it.
+        previous: previous weights, if the loss needs them.
+        proximal: proximal term, if there is one.
+        scheduler: any learning-rate scheduler with a state.
         scaler: gradient scaler.
         others: anything else that has `state_dict()` and `load_state_dict(state)`, by name.
         settings: anything else that must be the same in the resumed run, by name: numbers, texts, functions, modules.
-            Compared are types and all that they hold; functions by their names.
+            They are compared by type and contents, functions by name.
+
+    Attributes:
+        position: the position in the loader.
 
     Raises:
-        ValueError: for a model of `fully_shard`, a part of another kind than it should be, and a loader that can be
-            gone through only once.
+        ValueError: for a part of the wrong kind, a loader that can be iterated over only once, and a model of
+            `FullyShardedDataParallel`.
 
     Example:
         >>> import tempfile
@@ -91,7 +90,7 @@ class RunState:
         model: nn.Module,
         criterion: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
-        loader: Iterable[Any],
+        loader: Iterable[Any] | LoaderPosition,
         *,
         previous: PreviousIterate | None = None,
         proximal: ProximalPoint | None = None,
@@ -100,20 +99,24 @@ class RunState:
         others: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        check_part("model", model, nn.Module)
-        check_part("criterion", criterion, nn.Module)
-        check_optimizers(optimizer)
-        check_loader(loader)
-        check_part("previous", previous, PreviousIterate, optional=True)
-        check_part("proximal", proximal, ProximalPoint, optional=True)
-        for name, part in (("scheduler", scheduler), ("scaler", scaler)):
-            if part is not None:
-                check_stateful(name, part)
-        check_others(others)
-        if is_sharded(model):
+        position = loader if isinstance(loader, LoaderPosition) else LoaderPosition(loader)
+        _check_part("model", model, nn.Module)
+        _check_part("criterion", criterion, nn.Module)
+        _check_optimizers(optimizer)
+        check_loader(position.loader, _OWNER, "loader")
+        _check_part("previous", previous, PreviousIterate, optional=True)
+        _check_part("proximal", proximal, ProximalPoint, optional=True)
+        check_names("others", others)
+        stateful = {"scheduler": scheduler, "scaler": scaler}
+        stateful |= {f"others[{name!r}]": part for name, part in (others or {}).items()}
+        for name, part in stateful.items():
+            if part is not None or name.startswith("others"):
+                _check_stateful(name, part)
+        parallel = parallel_of(model)
+        if parallel is not None and parallel.kind == "FullyShardedDataParallel":
             raise ValueError(
-                "checkpoint: model must not be one of fully_shard, whose weights no process has whole; save it by "
-                f"torch.distributed.checkpoint, got {type(model).__name__}"
+                f"{_OWNER}: model must be sharded by fully_shard, which keeps parameters apart, got one of "
+                "FullyShardedDataParallel, which joins them, so that no optimizer state belongs to a parameter"
             )
         self.model, self.criterion, self.optimizer = model, criterion, optimizer
         self.previous, self.proximal = previous, proximal
@@ -121,25 +124,25 @@ class RunState:
         self.others = dict(others or {})
         check_names("settings", settings)
         self.settings = dict(settings or {})
-        self._place = LoaderPlace(loader)
-        self.start = self._present_settings()  # of a run that goes on, when it began
+        self.position = position
+        self.start = self._present_settings()  # of a resumed run, those at its beginning
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is from."""
-        return self._place.epoch
+        """The epoch of the next batch."""
+        return self.position.epoch
 
     @property
     def step(self) -> int:
-        """How many batches of it have been given."""
-        return self._place.step
+        """Number of batches of it that were given."""
+        return self.position.step
 
     def batches(self, epoch: int) -> Iterator[Any]:
-        """Yield the batches of an epoch; after :meth:`load_state_dict`, those that are left of it.
+        """Yield the batches of an epoch; after :meth:`load_state_dict`, those left in it.
 
-        The epoch is told to the loader first, where it has epochs. Whoever saves while he has a batch has used it.
+        `set_epoch` of the loader and its samplers is called first. A yielded batch counts as consumed.
         """
-        return self._place.batches(epoch)
+        return self.position.batches(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain data; tensors are those of the parts, not copies."""
@@ -154,11 +157,11 @@ class RunState:
             "optimizers": [parts.optimizer_state(optimizer) for optimizer in optimizers],
             **{name: None if part is None else parts.other_state(part) for name, part in self._optional().items()},
             "others": {name: parts.other_state(part) for name, part in self.others.items()},
-            "place": self._place.state_dict(),
+            "position": self.position.state_dict(),
         }
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Check that a state belongs to a run like this one, and change nothing.
+        """Check that a state belongs to a run like this one; change nothing.
 
         Raises:
             CheckpointError: for a state of another model, loss, optimizer or loader, of other labels, or of a run with
@@ -168,13 +171,13 @@ class RunState:
             self._check(state)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; a run with other settings or data needs another folder") from error
-        except Exception as error:  # a state that is no run's may hold anything
+        except Exception as error:  # any other dictionary may hold anything
             raise CheckpointError(
                 f"checkpoint: state must be that of a RunState, got another: {type(error).__name__}: {error}"
             ) from error
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put a state back, after :meth:`check`; after an error everything is as before.
+        """Restore a state, after :meth:`check`; after an error everything is as before.
 
         Raises:
             CheckpointError: as :meth:`check`, or if a part refuses its state.
@@ -207,11 +210,8 @@ class RunState:
 
     def _check(self, state: Mapping[str, Any]) -> None:
         times = state["start"], state["now"], self._present_settings()
-        if "attributes" not in state:
-            raise CheckpointError(
-                "checkpoint: state must describe loss, model and settings in full, got one of an earlier version that "
-                "does not, so that it cannot be compared with this run"
-            )
+        if "attributes" not in state:  # no other part of the check reads them
+            raise CheckpointError("checkpoint: state must hold the attributes of the loss, got a state without them")
         for name in ("run", "criterion"):
             parts.check_settings(name, *(settings[name] for settings in times))
         parts.check_module("model", self.model, state["model"])
@@ -234,7 +234,7 @@ class RunState:
             if name not in self.others or name not in state["others"]:
                 raise parts.refuse(f"{name} of others", *_there(name in self.others))
             parts.check_other(name, self.others[name], state["others"][name])
-        self._place.check(state["place"])
+        self.position.check(state["position"])
 
     def _check_optional(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
         for name, part in self._optional().items():
@@ -259,7 +259,36 @@ class RunState:
         for name, part in self.others.items():
             part.load_state_dict(copy.deepcopy(state["others"][name]["state"]))
         self.start = state["start"]
-        self._place.load_state_dict(state["place"])
+        self.position.load_state_dict(state["position"])
+
+
+def check_names(argument: str, values: Any, owner: str = _OWNER) -> None:
+    """Check that an argument is a dictionary whose keys are texts, or None."""
+    if values is None:
+        return
+    check_mapping(owner, argument, values)
+    for name in values:
+        if not isinstance(name, str):
+            raise ValueError(f"{owner}: names of {argument} must be texts, got {name!r}")
+
+
+def _check_part(name: str, part: Any, kind: type, *, optional: bool = False) -> None:
+    if not isinstance(part, kind) and not (optional and part is None):
+        allowed = f"{kind.__name__} or None" if optional else kind.__name__
+        raise ValueError(f"{_OWNER}: {name} must be a {allowed}, got {shown(part)}")
+
+
+def _check_optimizers(optimizer: Any) -> None:
+    several = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    if not several or not all(isinstance(one, Optimizer) for one in several):
+        raise ValueError(f"{_OWNER}: optimizer must be an Optimizer or a sequence of them, got {shown(optimizer)}")
+
+
+def _check_stateful(name: str, part: Any) -> None:
+    """Check that a part has a state; without one the first save, maybe hours later, would fail."""
+    methods = ("state_dict", "load_state_dict")
+    if isinstance(part, type) or not all(callable(getattr(part, method, None)) for method in methods):
+        raise ValueError(f"{_OWNER}: {name} must have state_dict() and load_state_dict(state), got {shown(part)}")
 
 
 def _there(here: bool) -> tuple[str, str]:

@@ -1,0 +1,381 @@
+"""Checkpointing as a callback of the loop: saves a run, and resumes it where it was saved."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+from moreauc._parallel import parallel_of
+from moreauc.checkpoint.file import CheckpointError, check_plain, make_folder
+from moreauc.checkpoint.folder import Checkpoints
+from moreauc.checkpoint.interrupt import Interrupted, SignalWatch
+from moreauc.checkpoint.loader import held_labels
+from moreauc.checkpoint.lock import FolderLock
+from moreauc.checkpoint.parts import check_best, check_previous, check_proximal, refuse
+from moreauc.checkpoint.rng import random_states
+from moreauc.checkpoint.state import RunState
+from moreauc.distributed import Exchange
+from moreauc.train.callbacks import Callback
+from moreauc.train.selection import ModelSelector
+from moreauc.train.state import DONE, TRAIN, WARM_START, TrainState
+
+_RANDOM = ("random", "random_at_epoch")
+_OWN = (*_RANDOM, "labels")  # what differs between processes, which may hold shards of the data
+_PROCESSES = "processes"
+_Result = TypeVar("_Result")
+
+
+class Checkpointer(Callback):
+    """Saves a run every so many steps, at the end of each epoch, and when a signal asks it to stop.
+
+    It must be the last callback, so that it saves what the others have done. A saved run is read and compared with this
+    one when the object is made, before anything of the run has changed. As a context manager it watches signals and,
+    at the end, releases the folder.
+
+    Args:
+        state: the state of the loop, before the first phase, with the loss of the phase "train".
+        callbacks: the other callbacks, whose states are saved too.
+        selector: the model selector of the phase "train".
+        folder: where to save.
+        every: steps between two saves; None for the ends of epochs only.
+        resume: whether to resume a run that is in the folder; if not, the folder must hold none.
+        settings: of the run; a saved run with other settings is refused.
+
+    Attributes:
+        resumed: the phase in which the saved run is resumed, "done" for a complete run, "" for none.
+    """
+
+    _one_process = True
+
+    def __init__(
+        self,
+        state: TrainState,
+        callbacks: Sequence[Callback],
+        selector: ModelSelector | None,
+        folder: str | Path,
+        *,
+        every: int | None,
+        resume: bool,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._state, self._selector, self._every = state, selector, every
+        self._checkpoints, self._callbacks = Checkpoints(folder), _CallbackStates(callbacks)
+        others = {"loop": state, "history": state.history}
+        self._run = RunState(
+            state.model, state.criterion, state.optimizer, state.position, others=others, settings=settings
+        )
+        self._signals, self._lock = SignalWatch(), FolderLock()
+        state.position.on_error = self._loader_failed
+        # A state that cannot be saved is refused now, not at the end of the first epoch.
+        check_plain(self._run.state_dict())
+        self._callbacks.check_plain()
+        self._run.others["callbacks"] = self._callbacks
+        self._prepare()  # before the folder is read: another run may still be saving in it
+        try:
+            self._saved = self._read(resume)
+            self._compare()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.resumed = "" if self._saved is None else str(_loop_state(self._saved)["phase"])
+
+    def __enter__(self) -> Checkpointer:
+        """Watch signals."""
+        self._signals.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release the folder; raise a signal that came after the last step."""
+        self._lock.release()
+        self._signals.__exit__(kind, error, trace)
+        if error is None and self._signals.caught is not None:
+            self._interrupt(self._signals.caught, "after the run was complete")
+
+    def restore_result(self) -> None:
+        """Restore a complete run; callbacks are not called, and get no state."""
+        assert self._saved is not None
+        del self._run.others["callbacks"]
+        others = {name: state for name, state in self._saved["others"].items() if name != "callbacks"}
+        self._run.load_state_dict({**self._saved, "others": others})
+
+    def on_begin(self, state: TrainState) -> None:
+        """Restore the saved run, if it was saved in this phase."""
+        if self._saved is None or self.resumed != state.phase:
+            return
+        if self._saved["previous"] is not None:
+            state.keep_previous()
+        self._collect()
+        self._run.load_state_dict(self._saved)
+        self._saved = None
+        # A run that a callback stopped ends with the epoch in which it was stopped.
+        over = state.stop and not state.position.step
+        state.epoch = state.epochs if over else state.position.epoch - state.epochs_before
+
+    def on_step(self, state: TrainState) -> None:
+        """Save the run if it is due, or if a signal asks it to stop."""
+        self._stop_if_asked()
+        # The end of the epoch follows the last step, unless there is a validation in between, which may take long.
+        last = state.position.step == state.steps and state.selector is None
+        if self._every is not None and state.steps_done % self._every == 0 and not last:
+            self._save()
+
+    def on_epoch(self, state: TrainState) -> None:
+        """Save the run."""
+        self._save()
+        self._stop_if_asked(saved=True)
+
+    def on_end(self, state: TrainState | None) -> None:
+        """Save a complete run; after an error the files stay as they are."""
+        if state is not None and state.done:
+            self._callbacks.clear()  # a complete run has no use for them
+            self._save()
+
+    def _collect(self) -> None:
+        """Take the parts that the present phase has."""
+        run, state = self._run, self._state
+        run.optimizer, run.previous = state.optimizer, state.previous
+        schedule = state.schedule
+        run.scheduler, run.proximal = (None, None) if schedule is None else (schedule.scheduler, schedule.proximal)
+        self._take_selector(state.selector)
+
+    def _take_selector(self, selector: ModelSelector | None) -> None:
+        self._run.others.pop("selector", None)
+        if selector is not None:
+            self._run.others["selector"] = selector
+
+    def _save(self) -> None:
+        self._collect()
+        self._write(self._run.state_dict())
+
+    def _stop_if_asked(self, *, saved: bool = False) -> None:
+        number = self._signal()
+        if number is None:
+            return
+        if not saved:
+            self._save()
+        state = self._state
+        epoch, step = state.position.epoch - state.epochs_before, state.position.step
+        self._interrupt(number, f"in {state.phase}, epoch {epoch}, after {step} of its steps")
+
+    def _interrupt(self, number: int, where: str) -> NoReturn:
+        folder = self._checkpoints.folder
+        raise Interrupted(number, f"{where}; saved in {folder}, from where the same call goes on")
+
+    def _loader_failed(self) -> None:
+        """Save the run as it was after the last step, if it was a signal that ended the workers of the loader.
+
+        An error without workers is an error of the data, and may have drawn numbers since that step.
+        """
+        if getattr(self._state.position.loader, "num_workers", 0) and self._one_process:
+            self._stop_if_asked()
+
+    def _compare(self) -> None:
+        """Check the saved run against this one; errors name the folder."""
+        folder = self._checkpoints.folder
+        try:
+            self._check(self._saved)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; the checkpoint is in {folder}") from error
+        except Exception as error:  # a file of something else may hold anything
+            what = f"got another: {type(error).__name__}: {error}; the checkpoint is in {folder}"
+            raise CheckpointError(f"fit: checkpoint must be that of a run of fit, {what}") from error
+
+    def _check(self, saved: Mapping[str, Any] | None) -> None:
+        """Check all parts against those at the beginning; parts that a phase adds are checked against the weights."""
+        if saved is None:
+            return
+        run, phase, phases = self._run, _loop_state(saved)["phase"], (WARM_START, TRAIN, DONE)
+        if phase not in phases:
+            raise refuse("the phase", f"one of {', '.join(phases)}", repr(phase))
+        self._take_selector(self._selector if phase == TRAIN else None)
+        run.check({**saved, "previous": None, "proximal": None, "scheduler": None})
+        epochs = run.settings["warm_start_epochs"] + run.settings["epochs"]
+        if saved["position"]["epoch"] > epochs:
+            raise refuse("the epoch", f"at most {epochs}", saved["position"]["epoch"])
+        if saved["previous"] is not None:
+            check_previous(run.model, saved["previous"]["state"])
+        if saved["proximal"] is not None:
+            check_proximal(self._state.optimizer, saved["proximal"]["state"])
+        if "selector" in saved["others"]:
+            check_best(run.model, saved["others"]["selector"]["state"]["best"])
+
+    # What several processes do otherwise
+
+    def _prepare(self) -> None:
+        """Make the folder, check that it can be written to, and lock it."""
+        folder = self._checkpoints.folder
+        make_folder(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "fit: checkpoint must be a folder that can be written to", str(folder))
+        self._lock.take(folder)
+
+    def _read(self, resume: bool) -> dict[str, Any] | None:
+        """Return the saved run; without `resume` there must be none."""
+        if not resume and self._checkpoints.files():
+            folder = str(self._checkpoints.folder)
+            raise ValueError(f"fit: checkpoint must hold no checkpoints where resume is False, got {folder!r}")
+        return self._checkpoints.load()
+
+    def _write(self, state: dict[str, Any]) -> None:
+        self._checkpoints.save(state)
+
+    def _signal(self) -> int | None:
+        """Return the signal that asks the run to stop; None for none."""
+        return self._signals.caught
+
+
+class DistributedCheckpointer(Checkpointer):
+    """Saves a run of several processes in one file, which the first process reads and writes; see the base.
+
+    Weights, tables and history are the same in all processes. The states of the random generators differ and are saved
+    for each process. As many processes as before resume the run to the last bit; another number of processes sees the
+    same batches, with generators as at the beginning of a run. The folder need only exist for the first process.
+    Processes ask each other after every step whether to stop, since a signal may reach only one of them.
+
+    Args:
+        parts: as for the base.
+        exchange: how the processes communicate.
+        options: as for the base.
+    """
+
+    _one_process = False
+
+    def __init__(self, *parts: Any, exchange: Exchange, **options: Any) -> None:
+        self._exchange = exchange
+        super().__init__(*parts, **options)
+
+    def _read(self, resume: bool) -> dict[str, Any] | None:
+        saved = self._first(lambda: super(DistributedCheckpointer, self)._read(resume))
+        if saved is None or not isinstance(saved.get("position"), dict):  # refused later
+            return saved
+        saved = {**saved, "position": {**saved["position"], **self._own_position(saved)}}
+        if self._exchange.rank:  # attributes of a model may name its process; the first process compares them
+            own = {"model": self._run.start["model"]}
+            saved |= {when: {**saved[when], **own} for when in ("start", "now") if when in saved}
+        return saved
+
+    def _own_position(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was saved for this process, or what a new run has if the number of processes has changed."""
+        every = saved.get(_PROCESSES, [{name: saved["position"][name] for name in _OWN}])
+        if len(every) == self._exchange.size:
+            own: dict[str, Any] = every[self._exchange.rank]
+            return own
+        loader = self._state.position.loader
+        now = random_states(loader)
+        random = {name: None if saved["position"][name] is None else now for name in _RANDOM}
+        return {**random, "labels": held_labels(loader)}
+
+    def _check(self, saved: Mapping[str, Any] | None) -> None:
+        """Check in all processes: all of them refuse what one refuses, or the others would wait for it."""
+        problem = None
+        try:
+            super()._check(saved)
+        except Exception as error:  # the base names the folder
+            problem = error
+        texts = self._exchange.gather_objects(None if problem is None else str(problem), "the check of a checkpoint")
+        if problem is not None:
+            raise problem
+        for text in texts:
+            if text is not None:
+                raise CheckpointError(f"checkpoint: all processes must be able to go on, got from one of them: {text}")
+
+    def _prepare(self) -> None:
+        self._first(super()._prepare)
+
+    def _write(self, state: dict[str, Any]) -> None:
+        own = {name: state["position"][name] for name in _OWN}
+        state[_PROCESSES] = self._exchange.gather_objects(own, "a save")
+        self._first(lambda: super(DistributedCheckpointer, self)._write(state))
+
+    def _signal(self) -> int | None:
+        caught = self._exchange.gather_objects(super()._signal(), "the end of a step")
+        return next((number for number in caught if number is not None), None)
+
+    def _first(self, action: Callable[[], _Result]) -> _Result:
+        """Let the first process act; return its result in all processes, or raise in all of them."""
+        result, problem = None, None
+        if self._exchange.rank == 0:
+            try:
+                result = action()
+            except (ValueError, OSError) as error:
+                problem = error
+        told = (result, None if problem is None else str(problem))
+        result, text = self._exchange.object_of_first(told, "what the first process does for all")
+        if problem is not None:
+            raise problem
+        if text is not None:
+            raise CheckpointError(f"checkpoint: process 0 must be able to go on, got {text}")
+        return result  # type: ignore[no-any-return]
+
+
+def make_checkpointer(
+    state: TrainState,
+    callbacks: Sequence[Callback],
+    selector: ModelSelector | None,
+    folder: str | Path,
+    exchange: Exchange | None,
+    **options: Any,
+) -> Checkpointer:
+    """Return the checkpointer for one process or for several."""
+    if exchange is not None and exchange.size > 1:
+        return DistributedCheckpointer(state, callbacks, selector, folder, exchange=exchange, **options)
+    parallel = parallel_of(state.model)
+    if parallel is not None and len(parallel.ranks) > 1:
+        raise ValueError(
+            f"fit: criterion must be a moreauc.distributed.DistributedCriterion to save a {parallel.kind} model of "
+            f"{len(parallel.ranks)} processes, got {type(state.criterion).__name__}: each process would save a run"
+        )
+    return Checkpointer(state, callbacks, selector, folder, **options)
+
+
+class _CallbackStates:
+    """The states of the callbacks that have one, by class and number."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks: dict[str, Callback] = {}
+        seen: Counter[str] = Counter()
+        for callback in callbacks:
+            if hasattr(callback, "state_dict"):  # a class that is not derived from Callback may have none
+                name = type(callback).__name__
+                self._callbacks[f"{name} {seen[name]}"] = callback
+                seen[name] += 1
+
+    def check_plain(self) -> None:
+        """Check the states, as far as callbacks have one before they begin."""
+        for name, callback in self._callbacks.items():
+            try:
+                state = callback.state_dict()
+            except Exception:  # if it fails when the run is saved, that is an error
+                continue
+            check_plain({"others": {"callbacks": {name: state}}})
+
+    def clear(self) -> None:
+        """Save no states from now on."""
+        self._callbacks = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states that are not empty."""
+        states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
+        return {name: state for name, state in states.items() if state}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check that every callback whose state was saved is there."""
+        for name in state:
+            if name not in self._callbacks:
+                raise refuse("callbacks with a state", sorted(self._callbacks), name)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Give the states back."""
+        for name, value in state.items():
+            self._callbacks[name].load_state_dict(value)
+
+
+def _loop_state(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    return saved["others"]["loop"]["state"]  # type: ignore[no-any-return]
