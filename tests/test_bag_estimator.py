@@ -19,13 +19,13 @@ from moreauc.data import (
     FlatBags,
     ListBags,
     bag_scores,
+    instance_weights,
 )
 from moreauc.estimators import InstanceScores, MultiInstanceClassifier
 from moreauc.estimators.operating_point import choose_threshold
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
 from moreauc.models import InstanceMLP
-from moreauc.report.bag_figures import instance_weights
 
 
 def quick(**options):
@@ -377,7 +377,7 @@ def test_weights_are_those_of_the_figures(data, method, monkeypatch):
         asked.append(pooling)
         return instance_weights(outputs, pooling)
 
-    monkeypatch.setattr("moreauc.report.bag_figures.instance_weights", spy)
+    monkeypatch.setattr("moreauc.estimators.multi_instance.instance_weights", spy)
     found = classifier.instance_scores(data[0][1])
     assert asked == [classifier.pooling_] and found.weight.sum() == pytest.approx(1.0)
 

@@ -11,9 +11,9 @@ import torch
 from matplotlib import colormaps
 
 from moreauc.core.pooling import MeanPooling, SmoothedMaxPooling
-from moreauc.data import ListBags, bag_scores, instance_outputs
+from moreauc.data import ListBags, bag_scores, instance_outputs, instance_weights
 from moreauc.models import InstanceMLP
-from moreauc.report.bag_figures import instance_weights, plot_instance_weights, plot_patch_weights
+from moreauc.report.bag_figures import plot_instance_weights, plot_patch_weights
 
 
 def png(figure) -> bytes:

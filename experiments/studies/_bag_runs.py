@@ -25,11 +25,11 @@ from moreauc.data import (
     WholeBags,
     digit_bags,
     instance_outputs,
+    instance_weights,
 )
 from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.models import InstanceMLP
-from moreauc.report.bag_figures import instance_weights
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
 

@@ -28,6 +28,7 @@ from moreauc.data.batches import TensorBatches
 from moreauc.data.digits import digit_bags
 from moreauc.data.examples import load_example
 from moreauc.data.indexed import IndexedDataset
+from moreauc.data.instance_weights import instance_weights
 from moreauc.data.padded_bags import from_padded, to_padded
 from moreauc.data.planted import planted_groups
 
@@ -49,6 +50,7 @@ __all__ = [
     "digit_bags",
     "from_padded",
     "instance_outputs",
+    "instance_weights",
     "load_example",
     "planted_groups",
     "to_padded",

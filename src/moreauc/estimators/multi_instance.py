@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from moreauc._all_or_nothing import all_or_nothing
 from moreauc.core.pooling import Pooling
-from moreauc.data import Bags, bag_scores, instance_outputs
+from moreauc.data import Bags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
 from moreauc.estimators.base import Array, RankingClassifier, Saving
@@ -234,10 +234,6 @@ class MultiInstanceClassifier(RankingClassifier):
             bag: array, tensor or DataFrame of shape `(instances, features)`; of :class:`~moreauc.data.Bags` give
                 `bags.instances(number)`.
         """
-        from moreauc.report.bag_figures import (
-            instance_weights,  # brings matplotlib, for which nobody else here should wait
-        )
-
         check_is_fitted(self)
         instances, _ = as_instances(self._owner, "bag", bag, self.form_)
         outputs = instance_outputs(self.model_, prepare(instances, self.scale_), chunk=self.chunk)

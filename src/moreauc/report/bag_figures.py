@@ -1,4 +1,4 @@
-"""Weights of the instances of a bag in its score: as numbers, bars, tiles, or over the image they are cut from.
+"""Weights of the instances of a bag in its score: as bars, tiles, or over the image they are cut from.
 
 Figures are matplotlib's own objects: no window is opened, no backend is chosen, and nothing has to be closed.
 """
@@ -17,12 +17,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from moreauc._checks import check_count, check_finite, check_real, check_shape
+from moreauc._checks import check_count, check_real
 from moreauc._printable import printable, show_as_written
-from moreauc.core.pooling import Pooling, PoolingName, get_pooling
+from moreauc.data.instance_weights import real_tensor
 from moreauc.report.figures import plain_axes
 
-__all__ = ["instance_weights", "plot_instance_weights", "plot_patch_weights"]
+__all__ = ["plot_instance_weights", "plot_patch_weights"]
 
 Numbers = NDArray[np.float64]
 
@@ -32,38 +32,6 @@ _WIDTH = 5.2  # inches; letters are still readable where the page shows it 420 p
 _HALF, _THIN, _BELOW = 2.5, 0.12, 0.75  # inches: one of two images, the colour bar, all that is below
 _COLUMNS = 6  # of tiles
 _NUMBER = "weight in the score of the bag"
-
-
-def instance_weights(
-    outputs: ArrayLike | Tensor, pooling: PoolingName | Pooling, *, temperature: float = 0.1
-) -> tuple[Numbers, Numbers]:
-    r"""Return score and weight of each instance of a bag, float64 of shape `(T,)` each; the weights add up to 1.
-
-    The weight is the derivative of the bag's score in that of the instance: the softmax of the attention logits, the
-    softmax of the scores over the temperature for the smoothed max, equal weights for the mean.
-
-    Args:
-        outputs: what the model gives for each instance (:func:`~moreauc.data.instance_outputs`): scores `(T,)`, or
-            score and attention logit `(T, 2)`; finite.
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
-        temperature: that of the smoothed max, above 0.
-
-    Example:
-        >>> scores, weights = instance_weights([[5.0, 0.0], [-1.0, 0.0], [7.0, -1000.0]], "attention")
-        >>> scores, weights
-        (array([ 5., -1., 7.]), array([0.5, 0.5, 0. ]))
-        >>> instance_weights([1.0, 1.1], "smoothed_max")[1].round(3)
-        array([0.269, 0.731])
-    """
-    owner = "instance_weights"
-    pool = get_pooling(owner, pooling, temperature)
-    values = _array(owner, "outputs", outputs, [("T",) if pool.columns == 1 else ("T", pool.columns)]).double()
-    bag = torch.zeros(len(values), dtype=torch.int64)
-    weights = pool.vjp(torch.ones(1, dtype=torch.float64), pool.observe(values, bag, 1), values, bag)
-    scores, weights = (part.reshape(len(part), -1)[:, 0] for part in (values, weights))
-    weights = weights / weights.sum()  # of huge logits the logarithm of their mean has only the first digits
-    check_finite(owner, **{"weights of the instances": weights})
-    return scores.numpy().copy(), weights.numpy()
 
 
 def plot_instance_weights(
@@ -98,7 +66,7 @@ def plot_instance_weights(
     owner = "plot_instance_weights"
     heights = _weights(owner, weights, ("T",))
     count = len(heights)
-    values = _array(owner, "scores", scores, [(count,)]).double().numpy()
+    values = real_tensor(owner, "scores", scores, [(count,)]).double().numpy()
     shape = (count, "height", "width")
     tiles = None if images is None else _pictures(owner, "images", images, [shape, (*shape, 3)])
     stars = np.zeros(count, dtype=bool) if marked is None else _marks(owner, marked, count)
@@ -138,7 +106,7 @@ def plot_patch_weights(
 
     Example:
         >>> figure = plot_patch_weights(np.zeros((70, 100, 3)), np.arange(6) / 15)
-        >>> figure.axes[1].images[1].get_array().shape
+        >>> figure.axes[1].images[1].getreal_tensor().shape
         (2, 3)
     """
     owner = "plot_patch_weights"
@@ -242,31 +210,15 @@ def _score(score: float) -> str:
     return f"{score:+.2f}" if abs(score) < 100.0 else f"{score:+.3g}"
 
 
-def _array(owner: str, name: str, value: Any, shapes: list[tuple[int | str, ...]]) -> Tensor:
-    """Return finite real numbers as a tensor on the CPU, of the type they have."""
-    try:
-        if not isinstance(value, Tensor):
-            array = np.asarray(value)
-            value = torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{owner}: {name} must hold numbers, got a {type(value).__name__} of other things") from error
-    tensor: Tensor = value.detach().cpu()
-    check_shape(owner, name, tensor, shapes)
-    if tensor.is_complex():
-        raise ValueError(f"{owner}: {name} must hold real numbers, got {tensor.dtype}")
-    check_finite(owner, **{name: tensor.double()})  # not all types have a sum
-    return tensor
-
-
 def _weights(owner: str, value: Any, shape: tuple[int | str, ...]) -> Numbers:
-    weights: Numbers = _array(owner, "weights", value, [shape]).double().numpy()
+    weights: Numbers = real_tensor(owner, "weights", value, [shape]).double().numpy()
     if weights.min() < 0.0:
         raise ValueError(f"{owner}: weights must be at least 0, got {weights.min():g}")
     return weights
 
 
 def _marks(owner: str, value: Any, count: int) -> NDArray[np.bool_]:
-    marks = _array(owner, "marked", value, [(count,)])
+    marks = real_tensor(owner, "marked", value, [(count,)])
     if marks.dtype != torch.bool:
         raise ValueError(f"{owner}: marked must be True or False, got {marks.dtype}")
     return marks.numpy()
@@ -274,7 +226,7 @@ def _marks(owner: str, value: Any, count: int) -> NDArray[np.bool_]:
 
 def _pictures(owner: str, name: str, value: Any, shapes: list[tuple[int | str, ...]]) -> NDArray[Any]:
     """Return pictures as bytes or float64; those with colours, the last of the shapes, as matplotlib takes them."""
-    tensor = _array(owner, name, value, shapes)
+    tensor = real_tensor(owner, name, value, shapes)
     if tensor.dtype == torch.uint8:
         return tensor.numpy()
     numbers: Numbers = tensor.double().numpy()
