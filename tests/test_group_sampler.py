@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import binascii
-import copy
-import json
 import logging
-import pickle
 import random
 import struct
-import subprocess
-import sys
 from collections import Counter
 from math import ceil
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.samplers import GroupSampler, PlainSampler
 from moreauc.samplers.plan import Source, counts_before, plan_class
 
@@ -116,7 +109,7 @@ def test_where_groups_are_large_an_epoch_draws_as_many_rows_as_there_are():
 
 
 def test_each_group_and_row_is_as_likely_as_any_other_at_each_step():
-    seeds, ids = 3000, [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    seeds, ids = 800, [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     groups, rows = torch.zeros(3, 5), torch.zeros(3, 3)
     for seed in range(seeds):
         sampler = GroupSampler(ids, groups_per_batch=2, samples_per_group=2, seed=seed)
@@ -143,7 +136,7 @@ def test_each_group_and_row_is_as_likely_as_any_other_at_each_step():
 def test_groups_and_their_rows_meet_equally_often_within_one_seed(sizes, per_batch, per_group):
     ids = np.repeat(np.arange(len(sizes)), sizes)
     sampler = GroupSampler(ids, groups_per_batch=per_batch, samples_per_group=per_group, seed=1)
-    steps = [(epoch, step) for epoch in range(700) for step in range(len(sampler))]
+    steps = [(epoch, step) for epoch in range(400) for step in range(len(sampler))]
     rows, groups = (np.zeros((len(steps), count), dtype=np.float32) for count in (len(ids), len(sizes)))
     for line, place in enumerate(steps):
         rows[line, sampler.batch(*place)] = groups[line, sampler.batch_groups(*place)] = 1
@@ -220,14 +213,11 @@ def test_plain_batches_are_one_pass_in_an_order_of_their_own(n, batch_size):
 
 
 def test_plain_batches_are_random_in_every_place():
-    seeds = 3000
+    seeds = 1500
     counts = torch.zeros(5, 5)
     for seed in range(seeds):
         counts[torch.arange(5), PlainSampler(5, batch_size=5, seed=seed).batch(1, 0)] += 1
     assert (counts / seeds - 0.2).abs().max() < 5 * (0.2 * 0.8 / seeds) ** 0.5
-
-
-# What both have in common
 
 
 def group_sampler(**kwargs) -> GroupSampler:
@@ -236,146 +226,6 @@ def group_sampler(**kwargs) -> GroupSampler:
 
 def ragged_sampler(**kwargs) -> GroupSampler:
     return GroupSampler(make_ids([30, 12, 6, 1, 3, 9]), groups_per_batch=2, samples_per_group=4, **kwargs)
-
-
-def plain_sampler(**kwargs) -> PlainSampler:
-    return PlainSampler(61, batch_size=8, **kwargs)
-
-
-def even_sampler(**kwargs) -> PlainSampler:
-    return PlainSampler(64, batch_size=8, **kwargs)
-
-
-both = pytest.mark.parametrize("build", [group_sampler, ragged_sampler, plain_sampler, even_sampler])
-
-
-@both
-def test_batches_do_not_depend_on_what_was_asked_before(build):
-    sampler, expected = build(seed=3), {}
-    for epoch in range(4):
-        sampler.set_epoch(epoch)
-        expected.update({(epoch, step): batch for step, batch in enumerate(sampler)})
-    places = list(expected)
-    random.Random(0).shuffle(places)
-    other = build(seed=3)
-    assert all(other.batch(*place).tolist() == expected[place] for place in places)
-    assert (other.epoch, other.start) == (0, 0)
-
-
-def test_batches_are_the_same_in_another_process_and_for_all_versions():
-    """The numbers are written out: a change of them would break resuming a run with a newer version."""
-    code = (
-        "import json, numpy, torch; from moreauc.samplers import GroupSampler, PlainSampler; numpy.random.seed(5);"
-        "s = GroupSampler([0, 1, 2, 3, 0, 1, 2, 3, 0, 0], groups_per_batch=2, samples_per_group=2, seed=7);"
-        "p = PlainSampler(7, batch_size=4, seed=7);"
-        "print(json.dumps([x.batch(e, i).tolist() for x in (s, p) for e in (5, 0) for i in range(len(x))]))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    groups = GroupSampler([0, 1, 2, 3, 0, 1, 2, 3, 0, 0], groups_per_batch=2, samples_per_group=2, seed=7)
-    plain = PlainSampler(7, batch_size=4, seed=7)
-    expected = [s.batch(epoch, step).tolist() for s in (groups, plain) for epoch in (5, 0) for step in range(len(s))]
-    assert json.loads(result.stdout) == expected
-    assert expected[:6] == [[2, 6, 1, 5], [3, 7, 8, 4], [3, 7, 2, 6], [2, 6, 9, 8], [1, 5, 3, 7], [3, 7, 1, 5]]
-    assert expected[6:] == [[6, 4, 2, 3], [1, 0, 5], [0, 2, 1, 4], [5, 6, 3]]
-
-
-@both
-def test_global_random_states_are_neither_read_nor_changed(build):
-    before = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
-    first = list(build())
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert (np.random.get_state()[1] == before[1]).all() and random.getstate() == before[2]
-    torch.manual_seed(99), np.random.seed(99), random.seed(99)
-    assert list(build()) == first
-
-
-@both
-def test_seeds_and_epochs_differ(build):
-    plans = set()
-    for seed in range(3):
-        sampler = build(seed=seed)
-        for epoch in range(3):
-            sampler.set_epoch(epoch)
-            plans.add(json.dumps(list(sampler)))
-    assert len(plans) == 9
-
-
-@both
-@pytest.mark.parametrize("step", [0, 1, 5, 8])
-def test_resuming_in_the_middle_continues_as_if_uninterrupted(build, step):
-    whole, resumed = build(), build()
-    whole.set_epoch(2)
-    expected = list(whole)
-    assert len(expected) == 8
-    whole.set_position(2, step)
-    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
-    assert (resumed.epoch, resumed.start) == (2, step)
-    assert list(resumed) == expected[step:]
-    resumed.set_epoch(3)
-    whole.set_epoch(3)
-    following = list(resumed)
-    assert following == list(whole) and len(following) == 8
-
-
-@pytest.mark.parametrize("build", [group_sampler, even_sampler])
-def test_what_remains_is_one_tensor_where_batches_are_equally_long(build):
-    sampler = build()
-    for step in (0, 3, 8):
-        sampler.set_position(1, step)
-        found = sampler.remaining()
-        assert found.shape == (8 - step, 8) and found.dtype == torch.int64
-        assert found.tolist() == list(sampler)
-    sampler.set_epoch(1)
-    expected = list(sampler)
-    sampler.remaining().zero_()
-    sampler.batch(1, 0).zero_()
-    sampler.set_epoch(1)
-    assert list(sampler) == expected
-
-
-@pytest.mark.parametrize("build", [ragged_sampler, plain_sampler])
-def test_what_remains_is_not_offered_where_batches_differ(build):
-    with pytest.raises(AttributeError, match="remaining must not be used where batches differ in size"):
-        _ = build().remaining
-
-
-@both
-def test_moving_the_position_does_not_disturb_an_iteration_under_way(build):
-    sampler = build()
-    expected = list(sampler)
-    sampler.set_epoch(0)
-    running, found = iter(sampler), []
-    for step in range(len(sampler)):
-        sampler.set_position(4, step)
-        found.append(next(running))
-    assert found == expected
-
-
-@both
-@pytest.mark.parametrize("clone", [lambda s: pickle.loads(pickle.dumps(s)), copy.deepcopy], ids=["pickle", "deepcopy"])
-def test_copies_are_equal_and_pickles_leave_the_plan_out(build, clone):
-    sampler = build()
-    sampler.set_position(3, 6)
-    size = len(pickle.dumps(sampler))
-    expected = list(sampler)
-    assert len(pickle.dumps(sampler)) == size
-    assert list(clone(sampler)) == expected
-
-
-@both
-def test_loaders_take_the_batches(build):
-    sampler = build()
-    count = 62 if isinstance(sampler, GroupSampler) else sampler.n
-    x, y = torch.arange(float(count)).unsqueeze(1), torch.arange(count) % 2
-    expected = list(sampler)
-    sampler.set_epoch(0)
-    assert [index.tolist() for _, _, index in TensorBatches(x, y, sampler)] == expected
-    data = IndexedDataset(TensorDataset(x, y))
-    for workers in (0, 2):
-        sampler.set_epoch(0)
-        loader = DataLoader(data, batch_sampler=sampler, num_workers=workers)
-        assert len(loader) == len(sampler)
-        assert [inputs.flatten().long().tolist() for inputs, _, _ in loader] == expected
 
 
 def test_small_groups_are_logged_once(caplog):
@@ -443,26 +293,6 @@ def test_bad_arguments_of_plain_batches(change, match):
         PlainSampler(**{"n": 5, "batch_size": 2} | change)
 
 
-@both
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda s: s.batch(-1, 0), r"epoch must be an integer of at least 0, got -1"),
-        (lambda s: s.batch(0, 8), r"step must lie in \[0, 8\), got 8"),
-        (lambda s: s.set_epoch(1.0), r"epoch must be an integer of at least 0, got 1.0"),
-        (lambda s: s.set_position(0, 9), r"step must lie in \[0, 8\], got 9"),
-        (lambda s: s.load_state_dict({"epoch": 0}), r"state must have the entry 'step', got \['epoch'\]"),
-        (lambda s: s.load_state_dict(s.state_dict() | {"seed": 4}), r"state must have seed 0, as this sampler, got 4"),
-    ],
-)
-def test_bad_positions_leave_the_position_alone(build, call, match):
-    sampler = build()
-    sampler.set_position(3, 5)
-    with pytest.raises(ValueError, match=match):
-        call(sampler)
-    assert (sampler.epoch, sampler.start) == (3, 5)
-
-
 @pytest.mark.parametrize(
     "name",
     ["groups_per_batch", "samples_per_group", "num_groups", "num_rows", "num_memberships", "checksum_of_groups"],
@@ -502,9 +332,3 @@ def test_the_checksum_is_the_same_for_all_kinds_of_input_and_all_versions():
     numbers = {GroupSampler(groups, **sizes).state_dict()["checksum_of_groups"] for groups in kinds}
     packed = struct.pack("<5q5q", *range(5), *ids)
     assert numbers == {binascii.crc32(packed)}
-
-
-def test_repr():
-    text = "GroupSampler(groups_per_batch=2, samples_per_group=4, num_groups=5, seed=0): 8 steps"
-    assert repr(group_sampler()) == text
-    assert repr(plain_sampler(seed=2)) == "PlainSampler(61, batch_size=8, seed=2): 8 steps"
