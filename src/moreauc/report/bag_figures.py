@@ -106,7 +106,7 @@ def plot_patch_weights(
 
     Example:
         >>> figure = plot_patch_weights(np.zeros((70, 100, 3)), np.arange(6) / 15)
-        >>> figure.axes[1].images[1].getreal_tensor().shape
+        >>> figure.axes[1].images[1].get_array().shape
         (2, 3)
     """
     owner = "plot_patch_weights"
