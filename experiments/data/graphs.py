@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_index, check_labels, check_shape
-from moreauc.data._sampled import SampledRows
+from moreauc.data.batches import SampledRows
 
 # atomic number, chirality, degree, formal charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring
 ATOM_CATEGORIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)

@@ -18,18 +18,12 @@ from moreauc.data.bag_batches import (
     collate_bags,
 )
 from moreauc.data.bag_scores import WholeBags, bag_scores, instance_outputs
-from moreauc.data.bags import (
-    Bags,
-    FileBags,
-    FlatBags,
-    ListBags,
-)
+from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags, from_padded, to_padded
 from moreauc.data.batches import TensorBatches
 from moreauc.data.digits import digit_bags
 from moreauc.data.examples import load_example
 from moreauc.data.indexed import IndexedDataset
 from moreauc.data.instance_weights import instance_weights
-from moreauc.data.padded_bags import from_padded, to_padded
 from moreauc.data.planted import planted_groups
 
 __all__ = [

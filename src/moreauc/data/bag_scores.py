@@ -76,17 +76,13 @@ def bag_scores(
         model: maps instances `(T, ...)` to scores, `(T,)` or `(T, 1)`; for attention to `(T, 2)`, score and attention
             logit.
         bags: the bags.
-        pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
+        pooling: as of :class:`WholeBags`.
         temperature: that of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
         device: where the model is; None to look it up.
 
     Returns:
         Scores, float64 of shape `(n,)`, on the CPU.
-
-    Raises:
-        ValueError: for an argument out of range, and a model that returns another number of columns than the pooling
-            takes.
 
     Example:
         >>> from moreauc.data import ListBags
@@ -129,9 +125,6 @@ def instance_outputs(
 
     Returns:
         Raw outputs, float64 of shape `(T,)` or `(T, columns)`, on the CPU.
-
-    Raises:
-        ValueError: for a `chunk` below 1, no instances, and a model that does not return a row for each.
 
     Example:
         >>> instance_outputs(nn.Identity(), torch.tensor([[1.0], [3.0]]))
