@@ -6,27 +6,19 @@
 - :class:`PreviousIterate`: the model at the weights before the last step, for variance reduction;
 - :class:`TPAUCClassifier`, :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`, :class:`GroupDRORegressor`:
   estimators with scikit-learn's interface, loaded on first use;
-- :mod:`moreauc.problems`, :func:`minimize`: problems with a known optimum, and one loop that solves them;
+- :func:`minimize`: one loop for the problems of :mod:`moreauc.problems` and your own;
 - :mod:`moreauc.theory`: the paper's parameters and bounds, the Moreau envelope, a test of assumptions.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from moreauc import problems, solver, theory
-from moreauc.criteria import (
-    FCCOLoss,
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    TCCOLoss,
-    TPAUCLoss,
-)
+from moreauc._version import __version__ as __version__
+from moreauc.criteria import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
 from moreauc.optim import PreviousIterate
 from moreauc.solver import minimize
 
 if TYPE_CHECKING:
     from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "FCCOLoss",
@@ -40,9 +32,6 @@ __all__ = [
     "TPAUCClassifier",
     "TPAUCLoss",
     "minimize",
-    "problems",
-    "solver",
-    "theory",
 ]
 
 

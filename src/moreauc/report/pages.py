@@ -133,7 +133,7 @@ def _write(file: Path, text: str) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
-    from moreauc import __version__
+    from moreauc._version import __version__
 
     return {"moreauc": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
