@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from moreauc._checks import shown
 from moreauc.checkpoint.file import CheckpointError
 from moreauc.checkpoint.rng import State, loader_parts, random_states, set_random_states, undealt
-from moreauc.data._sampled import SampledRows
 from moreauc.data.bag_batches import BagBatches, BagSampler
+from moreauc.data.batches import SampledRows
 from moreauc.data.indexed import IndexedDataset
 from moreauc.samplers import DistributedBatchSampler
 from moreauc.samplers.base import PlannedSampler
