@@ -1,11 +1,12 @@
-"""What the objects of this package share: steps of optimizers as they come, and parameters that are sharded."""
+"""Steps of optimizers, sharded parameters and hooks of models, as the objects of this package need them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -115,3 +116,33 @@ def previous_shards(model: nn.Module, pairs: Sequence[tuple[Tensor, Tensor]]) ->
         yield
     finally:
         write(present)
+
+
+class Capture(Protocol):
+    """What a call does differently while a CUDA graph is made of it, where the host cannot set random states."""
+
+    def random_state(self) -> AbstractContextManager[None]:
+        """Draw the numbers that the forward draws."""
+        ...
+
+    def copied(self) -> None:
+        """Continue: the buffers have been copied, and the model is about to be called."""
+        ...
+
+
+class ForwardHook(partial[None]):
+    """A hook that stays behind when its module is copied or pickled.
+
+    It has no frame of its own in Python, which a compiler might look at.
+    """
+
+    def __new__(cls, function: Callable[..., None]) -> ForwardHook:
+        # Not as a decorator: torch would load its compiler, for seconds, with this module. Optimizers load it anyway.
+        return super().__new__(cls, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return ForwardHook, (_do_nothing,)
+
+
+def _do_nothing(*args: Any) -> None:
+    """Take the place of a hook in a copied model."""

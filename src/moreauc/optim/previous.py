@@ -3,10 +3,9 @@ r"""The model as it was before the last optimizer step, for the correction :math
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,9 @@ from moreauc._parallel import bare, buffers_left_alone, data_parallel_of, is_sha
 from moreauc.optim._pairing import Draws, Inputs, Pairing, RandomState
 from moreauc.optim._shared import (
     Arguments,
+    Capture,
     Closure,
+    ForwardHook,
     check_optimizer,
     check_shards,
     check_value,
@@ -39,18 +40,6 @@ _OVERLAP = (
     f"{_OWNER}: a model must not be used while another thread evaluates it at its previous weights, got {{}}, "
     "which would have had the wrong ones; use the model in one thread at a time, or a deep copy of it"
 )
-
-
-class Capture(Protocol):
-    """What a call does differently while a CUDA graph is made of it, where the host cannot set random states."""
-
-    def random_state(self) -> AbstractContextManager[None]:
-        """Draw the numbers that the forward draws."""
-        ...
-
-    def copied(self) -> None:
-        """Continue: the buffers have been copied, and the model is about to be called."""
-        ...
 
 
 class PreviousIterate:
@@ -125,7 +114,7 @@ class PreviousIterate:
         self._calls = 0
         self._running = _Running()
         self._capture: Capture | None = None
-        before, after = _ForwardHook(self._before_forward), _ForwardHook(self._after_forward)
+        before, after = ForwardHook(self._before_forward), ForwardHook(self._after_forward)
         self._handles = [
             # first, so that it sees what the user gave, and what other hooks draw is replayed
             self.model.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
@@ -410,24 +399,6 @@ class _Running(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[_Begun] = []
-
-
-class _ForwardHook(partial[None]):
-    """A hook that stays behind when its module is copied or pickled.
-
-    It has no frame of its own in Python, which a compiler might look at.
-    """
-
-    def __new__(cls, function: Callable[..., None]) -> _ForwardHook:
-        # Not as a decorator: torch would load its compiler, for seconds, with this module. Optimizers load it anyway.
-        return super().__new__(cls, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _ForwardHook, (_do_nothing,)
-
-
-def _do_nothing(*args: Any) -> None:
-    """Take the place of a hook in a copied model."""
 
 
 def _may_have_gradient() -> bool:

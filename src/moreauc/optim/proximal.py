@@ -27,14 +27,13 @@ from moreauc.optim._shared import (
 class ProximalPoint:
     r"""Adds the gradient of :math:`\frac{\gamma}{2} \|w - w_\text{ref}\|^2` to each step of an optimizer.
 
-    The reference point is at first where the weights are when this object is made. :meth:`restart` moves it to the
-    average of the iterates since the last restart. So PESG does at the end of each of its stages, when it divides its
-    learning rate: call it where a schedule does that. (In LibAUC's code the first reference is random, near 0.)
+    The first reference point is the weights when this object is made. :meth:`restart` moves it to the average of the
+    iterates since the last restart, as PESG does at the end of each stage, when it divides its learning rate. (In
+    LibAUC's code the first reference is random, near 0.)
 
-    Just before a step :math:`\gamma (w - w_\text{ref})` joins the gradients; after it `parameter.grad` is again what
-    the loss left there. The optimizer treats the sum as its gradient, momentum and preconditioning included.
-    Parameters without a gradient are not pulled. A step that is skipped counts for nothing. Where a step is given a
-    closure, the pull joins what each evaluation leaves.
+    Just before a step, or after each evaluation of its closure, :math:`\gamma (w - w_\text{ref})` is added to the
+    gradients, momentum and preconditioning included; after it `parameter.grad` is again what the loss left there.
+    Parameters without a gradient are not pulled, and a skipped step does not count.
 
     Args:
         optimizer: any `torch.optim` optimizer.
@@ -42,9 +41,8 @@ class ProximalPoint:
 
     Cost: two copies of the weights, and one of the gradients during a step.
 
-    Limits: a deep copy of an optimizer loses its hooks, so make a new `ProximalPoint` for it. A step that a gradient
-    scaler leaves to a fused optimizer is refused with a `ValueError`: it divides by the scale, the pull included, and
-    may be skipped where nobody can count it.
+    Limits: a deep copy of an optimizer loses its hooks. A step that a gradient scaler leaves to a fused optimizer is
+    refused with a `ValueError`: it divides the pull by the scale, and may be skipped on the device.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -116,19 +114,17 @@ class ProximalPoint:
         """Take the state of a checkpoint; the optimizer must hold as many parameters, of the same shapes and order."""
         parameters = self._parameters()
         for name in ("reference", "average"):
-            if len(state[name]) != len(parameters):
-                raise ValueError(
-                    f"ProximalPoint: state[{name!r}] must hold {len(parameters)} tensors, got {len(state[name])}"
-                )
+            if (found := len(state[name])) != len(parameters):
+                raise ValueError(f"ProximalPoint: state[{name!r}] must hold {len(parameters)} tensors, got {found}")
             for number, (parameter, value) in enumerate(zip(parameters, state[name], strict=True)):
                 check_value("ProximalPoint", f"state[{name!r}][{number}]", value, parameter)
         for parameter, reference, average in zip(parameters, state["reference"], state["average"], strict=True):
-            self._reference[parameter] = like_parameter(reference, parameter, _wide(parameter))
-            self._average[parameter] = like_parameter(average, parameter, _wide(parameter))
+            self._reference[parameter] = like_parameter(reference, parameter, _wide(parameter.dtype))
+            self._average[parameter] = like_parameter(average, parameter, _wide(parameter.dtype))
         self._steps = int(state["steps"])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse to be pickled or copied: the hooks would be lost without a word."""
+        """Refuse to be pickled or copied: the hooks would be lost silently."""
         raise TypeError("ProximalPoint cannot be copied or pickled; save its state_dict() and make a new one")
 
     def _parameters(self) -> list[Tensor]:
@@ -136,22 +132,21 @@ class ProximalPoint:
 
     @torch.no_grad()
     def _adopt(self) -> None:
-        """Start a reference for parameters that are new, and follow those that were moved or cast."""
+        """Start a reference for new parameters, and follow those that were moved or cast."""
         for parameter in self._parameters():
-            if parameter not in self._reference:
-                self._reference[parameter] = parameter.detach().to(_wide(parameter), copy=True)
-                self._average[parameter] = self._reference[parameter].clone()
-            wide = _wide(parameter)
+            wide = _wide(parameter.dtype)
             for kept in (self._reference, self._average):
-                if kept[parameter].dtype != wide or kept[parameter].device != parameter.device:
-                    kept[parameter] = kept[parameter].to(parameter.device, wide)
+                old = kept.get(parameter)
+                if old is None:
+                    kept[parameter] = parameter.detach().to(wide, copy=True)
+                elif old.dtype != wide or old.device != parameter.device:
+                    kept[parameter] = old.to(parameter.device, wide)
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if found_infinity("ProximalPoint", optimizer, kwargs) is not None:
-            name = type(optimizer).__name__
             raise ValueError(
-                f"ProximalPoint: optimizer must not be fused under a GradScaler, got {name} with fused=True, which "
-                "divides the pull by the scale and skips steps on the device; use fused=False"
+                f"ProximalPoint: optimizer must not be fused under a GradScaler, got {type(optimizer).__name__} with "
+                "fused=True, which divides the pull by the scale and skips steps on the device; use fused=False"
             )
 
         def wrap(closure: Closure) -> Closure:
@@ -170,7 +165,7 @@ class ProximalPoint:
 
     @torch.no_grad()
     def _pull(self) -> None:
-        """Let the pull join the gradients."""
+        """Add the pull to the gradients."""
         self._adopt()
         self._own_gradients = [(p, p.grad) for p in self._parameters() if p.grad is not None]
         if not self._own_gradients:
@@ -194,15 +189,11 @@ class ProximalPoint:
         self._steps += 1
         parameters = self._parameters()
         averages = [self._average[parameter] for parameter in parameters]
-        now = [parameter.to(_wide(parameter)) for parameter in parameters]
+        now = [parameter.to(_wide(parameter.dtype)) for parameter in parameters]
         torch._foreach_lerp_(averages, now, 1.0 / self._steps)
 
 
-def _wide(parameter: Tensor) -> torch.dtype:
-    """Return the type to average in: half types would swallow small steps."""
-    return _wide_type(parameter.dtype)
-
-
 @cache
-def _wide_type(kind: torch.dtype) -> torch.dtype:
+def _wide(kind: torch.dtype) -> torch.dtype:
+    """Return the type to average in: half types would swallow small steps."""
     return torch.promote_types(kind, torch.float32)
