@@ -329,7 +329,9 @@ def test_forwards_of_a_step_are_not_kept_for_later_calls():
         loss.backward()
         return loss
 
+    old = model.weight.detach().clone()
     optimizer.step(closure)
+    assert torch.equal(previous.state_dict()["weights"]["weight"], old) and not torch.equal(model.weight, old)
     now = model(x)
     assert masks(previous(x)) == masks(now)
 
