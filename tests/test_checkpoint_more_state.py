@@ -149,7 +149,7 @@ def test_a_rate_that_is_a_tensor_is_a_number_in_the_history(tmp_path):
         (lambda s: s["position"].update(step="a"), "step must be a number of at least 0, got 'a'"),
         (lambda s: s["position"].update(step=6), "step must be at most 5, got 6"),
         (lambda s: s["others"]["loop"]["state"].pop("phase"), "must be that of a run of fit, got another: KeyError"),
-        (lambda s: s.pop("previous"), "must be that of a run of fit, got another: KeyError"),
+        (lambda s: s.pop("others"), "must be that of a run of fit, got another: KeyError"),
     ],
 )
 def test_a_wrong_place_is_refused_before_anything_has_changed(change, message, tmp_path):

@@ -159,11 +159,9 @@ def test_optimizers_and_other_parts_of_another_kind_are_refused():
     with pytest.raises(CheckpointError, match="the shapes of the parameters of the optimizer must be"):
         frozen.check(state)
     other, _, _ = parts_run(others={"average": Part()})
-    with pytest.raises(
-        CheckpointError, match="average of others must be there as in this run, got a checkpoint without"
-    ):
+    with pytest.raises(CheckpointError, match="average must be there as in this run, got a checkpoint without"):
         other.check(state)
-    with pytest.raises(CheckpointError, match="average of others must be absent as in this run, got a checkpoint with"):
+    with pytest.raises(CheckpointError, match="average must be absent as in this run, got a checkpoint with"):
         run.check(other.state_dict())
     named, _, _ = parts_run(others={"average": Failing()})
     with pytest.raises(CheckpointError, match="the class of the average must be Failing as in this run, got Part"):
@@ -214,6 +212,7 @@ def test_settings_of_schedulers_and_reference_points(other, message):
         ({"others": {"a": 3}}, r"others\['a'\] must have state_dict\(\) and load_state_dict\(state\), got 3"),
         ({"others": {"a": None}}, r"others\['a'\] must have state_dict\(\) and load_state_dict\(state\), got None"),
         ({"others": {3: nn.Linear(1, 1)}}, "names of others must be texts, got 3"),
+        ({"others": {"scaler": nn.Linear(1, 1)}}, "names of others must not be those of other arguments, got 'scaler'"),
         ({"others": [nn.Linear(1, 1)]}, "others must be a dictionary, got a list"),
         ({"settings": {3: "f"}}, "names of settings must be texts, got 3"),
         ({"settings": ["f"]}, "settings must be a dictionary, got a list"),
@@ -321,11 +320,11 @@ def test_previous_weights_and_reference_point_of_another_model_are_refused():
         ({"9.weight": torch.zeros(1)}, "names of the previous weights must be those of the model as in this run"),
         ({"0.bias": torch.zeros(1)}, "the shape of '0.bias' of the previous weights must be"),
     ]:
-        state["previous"]["state"]["weights"] = weights
+        state["others"]["previous"]["state"]["weights"] = weights
         with pytest.raises(CheckpointError, match=message):
             run.check(state)
-    state["previous"]["state"]["weights"] = {}
-    state["proximal"]["state"]["average"].pop()
+    state["others"]["previous"]["state"]["weights"] = {}
+    state["others"]["proximal"]["state"]["average"].pop()
     with pytest.raises(CheckpointError, match="the shapes of the average of the proximal point must be"):
         run.check(state)
 

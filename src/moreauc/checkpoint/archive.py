@@ -1,8 +1,7 @@
-"""The records of a checkpoint, looked at before they are loaded: nothing in them may grow beyond the file.
+"""Limits against hostile files: the records of a checkpoint are checked before they are loaded.
 
-`torch.save` writes a zip archive whose records are stored as they are. A prepared file could have records that are
-compressed, that lie over each other, or a pickle that makes more than the file holds; such are found here, from the
-archive's table of contents as torch reads it, without unpacking anything.
+`torch.save` writes a zip archive of uncompressed records. A hostile file could have compressed or overlapping records,
+or a pickle that makes more than the file holds. They are found from the archive's table of contents, as torch reads it.
 """
 
 from __future__ import annotations
@@ -41,11 +40,7 @@ class Record(NamedTuple):
 
 
 def check_records(file: BinaryIO, start: int, size: int) -> None:
-    """Check the archive that takes `size` bytes of a file from `start` on; the file is then at any place.
-
-    Raises:
-        ValueError: for an archive that cannot be one of `torch.save`; it says why.
-    """
+    """Check the archive in `size` bytes of a file from `start`; raise ValueError if `torch.save` did not write it."""
     records = list(_read_table(file, start, size))
     names = [record.name.lower() for record in records]  # torch does not tell capitals apart
     if len(set(names)) < len(names):
@@ -64,16 +59,14 @@ def check_records(file: BinaryIO, start: int, size: int) -> None:
 
 
 def check_loaded(state: Any, size: int) -> None:
-    """Check that what was loaded takes no more than the `size` bytes it was loaded from.
+    """Check that what was loaded takes no more than the `size` bytes it was loaded from; else raise ValueError.
 
-    Raises:
-        ValueError: if it does: torch lets a tensor say it is larger than its record, or repeat a number of it for
-            ever, and containers may hold each other many times over.
+    torch loads tensors that are larger than their records, and containers that hold each other many times over.
     """
     storages, number, waiting = {}, 0, [state]
     while waiting:
         value, number = waiting.pop(), number + 1
-        if number > size:  # `save_checkpoint` writes each entry, even one that is there twice
+        if number > size:  # `save_checkpoint` writes every entry
             raise ValueError(f"more than {size} entries in {size} bytes")
         if isinstance(value, Tensor):
             taken = value.numel() * value.element_size()

@@ -1,8 +1,7 @@
-"""The file of a checkpoint: plain data behind a checksum, written so that a kill leaves the old file or the new one.
+"""The file of a checkpoint: plain data with a checksum, written so that a kill leaves the old file or the new one.
 
-A file is a header (what it is, version, length and SHA-256 of what follows) and then what `torch.save` makes of the
-data. The header's form is the same in all versions, so that damage can be told from news. The checksum finds accidents;
-whoever alters a file on purpose can make a new one, and is kept from running code by `weights_only=True`.
+A file is a header (magic bytes, version, length and SHA-256 of what follows) and the output of `torch.save`. The
+checksum finds accidental damage; a file altered on purpose cannot run code, because of `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -39,30 +38,29 @@ _SAVER = "save_checkpoint"
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used: damaged, of a newer version, or of another run.
 
-    Nothing has been changed, unless it is the loader that does not give the batches it gave: reading it is part of
-    going on.
+    Nothing has changed, unless the loader does not give the batches it gave, which only shows while it is read.
     """
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A file that is cut short, altered, or no checkpoint at all."""
+    """A file that is cut short, altered, or not a checkpoint."""
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
-    """Write plain data to a file that is either there as a whole or not at all.
+    """Write plain data to a file, atomically.
 
-    It is written under another name in the same folder, flushed to the disk and then renamed, and the folder is flushed
-    too. So a kill, an error or a full disk leaves the file that was there before.
+    It is written under another name in the same folder, flushed to the disk and renamed, and the folder is flushed. A
+    kill, an error or a full disk leaves the file that was there before.
 
     Args:
-        path: the file; its folder is made where it is missing.
-        state: dictionaries, lists and tuples of tensors, numbers, texts and None, for instance the `state_dict()` of a
+        path: the file; its folder is made if it is missing.
+        state: dictionaries, lists and tuples of tensors, numbers, texts and None, such as the `state_dict()` of a
             :class:`RunState`.
 
     Raises:
-        ValueError: for a path or a state that is none.
+        ValueError: for an empty path, and a state that is not a dictionary.
         CheckpointError: if `state` holds anything else, which could not be loaded again; nothing is written.
-        OSError: if it cannot be written; it names the file.
+        OSError: if the file cannot be written.
 
     Example:
         >>> import tempfile
@@ -82,12 +80,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def check_plain(state: Mapping[str, Any], owner: str = _SAVER, name: str = "state") -> dict[str, Any]:
-    """Return a state as it is written.
-
-    Raises:
-        ValueError: if it is no dictionary.
-        CheckpointError: if it holds what could not be loaded again.
-    """
+    """Return a state as it is written; raise CheckpointError if it holds what could not be loaded again."""
     check_mapping(owner, name, state)
     plain: dict[str, Any] = _plain(dict(state), name, owner)
     return plain
@@ -96,14 +89,13 @@ def check_plain(state: Mapping[str, Any], owner: str = _SAVER, name: str = "stat
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Return what :func:`save_checkpoint` wrote, tensors on the CPU.
 
-    The checksum is compared before anything is unpickled, and unpickling knows tensors and plain data only: a file that
-    somebody prepared to run code is refused, and so is one that would grow when it is loaded: records that are
-    compressed or encrypted, or tensors that are larger than the file.
+    The checksum is compared before anything is unpickled, and only tensors and plain data are unpickled: a file that
+    would run code is refused, and so is one that would need more memory than its size.
 
     Raises:
-        ValueError: for a path that is none.
-        DamagedCheckpointError: for a file that is cut short, altered, or no checkpoint.
-        CheckpointError: for one of a newer version.
+        ValueError: for an empty path.
+        DamagedCheckpointError: for a file that is cut short, altered, or not a checkpoint.
+        CheckpointError: for a file of a newer version.
         OSError: if the file cannot be read.
     """
     with open(check_path(_OWNER, "path", path), "rb") as file:
@@ -115,7 +107,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
                 warnings.simplefilter("ignore")  # torch's hints, which tell to trust the file
                 state = torch.load(file, map_location="cpu", weights_only=True)
             check_loaded(state, size)
-        except Exception as error:  # what a prepared file makes an unpickler raise can be anything
+        except Exception as error:  # unpickling a hostile file may raise anything
             reason = str(error).strip().splitlines()
             raise DamagedCheckpointError(
                 f"{_OWNER}: {path} must hold tensors and plain data only, got what cannot be loaded: "
@@ -127,7 +119,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, for good: a power cut does not take them away again."""
+    """Make a folder and its parents, and flush them to the disk."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for place in missing:
@@ -135,7 +127,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, where the system can do that."""
+    """Flush the entries of a folder to the disk, if the system supports it."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows keeps names by itself
         return
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -149,7 +141,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class _Hashed:
-    """A file to write to that adds up checksum and length; keeps the first error, which torch replaces by its own."""
+    """A file that computes checksum and length while it is written; keeps the first error, which torch replaces."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -186,14 +178,14 @@ def _write(file: BinaryIO, state: dict[str, Any]) -> None:
 
 
 def _whole_digest(body: hashlib._Hash, numbers: bytes) -> bytes:
-    """Return the checksum over contents and header; the contents come first since they are known first."""
+    """Return the checksum of contents and header, in this order."""
     digest = body.copy()
     digest.update(numbers)
     return digest.digest()
 
 
 def _check_header(name: str, file: BinaryIO) -> int:
-    """Check everything but the meaning of the contents; return their length."""
+    """Check the header and the checksum; return the length of the contents."""
     header = file.read(_HEADER)
     if header[: len(_MAGIC)] != _MAGIC[: len(header)] or not header:
         raise DamagedCheckpointError(f"{_OWNER}: {name} must be a checkpoint of moreauc, got something else")
@@ -225,7 +217,7 @@ def _plain(value: Any, name: str, owner: str) -> Any:
         value = value.detach()
     if type(value) is Tensor and value.layout == torch.strided and not value.is_quantized and not value.is_meta:
         value = value.detach()
-        whole = value.untyped_storage().nbytes()  # a view brings all it views, and may say a number many times
+        whole = value.untyped_storage().nbytes()  # torch.save writes the whole storage of a view
         return value if whole == value.numel() * value.element_size() else value.clone()
     if type(value) in (dict, OrderedDict, Counter):
         for key in value:
@@ -233,7 +225,7 @@ def _plain(value: Any, name: str, owner: str) -> Any:
                 raise CheckpointError(f"{owner}: keys of {name} must be texts or numbers, got {key!r}")
         return type(value)({key: _plain(entry, f"{name}[{key!r}]", owner) for key, entry in value.items()})
     if type(value) in (list, tuple, set):
-        if all(type(entry) in _SCALARS for entry in value):  # as the states of generators, hundreds of numbers each
+        if all(type(entry) in _SCALARS for entry in value):  # such as the states of generators, hundreds of numbers
             return type(value)(value)
         return type(value)(_plain(entry, f"{name}[{number}]", owner) for number, entry in enumerate(value))
     if type(value) in _SCALARS:

@@ -1,4 +1,4 @@
-"""The folder that keeps the last checkpoints of a run."""
+"""The folder with the last checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from moreauc.checkpoint.file import (
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over for the one before it."""
+    """A damaged checkpoint was skipped, and the one before it was loaded."""
 
 
 class Checkpoints:
     """The last checkpoints of one run, in a folder.
 
-    A new one is on the disk before an old one is removed. Files are numbered; the folder may hold those of several
-    names, for instance one for each process.
+    A new file is on the disk before an old one is removed.
 
     Args:
-        folder: where they are; made when the first one is saved. It belongs to one run at a time.
-        keep: how many to keep, at least 1. With 2 there is one to go back to where the newest is damaged.
-        name: beginning of the files' names: letters, digits and "_".
+        folder: made when the first file is saved. It belongs to one run at a time.
+        keep: how many to keep, at least 1. With 2 there is one left if the newest is damaged.
+        name: beginning of the file names: letters, digits and "_".
 
     Raises:
-        ValueError: for a folder that is none or whose name is empty, and an argument out of range.
+        ValueError: for an argument out of range.
 
     Example:
         >>> import tempfile
@@ -64,12 +63,7 @@ class Checkpoints:
         return [path for _, path in sorted(self._numbered())]
 
     def save(self, state: Mapping[str, Any]) -> Path:
-        """Write a state as the newest file and remove what is too old; return the file.
-
-        Raises:
-            CheckpointError: if the state cannot be saved.
-            OSError: if the file cannot be written; those that were there are there still.
-        """
+        """Write a state as the newest file and remove old ones; return the file; see :func:`save_checkpoint`."""
         numbered = self._numbered()
         path = self.folder / f"{self.name}-{max((number for number, _ in numbered), default=-1) + 1:08d}.checkpoint"
         save_checkpoint(path, state)
@@ -84,11 +78,11 @@ class Checkpoints:
     def load(self) -> dict[str, Any] | None:
         """Return the newest state that can be read, or None where there is no file at all.
 
-        A damaged file is passed over with a :class:`CheckpointWarning`, and removed when the next one is saved.
+        A damaged file is skipped with a :class:`CheckpointWarning`, and removed when the next one is saved.
 
         Raises:
             DamagedCheckpointError: if all files are damaged.
-            CheckpointError: if the newest sound one is of a newer version.
+            CheckpointError: if the newest intact one is of a newer version.
         """
         errors: list[str] = []
         for path in reversed(self.files()):
@@ -111,7 +105,7 @@ class Checkpoints:
         return [(int(match[1]), path) for match, path in found if match is not None]
 
     def _parts(self) -> list[Path]:
-        """Return what was being written when a process was killed."""
+        """Return unfinished files of processes that were killed."""
         pattern = re.compile(rf"\.{self.name}-\d+\.checkpoint\.[0-9a-f]+{re.escape(PART)}")
         return [path for path in self._paths() if pattern.fullmatch(path.name)]
 

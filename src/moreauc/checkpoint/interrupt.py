@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do while a run with checkpoints goes on: the step is finished and the run is saved first."""
+"""SIGTERM and SIGINT during a run with checkpoints: the step is finished and the run saved first."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A training run that was asked to stop, and has saved itself first.
+    """A training run that a signal asked to stop, and that was saved first.
 
     Args:
         number: the signal.
-        where: where the run stands, and where it has been saved.
+        where: the position of the run, and where it was saved.
 
     Attributes:
         number: the signal.
-        exit_code: what a command should end with, 128 and the number of the signal.
+        exit_code: exit code for a command, 128 plus the number of the signal.
     """
 
     def __init__(self, number: int, where: str) -> None:
@@ -30,16 +30,15 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(f"stopped by {self.number.name} {where}")
 
     def __reduce__(self) -> tuple[type[Interrupted], tuple[int, str]]:
-        """Let the error come through a pipe, from a process to the one that waits for it."""
+        """Support pickling, from one process to another."""
         return type(self), (int(self.number), self._where)
 
 
 class SignalWatch:
-    """Remembers the first SIGTERM or SIGINT instead of obeying; the second does what it always did.
+    """Records the first SIGTERM or SIGINT; the second has its usual effect.
 
-    Only in the main thread of a process, since Python gives signals to that one, and not for signals that are ignored.
-    Processes that are forked meanwhile, workers of a `DataLoader`, leave a SIGINT to this one: on a terminal they get
-    it, too. To a SIGTERM they do what they would have done.
+    It works in the main thread only, since Python gives signals to that one, and not for ignored signals. Forked
+    workers of a `DataLoader` ignore SIGINT, which a terminal sends to them too, and obey SIGTERM.
 
     Attributes:
         caught: the signal that came; None for none.
@@ -51,11 +50,11 @@ class SignalWatch:
         self._process = os.getpid()
 
     def __enter__(self) -> SignalWatch:
-        """Begin to watch."""
+        """Begin."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 before = signal.getsignal(number)
-                if before not in (None, signal.SIG_IGN):  # None: not set from Python, so that it could not be set back
+                if before not in (None, signal.SIG_IGN):  # None: not set from Python, cannot be restored
                     self._before[number] = before
                     signal.signal(number, self._catch)
         return self
@@ -63,14 +62,14 @@ class SignalWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Set everything back."""
+        """Restore the handlers."""
         self._set_back()
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._process:
             self.caught = number
             self._set_back()
-        elif number != signal.SIGINT:  # whoever sends another one means this process
+        elif number != signal.SIGINT:
             self._set_back()
             os.kill(os.getpid(), number)
 

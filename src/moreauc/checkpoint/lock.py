@@ -22,11 +22,11 @@ _NAME = "lock"
 
 
 class FileLock:
-    """Keeps others away from what a file stands for, until it is released or this process ends, however it ends.
+    """A lock on a file, held until it is released or this process ends.
 
-    The lock is one of the process and not of the open file, which workers inherit: they may outlive a process that was
-    killed for some seconds, and the run must be able to go on meanwhile. Locks of this process are listed besides, so
-    that two of its runs are kept apart, too. Where the system has no such locks, there is none.
+    The lock belongs to the process, not to the open file, which workers inherit: they may outlive a killed process by
+    some seconds, and the run must be able to resume meanwhile. Locks of this process are also listed, so that two runs
+    in it exclude each other. On systems without such locks there is none.
     """
 
     _held: ClassVar[WeakValueDictionary[tuple[int, int], FileLock]] = WeakValueDictionary()  # by device and number
@@ -37,11 +37,7 @@ class FileLock:
         self._path, self._process = Path(), 0
 
     def take(self, path: Path) -> bool:
-        """Lock a file, which is made where it is missing; return False where somebody else has locked it.
-
-        Raises:
-            OSError: if the file cannot be made.
-        """
+        """Lock a file, which is made if it is missing; return False if it is locked already."""
         if fcntl is None:
             return True
         with self._guard:
@@ -59,10 +55,10 @@ class FileLock:
                     self._file, self._path, self._process = file, path, os.getpid()
                     self._held[key] = self
                     return True
-                file.close()  # whoever had it has removed it meanwhile
+                file.close()  # it was removed meanwhile by the process that had locked it
 
     def release(self) -> None:
-        """Remove the file, and let others in."""
+        """Remove the file and release the lock."""
         with self._guard:
             if self._file is None:
                 return
@@ -81,14 +77,10 @@ class FileLock:
 
 
 class FolderLock(FileLock):
-    """Keeps other runs out of a folder, by a file in it."""
+    """A lock on a folder, by a file in it."""
 
     def take(self, path: Path) -> bool:
-        """Lock a folder.
-
-        Raises:
-            CheckpointError: if another run has locked it.
-        """
+        """Lock a folder; raise CheckpointError if another run has locked it."""
         if not super().take(path / _NAME):
             what = f"got {str(path)!r}, in which another process is saving"
             raise CheckpointError(f"fit: checkpoint must be a folder of one run at a time, {what}")

@@ -30,6 +30,7 @@ from moreauc._parallel import gathered, is_shard, spread_as
 from moreauc.checkpoint.file import CheckpointError
 from moreauc.checkpoint.rng import GENERATORS, set_state, state_of
 from moreauc.distributed import DistributedCriterion
+from moreauc.optim import PreviousIterate, ProximalPoint
 
 _LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold labels of the data set
 
@@ -333,6 +334,10 @@ def other_state(part: Any) -> dict[str, Any]:
 def check_other(what: str, part: Any, state: Mapping[str, Any]) -> None:
     """Check the class, and what the part can check itself by a method `check_state`."""
     check_class(f"the class of the {what}", part, state)
+    if isinstance(part, PreviousIterate):
+        check_previous(part.model, state["state"])
+    if isinstance(part, ProximalPoint):
+        check_proximal(part.optimizer, state["state"])
     if hasattr(part, "check_state"):
         part.check_state(state["state"])
     if isinstance(part, torch.amp.GradScaler) and part.state_dict().keys() != state["state"].keys():

@@ -1,8 +1,7 @@
-"""All generators of random numbers that a training run may draw from, as plain data and back.
+"""The states of all random generators of a training run, as plain data.
 
 These are the global ones of torch, Python and NumPy, and those that a loader, its samplers and its data set hold in
-attributes. A run that goes on from a checkpoint must draw the numbers it would have drawn; this is the one place of the
-library that reads and sets global random state, and only for checkpoints.
+attributes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _INSIDE = ("batch_sampler", "sampler", "dataset")  # attributes of a loader that
 
 
 def random_states(loader: Any = None) -> State:
-    """Return the states of all generators: the global ones, and those within reach of a loader."""
+    """Return the states of all generators: the global ones, and those of a loader."""
     state: State = {
         "torch": torch.get_rng_state(),
         "cuda": _gpu_states(),
@@ -39,7 +38,7 @@ def random_states(loader: Any = None) -> State:
 
 @contextmanager
 def global_states_kept() -> Iterator[None]:
-    """Set the generators of Python and NumPy back at the end; torch has its own way for this."""
+    """Restore the generators of Python and NumPy at the end; `torch.random.fork_rng` does it for torch."""
     python, numbers = random.getstate(), np.random.get_state()
     try:
         yield
@@ -49,7 +48,7 @@ def global_states_kept() -> Iterator[None]:
 
 
 def _gpu_states() -> list[torch.Tensor]:
-    """Return the states of the GPUs' generators; of a process that has not used a GPU there is nothing to know."""
+    """Return the states of the GPUs' generators; none if this process has not used a GPU."""
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return torch.cuda.get_rng_state_all() if used else []
 
@@ -72,7 +71,7 @@ def set_random_states(state: State, loader: Any = None) -> None:
 
 
 def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a loader and what is inside of it, samplers and data sets, each once and with its name."""
+    """Yield a loader and its samplers and data sets, each once, with names."""
     seen: set[int] = set()
     waiting = [("loader", loader)]
     while waiting:
@@ -123,7 +122,7 @@ def set_state(generator: Any, state: Any) -> None:
 
 
 def _as_lists(value: Any) -> Any:
-    """Return NumPy's state of a generator without arrays, which checkpoints do not hold."""
+    """Return a state of NumPy without arrays, which checkpoints do not hold."""
     if isinstance(value, dict):
         return {key: _as_lists(entry) for key, entry in value.items()}
     if isinstance(value, tuple):

@@ -18,6 +18,7 @@ from moreauc.checkpoint.loader import LoaderPosition, check_loader
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 _OWNER = "RunState"
+_OPTIONAL = ("previous", "proximal", "scheduler", "scaler")
 
 
 class RunState:
@@ -39,7 +40,8 @@ class RunState:
         proximal: proximal term, if there is one.
         scheduler: any learning-rate scheduler with a state.
         scaler: gradient scaler.
-        others: anything else that has `state_dict()` and `load_state_dict(state)`, by name.
+        others: anything else that has `state_dict()` and `load_state_dict(state)`, by a name that is not one of the
+            arguments above.
         settings: anything else that must be the same in the resumed run, by name: numbers, texts, functions, modules.
             They are compared by type and contents, functions by name.
 
@@ -107,6 +109,8 @@ class RunState:
         _check_part("previous", previous, PreviousIterate, optional=True)
         _check_part("proximal", proximal, ProximalPoint, optional=True)
         check_names("others", others)
+        for name in {*(others or {})} & {*_OPTIONAL}:
+            raise ValueError(f"{_OWNER}: names of others must not be those of other arguments, got {name!r}")
         stateful = {"scheduler": scheduler, "scaler": scaler}
         stateful |= {f"others[{name!r}]": part for name, part in (others or {}).items()}
         for name, part in stateful.items():
@@ -155,8 +159,7 @@ class RunState:
             "model": parts.module_state(self.model),
             "criterion": parts.module_state(self.criterion),
             "optimizers": [parts.optimizer_state(optimizer) for optimizer in optimizers],
-            **{name: None if part is None else parts.other_state(part) for name, part in self._optional().items()},
-            "others": {name: parts.other_state(part) for name, part in self.others.items()},
+            "others": {name: parts.other_state(part) for name, part in self._stateful().items()},
             "position": self.position.state_dict(),
         }
 
@@ -190,13 +193,10 @@ class RunState:
             self._load(before)
             raise CheckpointError(f"checkpoint: a part refuses its state: {type(error).__name__}: {error}") from error
 
-    def _optional(self) -> dict[str, Any]:
-        return {
-            "previous": self.previous,
-            "proximal": self.proximal,
-            "scheduler": self.scheduler,
-            "scaler": self.scaler,
-        }
+    def _stateful(self) -> dict[str, Any]:
+        """Return the parts with `state_dict()` and `load_state_dict()`, by name."""
+        own = {name: getattr(self, name) for name in _OPTIONAL}
+        return {**{name: part for name, part in own.items() if part is not None}, **self.others}
 
     def _present_settings(self) -> dict[str, parts.Texts]:
         return {
@@ -229,23 +229,14 @@ class RunState:
         for optimizer, one in zip(optimizers, state["optimizers"], strict=True):
             parts.check_optimizer("optimizer", optimizer, one)
         parts.check_settings("optimizer", *(settings["optimizers"] for settings in times))
-        self._check_optional(state, optimizers[0])
-        for name in sorted({*self.others, *state["others"]}):
-            if name not in self.others or name not in state["others"]:
-                raise parts.refuse(f"{name} of others", *_there(name in self.others))
-            parts.check_other(name, self.others[name], state["others"][name])
+        stateful, saved = self._stateful(), state["others"]
+        for name in sorted({*stateful, *saved}):
+            if name not in saved:
+                raise parts.refuse(name, "there", "a checkpoint without it")
+            if name not in stateful:
+                raise parts.refuse(name, "absent", "a checkpoint with it")
+            parts.check_other(name, stateful[name], saved[name])
         self.position.check(state["position"])
-
-    def _check_optional(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
-        for name, part in self._optional().items():
-            if (part is None) != (state[name] is None):
-                raise parts.refuse(name, *_there(part is not None))
-            if part is not None:
-                parts.check_other(name, part, state[name])
-        if self.previous is not None:
-            parts.check_previous(self.model, state["previous"]["state"])
-        if self.proximal is not None:
-            parts.check_proximal(optimizer, state["proximal"]["state"])
 
     def _load(self, state: Mapping[str, Any]) -> None:
         parts.load_module(self.model, state["model"])
@@ -253,10 +244,7 @@ class RunState:
         parts.set_loss_attributes(self.criterion, state["attributes"])
         for optimizer, saved in zip(parts.as_sequence(self.optimizer), state["optimizers"], strict=True):
             parts.load_optimizer(optimizer, saved)
-        for name, part in self._optional().items():
-            if part is not None:
-                part.load_state_dict(copy.deepcopy(state[name]["state"]))
-        for name, part in self.others.items():
+        for name, part in self._stateful().items():
             part.load_state_dict(copy.deepcopy(state["others"][name]["state"]))
         self.start = state["start"]
         self.position.load_state_dict(state["position"])
@@ -289,10 +277,6 @@ def _check_stateful(name: str, part: Any) -> None:
     methods = ("state_dict", "load_state_dict")
     if isinstance(part, type) or not all(callable(getattr(part, method, None)) for method in methods):
         raise ValueError(f"{_OWNER}: {name} must have state_dict() and load_state_dict(state), got {shown(part)}")
-
-
-def _there(here: bool) -> tuple[str, str]:
-    return ("there", "a checkpoint without it") if here else ("absent", "a checkpoint with it")
 
 
 def _copied(value: Any) -> Any:

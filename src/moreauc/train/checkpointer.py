@@ -109,7 +109,7 @@ class Checkpointer(Callback):
         """Restore the saved run, if it was saved in this phase."""
         if self._saved is None or self.resumed != state.phase:
             return
-        if self._saved["previous"] is not None:
+        if "previous" in self._saved["others"]:
             state.keep_previous()
         self._collect()
         self._run.load_state_dict(self._saved)
@@ -195,16 +195,18 @@ class Checkpointer(Callback):
         if phase not in phases:
             raise refuse("the phase", f"one of {', '.join(phases)}", repr(phase))
         self._take_selector(self._selector if phase == TRAIN else None)
-        run.check({**saved, "previous": None, "proximal": None, "scheduler": None})
+        parts = saved["others"]
+        present = {name: part for name, part in parts.items() if name not in ("previous", "proximal", "scheduler")}
+        run.check({**saved, "others": present})
         epochs = run.settings["warm_start_epochs"] + run.settings["epochs"]
         if saved["position"]["epoch"] > epochs:
             raise refuse("the epoch", f"at most {epochs}", saved["position"]["epoch"])
-        if saved["previous"] is not None:
-            check_previous(run.model, saved["previous"]["state"])
-        if saved["proximal"] is not None:
-            check_proximal(self._state.optimizer, saved["proximal"]["state"])
-        if "selector" in saved["others"]:
-            check_best(run.model, saved["others"]["selector"]["state"]["best"])
+        if "previous" in parts:
+            check_previous(run.model, parts["previous"]["state"])
+        if "proximal" in parts:
+            check_proximal(self._state.optimizer, parts["proximal"]["state"])
+        if "selector" in parts:
+            check_best(run.model, parts["selector"]["state"]["best"])
 
     # What several processes do otherwise
 

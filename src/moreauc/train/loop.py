@@ -67,71 +67,68 @@ def fit(
     resume: bool = True,
     settings: Mapping[str, Any] | None = None,
 ) -> History:
-    r"""Train `model` by `criterion`, and keep the weights that score best on the validation data.
+    """Train `model` by `criterion`, and keep the weights that score best on the validation data.
 
     Before each epoch `set_epoch(number)` is called on the loader and on its `batch_sampler` and `sampler`, where they
-    have it; warm-start epochs count. Where the criterion needs the scores at the previous weights (`needs_previous`), a
-    :class:`~moreauc.PreviousIterate` is kept for it. The global random state is the same after the call as before it
-    where `seed` is given.
+    have it; warm-start epochs count. If the criterion needs the scores at the previous weights (`needs_previous`), a
+    :class:`~moreauc.PreviousIterate` is kept for it. With a `seed` the global random state is restored at the end.
 
-    On several processes the model is a `DistributedDataParallel` one and the criterion a
-    :class:`~moreauc.distributed.DistributedCriterion`; every process calls this function. Each scores the validation
-    data; the score of the first process decides for all. A callback that stops the run in one process stops it in all.
-    Dropout masks differ from process to process. The progress bar is that of the first process. Buffers, running
-    statistics of batch normalisation say, become those of the first process at the end of each epoch.
+    On several processes the model is a `DistributedDataParallel` or `fully_shard` one and the criterion a
+    :class:`~moreauc.distributed.DistributedCriterion`; every process calls this function. The validation score of the
+    first process decides for all, a callback that stops the run in one process stops it in all, dropout masks differ,
+    and buffers become those of the first process at the end of each epoch.
 
     Args:
         model: maps inputs to raw scores of shape `(B,)` or `(B, 1)`. Inputs given as a tuple are passed by position,
             as a dictionary by name.
-        criterion: called as `criterion(scores, labels, index)`; with `previous_scores=` where it needs them.
+        criterion: called as `criterion(scores, labels, index)`, with `previous_scores=` if it needs them.
         train: loader of `(inputs, labels, index)` batches: a `DataLoader`, a PyG loader,
-            :class:`~moreauc.data.TensorBatches`. `index` are row numbers of the labels the criterion was built with.
-            :class:`~moreauc.data.BagBatches` for bags of instances, with a model of instances and a criterion of bags.
-        validation: loader of `(inputs, labels, ...)` batches, both classes in it, or
-            :class:`~moreauc.data.WholeBags`; None to train without.
+            :class:`~moreauc.data.TensorBatches`, or :class:`~moreauc.data.BagBatches` for bags of instances. `index`
+            are row numbers of the labels the criterion was built with.
+        validation: loader of `(inputs, labels, ...)` batches with both classes, or :class:`~moreauc.data.WholeBags`;
+            None to train without.
         epochs: passes over `train` by `criterion`.
         optimizer: any optimizer of the model's parameters; or "sgd" for SGD with `lr`, `momentum` and `weight_decay`,
             or "adam" for AdamW with `lr` and `weight_decay`, whose steps do not depend on the scale of the loss.
-        lr: learning rate, where `optimizer` is a name.
+        lr: learning rate, if `optimizer` is a name.
         momentum: momentum of "sgd".
-        weight_decay: weight decay, where `optimizer` is a name.
+        weight_decay: weight decay, if `optimizer` is a name.
         milestones: epochs after which the learning rate is multiplied by `lr_factor`; None for one third and two
             thirds of `epochs` (20 and 40 of 60, as in the paper), `()` for never.
         lr_factor: that factor.
         warm_start_epochs: epochs of cross entropy before, at a constant learning rate (the paper starts from such a
-            model). They end with the last weights, not the best; an optimizer given by name starts anew after them.
-        proximal: weight of the pull towards a reference point that is renewed at each milestone, as PESG does for AUC-M
+            model). They end with the last weights; an optimizer given by name starts anew after them.
+        proximal: weight of a proximal term whose reference point is renewed at each milestone, as PESG does for AUC-M
             (see :class:`~moreauc.optim.ProximalPoint`).
-        min_tpr: region of the validation score; None for the criterion's own `min_tpr`.
+        min_tpr: region of the validation score; the criterion's own by default.
         max_fpr: as `min_tpr`.
-        score: what the validation data are judged by instead of TPAUC, higher being better: called with all scores
-            `(n,)` or `(n, columns)` and all labels, in their order, on the CPU.
+        score: function of all validation scores, `(n,)` or `(n, columns)`, and labels, on the CPU, to use instead of
+            TPAUC; higher is better.
         keep_best: whether to end with the weights of the best validation score instead of the last ones. Of epochs
-            with one TPAUC the best is that with the highest TPAUC half way to the whole square, then AUC, then the
-            widest gap between classes that are wholly in order, then the earliest (see
-            :class:`~moreauc.train.History`). The criterion keeps its last state. Where the best are the weights
-            before the first epoch there is an :class:`UntrainedWarning`.
-        patience: end the run after so many epochs without a better validation score (TPAUC, where it is equal that of
-            the wider regions; a wider gap is no better score); None to run all.
-        seed: seed of dropout and the like; None to go on with the global random state.
+            with equal TPAUC the best has the highest TPAUC half way to the whole square, then AUC, then the widest gap
+            between classes in order, then is the earliest (see :class:`~moreauc.train.History`). The criterion keeps
+            its last state. If the weights before the first epoch are the best there is an :class:`UntrainedWarning`.
+        patience: end the run after so many epochs without a better validation score, where a wider gap does not count;
+            None to run all.
+        seed: seed of dropout and other random numbers; None to use the global random state.
         device: where to train; model and criterion are moved there. None to stay where the model is.
-        callbacks: hooks, called in this order; see :class:`~moreauc.train.Callback`.
-        progress: whether to show a progress bar.
-        checkpoint: folder to save the run in, so that the same call goes on where it was interrupted, with the same
-            result to the last bit; after SIGTERM or SIGINT the step is finished and the run saved. None for none. See
-            :mod:`moreauc.checkpoint` and docs/checkpoints.md.
+        callbacks: called in this order; see :class:`~moreauc.train.Callback`.
+        progress: whether to show a progress bar, in the first process.
+        checkpoint: folder to save the run in. The same call then resumes an interrupted run, with the same result to
+            the last bit; after SIGTERM or SIGINT the step is finished and the run saved. None for none. See
+            docs/checkpoints.md.
         every: steps between two saves, besides those at the end of each epoch; None for these only.
-        resume: whether to go on from a checkpoint that is there; if not, there must be none.
-        settings: what else must be the same in a run that goes on, by name; see :class:`~moreauc.checkpoint.RunState`.
+        resume: whether to resume a run that is in the folder; if not, there must be none.
+        settings: what else must be the same in a resumed run, by name; see :class:`~moreauc.checkpoint.RunState`.
 
     Returns:
         One row of numbers for each epoch.
 
     Raises:
         ValueError: for an argument out of range, validation data without both classes or without a region. An error of
-            the criterion (NaN scores, say) gets a note that tells where it came up.
+            the criterion (NaN scores, say) gets a note with epoch and step.
         CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run, and for a folder in which
-            another process saves; nothing has changed, unless the loader gives fewer batches than it gave.
+            another process saves; nothing has changed, unless the loader gives fewer batches than before.
         Interrupted: a `KeyboardInterrupt`, after a signal, with a checkpoint.
 
     Example:
