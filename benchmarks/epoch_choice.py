@@ -27,7 +27,7 @@ from sklearn.model_selection import train_test_split
 
 from experiments.data.keel import KEEL_SETS, load_keel
 from moreauc.data import TensorBatches
-from moreauc.data.columns import ColumnWarning
+from moreauc.data.doubts import ColumnWarning
 from moreauc.data.tabular import TableEncoder
 from moreauc.methods import build
 from moreauc.metrics import TiedScoresWarning, tpauc_score

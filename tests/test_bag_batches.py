@@ -22,7 +22,6 @@ from moreauc.core.pooling import SmoothedMaxPooling
 from moreauc.data import (
     BagBatches,
     BagInputs,
-    BagKey,
     BagSampler,
     FileBags,
     ListBags,
@@ -32,7 +31,7 @@ from moreauc.data import (
     collate_bags,
     instance_outputs,
 )
-from moreauc.data.bag_batches import draw_rows
+from moreauc.data.bag_batches import BagKey, draw_rows
 from moreauc.samplers import PosNegSampler
 
 SIZES = [7, 1, 40, 4, 3, 12, 5, 300]

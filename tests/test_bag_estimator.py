@@ -21,7 +21,8 @@ from moreauc.data import (
     bag_scores,
     instance_weights,
 )
-from moreauc.estimators import InstanceScores, MultiInstanceClassifier
+from moreauc.estimators import MultiInstanceClassifier
+from moreauc.estimators.multi_instance import InstanceScores
 from moreauc.estimators.operating_point import choose_threshold
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score

@@ -19,7 +19,6 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from moreauc._printable import printable
 from moreauc.metrics import (
-    GroupTable,
     group_accuracy,
     group_auc,
     group_gap,
@@ -29,6 +28,7 @@ from moreauc.metrics import (
     plot_groups,
     plot_roc_region,
 )
+from moreauc.metrics.groups import GroupTable
 from moreauc.report.bag_figures import plot_instance_weights
 from moreauc.report.figures import draw_comparison
 

@@ -25,7 +25,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from moreauc.metrics import (
-    BootstrapInterval,
     StreamingTPAUC,
     _pair_counts,
     bootstrap_interval,
@@ -37,6 +36,7 @@ from moreauc.metrics import (
     tpauc_score,
     tpauc_scorer,
 )
+from moreauc.metrics.bootstrap import BootstrapInterval
 
 REGIONS = [(0.0, 1.0), (0.5, 0.5), (0.9, 0.1), (0.3, 0.7), (0.0, 0.2), (0.75, 1.0)]
 

@@ -15,10 +15,10 @@ from experiments.models.resnet import (
 )
 from moreauc.core.pooling import POOLINGS
 from moreauc.models import (
-    AttentionHead,
     InstanceMLP,
     InstanceNetwork,
 )
+from moreauc.models.instances import AttentionHead
 
 HEADS = [False, True, "gated"]
 

@@ -24,10 +24,10 @@ from moreauc.problems import (
     BagRanking,
     CVaRAbsoluteLoss,
     HingedSquares,
-    Problem,
     ThreeLevelProblem,
     WorstOfLosses,
 )
+from moreauc.problems.base import Problem
 from moreauc.report.pages import Report
 from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Run, Subgradient, minimize
 from moreauc.solver.methods import Method

@@ -32,7 +32,7 @@ from moreauc.methods import METHODS
 from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics.selection import selection_scores
 
-__all__ = ["Comparison", "ComparisonResult", "Contestant", "contestants", "network"]
+__all__ = ["Comparison", "Contestant", "contestants", "network"]
 
 Array = NDArray[Any]
 Region = tuple[float, float]

@@ -37,7 +37,7 @@ from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
 from moreauc.criteria.grouped import GroupedLoss, SampleLoss
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
 
-__all__ = ["METHODS", "Method", "TaskName", "build"]
+__all__ = ["METHODS", "build"]
 
 TaskName = Literal["rows", "bags", "groups"]
 Grid = Mapping[str, tuple[Any, ...]]

@@ -2,8 +2,7 @@
 
 import logging
 
-from moreauc.cli.app import app, main
-
-__all__ = ["app", "main"]
+from moreauc.cli.app import app as app
+from moreauc.cli.app import main as main
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # or warnings would be printed twice

@@ -40,8 +40,6 @@ from torch import Tensor
 from moreauc._checks import check_real
 from moreauc._description import text_of
 
-__all__ = ["POOLINGS", "AttentionPooling", "MeanPooling", "Pooling", "SmoothedMaxPooling", "get_pooling"]
-
 PoolingName = Literal["mean", "smoothed_max", "attention"]
 RowsUsed = Literal["before", "after"]
 

@@ -12,7 +12,6 @@
 from moreauc.data.bag_batches import (
     BagBatches,
     BagInputs,
-    BagKey,
     BagSampler,
     SampledBags,
     collate_bags,
@@ -29,7 +28,6 @@ from moreauc.data.planted import planted_groups
 __all__ = [
     "BagBatches",
     "BagInputs",
-    "BagKey",
     "BagSampler",
     "Bags",
     "FileBags",

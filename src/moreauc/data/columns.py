@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from moreauc.data.doubts import ColumnWarning, begin_with_numbers, like_numbers, too_many_texts
+from moreauc.data.doubts import begin_with_numbers, like_numbers, too_many_texts
 from moreauc.data.numbers import (
     NumberFormat,
     distinct_texts,
@@ -33,18 +33,6 @@ from moreauc.data.numbers import (
 )
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import TRUTHS, class_text, label_text, name_texts, normal_text, normal_texts
-
-__all__ = [
-    "ColumnWarning",
-    "Target",
-    "check_classes",
-    "check_features",
-    "check_present",
-    "drop_columns",
-    "match_features",
-    "match_target",
-    "split_target",
-]
 
 _INDEX = re.compile(r"__index_level_\d+__")  # so Parquet calls an index without a name
 _ID_ROWS = 20  # below, distinct texts may be chance

@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["ColumnWarning", "doubtful_columns", "too_many_texts"]
-
 # A level seen in fewer rows goes with the other rare ones; a column has at most so many levels, the most frequent.
 LEAST_ROWS = 3
 MOST_LEVELS = 50

@@ -22,8 +22,6 @@ from moreauc._files import written_whole
 from moreauc.data.numbers import type_columns
 from moreauc.data.texts import normal_fields, normal_text, normal_texts
 
-__all__ = ["TableError", "check_table_path", "read_table", "read_texts", "write_table"]
-
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _SEPARATORS = ",;\t"
 _HEADER = re.compile(r'("[^"]*"|[^"\n])*(\n|$)')

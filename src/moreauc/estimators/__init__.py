@@ -6,14 +6,13 @@
 """
 
 from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, GroupsWarning
-from moreauc.estimators.multi_instance import InstanceScores, MultiInstanceClassifier
+from moreauc.estimators.multi_instance import MultiInstanceClassifier
 from moreauc.estimators.tpauc import TPAUCClassifier
 
 __all__ = [
     "GroupDROClassifier",
     "GroupDRORegressor",
     "GroupsWarning",
-    "InstanceScores",
     "MultiInstanceClassifier",
     "TPAUCClassifier",
 ]

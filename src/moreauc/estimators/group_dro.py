@@ -22,13 +22,12 @@ from moreauc._all_or_nothing import all_or_nothing
 from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.data.texts import label_text
 from moreauc.estimators.base import Array, NetworkEstimator, Saving
-from moreauc.metrics import GroupTable, group_accuracy, group_table
+from moreauc.metrics import group_accuracy, group_table
+from moreauc.metrics.groups import GroupTable
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.groups import Classes, Floats, GroupTask, Numbers, RegressionLoss, count_worst, name_groups
 from moreauc.train import predict_scores
-
-__all__ = ["GroupDROClassifier", "GroupDRORegressor", "GroupsWarning"]
 
 Module = nn.Module | Callable[[int, int], nn.Module]
 

@@ -34,8 +34,6 @@ from moreauc.tasks.bags import (
 )
 from moreauc.tasks.base import Data
 
-__all__ = ["InstanceScores", "MultiInstanceClassifier"]
-
 
 @dataclass(frozen=True)
 class InstanceScores:

@@ -23,8 +23,6 @@ from moreauc.models import MLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
 
-__all__ = ["TPAUCClassifier"]
-
 
 class TPAUCClassifier(RankingClassifier):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.

@@ -15,9 +15,8 @@ Groups:
 - :func:`group_table`: all of it for every group; :func:`plot_groups`: the groups sorted by loss.
 """
 
-from moreauc.metrics.bootstrap import BootstrapInterval, bootstrap_interval
+from moreauc.metrics.bootstrap import bootstrap_interval
 from moreauc.metrics.groups import (
-    GroupTable,
     group_accuracy,
     group_auc,
     group_gap,
@@ -32,8 +31,6 @@ from moreauc.metrics.streaming import StreamingTPAUC
 from moreauc.metrics.ties import TiedScoresWarning, tied_share
 
 __all__ = [
-    "BootstrapInterval",
-    "GroupTable",
     "StreamingTPAUC",
     "TiedScoresWarning",
     "bootstrap_interval",

@@ -9,11 +9,9 @@ them. Any module that does so will do.
 """
 
 from moreauc.models.instances import (
-    Attention,
-    AttentionHead,
     InstanceMLP,
     InstanceNetwork,
 )
 from moreauc.models.mlp import MLP
 
-__all__ = ["MLP", "Attention", "AttentionHead", "InstanceMLP", "InstanceNetwork"]
+__all__ = ["MLP", "InstanceMLP", "InstanceNetwork"]

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real, check_shape
 
-__all__ = ["Attention", "AttentionHead", "InstanceMLP", "InstanceNetwork"]
-
 Attention = bool | Literal["gated"]
 
 

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
 
-__all__ = ["MLP"]
-
 
 class MLP(nn.Module):
     """Fully connected network with raw scores for each row; without hidden layers it is a linear model.

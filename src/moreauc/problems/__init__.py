@@ -1,7 +1,6 @@
 """Small finite-sum problems whose full objective, subgradient, constants and optimum are known."""
 
-from moreauc.problems._base import (
-    Problem,
+from moreauc.problems.base import (
     ThreeLevelProblem,
     TwoLevelProblem,
 )
@@ -12,7 +11,6 @@ __all__ = [
     "BagRanking",
     "CVaRAbsoluteLoss",
     "HingedSquares",
-    "Problem",
     "ThreeLevelProblem",
     "TwoLevelProblem",
     "WorstOfLosses",

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
-from moreauc.problems._base import Optimum, ThreeLevelProblem
 from moreauc.problems._linear_program import LinearProgram
+from moreauc.problems.base import Optimum, ThreeLevelProblem
 
 
 class BagRanking(ThreeLevelProblem):

@@ -22,8 +22,6 @@ from moreauc._printable import printable, show_as_written
 from moreauc.data.instance_weights import real_tensor
 from moreauc.report.figures import plain_axes
 
-__all__ = ["plot_instance_weights", "plot_patch_weights"]
-
 Numbers = NDArray[np.float64]
 
 _COLORS = "viridis"  # lightness rises evenly, so that it can be read in grey

@@ -17,8 +17,6 @@ from moreauc.metrics import plot_roc_region
 from moreauc.report.pages import Image
 from moreauc.train import History
 
-__all__ = ["as_image", "draw_comparison", "draw_histograms", "draw_roc", "draw_training", "plain_axes"]
-
 COLORS = ("#0b6e99", "#d1495b", "#3fa7a0", "#8e6bbf", "#c98a1b")
 _NEGATIVE, _POSITIVE, _QUIET = "#9aa4b1", "#d1495b", "#66717f"
 _DPI = 200  # twice the pixels shown, for dense screens

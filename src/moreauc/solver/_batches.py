@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from moreauc.problems import Problem, ThreeLevelProblem
+from moreauc.problems.base import Problem, ThreeLevelProblem
 
 _CHUNK = 128  # steps whose batches are drawn at once
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from moreauc.criteria import FCCOLoss, TCCOLoss
 from moreauc.optim import PreviousIterate
-from moreauc.problems import Problem, ThreeLevelProblem, TwoLevelProblem
+from moreauc.problems.base import Problem, ThreeLevelProblem, TwoLevelProblem
 from moreauc.solver._batches import Batches
 from moreauc.solver.methods import (
     SONT,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_real, check_shape
 from moreauc.optim import PreviousIterate
-from moreauc.problems import Problem, ThreeLevelProblem, TwoLevelProblem
+from moreauc.problems.base import Problem, ThreeLevelProblem, TwoLevelProblem
 from moreauc.solver._batches import Batches
 from moreauc.solver._engines import make_engine
 from moreauc.solver._record import Recorder, Run

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moreauc.problems import Problem, TwoLevelProblem
+from moreauc.problems.base import Problem, TwoLevelProblem
 from moreauc.solver._engines import Engine
 from moreauc.theory import moreau_envelope
 

@@ -20,8 +20,6 @@ from moreauc.data.bags import Bags
 from moreauc.data.duplicates import Codes
 from moreauc.methods import METHODS, Method, TaskName
 
-__all__ = ["Array", "Data", "Random", "Task"]
-
 Array = NDArray[Any]
 Random = np.random.RandomState | np.random.Generator
 

@@ -15,7 +15,8 @@ from moreauc.data.duplicates import Hashes, number_equal
 from moreauc.data.numbers import is_number, lost_in_floats, type_column
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import class_text, group_texts, name_texts, normal_text
-from moreauc.metrics import GroupTable, plot_groups
+from moreauc.metrics import plot_groups
+from moreauc.metrics.groups import GroupTable
 from moreauc.report.figures import as_image, draw_training
 from moreauc.report.pages import Fact, Section
 from moreauc.tasks.groups import hold_out, name_groups

@@ -16,7 +16,8 @@ from moreauc._checks import floor_count
 from moreauc.data.columns import Target, match_target, split_target
 from moreauc.data.duplicates import Codes, Hashes, any_equal, number_equal, take_together
 from moreauc.data.tables import TableError
-from moreauc.metrics import BootstrapInterval, bootstrap_interval, tied_share, tpauc_score
+from moreauc.metrics import bootstrap_interval, tied_share, tpauc_score
+from moreauc.metrics.bootstrap import BootstrapInterval
 from moreauc.metrics.ties import ties_text
 from moreauc.report.figures import draw_histograms, draw_roc, draw_training
 from moreauc.report.pages import Fact, Section

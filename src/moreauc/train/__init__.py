@@ -3,13 +3,12 @@
 from moreauc.train.callbacks import Callback, ProgressBar, TensorBoardLogger
 from moreauc.train.history import History, UntrainedWarning
 from moreauc.train.loop import fit
-from moreauc.train.scoring import Evaluation, predict_scores
+from moreauc.train.scoring import predict_scores
 from moreauc.train.state import TrainState
 from moreauc.train.step import train_step
 
 __all__ = [
     "Callback",
-    "Evaluation",
     "History",
     "ProgressBar",
     "TensorBoardLogger",

@@ -11,8 +11,6 @@ from moreauc.train.state import TrainState
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Callback", "ProgressBar", "TensorBoardLogger"]
-
 
 class Callback:
     """Base of the callbacks: all hooks do nothing. Override those you need.

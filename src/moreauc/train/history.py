@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["History", "UntrainedWarning"]
-
 
 class UntrainedWarning(UserWarning):
     """No epoch did better on the validation data than the weights before the first one, which were kept."""
