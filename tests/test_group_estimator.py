@@ -1,39 +1,27 @@
-"""GroupDROClassifier and GroupDRORegressor: scikit-learn's contract, groups as they come, the worst groups."""
+"""GroupDROClassifier and GroupDRORegressor: what differs from the other estimators, and what epochs are chosen by."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import pydoc
-import re
-import subprocess
-import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from sklearn import config_context
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score, log_loss, make_scorer, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from torch import nn
 
+from moreauc.criteria.sample_cvar import SampleCVaRLoss
 from moreauc.data import planted_groups
-from moreauc.estimators import (
-    GroupDROClassifier,
-    GroupDRORegressor,
-)
-from moreauc.estimators.group_dro import (
-    GroupsWarning,
-)
+from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, GroupsWarning
 from moreauc.methods import METHODS
 from moreauc.metrics import group_accuracy
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, PlainSampler
-from moreauc.tasks.groups import Classes, GroupTask, hold_out, name_groups, shrunk_group_losses
+from moreauc.tasks.groups import Classes, EpochChoice, GroupTask, hold_out, name_groups, shrunk_group_losses
 
 KINDS = {"binary": GroupDROClassifier, "multiclass": GroupDROClassifier, "regression": GroupDRORegressor}
 
@@ -53,28 +41,6 @@ def planted(task="binary", **options):
     return planted_groups(**{**settings, **options}, task=task)[0]
 
 
-CHECKS = """
-import torch
-from sklearn.utils.estimator_checks import check_estimator
-from moreauc.estimators import GroupDROClassifier, GroupDRORegressor
-
-torch.set_num_threads(1)
-for estimator in (GroupDROClassifier(), GroupDRORegressor()):
-    results = check_estimator(estimator, on_skip=None, on_fail=None)
-    assert len(results) > 45
-    for result in results:
-        assert result["status"] == "passed", (result["check_name"], result["exception"])
-print("all passed")
-"""
-
-
-def test_all_checks_of_scikit_learn_pass():
-    # Its check of array types is skipped unless the variable is set before SciPy is imported: hence the process.
-    environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
-    done = subprocess.run([sys.executable, "-c", CHECKS], env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == "all passed", done.stderr[-3000:]
-
-
 class TestLearning:
     @pytest.mark.parametrize("task", KINDS)
     def test_the_worst_group_does_better_than_by_the_mean_of_rows(self, task):
@@ -87,16 +53,6 @@ class TestLearning:
             estimator.fit(train.X, train.y, groups=train.groups)
             worst[method] = estimator.worst_group_score(test.X, test.y, test.groups)
         assert worst["sonx"] > worst["erm"] + 0.03
-
-    @pytest.mark.parametrize("task", KINDS)
-    @pytest.mark.parametrize("method", METHODS["groups"])
-    def test_every_method_runs_and_beats_a_constant(self, method, task):
-        X = np.random.default_rng(0).normal(size=(300, 4))
-        y = {"binary": X[:, 0] > 0.3, "multiclass": np.digitize(X[:, 0], [-0.4, 0.4]), "regression": X[:, 0]}[task]
-        estimator = quick(KINDS[task], loss=method, epochs=12, lr=0.05).fit(X, y, np.arange(300) % 5)
-        constant = 0.0 if task == "regression" else np.bincount(y).max() / len(y)
-        assert estimator.score(X, y) > constant + 0.2
-        assert (estimator.loss_threshold_ is not None) == (method == "sonx")
 
     def test_without_groups_all_rows_are_one_group(self):
         data = planted()
@@ -283,10 +239,6 @@ class TestGroups:
         sampler = sampler_of(codes, **options)
         assert type(sampler) is kind and len(next(iter(sampler))) == rows
 
-    def test_no_plain_batch_has_one_row(self):
-        sampler = sampler_of(np.zeros(257, dtype=np.int64), loss="erm")
-        assert [len(batch) for batch in sampler] == [129, 128]
-
     @pytest.mark.parametrize("size", range(1, 8))
     @pytest.mark.parametrize("rows", [1, 2, 3, 5, 7, 12, 13, 21, 31, 43, 61, 421])
     def test_no_size_leaves_one_row_for_the_last_plain_batch(self, rows, size):
@@ -338,19 +290,6 @@ class TestScikitLearn:
         assert search.best_estimator_.groups_.tolist() == [0, 1, 2]
         assert 0.0 <= search.best_score_ <= 1.0
 
-    @pytest.mark.parametrize("task", KINDS)
-    def test_clone_pickle_and_the_same_seed(self, task):
-        data = planted(task)
-        model = quick(KINDS[task], top_k=2).fit(data.X, data.y, data.groups)
-        expected = model.predict(data.X)
-        assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(data.X), expected)
-        assert np.array_equal(clone(model).fit(data.X, data.y, data.groups).predict(data.X), expected)
-
-    def test_the_global_random_state_is_left_alone(self):
-        data, before = planted(), (torch.get_rng_state(), np.random.get_state()[1].copy())
-        quick().fit(data.X, data.y, data.groups)
-        assert torch.equal(torch.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
-
     def test_tables_with_texts_and_missing_values(self):
         data = planted()
         frame = pd.DataFrame(data.X).add_prefix("x").assign(town=np.where(data.y == 1, "a", "b"))
@@ -361,128 +300,17 @@ class TestScikitLearn:
         with pytest.raises(ValueError, match="X must have at least one row and one column"):
             model.predict(frame[:0])
 
-    def test_not_fitted(self):
-        with pytest.raises(NotFittedError):
-            quick().predict(np.zeros((2, 2)))
 
-    def test_nothing_is_held_out_where_nothing_can_be(self):
-        data = planted()
-        model = quick(validation_fraction=0.0, patience=1).fit(data.X, data.y, data.groups)
-        assert len(model.held_out_) == 0 and model.history_.best_epoch is None
-        assert model.group_table_.size.sum() == 300
-
-    def test_patience(self):
-        data = planted()
-        model = quick(epochs=30, patience=1, lr=1e-12).fit(data.X, data.y, data.groups)
-        assert len(model.history_["loss"]) < 30
+def test_several_outputs():
+    assert MLP(3, num_outputs=2)(torch.zeros(5, 3)).shape == (5, 2)
+    with pytest.raises(ValueError, match="MLP: num_outputs must be an integer of at least 1, got 0"):
+        MLP(3, num_outputs=0)
 
 
-class TestModules:
-    def test_a_module_is_copied_and_a_function_called(self):
-        data = planted("multiclass")
-        module = nn.Linear(10, 3)
-        before = module.weight.clone()
-        model = quick(module=module).fit(data.X, data.y, data.groups)
-        assert torch.equal(module.weight, before) and not torch.equal(model.model_.weight, before)
-        asked = []
-
-        def make(inputs, outputs):
-            asked.append((inputs, outputs))
-            return MLP(inputs, hidden=(4,), num_outputs=outputs)
-
-        quick(module=make).fit(data.X, data.y, data.groups)
-        assert asked == [(10, 3)]
-
-    def test_several_outputs(self):
-        assert MLP(3, num_outputs=2)(torch.zeros(5, 3)).shape == (5, 2)
-        with pytest.raises(ValueError, match="MLP: num_outputs must be an integer of at least 1, got 0"):
-            MLP(3, num_outputs=0)
-
-    def test_scores_that_are_not_finite(self):
-        data = planted()
-        model = quick().fit(data.X, data.y, data.groups)
-        with torch.no_grad():
-            model.model_.layers[0].weight.fill_(np.nan)
-        with pytest.raises(ValueError, match="the model gave scores that are not finite"):
-            model.predict(data.X)
-
-    def test_a_fit_whose_last_scores_are_not_finite_leaves_nothing_fitted(self):
-        class Moody(nn.Linear):
-            def forward(self, inputs):
-                return super().forward(inputs) / (1.0 if self.training else 0.0)
-
-        data = planted()
-        model = quick(module=lambda inputs, outputs: Moody(inputs, outputs), validation_fraction=0.0)
-        with pytest.raises(ValueError, match="the model gave scores that are not finite"):
-            model.fit(data.X, data.y, data.groups)
-        with pytest.raises(NotFittedError):
-            model.predict(data.X)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": "best"}, r"loss must be one of \['sonx', .*\], got 'best'"),
-        ({"optimizer": "lion"}, "optimizer must be one of"),
-        ({"sampler": "balanced"}, r"sampler must be one of \['auto', 'groups', 'plain'\], got 'balanced'"),
-        ({"sampler": "groups", "loss": "erm_reweighted"}, "sampler must not be 'groups' with 'erm_reweighted'"),
-        ({"top_k": 4}, r"top_k must be at most the number of groups, 3, or a share in \(0, 1\), got 4"),
-        *(
-            ({"top_k": top_k}, rf"top_k must be an integer of at least 1, or a share in \(0, 1\), got {found}$")
-            for top_k, found in [
-                *((0, "0"), (-2, "-2"), (0.0, "0.0"), (1.0, "1.0"), (2.0, "2.0"), (np.float64(2.0), r".*2\.0.*")),
-                *((np.nan, "nan"), ("all", "'all'"), (True, "True"), (None, "None")),
-            ]
-        ),
-        ({"module": 3}, "module must be None, a module or a function that makes one, got 3"),
-        ({"module": lambda inputs, outputs: 3}, "module must make a torch module, got int"),
-        ({"module": nn.Linear(10, 2)}, r"module must give scores of shape \(1,\) for a row, got"),
-        ({"groups_per_batch": 0}, "groups_per_batch must be an integer of at least 1"),
-        ({"samples_per_group": 1.5}, "samples_per_group must be an integer of at least 1"),
-        ({"validation_fraction": 1.0}, r"validation_fraction must be a number in \[0, 1\)"),
-        ({"device": "abacus"}, "device must be one that torch has here, got 'abacus'"),
-        ({"loss_options": 3}, "loss_options must be a dictionary or None, got 3"),
-        ({"loss_options": {"top_k": 2}}, "loss_options must not hold 'top_k'"),
-        ({"loss_options": {"speed": 2}}, "options of 'sonx' must be among .*, got 'speed'"),
-        ({"epochs": 0}, "epochs must be an integer of at least 1"),
-    ],
-)
-def test_bad_arguments(options, message):
+def test_targets_of_the_regressor_are_numbers():
     data = planted()
-    model = quick(**options)
-    with pytest.raises(ValueError, match=message):
-        model.fit(data.X, data.y, data.groups)
-    assert not hasattr(model, "model_")
-
-
-def test_bad_targets():
-    data = planted()
-    for y, message in [
-        (np.zeros(300), "y must hold at least two classes, got one class"),
-        (np.where(data.y == 1, "yes", None), "y must have no missing values|Input contains"),
-        (data.y[:9], "inconsistent numbers of samples"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            quick().fit(data.X, y, data.groups)
-    model = quick().fit(data.X, data.y, data.groups)
-    with pytest.raises(ValueError, match=r"y must hold the classes \[0, 1\], got \[2\]"):
-        model.group_score(data.X, data.y + 1, data.groups)
     with pytest.raises(ValueError, match="GroupDRORegressor: y must hold numbers"):
         quick(GroupDRORegressor).fit(data.X, np.where(data.y == 1, "yes", "no"), data.groups)
-    with pytest.raises(ValueError, match="GroupDRORegressor: sample_loss must be 'squared' or 'absolute', got 'cubic'"):
-        quick(GroupDRORegressor, sample_loss="cubic").fit(data.X, data.y, data.groups)
-
-
-@pytest.mark.parametrize("kind", [GroupDROClassifier, GroupDRORegressor])
-def test_help_tells_of_every_argument_and_attribute(kind):
-    text = pydoc.render_doc(kind, renderer=pydoc.plaintext)
-    data = planted()
-    model = quick(kind, epochs=1).fit(pd.DataFrame(data.X).add_prefix("x"), data.y, data.groups)
-    found = [*model.get_params(), *(name for name in vars(model) if name.endswith("_"))]
-    assert len(found) > 28
-    for name in found:
-        assert len(re.findall(rf"^ \|      {name}: ", text, flags=re.MULTILINE)) == 1, name
-    assert text.index("Example:") < text.index("     loss: ") < text.index("Methods")
 
 
 def test_groups_are_compared_in_normal_form():
@@ -494,13 +322,115 @@ def test_groups_are_compared_in_normal_form():
         assert name_groups("test", kind([2**60 + 1, 2**60, 2**60 + 1]), 3)[1].tolist() == [1, 0, 1]
 
 
-def test_classes_that_read_the_same_are_refused():
-    X = np.arange(8.0)[:, None]
-    with pytest.raises(ValueError, match=r"GroupDROClassifier: y must not hold two texts that read the same, got 'a' "):
-        quick().fit(X, ["a", "a ", "b", "b"] * 2, groups=[0, 1] * 4)
+RANDOM = np.random.default_rng(0)
+GROUPS = np.array([0, 0, 0, 1, 1, 3, 3, 3, 3, 4])  # none is 2
 
 
-def test_errors_of_the_table_name_the_estimator():
-    table = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=8), "x": range(8)})
-    with pytest.raises(ValueError, match=r"GroupDROClassifier: X must hold columns of numbers.* in column 'when'"):
-        GroupDROClassifier(epochs=1).fit(table, [0, 1] * 4, groups=[0, 0, 1, 1] * 2)
+def shrunk_by_definition(losses, groups):
+    """Variance components of the unbalanced one-way layout, in loops."""
+    parts = [losses[groups == group] for group in sorted(set(groups.tolist()))]
+    n, k, grand = len(losses), len(parts), sum(losses) / len(losses)
+    if k == 1:
+        return [grand]
+    inside = sum(sum((x - part.mean()) ** 2 for x in part) for part in parts) / (n - k)
+    mean_square = sum(len(part) * (part.mean() - grand) ** 2 for part in parts) / (k - 1)
+    size = (n - sum(len(part) ** 2 for part in parts) / n) / (k - 1)
+    between = max(0.0, (mean_square - inside) / size)
+    if between == 0.0:
+        return [grand] * k
+    return [grand + (part.mean() - grand) * between / (between + inside / len(part)) for part in parts]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_means_of_groups_are_shrunk_by_the_variance_components(seed):
+    random = np.random.default_rng(seed)
+    losses = random.exponential(size=10) + (seed % 4) * GROUPS
+    assert shrunk_group_losses(losses, GROUPS) == pytest.approx(shrunk_by_definition(losses, GROUPS))
+
+
+def test_limits_of_the_shrinkage():
+    losses = RANDOM.exponential(size=10)
+    assert shrunk_group_losses(losses, np.zeros(10, dtype=int)) == pytest.approx([losses.mean()])
+    assert shrunk_group_losses(losses, np.arange(10)) == pytest.approx([losses.mean()] * 10)  # one row each
+    assert shrunk_group_losses(np.full(10, 0.7), GROUPS) == pytest.approx([0.7] * 4)
+    many = np.repeat(np.arange(4), 50_000)
+    noisy = RANDOM.normal(size=len(many)) + many
+    assert shrunk_group_losses(noisy, many) == pytest.approx(np.bincount(many, noisy) / 50_000, abs=1e-4)
+
+
+def test_the_worst_of_equal_groups_is_hardly_too_high():
+    groups = np.repeat(np.arange(20), 5)
+    draws = RANDOM.exponential(size=(400, 100))
+    plain = np.mean([losses.reshape(20, 5).mean(axis=1).max() for losses in draws])
+    shrunk = np.mean([EpochChoice(top_k=1)(losses, groups) for losses in draws])
+    assert plain > 1.9 and 1.0 <= shrunk < 1.3  # the truth is 1
+
+
+@pytest.mark.parametrize("method", METHODS["groups"])
+@pytest.mark.parametrize("balanced", [False, True])
+def test_each_method_chooses_by_what_it_minimises(method, balanced):
+    losses = RANDOM.exponential(size=10) + GROUPS
+    criterion = SampleCVaRLoss(fraction=0.35) if method == "cvar" else None
+    sampler = "groups" if balanced else "plain"
+    task = GroupTask(loss=method, num_groups=5, top_k=2, goal=Classes(np.arange(2)), sampler=sampler)
+    found = task.choice(SimpleNamespace(criterion=criterion))(losses, GROUPS)
+    weights = 1.0 / np.bincount(GROUPS)[GROUPS] if balanced or method == "erm_reweighted" else np.ones(10)
+    groups = sorted(shrunk_by_definition(losses, GROUPS))
+    expected = {"sonx": np.mean(groups[-2:]), "exponentiated": groups[-1]}
+    if method == "cvar":
+        mass, total, rest = 0.0, 0.0, 0.35 * weights.sum()
+        for k in np.argsort(-losses):
+            taken = min(weights[k], rest - mass)
+            mass, total = mass + taken, total + taken * losses[k]
+        expected[method] = total / mass
+    assert found == pytest.approx(expected.get(method, np.average(losses, weights=weights)))
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        (EpochChoice(top_k=1), "loss of the worst group"),
+        (EpochChoice(top_k=3), "loss of the 3 worst groups"),
+        (EpochChoice(), "mean loss of all rows"),
+        (EpochChoice(balanced=True), "mean loss of all rows, with equal weights of the groups"),
+        (EpochChoice(fraction=0.5), "mean loss of the worst 50% of the rows"),
+    ],
+)
+def test_the_choice_has_a_name(choice, text):
+    assert choice.text == text
+
+
+def table(rows, num_groups, *, seed, turned=False):
+    """A table as people have it: numbers of different scales, a text, two classes; the last group may be turned."""
+    random = np.random.default_rng(seed)
+    groups, X = random.integers(num_groups, size=rows), random.normal(size=(rows, 3))
+    town = random.choice(list("abcde"), size=rows)
+    slope = np.where(turned & (groups == num_groups - 1), -1.5, 1.5)
+    logit = slope * X[:, 0] - X[:, 1] + (np.char.find("abcde", town) - 2) / 2
+    y = random.uniform(size=rows) < 1.0 / (1.0 + np.exp(-logit))
+    frame = pd.DataFrame(X * [1.0, 10.0, 100.0] + [0.0, 5.0, 1000.0], columns=["x", "income", "km"]).assign(town=town)
+    return frame, y, groups
+
+
+@pytest.mark.parametrize("method", ["sonx", "exponentiated", "erm"])
+def test_many_small_groups_are_learnt_by_default(method):
+    X, y, groups = table(1000, 20, seed=3)
+    model = GroupDROClassifier(loss=method, random_state=0).fit(X[:600], y[:600], groups=groups[:600])
+    assert model.history_.best_epoch > 2 and model.score(X[600:], y[600:]) > 0.7
+
+
+def test_the_mean_of_rows_is_learnt_though_one_group_follows_another_rule():
+    X, y, groups = table(1600, 4, seed=0, turned=True)
+    model = GroupDROClassifier(loss="erm", random_state=0).fit(X[:1200], y[:1200], groups=groups[:1200])
+    assert not model.history_.untrained and model.score(X[1200:], y[1200:]) > 0.6
+    assert model.chosen_by_ == "mean loss of all rows"
+
+
+def test_the_score_of_an_epoch_is_that_loss_in_units_of_the_target():
+    X, _, groups = table(200, 4, seed=0)
+    y = 100.0 + 20.0 * X["x"]
+    model = GroupDRORegressor(loss="cvar", epochs=4, lr=0.02, random_state=0).fit(X, y, groups=groups)
+    rows = model.held_out_
+    errors = torch.from_numpy(((model.predict(X) - y) ** 2).to_numpy()[rows])
+    assert model.chosen_by_ == "mean loss of the worst 50% of the rows"
+    assert -model.history_.best_score == pytest.approx(float(SampleCVaRLoss(fraction=0.5)(errors)), rel=1e-3)
