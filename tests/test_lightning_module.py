@@ -262,7 +262,7 @@ def test_errors_of_the_callback(settings, message):
         ({"criterion": abs}, "criterion must be an nn.Module, got builtin_function_or_method"),
         ({"optimizer": "rprop"}, "optimizer must be a function, 'sgd' or 'adam', got 'rprop'"),
         ({"scheduler": 0.1}, "scheduler must be a function or None, got 0.1"),
-        ({"score": "auc"}, "score must be a function or None, got 'auc'"),
+        ({"score": "auc"}, "score must be a function of scores and labels, got 'auc'"),
         ({"lr": 0.0}, "lr must be a number"),
         ({"momentum": 1.0}, "momentum must be a number"),
         ({"weight_decay": -1.0}, "weight_decay must be a number"),
@@ -278,7 +278,7 @@ def test_errors_of_the_module(settings, message):
 def test_a_loss_without_a_region_needs_a_score():
     criterion, loader, validation, _ = groups()
     module = CriterionModule(network(), criterion)
-    message = "min_tpr or score must be given with validation data, GroupedLoss has no region"
+    message = "min_tpr must be given with validation, GroupedLoss has none, got None"
     with pytest.raises(ValueError, match=message):
         trainer_of([]).fit(module, ResumableLoader(loader), validation)
 
@@ -293,12 +293,12 @@ def test_batches_of_validation_have_labels():
 @pytest.mark.parametrize(
     ("chosen", "settings", "message"),
     [
-        (Y == 0, {}, "validation data must hold both classes, got only labels 0"),
-        (Y == 1, {}, "validation data must hold both classes, got only labels 1"),
+        (Y == 0, {}, "validation must hold both classes, got only labels 0"),
+        (Y == 1, {}, "validation must hold both classes, got only labels 1"),
         (
             torch.arange(60) < 3,
             {"min_tpr": 0.2, "max_fpr": 0.4},
-            "validation data must have enough rows for the region to hold a pair, got 1 positives and 2 negatives",
+            "validation must have enough rows for the region to hold a pair, got 1 positives and 2 negatives",
         ),
         (Y < 2, {"score": lambda scores, labels: float("nan")}, "score must return a finite number, got nan"),
     ],

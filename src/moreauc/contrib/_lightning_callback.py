@@ -1,4 +1,4 @@
-"""The callback that keeps, beside Lightning, what a loss with a memory needs."""
+"""The callback that saves what Lightning does not save of a loss with state."""
 
 from __future__ import annotations
 
@@ -32,36 +32,30 @@ _log = logging.getLogger(__name__)
 
 
 class StatefulCriterion(Callback):
-    r"""Keeps all that a loss with a memory needs in Lightning's own checkpoints.
+    """Saves in Lightning's checkpoints what a loss with state needs besides its tables.
 
     A run that is resumed with `trainer.fit(..., ckpt_path=...)`, from the end of an epoch or from the middle of one,
-    does then what it would have done without the interruption, bit for bit. The callback
+    then equals a run without interruption, bit for bit. The callback
 
-    - makes a :class:`~moreauc.PreviousIterate` once there are optimizers, where the loss needs one, for
-      :func:`criterion_loss` and :func:`previous_iterate`;
-    - keeps a :class:`~moreauc.optim.ProximalPoint` where `proximal` is not 0;
-    - saves and restores both, the global random states (Lightning does not) and, between the steps of accumulated
-      gradients, those gradients.
+    - makes a :class:`~moreauc.PreviousIterate`, if the loss needs one, for :func:`criterion_loss` and
+      :func:`previous_iterate`, and a :class:`~moreauc.optim.ProximalPoint` if `proximal` is not 0;
+    - saves and restores both, the global random states, and accumulated gradients that no step has used yet.
 
-    Weights, the tables of the loss, optimizers, schedulers and the place of a
-    :class:`~moreauc.contrib.ResumableLoader` are saved by Lightning itself. Gradient accumulation and clipping,
-    automatic and manual optimization and mixed precision need nothing.
-
-    On several processes, with Lightning's strategy "ddp", the loss is a
-    :class:`~moreauc.distributed.DistributedCriterion` and the batches are split by a
-    :class:`~moreauc.samplers.DistributedBatchSampler`. Random states and gradients of all processes are then in the
-    checkpoint.
+    Lightning itself saves weights, the tables of the loss, optimizers, schedulers and the position of a
+    :class:`~moreauc.contrib.ResumableLoader`. On several processes, with the strategy "ddp", the loss is a
+    :class:`~moreauc.distributed.DistributedCriterion` and the batches come from a
+    :class:`~moreauc.samplers.DistributedBatchSampler`; random states and gradients of all processes are saved.
 
     Args:
         model: name of the submodule that `training_step` calls, as in `get_submodule`.
         criterion: name of the submodule that is the loss.
-        proximal: weight of the pull towards a reference point, at least 0; 0 for none. With one optimizer only.
-        restarts: epochs before which the reference point is renewed, as where the learning rate drops.
+        proximal: weight of the proximal term, at least 0; 0 for none. With one optimizer only.
+        restarts: epochs before which the reference point is renewed, such as those at which the learning rate drops.
 
     Raises:
         ValueError: for an argument out of range and, when `fit` begins, submodules that are not there, a strategy that
-            shards the model, several processes without a :class:`~moreauc.distributed.DistributedCriterion` or split
-            batches, and a training loader with one of the library's samplers that is not a
+            shards the model, several processes without a :class:`~moreauc.distributed.DistributedCriterion` and its
+            sampler, and a training loader with one of the library's samplers that is not a
             :class:`~moreauc.contrib.ResumableLoader`; at the first step, a `model` that `training_step` does not call.
 
     Example:
@@ -85,7 +79,7 @@ class StatefulCriterion(Callback):
         self.restarts = [check_count(OWNER, "restarts", epoch) for epoch in restarts]
         self._current: Run | None = None
         self._last: dict[str, Any] = {}  # the state at the end of the last run
-        self._loaded: dict[str, Any] = {}  # a state that nobody has gone on from yet
+        self._loaded: dict[str, Any] = {}  # a state that is to be resumed from
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check what can be known before anything has been restored or moved."""
@@ -96,7 +90,7 @@ class StatefulCriterion(Callback):
             check_strategy(trainer, submodule(pl_module, "criterion", self.criterion))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Attach to the optimizers, and go on from the checkpoint if there is one."""
+        """Attach to the optimizers, and resume from the checkpoint if there is one."""
         check_loader(trainer)
         self._current = Run(trainer, pl_module, self.model, self.criterion, self.proximal, self.restarts)
         loaded, self._loaded = self._loaded, {}
@@ -107,7 +101,7 @@ class StatefulCriterion(Callback):
             _log.warning(text, OWNER)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keep previous weights if the loss has come to need them; renew the reference point before some epochs."""
+        """Keep previous weights if the loss needs them now; renew the reference point before some epochs."""
         self.run_of(pl_module).follow()
         self.run_of(pl_module).renew(trainer.current_epoch)
 
@@ -121,18 +115,18 @@ class StatefulCriterion(Callback):
             )
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Let a checkpoint that is made now begin with the batch that was not finished."""
+        """Let a checkpoint that is made now resume with the batch that was not finished."""
         loader, done = trainer.train_dataloader, batches(trainer).current
         if isinstance(loader, ResumableLoader) and done.ready > done.processed and loader.step == done.ready:
             loader.set_position(loader.epoch, done.processed)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take all hooks off; a checkpoint made later has the state of this moment."""
+        """Remove all hooks; a checkpoint made later has the state of this moment."""
         self._last = self.state_dict()
         self._release()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what Lightning does not keep itself; tensors and plain numbers only."""
+        """Return what Lightning does not save itself; tensors and plain numbers only."""
         return self._last if self._current is None else self._current.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -140,7 +134,7 @@ class StatefulCriterion(Callback):
         self._last = self._loaded = state_dict
 
     def run_of(self, module: nn.Module) -> Run:
-        """Return what belongs to the present run of `trainer.fit`."""
+        """Return the present run of `trainer.fit`."""
         if self._current is None or self._current.module is not module:
             raise ValueError(f"{OWNER}: trainer.fit must be under way, for the previous weights to be known")
         return self._current

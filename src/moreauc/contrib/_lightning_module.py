@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,15 +10,14 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from moreauc._checks import check_real, check_region
+from moreauc._checks import check_real
 from moreauc._extras import import_extra
 from moreauc.contrib._lightning_callback import StatefulCriterion, criterion_loss
 from moreauc.data.bag_batches import BagInputs
 from moreauc.distributed import gather_scores
-from moreauc.metrics import tpauc_score
 from moreauc.models.calls import instances_for
 from moreauc.train.scoring import scores_of
-from moreauc.train.selection import Score
+from moreauc.train.selection import Score, TwoWayScore, UserScore, validation_score
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
@@ -31,12 +28,12 @@ _OWNER = "CriterionModule"
 
 
 class CriterionModule(LightningModule):
-    r"""A LightningModule that trains `model` by `criterion`, and scores the validation data.
+    """A LightningModule that trains `model` by `criterion`, and scores the validation data.
 
-    It logs `train_loss`, the mean over the steps of an epoch, and after each pass over the validation data `val_score`,
-    the two-way partial AUC of all of it at once (of the test data `test_score`). `predict_step` returns raw scores. It
-    brings its own :class:`~moreauc.contrib.lightning.StatefulCriterion`, so that a run resumed from any of Lightning's
-    checkpoints equals one that was not interrupted.
+    It logs `train_loss`, the mean over the steps of an epoch, and `val_score`, the two-way partial AUC of all
+    validation data (`test_score` of the test data). `predict_step` returns raw scores. It adds a
+    :class:`~moreauc.contrib.lightning.StatefulCriterion`, so that a run resumed from any of Lightning's checkpoints
+    equals one that was not interrupted.
 
     Args:
         model: maps inputs to raw scores of shape `(B,)` or `(B, 1)`. Inputs given as a tuple are passed by position,
@@ -44,24 +41,20 @@ class CriterionModule(LightningModule):
         criterion: a loss of the library, called as `criterion(scores, labels, index)`; one over bags as
             `criterion(outputs, bag, labels, index)`.
         optimizer: "sgd", "adam" (AdamW), or a function that makes an optimizer of the model's parameters.
-        lr: learning rate, where `optimizer` is a name.
+        lr: learning rate, if `optimizer` is a name.
         momentum: momentum of "sgd".
-        weight_decay: weight decay, where `optimizer` is a name.
+        weight_decay: weight decay, if `optimizer` is a name.
         scheduler: a function that makes a scheduler of the optimizer, stepped after each epoch; None for none.
-        proximal: weight of the pull towards a reference point, at least 0.
+        proximal: weight of the proximal term, at least 0.
         restarts: epochs before which the reference point is renewed.
-        min_tpr: region of the score; None for the criterion's own.
+        min_tpr: region of the score; the criterion's own by default.
         max_fpr: as `min_tpr`.
-        score: what the validation data are judged by instead, higher being better: called with all scores and labels,
-            on the CPU. Needed for a loss without a region where there is validation data.
-
-    Attributes:
-        model: as given.
-        criterion: as given; its tables are in `state_dict()`.
+        score: function of all scores and labels, on the CPU, to use instead of TPAUC; higher is better. Required with
+            validation data if the loss has no region.
 
     Raises:
-        ValueError: for an argument out of range; where validation begins, no region and no `score`; where it ends,
-            data without both classes or with too few rows for the region, and a `score` that is not finite.
+        ValueError: for an argument out of range; with validation data, if there is neither region nor `score`, the data
+            lack a class or have too few rows for the region, or a `score` is not finite.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -102,25 +95,23 @@ class CriterionModule(LightningModule):
                 raise ValueError(f"{_OWNER}: {name} must be an nn.Module, got {type(part).__name__}")
         if not callable(optimizer) and optimizer not in ("sgd", "adam"):
             raise ValueError(f"{_OWNER}: optimizer must be a function, 'sgd' or 'adam', got {optimizer!r}")
-        for name, function in {"scheduler": scheduler, "score": score}.items():
-            if function is not None and not callable(function):
-                raise ValueError(f"{_OWNER}: {name} must be a function or None, got {function!r}")
+        if scheduler is not None and not callable(scheduler):
+            raise ValueError(f"{_OWNER}: scheduler must be a function or None, got {scheduler!r}")
         self._lr = check_real(_OWNER, "lr", lr, low=0.0, low_open=True)
         self._momentum = check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
         self._weight_decay = check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
-        self._optimizer, self._scheduler, self._score = optimizer, scheduler, score
+        self._optimizer, self._scheduler = optimizer, scheduler
         self._keep = StatefulCriterion(proximal=proximal, restarts=restarts)
-        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
-        self._region: dict[str, Any] = {
-            name: getattr(criterion, name, None) if value is None else value for name, value in region.items()
-        }
-        if None not in self._region.values():
-            check_region(_OWNER, **self._region)
+        self._region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+        self._score: TwoWayScore | UserScore | None = None  # none for a loss without a region, until there are data
+        known = all(getattr(criterion, name, None) is not None for name, given in self._region.items() if given is None)
+        if known or score is not None:
+            self._score = validation_score(_OWNER, criterion, score=score, **self._region)
         self._parts: list[tuple[Tensor, ...]] = []  # scores, labels and numbers of the validation data so far
         self.model, self.criterion = model, criterion
 
     def configure_callbacks(self) -> list[Any]:
-        """Bring the callback that keeps what Lightning does not."""
+        """Return the callback that saves what Lightning does not."""
         return [self._keep]
 
     def configure_optimizers(self) -> Any:
@@ -153,12 +144,12 @@ class CriterionModule(LightningModule):
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Check that there is something to judge by, and forget the last pass."""
+        """Check that there is a score; discard the last pass."""
         self._begin()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score a batch `(inputs, labels, ...)`; whole bags for a loss over bags."""
-        self._look(batch)
+        self._add(batch)
 
     def on_validation_epoch_end(self) -> None:
         """Log the score of all batches together."""
@@ -170,7 +161,7 @@ class CriterionModule(LightningModule):
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """As for the validation data."""
-        self._look(batch)
+        self._add(batch)
 
     def on_test_epoch_end(self) -> None:
         """As for the validation data."""
@@ -183,16 +174,14 @@ class CriterionModule(LightningModule):
 
     def _begin(self) -> None:
         self._parts = []
-        for name, value in self._region.items():
-            if value is None and self._score is None:
-                kind = type(self.criterion).__name__
-                raise ValueError(f"{_OWNER}: {name} or score must be given with validation data, {kind} has no region")
+        if self._score is None:
+            self._score = validation_score(_OWNER, self.criterion, score=None, **self._region)
 
     @property
     def _several(self) -> bool:
         return bool(self.trainer.world_size > 1)
 
-    def _look(self, batch: Any) -> None:
+    def _add(self, batch: Any) -> None:
         columns = batch[1:3] if self._several else batch[1:2]
         if len(columns) < 1 + self._several:
             wanted = "(inputs, labels, index) on several processes" if self._several else "(inputs, labels)"
@@ -207,20 +196,5 @@ class CriterionModule(LightningModule):
         scores, labels, *index = (torch.cat(column) for column in zip(*parts, strict=True))
         if self._several:  # each row counts once, however rows were dealt
             scores, labels, _ = gather_scores(scores, labels, *index)
-        scores, labels = scores.cpu(), labels.cpu()
-        value = self._two_way_score(scores, labels) if self._score is None else float(self._score(scores, labels))
-        if not math.isfinite(value):  # as in fit: a NaN is neither better nor worse than another score
-            raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
-        self.log(name, value, batch_size=1, sync_dist=True)
-
-    def _two_way_score(self, scores: Tensor, labels: Tensor) -> float:
-        if labels.min() == labels.max():
-            raise ValueError(f"{_OWNER}: validation data must hold both classes, got only labels {int(labels[0])}")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the region is empty is an error here
-            value = tpauc_score(labels.numpy(), scores.numpy(), **self._region)
-        if math.isnan(value):
-            counts = f"{int(labels.sum())} positives and {int((labels == 0).sum())} negatives"
-            text = "validation data must have enough rows for the region to hold a pair"
-            raise ValueError(f"{_OWNER}: {text}, got {counts}")
-        return float(value)
+        assert self._score is not None  # by _begin
+        self.log(name, self._score(scores.cpu(), labels.cpu())[0], batch_size=1, sync_dist=True)

@@ -1,4 +1,4 @@
-"""What belongs to one run of Lightning's `trainer.fit`, and whether it can be done at all."""
+"""The state of one run of Lightning's `trainer.fit`, and checks of its trainer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Run:
-    """What the callback holds from the start of training to its end."""
+    """The state of the callback from the start of training to its end."""
 
     def __init__(
         self,
@@ -70,13 +70,10 @@ class Run:
             self.renewed = epoch
 
     def state_dict(self, *, of_all: bool = True) -> dict[str, Any]:
-        """Return what Lightning does not keep itself.
+        """Return what Lightning does not save itself.
 
-        Weights are the same in all processes; drawn numbers, and gradients that have not been put together yet, are
-        not. Lightning writes what the first process has, so that it gets them from the others.
-
-        Args:
-            of_all: whether to ask the other processes, which must then ask, too.
+        Random states and gradients differ between processes. Lightning writes the state of the first process, which
+        gathers those of the others; with `of_all` all processes must make the call.
         """
         own = {"gradients": self._pending_gradients(), "random": random_states()}
         return {
@@ -88,10 +85,10 @@ class Run:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned, if loss and callback are as they were."""
+        """Resume from what :meth:`state_dict` returned, if loss and callback are as they were."""
         self._check_settings(state)
         if state["previous"] is not None:
-            self._follow()  # a new loss may come to need them later only: its gamma is set when the first batch begins
+            self._follow()  # a loss may need them later only, if its gamma is set when the first batch begins
         for name, part in {"previous": self.previous, "proximal": self.point}.items():
             if part is not None and state[name] is not None:
                 part.load_state_dict(state[name])
@@ -110,11 +107,6 @@ class Run:
             _log.warning(text, OWNER, len(every), size)
 
     def _check_settings(self, state: dict[str, Any]) -> None:
-        if "settings" not in state:
-            raise CheckpointError(
-                f"{OWNER}: ckpt_path must describe the loss, got a checkpoint of an earlier version that does not; "
-                "begin anew without ckpt_path"
-            )
         saved = state["settings"]
         try:
             check_settings(OWNER, saved["own"], saved["own"], self._own)
@@ -124,13 +116,13 @@ class Run:
         self._start = saved["start"]
 
     def remove(self) -> None:
-        """Take all hooks off."""
+        """Remove all hooks."""
         for part in (self.previous, self.point):
             if part is not None:
                 part.remove()
 
     def _pending_gradients(self) -> dict[str, Tensor]:
-        """Return gradients that a step is still to use; with manual optimization nobody else can tell, so all."""
+        """Return gradients that no step has used yet; with manual optimization all, since that is not known."""
         progress = batches(self.trainer)
         done, last = progress.current.processed, progress.is_last_batch
         used = done % self.trainer.accumulate_grad_batches == 0 or (last and done == progress.current.ready)
@@ -141,7 +133,7 @@ class Run:
 
 
 def _mean(every: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of the gradients of several processes, which is what their step would have used."""
+    """Return the mean of the gradients of several processes, as their step would have used it."""
     return {name: sum((other[name] for other in every[1:]), first) / len(every) for name, first in every[0].items()}
 
 
@@ -160,7 +152,7 @@ def submodule(module: nn.Module, argument: str, name: str) -> nn.Module:
 
 
 def check_strategy(trainer: Trainer, criterion: nn.Module) -> None:
-    """Refuse what would lose or scatter the state of the run."""
+    """Refuse strategies that would lose or shard the state of the run."""
     strategies = import_extra("lightning.pytorch.strategies", "lightning")
     kind = type(trainer.strategy).__name__
     if not isinstance(trainer.strategy, strategies.SingleDeviceStrategy | strategies.DDPStrategy):
@@ -178,7 +170,7 @@ def check_strategy(trainer: Trainer, criterion: nn.Module) -> None:
 
 
 def check_loader(trainer: Trainer) -> None:
-    """Refuse loaders of ours whose epoch and place would be lost without a word; of others, say that they are."""
+    """Refuse loaders of the library whose position would be lost; warn about others."""
     loaders, place = trainer.train_dataloader, (trainer.global_rank, trainer.world_size)
     several = list(loaders.values()) if isinstance(loaders, dict) else loaders
     for loader in several if isinstance(several, list | tuple) else [several]:

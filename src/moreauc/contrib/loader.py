@@ -14,36 +14,34 @@ _OWNER = "ResumableLoader"
 
 
 class ResumableLoader:
-    """A loader whose `state_dict()` tells where it is, and which goes on from there after `load_state_dict()`.
+    """A loader whose `state_dict()` holds its position, and which resumes there after `load_state_dict()`.
 
-    For training loops of other libraries. Lightning saves and restores the state of a loader that has one, and tells it
-    the epoch (it does not tell a batch sampler). With Accelerate register it for checkpointing, and do not let it be
-    prepared.
+    For training loops of other libraries. Lightning saves and restores the state of a loader that has one, and calls
+    its `set_epoch` (not that of a batch sampler). With Accelerate register it for checkpointing, and do not prepare it.
 
-    A pass ends with the epoch, the next one begins the next epoch. A pass that follows one that was left in the middle
-    gives the rest of it; `set_epoch` goes to the beginning of an epoch, except once after `load_state_dict` of a state
-    in that epoch. The epoch is looked up when the first batch is asked for, not at `iter()`, since some loops make
-    their iterator before they tell the epoch. Making an iterator leaves the global random state as it was, which a
-    `DataLoader` does not: resumed runs make one more.
+    A pass ends with the epoch, the next one begins the next epoch; after a pass that was left in the middle the next
+    one gives the rest of it. `set_epoch` goes to the beginning of an epoch, except once after `load_state_dict` of a
+    state in that epoch. The epoch is read when the first batch is asked for, since some loops make their iterator
+    before they call `set_epoch`. Making an iterator leaves the global random state as it was, unlike that of a
+    `DataLoader`.
 
     Batches that workers have fetched ahead do not count. Worker processes draw other random numbers in each epoch, and
-    the same ones where an epoch is begun again; where a pass begins in the middle of an epoch they draw new ones, not
-    those of the uninterrupted pass; so do `persistent_workers`, which are seeded once, after each start. What
-    :class:`~moreauc.data.SampledBags` draw depends on epoch and step only.
+    the same ones if an epoch is begun again; if a pass begins in the middle of an epoch they draw new ones, and so do
+    `persistent_workers` after each start. What :class:`~moreauc.data.SampledBags` draw depends on epoch and step only.
 
     Args:
-        loader: one of the library's, as :class:`~moreauc.data.TensorBatches` and :class:`~moreauc.data.BagBatches`, or
-            a `DataLoader` of torch or PyG, with a sampler that has `set_position(epoch, step)`: any of
+        loader: one of the library's, such as :class:`~moreauc.data.TensorBatches` or :class:`~moreauc.data.BagBatches`,
+            or a `DataLoader` of torch or PyG, with a sampler that has `set_position(epoch, step)`: any of
             :mod:`moreauc.samplers`, as `batch_sampler=` of a `DataLoader`.
-        seed: what the random numbers of worker processes depend on, besides epoch, step and process; None for the seed
-            of the sampler. A loader with a `generator` of its own does not use it.
+        seed: seed of worker processes, besides epoch, step and process; that of the sampler by default. A loader with a
+            `generator` of its own does not use it.
 
     Attributes:
         loader: as given.
         epoch: the present epoch.
-        step: batches of it that have been given.
+        step: batches of it that were given.
         rank: number of the process whose part of the batches it gives, by the sampler.
-        world_size: processes that the batches are dealt to.
+        world_size: number of processes that share the batches.
 
     Raises:
         ValueError: for a loader without such a sampler, and a seed out of range.

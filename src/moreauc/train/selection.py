@@ -39,7 +39,7 @@ class ModelSelector:
         score: Score | None = None,
         exchange: Exchange | None = None,
     ) -> None:
-        self._score = _TwoWayScore(criterion, min_tpr, max_fpr) if score is None else _UserScore(score)
+        self._score = validation_score(_OWNER, criterion, min_tpr, max_fpr, score)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
         self._exchange = exchange
         self._best: dict[str, Tensor] = {}
@@ -105,34 +105,41 @@ class ModelSelector:
         self._level, self._improved = state["level"], state["improved"]
 
 
-class _TwoWayScore:
+def validation_score(
+    owner: str, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None, score: Score | None
+) -> TwoWayScore | UserScore:
+    """Return what validation data are scored by; `owner` is named in errors."""
+    return TwoWayScore(owner, criterion, min_tpr, max_fpr) if score is None else UserScore(owner, score)
+
+
+class TwoWayScore:
     """TPAUC in the region, and in wider ones for epochs that are equal in it."""
 
     names = ("score", "wider_score", "auc", "gap")
 
-    def __init__(self, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None) -> None:
-        region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
+    def __init__(self, owner: str, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None) -> None:
+        self._owner, region = owner, {"min_tpr": min_tpr, "max_fpr": max_fpr}
         for name, value in region.items():
             region[name] = getattr(criterion, name, None) if value is None else value
             if region[name] is None:
                 kind = type(criterion).__name__
-                raise ValueError(f"{_OWNER}: {name} must be given with validation, {kind} has none, got None")
+                raise ValueError(f"{owner}: {name} must be given with validation, {kind} has none, got None")
         self.settings = self._region = {
-            "min_tpr": check_real(_OWNER, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True),
-            "max_fpr": check_real(_OWNER, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True),
+            "min_tpr": check_real(owner, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True),
+            "max_fpr": check_real(owner, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True),
         }
 
     def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
+        """Return the scores by `names`, compared in this order."""
         if labels.min() == labels.max():
-            raise ValueError(f"{_OWNER}: validation must hold both classes, got only labels {int(labels[0])}")
+            raise ValueError(f"{self._owner}: validation must hold both classes, got only labels {int(labels[0])}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the region is empty is an error here
             found = selection_scores(labels.numpy(), scores.numpy(), **self._region)
         if math.isnan(found[0]):
-            raise ValueError(
-                f"{_OWNER}: validation must have enough rows for the region to hold a pair, got {int(labels.sum())} "
-                f"positives and {int((labels == 0).sum())} negatives"
-            )
+            counts = f"{int(labels.sum())} positives and {int((labels == 0).sum())} negatives"
+            text = "validation must have enough rows for the region to hold a pair"
+            raise ValueError(f"{self._owner}: {text}, got {counts}")
         return found
 
     def tied(self, scores: Tensor, labels: Tensor) -> float:
@@ -140,21 +147,22 @@ class _TwoWayScore:
         return tied_share(labels.numpy(), scores.numpy(), **self._region)
 
 
-class _UserScore:
+class UserScore:
     """A function given by the user."""
 
     names = ("score",)
 
-    def __init__(self, score: Score) -> None:
+    def __init__(self, owner: str, score: Score) -> None:
         if not callable(score):
-            raise ValueError(f"{_OWNER}: score must be a function of scores and labels, got {score!r}")
-        self._score = score
+            raise ValueError(f"{owner}: score must be a function of scores and labels, got {score!r}")
+        self._owner, self._score = owner, score
         self.settings = {"score": score}
 
     def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
+        """Return the score, as a tuple of one."""
         value = float(self._score(scores, labels))
         if not math.isfinite(value):
-            raise ValueError(f"{_OWNER}: score must return a finite number, got {value}")
+            raise ValueError(f"{self._owner}: score must return a finite number, got {value}")
         return (value,)
 
     def tied(self, scores: Tensor, labels: Tensor) -> float:
