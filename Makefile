@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= reports/demo
 
-.PHONY: demo test check format bench study torture size mutants setup browser clean
+.PHONY: demo test check format bench study reproduce torture size mutants setup browser clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -41,16 +41,17 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The figures and numbers of the docs, and the timings (not part of the tests). The first two take minutes, the others
-# half an hour in all and more; `keel` needs the tables of KEEL in the folder MOREAUC_DATA, and does only what is missing.
+# The studies of the docs: what is missing is run, tables, figures and pages are made. Some need data in the folder
+# MOREAUC_DATA; those of the paper's experiments that were run on a GPU are not among them.
 study: setup
-	$(BIN)/python -m experiments study convergence --out docs/reports/convergence
-	$(BIN)/python -m experiments study thresholds --seeds 1 --trials 2 --out docs/reports/thresholds
-	$(BIN)/python -m experiments study label-noise --seeds 5 --trials 3 --out docs/reports/label_noise
-	$(BIN)/python -m experiments study keel --out docs/reports/keel
-	$(BIN)/python -m experiments study bags --out docs/reports/bags
-	for set in planted adult compas convergence; do \
-	  $(BIN)/python -m experiments study groups --set $$set --out docs/reports/groups/$$set || exit 1; done
+	$(BIN)/python -m experiments run convergence thresholds label_noise keel digit_bags planted_groups adult_groups \
+	  compas_groups many_groups --jobs 2
+	$(BIN)/python -m experiments report
+	$(BIN)/python -m experiments docs
+
+# A tiny version of each of the paper's experiments and of the studies, on data made on the spot.
+reproduce: setup
+	$(BIN)/python -m experiments run --smoke --jobs 2 --out reports/smoke
 
 bench: setup
 	$(BIN)/python benchmarks/bench_step.py --out benchmarks/reports/step.json

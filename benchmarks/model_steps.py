@@ -76,7 +76,7 @@ QUICK = Sizes(
 
 
 def set_torch(threads: int) -> None:
-    """Set torch as `experiments.runs.deterministic` does, which needs matplotlib, for good."""
+    """Set torch as `experiments.machine.deterministic` does, which needs matplotlib, for good."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     memory: Any = torch.utils.deterministic
     torch.use_deterministic_algorithms(True)

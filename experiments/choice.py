@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments._trial import Curves
 from experiments.config import Contestant, Experiment
+from experiments.trial import Curves
 
 __all__ = ["SMOOTHED", "choose", "of_the_paper", "rounded", "summary"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal, get_args
@@ -232,11 +232,6 @@ def training_on(plan: Experiment, dataset: DataSet, contestant: Contestant) -> T
         return training
     milestones = tuple(epoch * dataset.epochs // training.epochs for epoch in training.milestones)
     return replace(training, epochs=dataset.epochs, milestones=milestones)
-
-
-def plan_of(plan: Experiment) -> dict[str, Any]:
-    """Return what all runs of an experiment have in common, as it stands in each file."""
-    return {"training": asdict(plan.training)}
 
 
 def _dataset(name: str, raw: Mapping[str, Any]) -> DataSet:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.config import Experiment, Setting
-from experiments.records import Record
+from experiments.engine import Record
 
 __all__ = ["Curve", "make_curves"]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments import _closing_sections, _sections
+from experiments import sections
 from experiments.config import Experiment
 from experiments.curves import Curve, make_curves
 from experiments.figures import draw_curves, draw_table, save_figure
-from experiments.records import Records, read_records
+from experiments.paper import Records
 from experiments.tables import (
     Cell,
     Choice,
@@ -27,33 +26,11 @@ __all__ = ["make_report"]
 _TESTED: tuple[Choice, ...] = ("chosen", "chosen_paper")  # tables with paired tests
 
 
-def make_report(plan: Experiment, out: Path, *, command: str | None = None) -> Report:
-    """Write `report.json`, the figures and the page from the runs in `out`.
-
-    Args:
-        plan: the experiment.
-        out: folder that the runs were made in; the report goes there, too.
-        command: what makes it again, for the footer; None for the command without options.
-
-    Raises:
-        ValueError: if there is no run, or one that was made with another plan.
-    """
-    started = time.perf_counter()
-    records = read_records(plan, out)
-    if not records.runs:
-        raise ValueError(
-            f"reproduce: out must hold runs of {plan.name}, got none in {out / 'runs'}; "
-            f"`python -m experiments reproduce {plan.name}` makes them"
-        )
+def make_report(plan: Experiment, records: Records, out: Path) -> Report:
+    """Draw the figures of an experiment into `out` and return its report."""
     tables = _tables(plan, records)
     curves = make_curves(plan, records.curves)
-    command = f"python -m experiments reproduce {plan.name} --report" if command is None else command
-    report = Report(
-        plan.title, command, _results(plan, records, tables, curves), _page(plan, records, tables, curves, out)
-    )
-    report.seconds = time.perf_counter() - started
-    report.write(out)
-    return report
+    return Report(plan.title, "", _results(plan, records, tables, curves), _page(plan, records, tables, curves, out))
 
 
 def _tables(plan: Experiment, records: Records) -> list[Table]:
@@ -67,23 +44,23 @@ def _tables(plan: Experiment, records: Records) -> list[Table]:
 
 
 def _page(plan: Experiment, records: Records, tables: list[Table], curves: list[Curve], out: Path) -> list[Section]:
-    sections = []
+    parts = []
     for table in tables:
-        sections.append(_sections.overview(table))
+        parts.append(sections.overview(table))
         if table.choice == "chosen" and any(cell.values for cell in table.cells.values()):
             name = "results.png" if table.protocol == "runs" else "splits.png"
             save_figure(draw_table(table), out / name)
-            sections.append(_sections.glance(table, name))
+            parts.append(sections.glance(table, name))
         for dataset in table.datasets:
             if table.choice == "chosen" or table.has_runs(dataset.name):
-                sections.append(_sections.results(table, dataset))
+                parts.append(sections.results(table, dataset))
             if table.choice in _TESTED:
-                sections += _sections.paired(table, dataset)
+                parts += sections.paired(table, dataset)
     if curves:
         save_figure(draw_curves(plan, curves), out / "gamma.png")
-        sections.append(_sections.gamma(plan, curves, "gamma.png"))
-    sections += [_closing_sections.counts(plan, records.runs), _closing_sections.diverged(plan, records.runs)]
-    return [*sections, _closing_sections.where(plan, records)]
+        parts.append(sections.gamma(plan, curves, "gamma.png"))
+    ends = [sections.counts(plan, records.runs), sections.diverged(plan, records.runs), sections.where(plan, records)]
+    return [*parts, *ends]
 
 
 def _results(plan: Experiment, records: Records, tables: list[Table], curves: list[Curve]) -> dict[str, Any]:

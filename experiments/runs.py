@@ -1,190 +1,198 @@
-"""Runs of an experiment: one small file each; what is there is not done again."""
+"""Runs of the paper's experiments: from the data to what a record holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments._hardware import deterministic
-from experiments._one_run import do_ablation, do_run
-from experiments._parts import load_graphs
-from experiments._starts import (
-    do_start,
-    is_start,
-    made_with,
-    start_name,
-)
-from experiments.config import Experiment, plan_of
-from experiments.records import file_name
-from experiments.studies._run_files import Task, Work, run_missing
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
-__all__ = ["deterministic", "do_ablation", "do_run", "file_name", "plan_work", "reproduce"]
+from experiments.choice import SMOOTHED, choose, of_the_paper, rounded, summary
+from experiments.config import Ablation, Contestant, DataSet, Experiment, batch_of, made_of, training_on
+from experiments.machine import deterministic, device_name
+from experiments.parts import Parts, make_parts
+from experiments.trial import Curves, Weights, pretrain, score_weights, train_settings
+from moreauc.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from moreauc.methods import METHODS
 
-Progress = Callable[[int, int], None]
+Record = dict[str, Any]
 
 
-def reproduce(
-    plan: Experiment,
-    out: Path,
+def do_run(
     *,
-    datasets: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    runs: int | None = None,
-    splits: int | None = None,
-    folder: Path | None = None,
-    device: str = "cpu",
-    jobs: int = 1,
-    curves: bool = True,
-    progress: Progress | None = None,
-) -> None:
-    """Do the runs of an experiment whose files are missing.
-
-    Args:
-        plan: the experiment.
-        out: folder of its files; runs go to `out/runs`.
-        datasets: names of data sets; None for all that can be run.
-        methods: names of methods; None for all.
-        runs: runs of each method and split; None for those of the plan.
-        splits: test splits, at most; None for those of the data set.
-        folder: folder with the data; None for MOREAUC_DATA or a download.
-        device: "cpu" or "cuda".
-        jobs: processes, on one GPU or on as many cores.
-        curves: whether to keep the scores of every setting after every epoch, for other choices to be tried later;
-            they go to `out/curves`, as NumPy files, and nothing here reads them.
-        progress: told how many are done, of how many: first for the weights to start from, then for the runs, then for
-            the training curves.
-
-    Raises:
-        ValueError: for an unknown data set or method, or one that cannot be run, or more folds than there are.
-    """
-    work = plan_work(
-        plan,
-        out,
-        datasets=datasets,
-        methods=methods,
-        runs=runs,
-        splits=splits,
-        folder=folder,
-        device=device,
-        curves=curves,
-    )
-    if plan.name == "molecules":
-        _warn(out, work, folder)
-    starts = partial(_start_is_there, out, work["starts"])
-    for name, entries in work.items():
-        there = starts if name == "starts" else None
-        if entries:
-            run_missing(out / name, entries, plan=plan_of(plan), jobs=jobs, progress=progress, there=there)
-
-
-def plan_work(
     plan: Experiment,
-    out: Path,
-    *,
-    datasets: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    runs: int | None = None,
-    splits: int | None = None,
-    folder: Path | None = None,
-    device: str = "cpu",
-    curves: bool = True,
-) -> dict[str, Work]:
-    """Return the work of an experiment by subfolder of `out`, whether its files are there or not.
-
-    The subfolders are "starts" (weights to start from, those that a missing run needs), "runs" and "ablation". For the
-    arguments see :func:`reproduce`.
-    """
-    chosen = _chosen_datasets(plan, datasets)
-    entrants = _chosen("methods", methods, list(plan.contestants))
-    number = plan.runs if runs is None else runs
-    if plan.name != "molecules" and number > plan.runs:
-        raise ValueError(f"reproduce: seeds must be at most the folds of {plan.name}, {plan.runs}, got {number}")
-    common = {"plan": plan, "folder": folder, "device": device}
-    places: list[dict[str, Any]] = [
-        {**common, "dataset": dataset, "split": split, "run": run}
-        for dataset in (plan.datasets[name] for name in chosen)
-        for split in range(dataset.splits if splits is None else min(splits, dataset.splits))
-        for run in range(number)
-    ]
-    ablations = _ablations(plan, out, chosen, entrants, common, number)
-    started: dict[str, Task] = {}
-    work: dict[str, Task] = {}
-    for place in places:
-        where = place["dataset"].name, place["split"], place["run"]
-        start = out / "starts" / f"{start_name(*where)}.pt"
-        names = {file_name(where[0], method, *where[1:]): plan.contestants[method] for method in entrants}
-        for name, contestant in names.items():
-            kept = out / "curves" / f"{name}.npz" if curves else None
-            work[name] = (do_run, {**place, "contestant": contestant, "start": start, "curves_to": kept})
-        users = [out / "runs" / f"{name}.json" for name in names]
-        users += [out / "ablation" / f"{key}.json" for key, (_, own) in ablations.items() if own["start"] == start]
-        missing = not all(file.exists() for file in users)
-        if missing and plan.training.pretrain_epochs and not is_start(start, _made(place)):
-            started[start.stem] = (do_start, {**place, "start": start})
-    return {"starts": started, "runs": work, "ablation": ablations}
-
-
-def _made(place: dict[str, Any]) -> dict[str, Any]:
-    keys = ("plan", "dataset", "split", "run", "device")
-    return made_with(**{key: place[key] for key in keys})
-
-
-def _start_is_there(out: Path, work: Work, name: str) -> bool:
-    """Return whether the weights of a start are there, and a record of them."""
-    options = work[name][1]
-    return (out / "starts" / f"{name}.json").exists() and is_start(options["start"], _made(options))
-
-
-def _ablations(
-    plan: Experiment, out: Path, datasets: list[str], methods: list[str], common: dict[str, Any], runs: int
-) -> Work:
-    ablation = plan.ablation
-    if ablation is None or ablation.method not in methods:
-        return {}
+    dataset: DataSet,
+    contestant: Contestant,
+    split: int,
+    run: int,
+    folder: Path | None,
+    device: str,
+    start: Path | None = None,
+) -> Record:
+    """Train a method by all its settings and test what validation chooses, in each region."""
+    columns = range(len(plan.regions))
+    seen, about = _train(plan, contestant, dataset, split, run, folder, device, start)
+    chosen = {
+        "chosen": [choose(seen, contestant, column) for column in columns],
+        "chosen_smoothed": [choose(seen, contestant, column, epochs=SMOOTHED) for column in columns],
+    }
+    if plan.paper_grid:
+        chosen["chosen_paper"] = [choose(*of_the_paper(plan, seen, contestant), column) for column in columns]
     return {
-        f"{name}-{run}": (
-            do_ablation,
-            {
-                **common,
-                "ablation": ablation,
-                "dataset": plan.datasets[name],
-                "run": run,
-                "start": out / "starts" / f"{start_name(name, 0, run)}.pt",
-            },
-        )
-        for name in ablation.datasets
-        if name in datasets
-        for run in range(runs)
+        **about,
+        "regions": [list(region) for region in plan.regions],
+        **chosen,
+        "settings": summary(seen, contestant),
+        "detail": {name: getattr(seen, name).tolist() for name in ("merit", "validation", "test", "auc")},
     }
 
 
-def _chosen_datasets(plan: Experiment, wanted: Sequence[str] | None) -> list[str]:
-    for name in wanted or ():
-        entry = plan.datasets.get(name)
-        if entry is not None and not entry.available:
-            raise ValueError(f"reproduce: datasets must be available, got {name!r}: {entry.note}")
-    return _chosen("datasets", wanted, [name for name, entry in plan.datasets.items() if entry.available])
+def do_ablation(
+    *,
+    plan: Experiment,
+    ablation: Ablation,
+    dataset: DataSet,
+    run: int,
+    folder: Path | None,
+    device: str,
+    start: Path | None = None,
+) -> Record:
+    """Train a method with each of the options to be compared, and keep the TPAUC of the training rows at each epoch."""
+    contestant = replace(plan.contestants[ablation.method], settings=ablation.settings)
+    looked = replace(plan, regions=(ablation.region,))
+    curves, about = _train(looked, contestant, dataset, 0, run, folder, device, start, look_at_training=True)
+    seen = {"training": curves.training, "validation": curves.validation, "test": curves.test}
+    return {
+        **about,
+        "region": list(ablation.region),
+        "curves": [
+            {"setting": setting, "error": error, **{key: _curve(value, number) for key, value in seen.items()}}
+            for number, (setting, error) in enumerate(zip(ablation.settings, curves.errors, strict=True))
+        ],
+    }
 
 
-def _chosen(name: str, wanted: Sequence[str] | None, known: list[str]) -> list[str]:
-    for entry in wanted or ():
-        if entry not in known:
-            raise ValueError(f"reproduce: {name} must be among {known}, got {entry!r}")
-    return known if wanted is None else [entry for entry in known if entry in wanted]
+def do_start(
+    *, plan: Experiment, dataset: DataSet, split: int, run: int, folder: Path | None, device: str, start: Path
+) -> Record:
+    """Train the weights that all methods of a run start from, and keep them in a file."""
+    with deterministic():
+        parts = make_parts(plan, dataset, split=split, run=run, folder=folder, device=device)
+        made = start_made_with(plan, dataset, split=split, run=run, device=device)
+        _, seconds = start_weights(plan, parts, made, start, device=device)
+    return {"seconds": seconds, "device": device_name(device), "made": made, "data": parts.data}
 
 
-def _warn(out: Path, work: dict[str, Work], folder: Path | None) -> None:
-    """Read the molecules of the runs that are missing once before all runs, which read them without a warning.
+def start_made_with(plan: Experiment, dataset: DataSet, *, split: int, run: int, device: str) -> Record:
+    """Return what the weights to start from depend on, beside the numbers in the data."""
+    training = plan.training
+    return {
+        "experiment": plan.name,
+        "source": dataset.source,
+        "split": split,
+        "run": run,
+        "batch": batch_of(dataset),
+        "width": dataset.width,
+        "pretrain_epochs": training.pretrain_epochs,
+        "pretrain_lr": training.pretrain_lr,
+        "weight_decay": training.weight_decay,
+        "device": device_name(device),
+        "torch": str(torch.__version__),
+    }
 
-    Graphs that have to be made first are then made once, too, and not by several processes at the same time.
+
+def is_start(file: Path, made: Record) -> bool:
+    """Return whether a file has weights made like this; whether of the same data is seen when they are used."""
+    content = _read_start(file)
+    return content is not None and content["made"] == made
+
+
+def start_weights(
+    plan: Experiment, parts: Parts, made: Record, file: Path | None, *, device: str
+) -> tuple[Weights, float]:
+    """Return the weights to start from and how long they took: those of the file, or the same trained (again).
+
+    A file that is damaged, or made with something else than today's plan, data, device or torch, is written anew.
     """
-    missing = [
-        options["dataset"].source
-        for kind in ("runs", "ablation")
-        for name, (_, options) in work[kind].items()
-        if not (out / kind / f"{name}.json").exists()
-    ]
-    for source in dict.fromkeys(missing):
-        load_graphs(source, folder)
+    content = None if file is None else _read_start(file)
+    if content is not None and content["made"] == made and content["data"] == parts.data:
+        return content["weights"], content["seconds"]
+    began = time.perf_counter()
+    weights = pretrain(plan, parts, seed=made["run"], device=device)
+    seconds = time.perf_counter() - began
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(file, {"weights": weights, "made": made, "data": parts.data, "seconds": seconds})
+    return weights, seconds
+
+
+def _read_start(file: Path) -> Record | None:
+    """Return what a file holds; None where there is none, or it is damaged or lacks an entry."""
+    if not file.exists():
+        return None
+    try:
+        content = load_checkpoint(file)
+        return {name: content[name] for name in ("weights", "made", "data", "seconds")}
+    except (OSError, CheckpointError, KeyError):
+        return None
+
+
+def _train(
+    plan: Experiment,
+    contestant: Contestant,
+    dataset: DataSet,
+    split: int,
+    run: int,
+    folder: Path | None,
+    device: str,
+    start: Path | None,
+    *,
+    look_at_training: bool = False,
+) -> tuple[Curves, Record]:
+    """Train a method by all its settings; return the scores, and what a record says of every kind of run."""
+    pooling: Any = "mean" if plan.name == "molecules" else METHODS["bags"][contestant.preset].pooling
+    weights, scores = None, {}
+    with deterministic():
+        parts = make_parts(plan, dataset, split=split, run=run, pooling=pooling, folder=folder, device=device)
+        if plan.training.pretrain_epochs:
+            made = start_made_with(plan, dataset, split=split, run=run, device=device)
+            weights, _ = start_weights(plan, parts, made, start, device=device)
+            scores = score_weights(plan, parts, weights, device=device)
+        own = replace(plan, training=training_on(plan, dataset, contestant))
+        curves = train_settings(
+            own, contestant, parts, seed=run, start=weights, device=device, look_at_training=look_at_training
+        )
+    about: Record = {
+        "counts": parts.counts,
+        "data": parts.data,
+        "batch": batch_of(dataset),
+        "options": dict(contestant.options),
+        "made": made_of(dataset, contestant),
+        "ties": "curve",
+        "device": device_name(device),
+    }
+    if dataset.epochs:
+        about["epochs"] = dataset.epochs
+    if scores:
+        names, values = list(scores), zip(*scores.values(), strict=True)
+        about["start"] = [dict(zip(names, map(rounded, pair), strict=True)) for pair in values]
+    if plan.name == "molecules":
+        about["where"] = {"rdkit": _rdkit()}
+    return curves, about
+
+
+def _rdkit() -> str | None:
+    """Return the version of RDKit, which graphs are made with; None where it is not installed."""
+    try:
+        import rdkit
+    except ModuleNotFoundError:
+        return None
+    return str(rdkit.__version__)
+
+
+def _curve(values: NDArray[np.float64] | None, number: int) -> list[float | None]:
+    return [] if values is None else [rounded(value) for value in values[number, :, 0]]

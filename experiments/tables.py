@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
 from experiments.config import Contestant, DataSet, Experiment
-from experiments.records import Record
+from experiments.engine import Record
 
 __all__ = ["Cell", "PairedTest", "Table", "make_table", "signed_rank", "smallest_p"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.runs import deterministic
+from experiments.machine import deterministic
 from moreauc.criteria import CrossEntropyLoss
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"

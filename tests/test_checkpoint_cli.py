@@ -16,7 +16,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from experiments._app import app as experiments_app
 from moreauc import TPAUCLoss
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
 from moreauc.checkpoint.lock import FileLock
@@ -309,17 +308,13 @@ def test_two_first_starts_in_one_folder(place, table, tmp_path, monkeypatch):
     [
         ["evaluate", "no_run", "no_table.csv"],
         ["compare", "no_table.csv", "--target", "y"],
-        ["study", "convergence"],
-        ["study", "label-noise"],
-        ["study", "thresholds"],
     ],
     ids=" ".join,
 )
 def test_other_commands_lock_their_folder_too(words, tmp_path):
-    program = experiments_app if words[0] == "study" else app
     out = tmp_path / "folder" / ".." / "out"
     with held_by_another(tmp_path / "out"):
-        result = RUNNER.invoke(program, [*words, "--out", str(out)])
+        result = RUNNER.invoke(app, [*words, "--out", str(out)])
     assert result.exit_code == 2 and "out: another process is writing there" in result.output
     assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
 

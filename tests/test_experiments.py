@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import functools
-import importlib
 import itertools
 import json
 import logging
 import math
-import os
 import platform
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,46 +18,22 @@ import torch
 from scipy.stats import wilcoxon
 
 import moreauc
-from experiments import (
-    _closing_sections,
-    _one_run,
-    _parts,
-    _sections,
-    _starts,
-    figures,
-)
-from experiments._hardware import deterministic
-from experiments._parts import checksum, make_parts
-from experiments._sections import NONE
-from experiments._trial import (
-    Curves,
-    _criterion,
-    _scores,
-    _Survivor,
-    region_to_choose_by,
-    train_settings,
-)
-from experiments.choice import choose, of_the_paper, summary
-from experiments.config import (
-    EXPERIMENTS,
-    batch_of,
-    load_experiment,
-    made_of,
-    parse_experiment,
-    plan_of,
-    training_on,
-)
+from experiments import __main__ as command_line
+from experiments import engine, figures, machine, runs, sections
+from experiments import parts as parts_module
+from experiments.choice import SMOOTHED, choose, of_the_paper, summary
+from experiments.config import EXPERIMENTS, batch_of, load_experiment, made_of, parse_experiment, training_on
 from experiments.curves import make_curves
 from experiments.data import histology, mil, molecules
+from experiments.engine import RECORDS, Setup, run_missing, select, write_records
 from experiments.figures import draw_curves, draw_table, save_figure
-from experiments.records import Records, read_records
-from experiments.report import make_report
-from experiments.runs import file_name, plan_work, reproduce
+from experiments.machine import deterministic
+from experiments.paper import PaperStudy, Records, load_paper_study, sort_records
+from experiments.parts import checksum, make_parts
+from experiments.sections import NONE
 from experiments.smoke import smoke_plan
-from experiments.studies import _claims, _run_files, _where
-from experiments.studies._claims import Claim
-from experiments.studies._run_files import run_missing
 from experiments.tables import make_table, signed_rank, smallest_p
+from experiments.trial import Curves, _criterion, _scores, _Survivor, region_to_choose_by, train_settings
 from moreauc.checkpoint import load_checkpoint, save_checkpoint
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
@@ -128,7 +97,7 @@ def made_once():
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             (molecules, "example_molecules"),
-            (_parts, "digit_bags"),
+            (parts_module, "digit_bags"),
             (histology, "example_histology"),
         ):
             patch.setattr(module, name, functools.cache(getattr(module, name)))
@@ -137,6 +106,38 @@ def made_once():
 
 def plan_for_tables():
     return parse_experiment("bags", PLAN)
+
+
+def study_of(plan, seeds=None):
+    return PaperStudy(name=plan.name, title=plan.title, folder="", seeds=seeds or plan.runs, experiment=plan)
+
+
+def reproduce(plan, out, *, methods=None, splits=None, seeds=None, jobs=1, progress=None):
+    """Do what is missing; return the records by key."""
+    study, setup = study_of(plan, seeds), Setup(out)
+    run_missing(study, setup, select(study.tasks(setup), methods=methods, splits=splits), jobs=jobs, progress=progress)
+    return stored(out)
+
+
+def stored(out, name=RECORDS):
+    found = map(json.loads, (out / name).read_text(encoding="utf-8").splitlines())
+    return {entry["key"]: entry for entry in found}
+
+
+def drop(out, *keys):
+    write_records(out / RECORDS, [entry for key, entry in stored(out).items() if key not in keys])
+
+
+def without_time(entry):
+    return {key: value for key, value in entry.items() if key not in ("seconds", "where")}
+
+
+def read_records(plan, out):
+    return sort_records(plan, engine.read_records(study_of(plan), out))
+
+
+def make_report(plan, out):
+    return command_line.make_report(study_of(plan), out, "a command")
 
 
 # ---- plans
@@ -452,17 +453,16 @@ def test_a_record_says_what_is_particular(tmp_path):
         contestants={"auc_m_att": contestant, "quick": quick},
         ablation=None,
     )
-    reproduce(plan, tmp_path)
-    tests = []
+    found, tests = reproduce(plan, tmp_path), []
     for name in plan.contestants:
-        record = json.loads((tmp_path / "runs" / f"example-{name}-0-0.json").read_text(encoding="utf-8"))
+        record = found[f"run/example/{name}/0/0"]
         assert record["epochs"] == 2 and record["options"].get("momentum") == (0.9 if name == "quick" else None)
-        tests.append(np.load(tmp_path / "curves" / f"example-{name}-0-0.npz")["test"])
+        tests.append(np.array(stored(tmp_path, "details.jsonl")[record["key"]]["test"]))
         assert tests[-1].shape[1] == 2
     assert not np.array_equal(*tests)
     assert len(read_records(plan, tmp_path).runs) == 4
     other = replace(plan, datasets={"example": replace(dataset, epochs=0)})
-    with pytest.raises(ValueError, match=r"must be made with epochs None, got 2; remove it"):
+    with pytest.raises(ValueError, match=r"must be made with epochs None, got 2; remove its line"):
         read_records(other, tmp_path)
 
 
@@ -513,7 +513,7 @@ def test_molecules_are_loaded_by_name(tmp_path, monkeypatch):
 
 def test_bags_of_the_literature_are_loaded_by_name(tmp_path, monkeypatch):
     plan = load_experiment("bags")
-    bags = _parts.digit_bags(num_bags=60, positive_rate=0.5).train
+    bags = parts_module.digit_bags(num_bags=60, positive_rate=0.5).train
     asked = []
     for name in ("musk2", "fox"):
         monkeypatch.setattr(mil, f"load_{name}", lambda folder, name=name: asked.append((name, folder)) or bags)
@@ -543,53 +543,38 @@ def test_checksums_tell_data_apart():
     assert len(set(data.values())) == 3 and data == make_parts(plan, plan.datasets["example"], split=0, run=1).data
 
 
-def without_time(file: Path) -> dict:
-    record = json.loads(file.read_text(encoding="utf-8"))
-    return {key: value for key, value in record.items() if key not in ("seconds", "where")}
-
-
 @pytest.mark.parametrize(
     ("name", "methods", "lost"),
     [
-        ("molecules", ["ce", "sonx"], "runs/example-sonx-0-1"),
-        ("molecules", ["sonx"], "ablation/example-0"),
-        ("bags", ["sont_att", "midam_smx"], "runs/example-sont_att-1-0"),
-        ("histology", ["sont_att"], "runs/example-sont_att-0-1"),
+        ("molecules", ["ce", "sonx"], "run/example/sonx/0/1"),
+        ("molecules", ["sonx"], "ablation/example/sonx/0"),
+        ("bags", ["sont_att", "midam_smx"], "run/example/sont_att/1/0"),
+        ("histology", ["sont_att"], "run/example/sont_att/0/1"),
     ],
 )
 def test_a_run_that_was_lost_comes_again_bit_for_bit(name, methods, lost, tmp_path):
     plan = smoke_plan(load_experiment(name))
-    seen = []
-    reproduce(plan, tmp_path, methods=methods, progress=lambda done, of: seen.append((done, of)))
-    files = [file for file in sorted(tmp_path.rglob("*")) if file.is_file()]
-    gone = tmp_path / f"{lost}.json"
-    before, stamps = without_time(gone), {file: file.stat().st_mtime_ns for file in files}
-    scores = {
-        file: {name: values.tolist() for name, values in np.load(file).items()}
-        for file in (tmp_path / "curves").iterdir()
-    }
-    gone.unlink()
+    before = reproduce(plan, tmp_path, methods=methods)
+    details = stored(tmp_path, "details.jsonl")
+    assert set(details) == {key for key in before if key.startswith("run/")}
+    drop(tmp_path, lost)
     for start in (tmp_path / "starts").glob("*.pt"):  # a clone of the repository has none of these
         start.unlink()
-    seen.clear()
-    reproduce(plan, tmp_path, methods=methods, progress=lambda done, of: seen.append((done, of)))
-    assert without_time(gone) == before
-    assert seen[-1] == (1, 1)
-    changed = {file for file, stamp in stamps.items() if file.suffix == ".json" and file.stat().st_mtime_ns != stamp}
-    assert {file for file in changed if file.parent.name != "starts"} == {gone}
-    assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("*.lock"))
-    kept = {file: {name: values.tolist() for name, values in np.load(file).items()} for file in scores}
-    assert kept == scores and len(kept) == len(list((tmp_path / "runs").iterdir()))
+    seen = []
+    again = reproduce(plan, tmp_path, methods=methods, progress=lambda done, of: seen.append((done, of)))
+    assert list(again) == list(before) == sorted(before)
+    assert {key for key in before if before[key] != again[key]} <= {lost, *(key for key in before if "start" in key)}
+    assert without_time(again[lost]) == without_time(before[lost])
+    assert seen[-1] == ((2, 2) if name == "molecules" else (1, 1)) and stored(tmp_path, "details.jsonl") == details
 
 
 def test_processes_give_the_same(tmp_path):
     plan = smoke_plan(load_experiment("bags"))
-    for jobs in (1, 2):
-        reproduce(plan, tmp_path / str(jobs), methods=["midam_att"], splits=1, jobs=jobs, curves=jobs == 1)
-        assert (tmp_path / str(jobs) / "curves").exists() == (jobs == 1)
-    one, two = (sorted((tmp_path / jobs / "runs").glob("*.json")) for jobs in ("1", "2"))
-    assert [file.name for file in one] == ["example-midam_att-0-0.json", "example-midam_att-0-1.json"]
-    assert [without_time(file) for file in one] == [without_time(file) for file in two]
+    one, two = (reproduce(plan, tmp_path / str(jobs), methods=["midam_att"], splits=1, jobs=jobs) for jobs in (1, 2))
+    assert list(one) == ["run/example/midam_att/0/0", "run/example/midam_att/0/1"]
+    assert {key: without_time(entry) for key, entry in one.items()} == {
+        key: without_time(entry) for key, entry in two.items()
+    }
 
 
 # ---- the same numbers whatever else is going on
@@ -602,9 +587,12 @@ def plan_with_start(**changes):
     return replace(plan, datasets={"example": dataset}, runs=1, ablation=None)
 
 
-def start_of(out: Path, plan) -> dict[str, torch.Tensor]:
-    reproduce(plan, out, methods=["ce"], runs=1)
+def start_of(out, plan):
+    reproduce(plan, out, methods=["ce"], seeds=1)
     return load_checkpoint(out / "starts" / "example-0-0.pt")["weights"]
+
+
+RUN, START = "run/example/ce/0/0", "start/example/0/0"
 
 
 def same(one, other) -> bool:
@@ -622,16 +610,16 @@ def test_threads_of_the_parent_do_not_matter(tmp_path, two_threads):
     plan = plan_with_start()
     place = {"plan": plan, "dataset": plan.datasets["example"], "split": 0, "run": 0, "folder": None, "device": "cpu"}
     parts = make_parts(plan, plan.datasets["example"], split=0, run=0)
-    loose = _starts.pretrain(plan, parts, seed=0)
+    loose = runs.pretrain(plan, parts, seed=0)
     torch.set_num_threads(1)
-    expected = _starts.pretrain(plan, parts, seed=0)
-    run = _one_run.do_run(**place, contestant=plan.contestants["ce"])
+    expected = runs.pretrain(plan, parts, seed=0)
+    run = runs.do_run(**place, contestant=plan.contestants["ce"])
     assert not same(loose, expected)  # else this would show nothing
     torch.set_num_threads(2)
     assert same(start_of(tmp_path, plan), expected)
-    record = json.loads((tmp_path / "runs" / "example-ce-0-0.json").read_text(encoding="utf-8"))
+    record = stored(tmp_path)[RUN]
     assert record["where"]["threads"] == 1 and record["chosen"] == run["chosen"]
-    again = _one_run.do_run(**place, contestant=plan.contestants["ce"])
+    again = runs.do_run(**place, contestant=plan.contestants["ce"])
     assert again["settings"] == run["settings"] and torch.get_num_threads() == 2
 
 
@@ -647,28 +635,24 @@ def trained(**changes):
 
 
 @pytest.mark.parametrize(
-    ("change", "record"),
+    "change",
     [
-        (lambda plan: plan_with_start(positives=40, negatives=80), True),
-        (lambda plan: plan_with_start(width=16), True),
-        (trained(pretrain_epochs=2), True),
-        (trained(pretrain_epochs=2), False),
-        (trained(pretrain_lr=0.1), True),
-        (trained(weight_decay=0.1), True),
+        lambda plan: plan_with_start(positives=40, negatives=80),
+        lambda plan: plan_with_start(width=16),
+        trained(pretrain_epochs=2),
+        trained(pretrain_lr=0.1),
+        trained(weight_decay=0.1),
     ],
 )
-def test_a_start_of_another_plan_is_made_again(change, record, tmp_path):
+def test_a_start_of_another_plan_is_made_again(change, tmp_path):
     plan = plan_with_start()
     other = change(plan)
     before, wanted = start_of(tmp_path / "a", plan), start_of(tmp_path / "b", other)
-    (tmp_path / "a" / "runs" / "example-ce-0-0.json").unlink()
-    if not record:  # stopped between the two files
-        (tmp_path / "a" / "starts" / "example-0-0.json").unlink()
+    drop(tmp_path / "a", RUN)
     assert not same(before, wanted) and same(start_of(tmp_path / "a", other), wanted)
-    one, two = (without_time(tmp_path / name / "runs" / "example-ce-0-0.json") for name in "ab")
-    assert one == two
-    one, two = (without_time(tmp_path / name / "starts" / "example-0-0.json") for name in "ab")
-    assert one == two and one["made"]["batch"] == batch_of(other.datasets["example"])
+    one, two = (stored(tmp_path / name) for name in "ab")
+    assert [without_time(one[key]) for key in (RUN, START)] == [without_time(two[key]) for key in (RUN, START)]
+    assert one[START]["made"]["batch"] == batch_of(other.datasets["example"])
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of torch", "cut", "weights"])
@@ -680,10 +664,10 @@ def test_a_damaged_start_is_made_again(content, tmp_path):
         torch.save({name: torch.zeros_like(value) for name, value in wanted.items()}, file)
     else:
         file.write_bytes(file.read_bytes()[:-100] if content == "cut" else content)
-    before = without_time(tmp_path / "runs" / "example-ce-0-0.json")
-    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
+    before = stored(tmp_path)[RUN]
+    drop(tmp_path, RUN)
     assert same(start_of(tmp_path, plan), wanted)
-    assert without_time(tmp_path / "runs" / "example-ce-0-0.json") == before
+    assert without_time(stored(tmp_path)[RUN]) == without_time(before)
 
 
 def test_a_start_of_other_data_or_another_device_is_made_again(tmp_path, monkeypatch):
@@ -691,7 +675,7 @@ def test_a_start_of_other_data_or_another_device_is_made_again(tmp_path, monkeyp
     before = start_of(tmp_path, plan)
     changed = molecules.example_molecules(seed=1)
     monkeypatch.setattr(molecules, "example_molecules", lambda: changed)
-    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
+    drop(tmp_path, RUN)
     other = start_of(tmp_path, plan)
     assert not same(before, other)
     file = tmp_path / "starts" / "example-0-0.pt"
@@ -699,51 +683,47 @@ def test_a_start_of_other_data_or_another_device_is_made_again(tmp_path, monkeyp
     content["weights"] = before
     content["made"]["device"] = "GPU of somebody"
     save_checkpoint(file, content)
-    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
+    drop(tmp_path, RUN)
     assert same(start_of(tmp_path, plan), other)
 
 
 def test_a_start_that_is_right_is_used_and_scored(tmp_path, monkeypatch):
     plan = plan_with_start()
     weights = start_of(tmp_path, plan)
-    written = json.loads((tmp_path / "runs" / "example-ce-0-0.json").read_text(encoding="utf-8"))
-    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
-    monkeypatch.setattr(_starts, "pretrain", lambda *args, **options: pytest.fail("it is there"))
-    reproduce(plan, tmp_path, methods=["ce", "mb"], runs=1)
-    parts = make_parts(plan, plan.datasets["example"], split=0, run=0)
-    model = parts.model()
-    model.load_state_dict(weights)
-    model.eval()
+    written = stored(tmp_path)[RUN]
+    drop(tmp_path, RUN)
+    monkeypatch.setattr(runs, "pretrain", lambda *args, **options: pytest.fail("it is there"))
+    found = reproduce(plan, tmp_path, methods=["ce", "mb"], seeds=1)
+    model, made = made_model(plan, weights)
     for name in ("ce", "mb"):
-        found = json.loads((tmp_path / "runs" / f"example-{name}-0-0.json").read_text(encoding="utf-8"))
-        assert found["start"] == written["start"] and len(found["start"]) == len(plan.regions)
+        assert found[f"run/example/{name}/0/0"]["start"] == written["start"]
     for part in ("validation", "test"):
-        rows = getattr(parts, part)
+        rows = getattr(made, part)
         (scores,) = rows.scores(lambda **inputs: model(**inputs).unsqueeze(0))
         for (low, high), entry in zip(plan.regions, written["start"], strict=True):
             assert entry[part] == pytest.approx(tpauc_score(rows.labels, scores, min_tpr=low, max_fpr=high), abs=1e-6)
-    (tmp_path / "starts" / "example-0-0.json").unlink()  # its record is made of what stands in the other file
-    (tmp_path / "runs" / "example-ce-0-0.json").unlink()
-    reproduce(plan, tmp_path, methods=["ce"], runs=1)
-    assert not (tmp_path / "starts" / "example-0-0.json").exists()  # the weights were right: nothing was to be done
+
+
+def made_model(plan, weights):
+    made = make_parts(plan, plan.datasets["example"], split=0, run=0)
+    model = made.model()
+    model.load_state_dict(weights)
+    return model.eval(), made
 
 
 def test_records_say_where_and_of_what(tmp_path, monkeypatch):
     plan = plan_with_start()
-    reproduce(plan, tmp_path, methods=["ce"], runs=1)
-    file = tmp_path / "runs" / "example-ce-0-0.json"
-    record = json.loads(file.read_text(encoding="utf-8"))
-    assert file.stat().st_size < 4096 and b"\r" not in file.read_bytes()
+    record = reproduce(plan, tmp_path, methods=["ce"], seeds=1)[RUN]
     assert record["data"] == make_parts(plan, plan.datasets["example"], split=0, run=0).data
     where = record["where"]
     assert set(where) == {"date", "torch", "machine", "python", "moreauc", "commit", "threads", "rdkit"}
     assert where["moreauc"] == moreauc.__version__ and where["python"] == platform.python_version()
     assert where["rdkit"] == pytest.importorskip("rdkit").__version__
-    kept = np.load(tmp_path / "curves" / "example-ce-0-0.npz")
-    assert set(kept) == {"merit", "validation", "test", "auc"} and kept["test"].shape == (2, 1, 2)
-    assert record["ties"] == "curve" and kept["auc"].shape == (2, 1)
+    kept = {name: np.shape(values) for name, values in stored(tmp_path, "details.jsonl")[RUN].items() if name != "key"}
+    assert kept == {"merit": (2, 1, 2), "validation": (2, 1, 2), "test": (2, 1, 2), "auc": (2, 1)}
+    assert record["ties"] == "curve"
     monkeypatch.setitem(sys.modules, "rdkit", None)
-    assert _one_run._rdkit() is None
+    assert runs._rdkit() is None
 
 
 def test_the_commit_is_that_of_the_package_or_none(tmp_path, monkeypatch):
@@ -754,28 +734,28 @@ def test_the_commit_is_that_of_the_package_or_none(tmp_path, monkeypatch):
     def git(*words):
         who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
         done = subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, encoding="utf-8")
-        _where.commit.cache_clear()
+        machine.commit.cache_clear()
         return done.stdout.strip()
 
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert _where.commit(package) is None
+    assert machine.commit(package) is None
     git("init")
     (tmp_path / "other").write_text("")
     git("add", "other")
     git("commit", "-m", "Other")
-    assert _where.commit(package) is None  # not tracked, as in a virtual environment
+    assert machine.commit(package) is None  # not tracked, as in a virtual environment
     git("add", "package")
     git("commit", "-m", "Package")
     number = git("rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))  # as in a hook
-    assert _where.commit(package) == number[:12]
+    assert machine.commit(package) == number[:12]
     (package / "__init__.py").write_text("changed")
-    _where.commit.cache_clear()
-    assert _where.commit(package) == f"{number[:12]}+"
+    machine.commit.cache_clear()
+    assert machine.commit(package) == f"{number[:12]}+"
     monkeypatch.setenv("PATH", "")
-    _where.commit.cache_clear()
-    assert _where.commit(package) is None
-    _where.commit.cache_clear()
+    machine.commit.cache_clear()
+    assert machine.commit(package) is None
+    machine.commit.cache_clear()
 
 
 def test_a_run_in_which_everything_diverges_is_written(tmp_path):
@@ -783,12 +763,11 @@ def test_a_run_in_which_everything_diverges_is_written(tmp_path):
     wild = replace(plan.contestants["auc_m_att"], settings=tuple({"lr": 0.01, "dual_lr": r} for r in (1e30, 1e31)))
     both = {"auc_m_att": wild, "midam_att": plan.contestants["midam_att"]}
     plan = replace(plan, contestants=both, ablation=None)
-    reproduce(plan, tmp_path, splits=1)
-    assert len(list((tmp_path / "runs").glob("*.json"))) == 4
-    file = tmp_path / "runs" / "example-auc_m_att-0-1.json"
-    record = json.loads(file.read_text(encoding="utf-8"))
+    found = reproduce(plan, tmp_path, splits=1)
+    assert len(found) == 4
+    record = found["run/example/auc_m_att/0/1"]
     nothing = {"setting": None, "epoch": None, "validation": None, "test": None, "last": None}
-    assert record["chosen"] == record["chosen_smoothed"] == [nothing] * 3 and file.stat().st_size < 4096
+    assert record["chosen"] == record["chosen_smoothed"] == [nothing] * 3
     assert all("finite" in row["error"] and row["merit"] == [None] * 3 for row in record["settings"])
     rows, _ = rows_of(make_report(plan, tmp_path), "Bags of digits, one test split")
     assert rows[0][1:4] == [f"{NONE} (0, 2 no score)"] * 3
@@ -799,187 +778,33 @@ def test_molecules_are_warned_of_once(tmp_path, monkeypatch, caplog):
     plan = replace(plan, datasets={"example": replace(plan.datasets["example"], source="molhiv")}, runs=2)
     made, log = molecules.example_molecules(), logging.getLogger("experiments.data.molecules")
     monkeypatch.setattr(molecules, "load_molecules", lambda *args: log.warning("7 are relaxed") or made)
-    reproduce(plan, tmp_path, methods=["ce", "mb"])
-    assert len(list((tmp_path / "runs").glob("*.json"))) == 4
+    found = reproduce(plan, tmp_path, methods=["ce", "mb"])
+    assert sum(key.startswith("run/") for key in found) == 4
     assert [record.getMessage() for record in caplog.records] == ["7 are relaxed"]
     reproduce(plan, tmp_path, methods=["ce", "mb"])  # nothing to do, nothing to say
     assert len(caplog.records) == 1
 
 
-# ---- several at once on one folder
-
-CHEAP = """
-import os, time
-
-def work(log, number, seconds=0.0, broken=False):
-    with open(log, "a") as file:
-        file.write(f"{number} {os.getpid()}\\n")
-    time.sleep(seconds)
-    if broken:
-        raise ValueError(f"work: number must be whole, got {number}")
-    return {"number": number, "content": [0] * 5000}
-"""
-SHARE = """
-import sys, time
-from pathlib import Path
-import cheap_work
-from moreauc.studies._run_files import run_missing
-
-def share(out, own, other):
-    (out / own).write_text("")
-    while not (out / other).exists():
-        time.sleep(0.01)
-    tasks = {f"r{n}": (cheap_work.work, {"log": str(out / "log"), "number": n, "seconds": 0.02}) for n in range(30)}
-    seen = []
-    run_missing(out / "runs", tasks, plan={"a": 1}, jobs=1, progress=lambda done, of: seen.append((done, of)))
-    assert seen == [(number, 30) for number in range(1, 31)], seen
-    assert all((out / "runs" / f"{name}.json").exists() for name in tasks)
-
-if __name__ == "__main__":
-    share(Path(sys.argv[1]), "two", "one")
-"""
-
-
-@pytest.fixture
-def cheap(tmp_path, monkeypatch):
-    (tmp_path / "cheap_work.py").write_text(CHEAP)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    yield importlib.import_module("cheap_work").work
-    for name in ("cheap_work", "share_work"):
-        sys.modules.pop(name, None)
-
-
-def done_by(out: Path) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    for line in (out / "log").read_text().splitlines():
-        number, process = line.split()
-        found.setdefault(int(number), []).append(process)
-    return found
-
-
-def test_two_processes_share_the_work(tmp_path, cheap):
-    (tmp_path / "share_work.py").write_text(SHARE)
-    command = [sys.executable, str(tmp_path / "share_work.py"), str(tmp_path)]
-    other = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8")
-    while not (tmp_path / "two").exists():
-        assert other.poll() is None
-        time.sleep(0.01)
-    importlib.import_module("share_work").share(tmp_path, "one", "two")
-    _, errors = other.communicate(timeout=60)
-    assert other.returncode == 0, errors
-    found = done_by(tmp_path)
-    assert sorted(found) == list(range(30)) and all(len(by) == 1 for by in found.values())
-    assert len({by[0] for by in found.values()}) == 2
-    files = sorted((tmp_path / "runs").iterdir())
-    assert len(files) == 30 and all(json.loads(file.read_text())["plan"] == {"a": 1} for file in files)
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_an_error_leaves_what_others_have_done(jobs, tmp_path, cheap, monkeypatch):
-    monkeypatch.setattr(_run_files, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(jobs))  # at once
-    log = str(tmp_path / "log")
-    work = {f"r{n}": (cheap, {"log": log, "number": n, "seconds": 0.5, "broken": n == 1}) for n in range(6)}
-    work["r1"][1]["seconds"] = 0.0
-    with pytest.raises(ValueError, match="number must be whole, got 1") as caught:
-        run_missing(tmp_path / "runs", work, plan={}, jobs=jobs)
-    assert caught.value.__notes__ == ["(in runs/r1)"]
-    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["r0.json"]  # it was running, or done
-    assert sorted(done_by(tmp_path)) == [0, 1]
-    work["r1"][1]["broken"] = False
-    for name in work:
-        work[name][1]["seconds"] = 0.0
-    run_missing(tmp_path / "runs", work, plan={}, jobs=1)
-    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == [f"r{n}.json" for n in range(6)]
-
-
-def test_what_is_running_when_it_is_stopped_is_kept(tmp_path, cheap, monkeypatch):
-    monkeypatch.setattr(_run_files, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(1))
-    log, seen = str(tmp_path / "log"), []
-
-    def stop_once(done, of):
-        seen.append(done)
-        if done == 1:
-            raise KeyboardInterrupt
-
-    # long enough for a busy machine to stop it before it ends
-    work = {f"r{n}": (cheap, {"log": log, "number": n, "seconds": 3.0 * (n == 1)}) for n in range(6)}
-    with pytest.raises(KeyboardInterrupt):
-        run_missing(tmp_path / "runs", work, plan={}, jobs=3, progress=stop_once)
-    # the first is done, the second was running, the third waited for the only thread
-    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == ["r0.json", "r1.json"] and seen == [1, 2]
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_what_another_process_is_at_is_waited_for(finished, tmp_path, cheap):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "r1.lock").write_text("")  # of a process that was killed: hinders nobody
-    other = Claim.take(tmp_path / "runs" / "r0.lock")
-    assert other is not None and Claim.take(tmp_path / "runs" / "r0.lock") is None
-
-    def end():
-        while not (tmp_path / "runs" / "r2.json").exists():
-            time.sleep(0.01)
-        if finished:
-            (tmp_path / "runs" / "r0.json").write_text("{}")
-        other.release()
-
-    thread = threading.Thread(target=end)
-    thread.start()
-    work = {f"r{n}": (cheap, {"log": str(tmp_path / "log"), "number": n}) for n in range(3)}
-    seen = []
-    run_missing(tmp_path / "runs", work, plan={}, jobs=1, progress=lambda done, of: seen.append((done, of)))
-    thread.join()
-    assert list(done_by(tmp_path)) == ([1, 2] if finished else [1, 2, 0]) and seen == [(1, 3), (2, 3), (3, 3)]
-    assert sorted(file.name for file in (tmp_path / "runs").iterdir()) == ["r0.json", "r1.json", "r2.json"]
-
-
-def test_without_locks_the_first_that_finishes_wins(tmp_path, monkeypatch):
-    def refuse(handle):
-        raise OSError(errno.ENOLCK, "no locks here")
-
-    def work():
-        (tmp_path / "r0.json").write_text("first")
-        return {}
-
-    monkeypatch.setattr(_claims, "_lock", refuse)
-    run_missing(tmp_path, {"r0": (work, {})}, plan={}, jobs=1)
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("r0.json", "first")]
-
-
-def test_what_was_done_between_the_look_and_the_claim(tmp_path, monkeypatch):
-    take = Claim.take
-
-    def late(file):
-        (tmp_path / "r0.json").write_text("first")
-        return take(file)
-
-    monkeypatch.setattr(Claim, "take", late)
-    run_missing(tmp_path, {"r0": (pytest.fail, {"reason": "it is there"})}, plan={}, jobs=1)
-    assert [file.name for file in tmp_path.iterdir()] == ["r0.json"]
-
-
 # ---- plans of work
 
 
-def test_work_is_planned_by_name(tmp_path):
-    plan = load_experiment("bags")
-    work = plan_work(plan, tmp_path, datasets=["fox"], methods=["sont_att"], runs=2, splits=3)
-    assert list(work["runs"]) == [f"fox-sont_att-{split}-{run}" for split in range(3) for run in range(2)]
-    assert list(work["ablation"]) == ["fox-0", "fox-1"] and not work["starts"]
-    assert len(plan_work(plan, tmp_path)["runs"]) == len(plan.contestants) * 2 * 6 * 5
-    assert len(plan_work(plan, tmp_path, splits=99, datasets=["fox"], methods=["midam_smx"])["runs"]) == 30
-    assert not plan_work(plan, tmp_path, methods=["midam_smx"])["ablation"]
-    molecules = plan_work(load_experiment("molecules"), tmp_path, methods=["ce"], runs=7)
-    assert len(molecules["runs"]) == len(molecules["starts"]) == 21  # three sets that are there; seeds may be more
-    with pytest.raises(ValueError, match=r"datasets must be among \['musk2', 'fox'\], got 'tiger'"):
-        plan_work(plan, tmp_path, datasets=["fox", "tiger"])
-    with pytest.raises(ValueError, match=r"methods must be among .*'sont_att'.*, got 'sonx'"):
-        plan_work(plan, tmp_path, methods=["sonx"])
-    with pytest.raises(ValueError, match="datasets must be available, got 'molpcba': Not run: the data could not be"):
-        plan_work(load_experiment("molecules"), tmp_path, datasets=["molpcba"])
-    with pytest.raises(ValueError, match="seeds must be at most the folds of bags, 5, got 6"):
-        plan_work(plan, tmp_path, runs=6)
+def test_tasks_are_chosen_by_name(tmp_path):
+    study, setup = load_paper_study("bags"), Setup(tmp_path)
+    few = select(study.with_seeds(2).tasks(setup), datasets=["fox"], methods=["sont_att"], splits=3)
+    assert [task.key for task in few] == [
+        *(f"run/fox/sont_att/{split}/{run}" for split in range(3) for run in range(2)),
+        *(f"ablation/fox/sont_att/{run}" for run in range(2)),
+    ]
+    assert len(select(study.tasks(setup), methods=["midam_smx"])) == 2 * 6 * 5
+    seven = select(load_paper_study("molecules").with_seeds(7).tasks(setup), methods=["ce"])
+    # three sets that are there; seeds may be more
+    assert [sum(task.place["kind"] == kind for task in seven) for kind in ("start", "run")] == [21, 21]
+    with pytest.raises(ValueError, match=r"dataset must be among musk2, fox, got 'tiger'"):
+        select(study.tasks(setup), datasets=["fox", "tiger"])
+    with pytest.raises(ValueError, match=r"method must be among .*sont_att.*, got 'sonx'"):
+        select(study.tasks(setup), methods=["sonx"])
+    with pytest.raises(ValueError, match="seeds must be at most the number of folds, 5, got 6"):
+        study.with_seeds(6)
 
 
 # ---- records
@@ -989,7 +814,8 @@ def record(plan, dataset, method, test, *, split=0, run=0, merit=0.5, smoothed=N
     contestant = plan.contestants[method]
     chosen = {"setting": contestant.settings[0], "epoch": 2, "validation": merit, "test": test, "last": test}
     made = {
-        "experiment": plan.name,
+        "key": f"run/{dataset}/{method}/{split}/{run}",
+        "kind": "run",
         "dataset": dataset,
         "method": method,
         "split": split,
@@ -1003,7 +829,7 @@ def record(plan, dataset, method, test, *, split=0, run=0, merit=0.5, smoothed=N
         "settings": [{**setting, "merit": [merit] * len(plan.regions)} for setting in contestant.settings],
         "device": "CPU",
         "seconds": 2.0,
-        "plan": json.loads(json.dumps(plan_of(plan))),
+        "plan": study_of(plan).plan,
         "where": {"date": f"2026-01-0{run + 1}", "torch": "2.0", "machine": "x"},
     }
     if smoothed is not None:
@@ -1020,6 +846,8 @@ def curve_record(plan, run, *training):
     common = {key: value for key, value in record(plan, "first", "sont", 0.5).items() if key in ("plan", "where")}
     return {
         **common,
+        "key": f"ablation/first/sont/{run}",
+        "kind": "ablation",
         "dataset": "first",
         "method": "sont",
         "run": run,
@@ -1030,14 +858,10 @@ def curve_record(plan, run, *training):
     }
 
 
-def write(out, folder, name, content):
-    (out / folder).mkdir(parents=True, exist_ok=True)
-    (out / folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
-
-
 def write_runs(out, records):
-    for entry in records:
-        write(out, "runs", file_name(entry["dataset"], entry["method"], entry["split"], entry["run"]), entry)
+    """Write records, beside those that are there; of equal keys the later counts."""
+    with (out / RECORDS).open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(entry) + "\n" for entry in records)
 
 
 def test_records_are_read_in_the_order_of_the_plan(tmp_path):
@@ -1045,12 +869,11 @@ def test_records_are_read_in_the_order_of_the_plan(tmp_path):
     write_runs(tmp_path, [record(plan, "second", "base", 0.1), record(plan, "first", "sont", 0.2, run=1)])
     write_runs(tmp_path, [record(plan, "first", "base", 0.3, split=1), record(plan, "first", "sont", 0.4)])
     strange = [{"dataset": "third"}, {"method": "old"}, {"split": 2}, {"run": 3}]
-    for number, change in enumerate(strange):
-        write(tmp_path, "runs", f"strange{number}", {**record(plan, "first", "base", 0.9), **change})
+    others = [{**record(plan, "first", "base", 0.9), **change, "key": f"{n}"} for n, change in enumerate(strange)]
+    write_runs(tmp_path, others)
     found = read_records(plan, tmp_path)
     assert [entry["chosen"][0]["test"] for entry in found.runs] == [0.3, 0.4, 0.2, 0.1]
-    assert found.left_out == tuple(f"strange{number}.json" for number in range(4))
-    assert read_records(plan, tmp_path / "nothing").runs == []
+    assert found.left_out == ("0", "1", "2", "3")
 
 
 @pytest.mark.parametrize(
@@ -1058,45 +881,46 @@ def test_records_are_read_in_the_order_of_the_plan(tmp_path):
     [
         (
             lambda r: r["plan"]["training"].update(epochs=5),
-            "epochs 4, got 5; remove it, and run `python -m experiments reproduce bags`",
+            "must be made with epochs 4, got 5; remove its line, and `python -m experiments run bags` makes it again",
         ),
         (lambda r: r["plan"]["training"].update(milestones=[1]), r"milestones \[2\], got \[1\]"),
         (lambda r: r["plan"]["training"].pop("momentum"), "momentum 0.0, got None"),
         (lambda r: r.update(regions=[[0.3, 0.7]]), r"regions \[\[0.5, 0.5\]\], got \[\[0.3, 0.7\]\]"),
         (lambda r: r["settings"].pop(), "settings .*'lr': 0.01.*, got .*'lr': 0.1"),
+        (lambda r: r.pop("dataset"), "'dataset'"),
+        (lambda r: r.pop("seconds"), "'seconds'"),
+        (lambda r: r.pop("settings"), "'settings'"),
+        (lambda r: r.update(run="1"), "not supported between"),
+        (lambda r: r["plan"].pop("training"), "'training'"),
+        (lambda r: r["plan"].update(training=3), "no attribute 'get'"),
+        (lambda r: r["where"].pop("torch"), "'torch'"),
+        (lambda r: r["counts"].pop("test"), "'test'"),
+        (lambda r: r["counts"].update(test=[3]), "index out of range"),
+        (lambda r: r.update(chosen=[{"setting": {}, "epoch": 1, "validation": 0.5}]), "'test'"),
+        (lambda r: r.update(chosen=[]), "chosen for as many regions: 1, got 0"),
+        (lambda r: r.update(start=[{"validation": 0.1}]), "'test'"),
+        (lambda r: r["settings"][1].update(merit=[0.1, 0.2]), "merit for as many regions: 1, got 2"),
     ],
 )
-def test_a_run_of_another_plan_is_refused_by_name(change, message, tmp_path):
+def test_a_record_of_another_plan_or_without_something_is_named(change, message, tmp_path):
     plan = plan_for_tables()
     other = record(plan, "first", "base", 0.5)
     change(other)
     write_runs(tmp_path, [record(plan, "first", "sont", 0.5), other])
-    with pytest.raises(ValueError, match=rf"reproduce: runs/first-base-0-0\.json must be made with {message}"):
+    with pytest.raises(ValueError, match=rf"bags: the record run/first/base/0/0 in .* cannot be used: .*{message}"):
         make_report(plan, tmp_path)
 
 
-def test_other_files_are_checked_too(tmp_path):
+def test_training_curves_are_checked_too(tmp_path):
     plan = plan_for_tables()
-    write(tmp_path / "a", "runs", "first-base-0-0", "{")
-    with pytest.raises(ValueError, match=r"runs/first-base-0-0\.json must be the record of a run, got JSONDecodeError"):
-        read_records(plan, tmp_path / "a")
-    write(tmp_path / "b", "ablation", "first-0", {"dataset": "first"})
-    with pytest.raises(ValueError, match=r"ablation/first-0\.json must be the record of a run, got KeyError\('plan'\)"):
-        read_records(plan, tmp_path / "b")
     other = curve_record(plan, 0, [0.5], [0.5])
     other["curves"].reverse()
     strange = {"settings": other, "region": {**other, "region": [0.1, 0.9]}, "method": {**other, "method": "base"}}
     for name, content in strange.items():
-        write(tmp_path / name, "ablation", "first-0", content)
-        with pytest.raises(ValueError, match=rf"ablation/first-0\.json must be made with {name}"):
+        (tmp_path / name).mkdir()
+        write_runs(tmp_path / name, [content])
+        with pytest.raises(ValueError, match=rf"ablation/first/sont/0 .*must be made with {name}"):
             read_records(plan, tmp_path / name)
-
-
-def test_a_file_holds_the_run_of_its_name(tmp_path):
-    plan = plan_for_tables()
-    write(tmp_path, "runs", "first-base-0-1", record(plan, "first", "base", 0.5))
-    with pytest.raises(ValueError, match=r"first-base-0-1\.json must hold the run of its name, got first-base-0-0;"):
-        read_records(plan, tmp_path)
 
 
 def test_all_methods_of_a_run_have_the_same_data(tmp_path):
@@ -1108,7 +932,7 @@ def test_all_methods_of_a_run_have_the_same_data(tmp_path):
     assert len(read_records(plan, tmp_path).runs) == 4
     records[3]["data"] = {"train": "a"}
     write_runs(tmp_path, records)
-    with pytest.raises(ValueError, match=r"runs/first-sont-0-1\.json must be made with data .*'b'.*, got .*'a'"):
+    with pytest.raises(ValueError, match=r"run/first/sont/0/1 must have the data .*'b'.*, got .*'a'"):
         read_records(plan, tmp_path)
 
 
@@ -1121,48 +945,17 @@ def test_what_a_run_is_of_must_be_what_the_plan_says(name, tmp_path):
     assert len(read_records(plan, tmp_path).runs) == 1
     own["made"][name] = "x"
     write_runs(tmp_path, [own])
-    with pytest.raises(ValueError, match=rf"first-base-0-0\.json must be made with made .*, got .*'{name}': 'x'"):
+    with pytest.raises(ValueError, match=rf"run/first/base/0/0 .*must be made with made .*, got .*'{name}': 'x'"):
         read_records(plan, tmp_path)
 
 
-def test_starts_of_another_plan_are_left_out(tmp_path):
-    plan = plan_for_tables()
-    start = {key: record(plan, "first", "base", 0.5)[key] for key in ("seconds", "device", "plan", "where")}
-    start["plan"]["training"]["epochs"] = 9  # weights to start from do not depend on this
-    write(tmp_path, "starts", "first-0-0", start)
-    start["plan"]["training"]["pretrain_lr"] = 9.0
-    write(tmp_path, "starts", "first-0-1", start)
-    assert list(read_records(plan, tmp_path).starts) == ["first-0-0"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda r: r.pop("dataset"), r"KeyError\('dataset'\)"),
-        (lambda r: r.pop("seconds"), r"KeyError\('seconds'\)"),
-        (lambda r: r.pop("settings"), r"KeyError\('settings'\)"),
-        (lambda r: r.update(run="1"), r"TypeError\(\"run '1'\"\)"),
-        (lambda r: r["plan"].pop("training"), r"KeyError\('training'\)"),
-        (lambda r: r["plan"].update(training=3), "AttributeError"),
-        (lambda r: r["where"].pop("torch"), r"KeyError\('torch'\)"),
-        (lambda r: r["counts"].pop("test"), r"KeyError\('test'\)"),
-        (lambda r: r["counts"].update(test=[3]), "IndexError"),
-        (lambda r: r.update(chosen=[{"setting": {}, "epoch": 1, "validation": 0.5}]), r"KeyError\('test'\)"),
-        (lambda r: r.update(chosen=[]), r"ValueError\('chosen for 0 of 1 regions'\)"),
-        (lambda r: r.update(start=[{"validation": 0.1}]), r"KeyError\('test'\)"),
-        (
-            lambda r: r["settings"][1].update(merit=[0.1, 0.2]),
-            r"ValueError\('settings\[1\]\.merit for 2 of 1 regions'\)",
-        ),
-    ],
-)
-def test_a_record_that_lacks_something_is_named(change, message, tmp_path):
-    plan = plan_for_tables()
-    odd = record(plan, "first", "base", 0.5)
-    change(odd)
-    write(tmp_path, "runs", "odd", odd)
-    with pytest.raises(ValueError, match=rf"reproduce: runs/odd\.json must be the record of a run, got {message}"):
-        read_records(plan, tmp_path)
+def test_starts_of_another_plan_are_left_out():
+    plan, starts = plan_for_tables(), []
+    for run, change in enumerate(({"epochs": 9}, {"pretrain_lr": 9.0})):  # weights do not depend on the first
+        training = {**study_of(plan).plan["training"], **change}
+        starts.append({"kind": "start", "dataset": "first", "run": run, "plan": {"training": training}})
+    found = sort_records(plan, [record(plan, "first", "base", 0.5), *starts])
+    assert found.starts == starts[:1]
 
 
 @pytest.mark.parametrize(("name", "other"), [("batch", "options"), ("options", "batch")])
@@ -1178,7 +971,7 @@ def test_batch_and_options_are_said_or_the_runs_are_old(name, other, tmp_path):
     assert section.text[1:] == ["Runs that do not say with what batch and options they were made: 2."]
     del runs[2][name]
     write_runs(tmp_path, runs)
-    with pytest.raises(ValueError, match=rf"runs/first-base-0-2\.json must be made with {name} .*, got None"):
+    with pytest.raises(ValueError, match=rf"run/first/base/0/2 .*must be made with {name} .*, got None"):
         read_records(plan, tmp_path)
     runs[2][name] = {"positives": 3}
     write_runs(tmp_path, runs)
@@ -1299,7 +1092,7 @@ def test_more_seeds_of_which_some_were_lost():
     records += [*runs_of(plan, "second", "sont", [0.2, 0.4, 0.6]), diverged_record(plan, "second", "sont", run=3)]
     table = make_table(plan, records)
     assert table.number("second") == 4
-    rows = _sections.results(table, plan.datasets["second"]).rows
+    rows = sections.results(table, plan.datasets["second"]).rows
     assert [row[1] for row in rows] == ["0.500±0.258", "0.400±0.200 (3, 1 no score)"]
 
 
@@ -1319,14 +1112,14 @@ def test_more_seeds_than_planned_are_no_lack(tmp_path):
     records = [entry for method in methods for entry in runs_of(plan, "second", method, [0.2, 0.4, 0.6, 0.8])]
     table = make_table(plan, records)
     assert all(table.cell("second", method, 0).complete for method in methods) and table.number("second") == 4
-    section = _sections.results(table, plan.datasets["second"])
+    section = sections.results(table, plan.datasets["second"])
     assert section.text[0].startswith("Test TPAUC, mean ± standard deviation over 4 seeds. ")
     assert section.text[1:] == ["A remark."] and section.rows[0][1] == "0.500±0.258"
-    section = _sections.results(make_table(plan, records[:-1]), plan.datasets["second"])
+    section = sections.results(make_table(plan, records[:-1]), plan.datasets["second"])
     assert section.text[0].startswith("Test TPAUC, mean ± standard deviation over 3 seeds. ")
     assert section.text[2] == "A number in parentheses says how many seeds a cell has, where these are not 3."
     assert [row[1] for row in section.rows] == ["0.500±0.258 (4)"] * 4 + ["0.400±0.200"]
-    section = _sections.results(make_table(plan, records[:-2]), plan.datasets["second"])
+    section = sections.results(make_table(plan, records[:-2]), plan.datasets["second"])
     assert section.text[2] == "Runs are missing: a number in parentheses says how many seeds a cell has, of 3."
     assert [row[1] for row in section.rows] == ["0.500±0.258 (4)"] * 4 + ["0.300±0.141 (2)"]
     assert make_table(plan, []).number("second") == 3
@@ -1403,7 +1196,7 @@ def test_a_choice_of_another_grid_is_refused(tmp_path):
         read_records(wider, tmp_path)
     records[3]["chosen_paper"][0]["setting"] = {"lr": 0.1}
     write_runs(tmp_path, records)
-    with pytest.raises(ValueError, match=r"first-sont-0-0\.json must be made with a choice .*0\.01\}, got .*0\.1\}"):
+    with pytest.raises(ValueError, match=r"run/first/sont/0/0 .*must be made with a choice .*0\.01\}, got .*0\.1\}"):
         read_records(plan, tmp_path)
 
 
@@ -1545,7 +1338,7 @@ def reported(tmp_path):
     records += runs_of(plan, "first", "sont_b", [0.6, 0.6])
     records[0]["settings"][1]["error"] = "scores must be finite, got nan"
     write_runs(tmp_path, records)
-    write(tmp_path, "ablation", "first-0", curve_record(plan, 0, [0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]))
+    write_runs(tmp_path, [curve_record(plan, 0, [0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8])])
     return make_report(plan, tmp_path), tmp_path
 
 
@@ -1574,7 +1367,7 @@ def test_report_has_the_numbers(reported):
     assert content["runs"] == 14 and len(content["chosen"]) == 14
     assert (out / "results.png").exists() and (out / "splits.png").exists() and (out / "gamma.png").exists()
     page = (out / "index.html").read_text(encoding="utf-8")
-    assert page.count("<img") == 3 and "python -m experiments reproduce bags --report" in page
+    assert page.count("<img") == 3 and "a command" in page
 
 
 def test_report_says_what_was_reached_and_tested(reported):
@@ -1594,7 +1387,7 @@ def test_report_says_what_was_not_run_and_why(reported):
     rows, section = rows_of(report, "Gone")
     assert rows == [["Base", "0.200±0.100"]] and section.text == ["What the paper reports.", "It is lost."]
     rows, section = rows_of(report, "Second")
-    assert rows == [] and section.text == ["No runs yet: `python -m experiments reproduce bags` does them."]
+    assert rows == [] and section.text == ["No runs yet: `python -m experiments run bags` does them."]
 
 
 def test_report_counts_and_tells_where(reported):
@@ -1620,7 +1413,7 @@ def test_remedies_may_differ_between_regions():
             best = {"sont_a": [0.9, 0.1], "sont_b": [0.1, 0.9]}[entry["method"]]
             entry["settings"] = [{**row, "merit": best} for row in entry["settings"]]
     table = make_table(plan, records)
-    (section,) = _sections.paired(table, plan.datasets["second"])
+    (section,) = sections.paired(table, plan.datasets["second"])
     assert section.heading == "Second: SONT A† or SONT B† against the baselines"
     assert section.columns == ["against", "SONT A†, (0.5, 0.5)", "better", "p", "SONT B†, (0.3, 0.7)", "better", "p"]
     assert section.rows[0] == ["Base", "+0.000", "0/3", "1", "+0.000", "0/3", "1"]
@@ -1628,21 +1421,46 @@ def test_remedies_may_differ_between_regions():
 
 def test_without_a_baseline_there_is_nothing_to_beat():
     plan = plan_for_tables()
-    section = _sections.overview(make_table(plan, runs_of(plan, "first", "sont", [0.7])))
+    section = sections.overview(make_table(plan, runs_of(plan, "first", "sont", [0.7])))
     assert section.rows == [["First (0.5, 0.5)", "SONT", "0.700", "0.600", NONE, NONE, "yes", NONE]]
 
 
 def test_no_runs_no_report(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"out must hold runs of bags, got none in .*; `python -m experiments reproduce bags` makes"
-    ):
+    with pytest.raises(ValueError, match=r"got 0 in .*; `python -m experiments run bags` makes the others"):
+        make_report(plan_for_tables(), tmp_path)
+    other = {**record(plan_for_tables(), "first", "base", 0.5), "dataset": "third"}
+    write_runs(tmp_path, [other])
+    with pytest.raises(ValueError, match="got none that belong to its plan"):
         make_report(plan_for_tables(), tmp_path)
 
 
 def test_files_left_out_are_named():
     plan = plan_for_tables()
-    section = _closing_sections.where(plan, Records(runs_of(plan, "first", "base", [0.1]), left_out=("old.json",)))
-    assert section.text[1] == "Left out, since they are no part of the plan: old.json."
-    start = {"seconds": 3.0, "device": "GPU", "where": {"date": "2026-01-01", "torch": "2.0"}}
-    section = _closing_sections.where(plan, Records([], starts={"first-0-0": start, "other-0-1": start}))
+    section = sections.where(plan, Records(runs_of(plan, "first", "base", [0.1]), left_out=("old",)))
+    assert section.text[1] == "Left out, since they are no part of the plan: old."
+    start = {"dataset": "first", "seconds": 3.0, "device": "GPU", "where": {"date": "2026-01-01", "torch": "2.0"}}
+    section = sections.where(plan, Records([], starts=[start, {**start, "dataset": "other"}]))
     assert [row[:2] for row in section.rows] == [["First", "starts"], ["other", "starts"]]
+
+
+# ---- what is committed
+
+
+def test_the_choices_of_the_runs_on_tissue_are_those_of_their_curves():
+    study = load_paper_study("histology")
+    plan, folder = study.experiment, command_line.REPORTS / study.folder
+    found, details = stored(folder), stored(folder, engine.DETAILS)
+    assert set(found) == set(details)
+    for key, run in found.items():
+        kept = [np.array(details[key][name], dtype=float) for name in ("merit", "validation", "test")]
+        curves = Curves(np.nan_to_num(kept[0], nan=-math.inf), *kept[1:])
+        method = plan.contestants[run["method"]]
+        for column in range(len(plan.regions)):
+            choices = {
+                "chosen": choose(curves, method, column),
+                "chosen_smoothed": choose(curves, method, column, epochs=SMOOTHED),
+                "chosen_paper": choose(*of_the_paper(plan, curves, method), column),
+            }
+            for name, choice in choices.items():
+                assert choice.pop("setting") == run[name][column]["setting"]
+                assert choice == pytest.approx({key: run[name][column][key] for key in choice}, abs=2e-6)

@@ -1,153 +1,220 @@
-"""SONT over bags of instances beside the baselines."""
+"""SONT over bags of instances beside the baselines: a method on one draw, tuned by validation bags, tested once."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
+from sklearn.model_selection import train_test_split
+from torch import nn
 
-from experiments.studies._bag_runs import (
-    BAGS,
-    EPOCHS,
-    INSTANCES,
-    RATES,
-    REGION,
-    BagContestant,
-    BagSet,
-    bag_contestants,
-    tune_and_test,
-)
-from experiments.studies._run_files import Work, read_run, run_missing
-from moreauc._checks import check_count
+from experiments.data.mil import load_fox, load_musk2, standardize_instances
+from experiments.engine import Record, Setup, Study, Task
+from experiments.studies._nested import mean_and_std, show
+from moreauc.data import BagBatches, Bags, WholeBags, digit_bags, instance_outputs, instance_weights
+from moreauc.methods import METHODS, build
+from moreauc.metrics import tpauc_score
+from moreauc.models import InstanceMLP
 from moreauc.report.bag_figures import plot_instance_weights
 from moreauc.report.figures import as_image
-from moreauc.report.pages import Image, Report, Section
+from moreauc.report.pages import Report, Section
+from moreauc.samplers import PosNegSampler
+from moreauc.train import fit, predict_scores
 
-_OWNER = "BagStudy"
-_SETTINGS = 2 * len(RATES)
+Numbers = NDArray[Any]
+REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
+RATES = (0.003, 0.001, 0.01)
+BAGS, INSTANCES = 8, 4
 
 
 @dataclass(frozen=True)
-class BagStudy:
-    """TPAUC of SONT with each pooling and of the baselines over bags, tuned with equal effort.
+class BagContestant:
+    """A method of the study.
 
-    Each run is one small file in `out/runs`; what is there is not done again.
-
-    Args:
-        name: "digits" (made here), "musk2" or "fox" (read from a folder).
-        seeds: draws of the data, at least 1.
-        trials: settings tried by each method, in [1, 6], judged by the validation part.
-        epochs: epochs of a run.
-        methods: names of methods; None for all.
-        folder: folder with the data of "musk2" and "fox"; None for the one that MOREAUC_DATA names.
-        jobs: processes.
+    Attributes:
+        name: key in the results.
+        title: name in tables.
+        method: key of `METHODS["bags"]`.
+        options: options of its loss that are not tuned.
+        literal: whether it reads the rows that the paper's box does, which is reported apart.
     """
 
-    name: BagSet = "digits"
-    seeds: int = 5
-    trials: int = _SETTINGS
-    epochs: int = EPOCHS
-    methods: tuple[str, ...] | None = None
-    folder: Path | None = None
-    jobs: int = 2
+    name: str
+    title: str
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    literal: bool = False
 
-    def __post_init__(self) -> None:
-        if self.name not in get_args(BagSet):
-            raise ValueError(f"{_OWNER}: name must be one of {list(get_args(BagSet))}, got {self.name!r}")
-        for key in ("seeds", "epochs", "jobs"):
-            check_count(_OWNER, key, getattr(self, key))
-        if check_count(_OWNER, "trials", self.trials) > _SETTINGS:
-            raise ValueError(f"{_OWNER}: trials must lie in [1, {_SETTINGS}], got {self.trials}")
-        known = [entry.name for entry in bag_contestants()]
-        for method in self.methods or ():
-            if method not in known:
-                raise ValueError(f"{_OWNER}: methods must be among {known}, got {method!r}")
+    def settings(self, number: int) -> list[dict[str, Any]]:
+        """Return the first `number` settings to try: learning rates with the values of the first option of its grid."""
+        option, values = next(iter(METHODS["bags"][self.method].grid.items()))
+        return [{"lr": rate, option: value} for value, rate in product(values, RATES)][:number]
+
+
+def bag_contestants() -> dict[str, BagContestant]:
+    """Return every method, and SONT with the rows that the paper's box reads."""
+    every = [BagContestant(name, preset.title, name) for name, preset in METHODS["bags"].items()]
+    literal = [
+        BagContestant(f"{entry.name}_literal", f"{entry.title}, rows before", entry.method, {"rows": "before"}, True)
+        for entry in every
+        if entry.name.startswith("sont")
+    ]
+    return {entry.name: entry for entry in every + literal}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Bags to train on, to choose by and to test on; `target` tells which instances make a test bag positive."""
+
+    train: Bags
+    validation: Bags
+    test: Bags
+    target: list[Numbers] | None = None
+
+
+def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
+    """Return the parts of a data set: digits drawn anew for each seed, the others split 60 : 20 : 20 by bag."""
+    if name == "digits":
+        digits = digit_bags(seed=seed)
+        target = [digits.digits_of("test", bag).numpy() == digits.target for bag in range(len(digits.test))]
+        return Parts(digits.train, digits.validation, digits.test, target)
+    bags = (load_musk2 if name == "musk2" else load_fox)(folder)
+    labels, rows = bags.labels.numpy(), np.arange(len(bags))
+    rest, test = train_test_split(rows, test_size=0.2, stratify=labels, random_state=seed)
+    train, validation = train_test_split(rest, test_size=0.25, stratify=labels[rest], random_state=seed)
+    scaled = standardize_instances(*(bags.subset(torch.from_numpy(part)) for part in (train, validation, test)))
+    return Parts(scaled[0], scaled[1], scaled[2])
+
+
+def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: int, folder: Path | None) -> Record:
+    """Train by every setting, choose by the validation part, test the choice once."""
+    parts, contestant = draw_parts(dataset, seed, folder), bag_contestants()[method]
+    tried: list[Record] = []
+    best: tuple[nn.Module, Record, Record] | None = None
+    for setting in contestant.settings(trials):
+        model, record = _train(contestant, parts, setting, seed, epochs)
+        tried.append({**setting, **record})
+        if model is not None and (best is None or record["scores"] > best[1]["scores"]):
+            best = (model, record, setting)
+    if best is None:
+        raise ValueError(f"{dataset}_bags: every setting of {contestant.title} diverged with seed {seed}")
+    model, record, setting = best
+    pooling = METHODS["bags"][contestant.method].pooling
+    scores, labels = predict_scores(model, WholeBags(parts.test, pooling))
+    score = tpauc_score(labels.numpy(), scores.numpy(), **REGION)
+    result: Record = {"score": score, "validation": record["validation"], "setting": setting, "tried": tried}
+    if parts.target is not None and pooling != "mean":
+        result |= _look(model, pooling, parts, scores.numpy(), keep=seed == 0)
+    return result
+
+
+def _train(
+    contestant: BagContestant, parts: Parts, setting: dict[str, Any], seed: int, epochs: int
+) -> tuple[nn.Module | None, dict[str, Any]]:
+    """Return the model of the best epoch, or None where it diverged, and what the validation part says."""
+    preset = METHODS["bags"][contestant.method]
+    labels = parts.train.labels
+    options = {key: value for key, value in setting.items() if key != "lr"} | contestant.options
+    criterion = build("bags", contestant.method, labels, **REGION, **options)
+    features = parts.train.instances(0, torch.tensor([0])).shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = InstanceMLP(features, attention=preset.pooling == "attention")
+    sampler = PosNegSampler(labels, num_positives=BAGS, num_negatives=BAGS, seed=seed)
+    validation = WholeBags(parts.validation, preset.pooling)
+    try:
+        history = fit(
+            model,
+            criterion,
+            BagBatches(parts.train, sampler, instances_per_bag=INSTANCES, seed=seed),
+            validation=validation,
+            epochs=epochs,
+            optimizer="adam",
+            lr=setting["lr"],
+            weight_decay=1e-4,
+            proximal=preset.proximal,
+            seed=seed,
+            min_tpr=REGION["min_tpr"],
+            max_fpr=REGION["max_fpr"],
+        )
+    except ValueError as error:  # scores that are not finite
+        return None, {"validation": None, "scores": None, "error": str(error).splitlines()[0]}
+    scores = list(history.best_scores.values())  # TPAUC, that of a wider region, AUC, gap
+    return model, {"validation": history.best_score, "scores": scores, "epoch": history.best_epoch}
+
+
+def _look(model: nn.Module, pooling: Any, parts: Parts, scores: Numbers, *, keep: bool) -> dict[str, Any]:
+    """Return in how many positive test bags the heaviest instance is the target, and two bags to show."""
+    positives = np.flatnonzero(parts.test.labels.numpy() == 1)
+    target = parts.target or []
+    found: list[bool] = []
+    seen: dict[int, Any] = {}
+    for bag in positives.tolist():
+        instances = parts.test.instances(bag)
+        score, weight = instance_weights(instance_outputs(model, instances), pooling)
+        found.append(bool(target[bag][int(weight.argmax())]))
+        seen[bag] = {
+            "score": [round(float(value), 4) for value in score],
+            "weight": [round(float(value), 4) for value in weight],
+            "target": [bool(value) for value in target[bag]],
+            "pixels": [[round(float(value), 2) for value in row] for row in instances],
+        }
+    result: dict[str, Any] = {"target_found": float(np.mean(found))}
+    if keep:  # the surest positive bag, and the one that was missed by most
+        order = positives[np.argsort(scores[positives])]
+        result["bags"] = {"highest": seen[int(order[-1])], "lowest": seen[int(order[0])]}
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagStudy(Study):
+    """TPAUC of SONT with each pooling and of the baselines over bags, tuned with equal effort.
+
+    Args:
+        dataset: "digits" (made here), "musk2" or "fox".
+        trials: settings tried by each method, in [1, 6], judged by the validation part.
+        epochs: epochs of a run.
+        methods: names of methods.
+    """
+
+    dataset: str
+    trials: int
+    epochs: int
+    methods: tuple[str, ...] = tuple(bag_contestants())
 
     @property
-    def contestants(self) -> list[BagContestant]:
-        """The methods that take part."""
-        return [entry for entry in bag_contestants() if self.methods is None or entry.name in self.methods]
-
-    def run(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> None:
-        """Do the runs whose files are missing."""
-        options = {"name": self.name, "trials": self.trials, "epochs": self.epochs, "folder": self.folder}
-        work: Work = {
-            self._file(entry, seed): (tune_and_test, {"contestant": entry, "seed": seed, **options})
-            for seed in range(self.seeds)
-            for entry in self.contestants
-        }
-        run_missing(out / "runs", work, plan=self._plan, jobs=self.jobs, progress=progress)
-
-    def report(self, out: Path) -> Report:
-        """Write `report.json` and the page from the runs in `out`.
-
-        Raises:
-            ValueError: if a run is missing, or was made with other numbers of settings or epochs.
-        """
-        started = time.perf_counter()
-        records = [
-            read_run(_OWNER, out / "runs", self._file(entry, seed), plan=self._plan)
-            for entry in self.contestants
-            for seed in range(self.seeds)
-        ]
-        cells = self._cells(records)
-        results: dict[str, Any] = {
-            "set": self.name,
-            "region": [REGION["min_tpr"], REGION["max_fpr"]],
-            "seeds": self.seeds,
-            "trials": self.trials,
-            "epochs": self.epochs,
-            "cells": cells,
-            "records": [{key: value for key, value in record.items() if key != "bags"} for record in records],
-        }
-        command = f"python -m experiments study bags --set {self.name} --seeds {self.seeds} --trials {self.trials}"
-        report = Report("SONT over bags", command, results, [self._section(cells), *_shown(records)])
-        report.seconds = time.perf_counter() - started
-        report.write(out)
-        return report
-
-    @property
-    def _plan(self) -> dict[str, Any]:
+    def plan(self) -> dict[str, Any]:
+        """Trials and epochs."""
         return {"trials": self.trials, "epochs": self.epochs}
 
-    def _file(self, entry: BagContestant, seed: int) -> str:
-        return f"{self.name}-{entry.name}-{seed}"
+    def smoke(self) -> BagStudy:
+        """Return the study with one draw of digits, one setting, one epoch and three methods."""
+        return replace(self, dataset="digits", seeds=1, trials=1, epochs=1, methods=("sont_att", "sont_mean", "ce_att"))
 
-    def _cells(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        scores = {
-            entry.name: [record["score"] for record in records if record["method"] == entry.name]
-            for entry in self.contestants
-        }
-        main = [entry.name for entry in self.contestants if not entry.literal]
-        ranks = dict(
-            zip(main, np.mean([_ranks(row) for row in zip(*(scores[n] for n in main), strict=True)], 0), strict=True)
-        )
-        best = max((name for name in main if name.startswith("sont")), key=lambda n: np.mean(scores[n]), default=None)
-        cells = []
-        for entry in self.contestants:
-            own = np.array(scores[entry.name])
-            found = [r["target_found"] for r in records if r["method"] == entry.name and "target_found" in r]
-            cell = {
-                "method": entry.name,
-                "title": entry.title,
-                "literal": entry.literal,
-                "mean": float(own.mean()),
-                "std": float(own.std(ddof=1)) if len(own) > 1 else None,
-                "rank": float(ranks[entry.name]) if entry.name in ranks else None,
-                "target_found": float(np.mean(found)) if found else None,
-                "p_against_best_sont": None,
-            }
-            if best is not None and entry.name != best and len(own) > 1 and (own != scores[best]).any():
-                cell["p_against_best_sont"] = float(wilcoxon(own, scores[best]).pvalue)
-            cells.append(cell)
-        return cells
+    def tasks(self, setup: Setup) -> list[Task]:
+        """Return a task for each method and draw."""
+        places = [
+            {"dataset": self.dataset, "method": method, "seed": seed}
+            for method in self.methods
+            for seed in range(self.seeds)
+        ]
+        return [Task(place, tune_and_test, {**place, **self.plan, "folder": setup.data}) for place in places]
 
-    def _section(self, cells: list[dict[str, Any]]) -> Section:
+    def report(self, records: Sequence[Record], out: Path) -> Report:
+        """Return mean, rank and whether the heaviest instance is the target, and bags to look at."""
+        cells = _cells({name: entry for name, entry in bag_contestants().items() if name in self.methods}, records)
+        region = [REGION["min_tpr"], REGION["max_fpr"]]
+        results = {"set": self.dataset, "region": region, "seeds": self.seeds, **self.plan, "cells": cells}
+        return Report(self.title, "", results, [self._section(cells), *_shown(records)])
+
+    def _section(self, cells: list[Record]) -> Section:
         text = [
             f"TPAUC of test bags at TPR ≥ {REGION['min_tpr']:g}, FPR ≤ {REGION['max_fpr']:g}, mean ± standard "
             f"deviation over {self.seeds} draws of the data. A network with one hidden layer, Adam, {self.epochs} "
@@ -157,26 +224,48 @@ class BagStudy:
         ]
         rows = []
         for cell in cells:
-            spread = "" if cell["std"] is None else f" ± {cell['std']:.3f}"
             rank = "" if cell["rank"] is None else f"{cell['rank']:.1f}"
             found = "" if cell["target_found"] is None else f"{100 * cell['target_found']:.0f} %"
-            rows.append([cell["title"], f"{cell['mean']:.3f}{spread}", rank, found])
+            rows.append([cell["title"], show(cell), rank, found])
         columns = ["method", "TPAUC", "average rank", "heaviest instance is the target"]
-        return Section(f"Test TPAUC, {self.name}", text, columns=columns, rows=rows, labels=1)
+        return Section(f"Test TPAUC, {self.dataset}", text, columns=columns, rows=rows, labels=1)
 
 
-def _ranks(scores: tuple[float, ...]) -> Any:
-    return rankdata([-score for score in scores])
+def _cells(entrants: dict[str, BagContestant], records: Sequence[Record]) -> list[Record]:
+    scores = {name: [record["score"] for record in records if record["method"] == name] for name in entrants}
+    main = [name for name, entry in entrants.items() if not entry.literal]
+    every = [rankdata([-score for score in row]) for row in zip(*(scores[name] for name in main), strict=True)]
+    ranks = dict(zip(main, np.mean(every, 0), strict=True))
+    best = max((name for name in main if name.startswith("sont")), key=lambda n: np.mean(scores[n]), default=None)
+    cells = []
+    for name, entry in entrants.items():
+        own = np.array(scores[name])
+        found = [r["target_found"] for r in records if r["method"] == name and "target_found" in r]
+        p = None
+        if best is not None and name != best and len(own) > 1 and (own != scores[best]).any():
+            p = float(wilcoxon(own, scores[best]).pvalue)
+        cells.append(
+            {
+                "method": name,
+                "title": entry.title,
+                "literal": entry.literal,
+                **mean_and_std(scores[name]),
+                "rank": float(ranks[name]) if name in ranks else None,
+                "target_found": float(np.mean(found)) if found else None,
+                "p_against_best_sont": p,
+            }
+        )
+    return cells
 
 
-def _shown(records: list[dict[str, Any]]) -> list[Section]:
+def _shown(records: Sequence[Record]) -> list[Section]:
     """Bags of SONT with attention, and with the smoothed max, where the runs kept some."""
     sections = []
     for method, title in (("sont_att", "attention"), ("sont_smx", "smoothed max")):
         kept = [record for record in records if record["method"] == method and "bags" in record]
         if not kept:
             continue
-        images: list[Image] = []
+        images = []
         for which, words in (("highest", "the positive bag scored highest"), ("lowest", "the one scored lowest")):
             bag = kept[0]["bags"][which]
             pixels = np.array(bag["pixels"]).reshape(-1, 8, 8)

@@ -7,26 +7,17 @@ The study runs every method on every problem with the same schedules: :math:`\et
 from __future__ import annotations
 
 import math
-import multiprocessing
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from moreauc._checks import check_count
+from experiments.engine import Record, Setup, Study, Task
 from moreauc.core.rules import Gamma
-from moreauc.problems import (
-    BagRanking,
-    CVaRAbsoluteLoss,
-    HingedSquares,
-    ThreeLevelProblem,
-    WorstOfLosses,
-)
+from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, ThreeLevelProblem, WorstOfLosses
 from moreauc.problems.base import Problem
 from moreauc.report.pages import Report
 from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Run, Subgradient, minimize
@@ -67,120 +58,106 @@ BOUND_SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Task:
-    """One call of :func:`~moreauc.solver.minimize`."""
-
-    part: str
-    key: tuple[Any, ...]
-    problem: Callable[[], Problem]
-    method: Method
-    lr: PowerDecay | float
-    steps: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def run(self) -> dict[str, Any]:
-        """Do it and return plain data."""
-        torch.set_num_threads(1)
-        problem = _made(self.problem)
-        run = minimize(problem, self.method, lr=self.lr, steps=self.steps, **self.options)
-        return {"part": self.part, "key": list(self.key), "steps": self.steps, **_summary(problem, run)}
+_BOUND = ("tau", "lr", "num_blocks", "outer_per_batch", "samples_per_batch")
+# curves that no figure shows
+_UNSEEN = {
+    "methods": ("table_error", "bound"),
+    "sweeps": ("step", "samples", "stationarity", "table_error", "bound"),
+    "bounds": ("stationarity", "final_stationarity", "samples"),
+}
 
 
-@dataclass
-class ConvergenceStudy:
-    """The study and its size.
+@dataclass(frozen=True, kw_only=True)
+class ConvergenceStudy(Study):
+    """Tables against the plug-in estimator on problems whose optimum is known.
 
     Args:
-        steps: iterations of each run of the first part; the other parts scale with it.
-        seeds: runs of each setting, side by side.
-        jobs: processes.
+        steps: iterations of each run of the first part, at least 50; the other parts scale with it.
+        points: points of a curve; the sweeps have half as many.
     """
 
-    steps: int = 6000
-    seeds: int = 16
-    jobs: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "seeds", "jobs"):
-            check_count("ConvergenceStudy", name, getattr(self, name))
-        if self.steps < 50:
-            raise ValueError(f"ConvergenceStudy: steps must be at least 50, got {self.steps}")
+    steps: int
+    points: int = 24
 
     @property
-    def tasks(self) -> list[Task]:
-        """All runs."""
+    def plan(self) -> dict[str, Any]:
+        """Steps and seeds: a record has all seeds."""
+        return {"steps": self.steps, "seeds": self.seeds}
+
+    def smoke(self) -> ConvergenceStudy:
+        """Return the study with 50 steps of one seed."""
+        return replace(self, steps=50, seeds=1, points=4)
+
+    def tasks(self, setup: Setup) -> list[Task]:
+        """Return a task for each setting of the three parts."""
         return [*self._method_tasks(), *self._sweep_tasks(), *self._bound_tasks()]
 
-    def run(self, progress: Callable[[int], None] | None = None) -> list[dict[str, Any]]:
-        """Run all tasks; `progress` is called with the steps of each as it ends. Results are in the tasks' order."""
-        tasks = self.tasks
-        results: dict[int, dict[str, Any]] = {}
-        for number, result in _run_all(tasks, self.jobs):
-            results[number] = result
-            if progress is not None:
-                progress(tasks[number].steps)
-        return [results[number] for number in range(len(tasks))]
+    def report(self, records: Sequence[Record], out: Path) -> Report:
+        """Draw the three figures and return the report."""
+        from experiments.studies import _convergence_page as page
 
-    def report(self, folder: Path, progress: Callable[[int], None] | None = None) -> Report:
-        """Run the study, draw its figures into `folder` and write the report there."""
-        from experiments.studies import _figures, _page
+        dropped = ("key", "plan", "where", "seconds", "part")
+        parts = {
+            part: [{k: v for k, v in r.items() if k not in dropped} for r in records if r["part"] == part]
+            for part in _UNSEEN
+        }
+        page.draw_methods(parts["methods"], out / "methods.png")
+        page.draw_sweeps(parts["sweeps"], out / "sweeps.png")
+        page.draw_bounds(parts["bounds"], out / "bounds.png")
+        return Report(self.title, "", {**self.plan, "findings": page.findings(parts), **parts}, page.sections(parts))
 
-        begin = time.perf_counter()
-        results = self.run(progress)
-        parts = {part: [r for r in results if r["part"] == part] for part in ("methods", "sweeps", "bounds")}
-        report = Report(
-            title="Convergence study: tables against the plug-in estimator",
-            command=f"python -m experiments study convergence --steps {self.steps} --seeds {self.seeds}",
-            results={"steps": self.steps, "seeds": self.seeds, "findings": _page.findings(parts), **_kept(parts)},
-            sections=_page.sections(parts),
-            seconds=time.perf_counter() - begin,
+    def _task(
+        self, place: dict[str, Any], problem: Callable[[], Problem], method: Method, lr: Any, steps: int, **options: Any
+    ) -> Task:
+        options = {"seeds": range(self.seeds), **options}
+        return Task(
+            place,
+            solve,
+            {"part": place["part"], "problem": problem, "method": method, "lr": lr, "steps": steps, **options},
         )
-        report.write(folder)  # first: a figure that fails costs no numbers
-        _figures.draw_methods(parts["methods"], folder / "methods.png")
-        _figures.draw_sweeps(parts["sweeps"], folder / "sweeps.png")
-        _figures.draw_bounds(parts["bounds"], folder / "bounds.png")
-        return report
 
     def _method_tasks(self) -> Iterator[Task]:
         for name, (problem, lr, tau, samples) in PROBLEMS.items():
             for label in METHODS:
+                place = {"part": "methods", "problem": name, "method": label}
                 method = make_method(label, problem(), PowerDecay(tau))
-                # the full subgradient costs hundreds of times more a step
-                steps = self.steps // 10 if label == "full subgradient" else self.steps
-                schedule = PowerDecay(lr, delay=10.0 if label == "full subgradient" else 100.0)
-                options = {"samples_per_batch": samples, "seeds": range(self.seeds), "records": 24}
-                if label == "full subgradient":
-                    options["seeds"] = [0]  # it draws nothing
-                yield Task("methods", (name, label), problem, method, schedule, steps, options)
+                options: dict[str, Any] = {"samples_per_batch": samples, "records": self.points}
+                if label == "full subgradient":  # draws nothing, and costs hundreds of times more a step
+                    options["seeds"] = [0]
+                    yield self._task(place, problem, method, PowerDecay(lr, delay=10.0), self.steps // 10, **options)
+                else:
+                    yield self._task(place, problem, method, PowerDecay(lr), self.steps, **options)
 
     def _sweep_tasks(self) -> Iterator[Task]:
         base, lr, tau, _ = PROBLEMS["CVaR of absolute losses"]
         for factor, values in SWEEPS.items():
             for value in values:
                 problem = _CVaR(value) if factor == "num_blocks" else base
-                options = {"samples_per_batch": 2, "seeds": range(self.seeds), "records": 12}
+                options = {"samples_per_batch": 2, "records": self.points // 2}
                 if factor != "num_blocks":
                     options[factor] = value
                 for label in SWEEP_METHODS[factor]:
+                    place = {"part": "sweeps", "factor": factor, "value": value, "method": label}
                     method = make_method(label, base(), PowerDecay(tau))
-                    yield Task(
-                        "sweeps", (factor, value, label), problem, method, PowerDecay(lr), self.steps // 2, options
-                    )
+                    yield self._task(place, problem, method, PowerDecay(lr), self.steps // 2, **options)
 
     def _bound_tasks(self) -> Iterator[Task]:
-        for tau, lr, blocks, outer, samples in BOUND_SETTINGS:
+        for setting in BOUND_SETTINGS:
+            named = dict(zip(_BOUND, setting, strict=True))
+            options = {key: named[key] for key in ("outer_per_batch", "samples_per_batch")}
             for gamma in ("theory", 0.0):
-                options = {
-                    "outer_per_batch": outer,
-                    "samples_per_batch": samples,
-                    "seeds": range(self.seeds),
-                    "records": 24,
-                    "stationarity": False,
-                }
-                key = (tau, lr, blocks, outer, samples, gamma)
-                method = SONX(tau=tau, gamma=gamma)
-                yield Task("bounds", key, _CVaR(blocks), method, lr, max(self.steps // 4, 50), options)
+                place = {"part": "bounds", **named, "gamma": gamma}
+                method = SONX(tau=named["tau"], gamma=gamma)
+                problem, steps = _CVaR(int(named["num_blocks"])), max(self.steps // 4, 50)
+                options |= {"records": self.points, "stationarity": False}
+                yield self._task(place, problem, method, named["lr"], steps, **options)
+
+
+def solve(*, part: str, problem: Callable[[], Problem], method: Method, lr: Any, steps: int, **options: Any) -> Record:
+    """Run a method on a problem, all seeds side by side, and return means and spreads."""
+    made = _made(problem)
+    found = _summary(made, minimize(made, method, lr=lr, steps=steps, **options))
+    return {"steps": steps, **{key: value for key, value in found.items() if key not in _UNSEEN[part]}}
 
 
 @dataclass(frozen=True)
@@ -209,22 +186,6 @@ def make_method(label: str, problem: Problem, tau: PowerDecay) -> Method:
     if isinstance(problem, ThreeLevelProblem):
         return SONT(tau1=tau, tau2=tau, gamma1=gamma, gamma2=gamma)
     return SONX(tau=tau, gamma=gamma)
-
-
-def _run_all(tasks: list[Task], jobs: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    if jobs == 1:
-        for number, task in enumerate(tasks):
-            yield number, task.run()
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        futures = {pool.submit(task.run): number for number, task in enumerate(tasks)}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def _summary(problem: Problem, run: Run) -> dict[str, Any]:
@@ -269,21 +230,6 @@ def _bound(problem: CVaRAbsoluteLoss, run: Run) -> list[float]:
         )
         for step in run.step.tolist()
     ]
-
-
-def _kept(parts: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """Leave out of the report the curves that no figure shows."""
-    unseen = {
-        "methods": ("table_error", "bound"),
-        "sweeps": ("step", "samples", "stationarity", "table_error", "bound"),
-        "bounds": ("stationarity", "final_stationarity", "samples"),
-    }
-    return {
-        part: [
-            {key: value for key, value in result.items() if key not in (*unseen[part], "part")} for result in results
-        ]
-        for part, results in parts.items()
-    }
 
 
 def _spread(values: torch.Tensor) -> dict[str, list[float]]:

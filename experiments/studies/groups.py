@@ -1,33 +1,35 @@
-"""SONX over groups beside exponentiated weights, ERM and CVaR of samples."""
+"""SONX over groups beside exponentiated weights, ERM and CVaR of samples: tuned by validation rows, tested once."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
+import torch
+from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
 
-from experiments.studies import _group_convergence as convergence
-from experiments.studies._group_runs import (
-    GROUPS_PER_BATCH,
-    HIDDEN,
-    PROTOCOLS,
-    SETTINGS,
-    TOP_K,
-    GroupSet,
-    tune_and_test,
-)
-from experiments.studies._run_files import Work, read_run, run_missing
-from moreauc._checks import check_count
-from moreauc.methods import METHODS
-from moreauc.report.figures import as_image
-from moreauc.report.pages import Image, Report, Section
+from experiments.data.groups import load_adult, load_compas
+from experiments.engine import Record, Setup, Study, Task
+from experiments.studies._nested import mean_and_std, show
+from moreauc.data import TensorBatches, planted_groups
+from moreauc.data.planted import GroupData
+from moreauc.data.tabular import TableEncoder
+from moreauc.methods import METHODS, build
+from moreauc.metrics import group_accuracy, group_loss, group_values
+from moreauc.models import MLP
+from moreauc.report.pages import Report, Section
+from moreauc.samplers.groups import GroupSampler, PlainSampler
+from moreauc.train import fit, predict_scores
 
-_OWNER = "GroupStudy"
+RATES = (0.01, 0.03, 0.003, 0.001, 0.02, 0.005, 0.0003, 0.1)
+SETTINGS = 8
+HIDDEN, GROUPS_PER_BATCH = (32,), 8
 _MEASURES = {
     "worst_loss": "worst loss",
     "top_k_loss": "K worst, loss",
@@ -36,229 +38,197 @@ _MEASURES = {
     "top_k_accuracy": "K worst, accuracy",
     "mean_accuracy": "mean accuracy",
 }
-_CURVES = {"top_k_loss": "worst tenth of the groups", "worst_loss": "worst group"}
-_COLOURS = {"sonx": "#0072b2", "exponentiated": "#d55e00", "unscaled": "#009e73"}
 
 
-@dataclass(frozen=True)
-class GroupStudy:
+@dataclass(frozen=True, kw_only=True)
+class GroupStudy(Study):
     """Loss and accuracy of the worst groups, by five methods that are tuned with equal effort.
 
-    Each run is one small file in `out/runs`; what is there is not done again.
-
     Args:
-        name: "planted" (made here), "adult" or "compas" (read from a folder).
-        seeds: draws of the data, at least 2.
+        dataset: "planted" (made here), "adult" or "compas".
+        top_k: how many worst groups count.
         trials: settings tried by each method, in [1, 8], judged by the K worst groups of the validation part.
-        epochs: epochs of a run; None for 120 of "planted", 30 of the others.
-        folder: folder with the data of "adult" and "compas"; None for the one that MOREAUC_DATA names.
-        jobs: processes.
+        epochs: epochs in all.
+        samples: rows of each group in a group-balanced batch; plain batches are as large.
+        samplers: batches that are offered: "groups" (balanced) and "plain".
+        starts: shares of the epochs that are cross entropy before the method sets in, offered to all but ERM.
     """
 
-    name: GroupSet = "planted"
-    seeds: int = 10
-    trials: int = SETTINGS
-    epochs: int | None = None
-    folder: Path | None = None
-    jobs: int = 2
-
-    def __post_init__(self) -> None:
-        if self.name not in get_args(GroupSet):
-            raise ValueError(f"{_OWNER}: name must be one of {list(get_args(GroupSet))}, got {self.name!r}")
-        check_count(_OWNER, "seeds", self.seeds, minimum=2)
-        if self.epochs is None:
-            object.__setattr__(self, "epochs", PROTOCOLS[self.name].epochs)
-        for key in ("epochs", "jobs"):
-            check_count(_OWNER, key, getattr(self, key))
-        if check_count(_OWNER, "trials", self.trials) > SETTINGS:
-            raise ValueError(f"{_OWNER}: trials must lie in [1, {SETTINGS}], got {self.trials}")
-
-    def run(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> None:
-        """Do the runs whose files are missing."""
-        options = {"name": self.name, "trials": self.trials, "epochs": self.epochs, "folder": self.folder}
-        work: Work = {
-            f"{self.name}-{method}-{seed}": (tune_and_test, {"method": method, "seed": seed, **options})
-            for seed in range(self.seeds)
-            for method in METHODS["groups"]
-        }
-        run_missing(out / "runs", work, plan=self._plan, jobs=self.jobs, progress=progress)
-
-    def report(self, out: Path) -> Report:
-        """Write `report.json` and the page from the runs in `out`.
-
-        Raises:
-            ValueError: if a run is missing, or was made with other numbers of settings or epochs.
-        """
-        started = time.perf_counter()
-        records = [
-            read_run(_OWNER, out / "runs", f"{self.name}-{method}-{seed}", plan=self._plan)
-            for method in METHODS["groups"]
-            for seed in range(self.seeds)
-        ]
-        cells = [
-            _cell(method, [record for record in records if record["method"] == method]) for method in METHODS["groups"]
-        ]
-        results: dict[str, Any] = {
-            "set": self.name,
-            "top_k": TOP_K[self.name],
-            "seeds": self.seeds,
-            "trials": self.trials,
-            "epochs": self.epochs,
-            "cells": cells,
-            "records": records,
-        }
-        command = f"python -m experiments study groups --set {self.name} --seeds {self.seeds} --trials {self.trials}"
-        report = Report("Groups", command, results, [self._section(cells, records)])
-        report.seconds = time.perf_counter() - started
-        report.write(out)
-        return report
+    dataset: str
+    top_k: int
+    trials: int
+    epochs: int
+    samples: int
+    samplers: tuple[str, ...]
+    starts: tuple[float, ...] = (0.0,)
 
     @property
-    def _plan(self) -> dict[str, Any]:
+    def plan(self) -> dict[str, Any]:
+        """Trials and epochs."""
         return {"trials": self.trials, "epochs": self.epochs}
 
-    def _section(self, cells: list[dict[str, Any]], records: list[dict[str, Any]]) -> Section:
-        sizes, protocol = records[0]["group_sizes"], PROTOCOLS[self.name]
-        offered = "plain and group-balanced batches" if len(protocol.samplers) > 1 else "group-balanced batches"
-        if len(protocol.starts) > 1:
+    def smoke(self) -> GroupStudy:
+        """Return the study with two draws of planted groups, one setting and one epoch."""
+        return replace(self, dataset="planted", top_k=1, seeds=2, trials=1, epochs=1)
+
+    def tasks(self, setup: Setup) -> list[Task]:
+        """Return a task for each method and draw."""
+        places = [
+            {"dataset": self.dataset, "method": method, "seed": seed}
+            for method in METHODS["groups"]
+            for seed in range(self.seeds)
+        ]
+        return [Task(place, tune_and_test, {"study": self, **place, "folder": setup.data}) for place in places]
+
+    def settings(self, method: str) -> list[dict[str, Any]]:
+        """Return the settings of a method.
+
+        Step sizes, samplers, starts, and two values of a method's option where it has one. ERM takes plain batches
+        only, since with group-balanced ones it is the method of equal group weights, which is offered both; a start by
+        cross entropy is what ERM does anyway.
+        """
+        option, values = next(iter(METHODS["groups"][method].grid.items()), ("", ("",)))
+        samplers = {"erm": ("plain",), "erm_reweighted": ("groups", "plain")}.get(method, self.samplers)
+        starts = (0.0,) if method == "erm" else self.starts
+        rates = RATES[: SETTINGS // (len(samplers) * len(values) * len(starts))]
+        every = [
+            {
+                "lr": rate,
+                "sampler": sampler,
+                **({option: value} if option else {}),
+                **({"start": start} if len(self.starts) > 1 else {}),
+            }
+            for value, start, rate, sampler in product(values, starts, rates, samplers)
+        ]
+        return every[: self.trials]
+
+    def report(self, records: Sequence[Record], out: Path) -> Report:
+        """Return mean and spread of every measure."""
+        cells = []
+        for method, entry in METHODS["groups"].items():
+            own = [record for record in records if record["method"] == method]
+            spread = {key: list(mean_and_std([record[key] for record in own]).values()) for key in _MEASURES}
+            cells.append({"method": method, "title": entry.title, **spread})
+        about = {"set": self.dataset, "top_k": self.top_k, "seeds": self.seeds}
+        return Report(self.title, "", {**about, **self.plan, "cells": cells}, [self._section(cells, records)])
+
+    def _section(self, cells: list[Record], records: Sequence[Record]) -> Section:
+        sizes = records[0]["group_sizes"]
+        offered = "plain and group-balanced batches" if len(self.samplers) > 1 else "group-balanced batches"
+        if len(self.starts) > 1:
             offered += ", from scratch and from a start by cross entropy"
         text = [
-            f"{len(sizes)} groups of {min(sizes)} to {max(sizes)} test rows, K = {TOP_K[self.name]}; mean ± standard "
+            f"{len(sizes)} groups of {min(sizes)} to {max(sizes)} test rows, K = {self.top_k}; mean ± standard "
             f"deviation over {self.seeds} draws. A network with a hidden layer of {HIDDEN[0]}, Adam, {self.epochs} "
-            f"epochs, batches of {GROUPS_PER_BATCH * protocol.samples} rows. Every method tries {self.trials} "
+            f"epochs, batches of {GROUPS_PER_BATCH * self.samples} rows. Every method tries {self.trials} "
             f"settings ({offered}), judged with the best epoch by the loss of the K "
             "worst validation groups. Losses: lower is better; mean is that over groups."
         ]
         rows = []
         for cell in cells:
-            rows.append([cell["title"], *(f"{cell[key][0]:.3f} ± {cell[key][1]:.3f}" for key in _MEASURES)])
-        return Section(f"Test rows, {self.name}", text, columns=["method", *_MEASURES.values()], rows=rows, labels=1)
-
-
-def _cell(method: str, records: list[dict[str, Any]]) -> dict[str, Any]:
-    cell: dict[str, Any] = {"method": method, "title": METHODS["groups"][method].title}
-    for key in _MEASURES:
-        values = [record[key] for record in records]
-        cell[key] = [float(np.mean(values)), float(np.std(values, ddof=1))]
-    return cell
+            pairs = [dict(zip(("mean", "std"), cell[key], strict=True)) for key in _MEASURES]
+            rows.append([cell["title"], *map(show, pairs)])
+        return Section(f"Test rows, {self.dataset}", text, columns=["method", *_MEASURES.values()], rows=rows, labels=1)
 
 
 @dataclass(frozen=True)
-class GroupConvergenceStudy:
-    """Loss of the worst groups against samples drawn, with 8 of 10, 100 and 1000 groups in a batch.
+class Parts:
+    """Encoded rows of one draw, and the names of the groups."""
 
-    Args:
-        seeds: draws of the data, at least 1.
-        steps: steps of a run.
-        jobs: processes.
-    """
+    train: GroupData
+    validation: GroupData
+    test: GroupData
 
-    seeds: int = 3
-    steps: int = convergence.STEPS
-    jobs: int = 2
 
-    def __post_init__(self) -> None:
-        for key in ("seeds", "steps", "jobs"):
-            check_count("GroupConvergenceStudy", key, getattr(self, key))
+def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
+    """Return the parts of a data set: planted rows drawn anew for each seed, the others split 60 : 20 : 20 by group."""
+    if name == "planted":
+        return Parts(*planted_groups(seed=seed))
+    data = load_adult(folder, drop_group_columns=True) if name == "adult" else load_compas(folder)
+    rows = np.arange(len(data))
+    rest, test = train_test_split(rows, test_size=0.2, stratify=data.groups, random_state=seed)
+    train, validation = train_test_split(rest, test_size=0.25, stratify=data.groups[rest], random_state=seed)
+    table = TableEncoder().fit(data.X, rows=train).encode(data.X)
+    whole = GroupData(table, data.y, data.groups, data.names)
+    return Parts(*(whole.subset(part) for part in (train, validation, test)))
 
-    @property
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        """Every run: all settings of the methods, as many of each; those of a draw follow each other."""
-        return {
-            f"{number}-{method}-{rate:g}-{option:g}-{seed}": {
-                "num_groups": number,
-                "method": method,
-                "lr": rate,
-                "option": option,
-                "seed": seed,
-                "steps": self.steps,
-            }
-            for number in convergence.NUMBERS
-            for seed in range(self.seeds)
-            for method in convergence.TITLES
-            for rate, option in convergence.settings(method, number)
-        }
 
-    def report(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Run what is missing, and write `report.json` and the page."""
-        started = time.perf_counter()
-        work: Work = {name: (convergence.descend, options) for name, options in self.tasks.items()}
-        plan = {"steps": self.steps}
-        run_missing(out / "runs", work, plan=plan, jobs=self.jobs, progress=progress)
-        records = [read_run("GroupConvergenceStudy", out / "runs", name, plan=plan) for name in work]
-        chosen = [_best(records, number, method) for number in convergence.NUMBERS for method in convergence.TITLES]
-        results: dict[str, Any] = {"seeds": self.seeds, "steps": self.steps, "curves": chosen}
-        section = Section(
-            "Loss of the worst groups against samples",
-            [
-                f"A linear model on planted groups, {convergence.GROUPS} groups of {convergence.SAMPLES} rows in a "
-                f"batch, {self.steps} steps of SGD, mean over {self.seeds} draws. Each curve is the setting that ends "
-                f"lowest in what its method minimises, of {len(chosen[0]['tried'])} for each (step size; averaging "
-                "weight, or step of the group weights). SONX minimises the mean of the tenth of the groups that is "
-                "worst, exponentiated weights the worst one; with 10 groups these are the same. Unscaled weights leave "
-                "out the factor N over the number of groups in the batch, as their authors do."
-            ],
-            columns=["groups", "method", "step size", "option", "worst tenth, loss", "worst group, loss"],
-            rows=[_row(curve) for curve in chosen],
-            labels=2,
-            images=[_draw(chosen)],
+def tune_and_test(*, study: GroupStudy, dataset: str, method: str, seed: int, folder: Path | None) -> Record:
+    """Train by every setting, choose by the K worst groups of the validation part, test the choice once."""
+    parts = draw_parts(dataset, seed, folder)
+    tried: list[Record] = []
+    best: tuple[nn.Module, float, Record] | None = None
+    for setting in study.settings(method):
+        model, merit = _train(study, method, parts, setting, seed)
+        tried.append({**setting, "validation": merit})
+        if model is not None and merit is not None and (best is None or merit > best[1]):
+            best = (model, merit, setting)
+    if best is None:
+        raise ValueError(f"{study.name}: every setting of {METHODS['groups'][method].title} diverged with seed {seed}")
+    model, _, setting = best
+    return {"setting": setting, "tried": tried, **_measure(model, parts.test, study.top_k)}
+
+
+def sample_losses(scores: Tensor, labels: Tensor) -> NDArray[np.float64]:
+    """Return the logistic loss of each row."""
+    losses = nn.functional.binary_cross_entropy_with_logits(scores.double(), labels.double(), reduction="none")
+    return losses.numpy()
+
+
+def _train(
+    study: GroupStudy, method: str, parts: Parts, setting: Record, seed: int
+) -> tuple[nn.Module | None, float | None]:
+    """Return the model of the best epoch, and minus its loss of the K worst validation groups; None if it diverged."""
+    train, validation, top_k = parts.train, parts.validation, study.top_k
+    options = {key: value for key, value in setting.items() if key not in ("lr", "sampler", "start")}
+    # weights on top of balanced batches would count small groups twice
+    loss = "erm" if method == "erm_reweighted" and setting["sampler"] == "groups" else method
+    criterion = build("groups", loss, train.groups, num_groups=train.num_groups, top_k=top_k, **options)
+    size = GROUPS_PER_BATCH * study.samples
+    before = int(setting.get("start", 0.0) * study.epochs)
+    sampler: PlainSampler | GroupSampler = PlainSampler(len(train), batch_size=size, seed=seed)
+    if setting["sampler"] == "groups":
+        present = min(GROUPS_PER_BATCH, train.num_groups)
+        sampler = GroupSampler(
+            train.groups,
+            groups_per_batch=present,
+            samples_per_group=size // present,
+            num_groups=train.num_groups,
+            seed=seed,
         )
-        report = Report(
-            "Groups that are not all touched",
-            f"python -m experiments study groups --set convergence --seeds {self.seeds}",
-            results,
-            [section],
-        )
-        report.seconds = time.perf_counter() - started
-        report.write(out)
-        return report
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = MLP(train.X.shape[1], hidden=HIDDEN)
+
+    def score(scores: Tensor, labels: Tensor) -> float:
+        return -group_loss(sample_losses(scores, labels), validation.groups, top_k=top_k)
+
+    batches = TensorBatches(torch.from_numpy(train.X), torch.from_numpy(train.y), sampler)
+    held = TensorBatches(torch.from_numpy(validation.X), torch.from_numpy(validation.y), batch_size=8192)
+    try:
+        history = fit(
+            model, criterion, batches, validation=held, score=score, epochs=study.epochs - before, optimizer="adam",
+            lr=setting["lr"], weight_decay=1e-4, seed=seed, warm_start_epochs=before,
+        )  # fmt: skip
+    except ValueError:  # losses that are not finite
+        return None, None
+    return model, history.best_score
 
 
-def _best(records: list[dict[str, Any]], number: int, method: str) -> dict[str, Any]:
-    """Return the mean curves of the setting that ends lowest in what the method minimises, and where all ended."""
-    own = [record for record in records if record["groups"] == number and record["method"] == method]
-    key, option = "top_k_loss" if method == "sonx" else "worst_loss", convergence.OPTIONS[method]
-    tried = []
-    for pair in convergence.settings(method, number):
-        runs = [record for record in own if (record["lr"], record["option"]) == pair]
-        ends = {name: round(float(np.mean([run[name][-1] for run in runs])), 5) for name in _CURVES}
-        tried.append({"lr": pair[0], option: pair[1], **ends})
-    best = min(tried, key=lambda entry: entry[key])
-    runs = [record for record in own if (record["lr"], record["option"]) == (best["lr"], best[option])]
+def _measure(model: nn.Module, test: GroupData, top_k: int) -> dict[str, Any]:
+    batches = TensorBatches(torch.from_numpy(test.X), torch.from_numpy(test.y), batch_size=8192)
+    scores, labels = predict_scores(model, batches)
+    losses, right = sample_losses(scores, labels), (scores > 0).numpy().astype(int)
+    arguments: tuple[Any, Any, Any] = (labels.numpy(), right, test.groups)
+    accuracy = group_values((arguments[0] == right).astype(float), test.groups, num_groups=test.num_groups)
     return {
-        "groups": number,
-        "method": method,
-        "lr": best["lr"],
-        option: best[option],
-        "samples": runs[0]["samples"],
-        **{name: np.mean([run[name] for run in runs], axis=0).round(5).tolist() for name in _CURVES},
-        "last": {name: [run[name][-1] for run in runs] for name in _CURVES},
-        "tried": tried,
+        "worst_loss": group_loss(losses, test.groups, top_k=1),
+        "top_k_loss": group_loss(losses, test.groups, top_k=top_k),
+        "mean_loss": group_loss(losses, test.groups, top_k=test.num_groups),
+        "worst_accuracy": group_accuracy(*arguments, top_k=1),
+        "top_k_accuracy": group_accuracy(*arguments, top_k=top_k),
+        "mean_accuracy": group_accuracy(*arguments),
+        "row_accuracy": float((arguments[0] == right).mean()),
+        "group_accuracy": [round(float(value), 4) for value in accuracy],
+        "group_sizes": test.sizes.tolist(),
     }
-
-
-def _row(curve: dict[str, Any]) -> list[str]:
-    name = convergence.OPTIONS[curve["method"]]
-    ends = [f"{np.mean(curve['last'][key]):.3f}" for key in _CURVES]
-    title = convergence.TITLES[curve["method"]]
-    return [f"{curve['groups']:,}", title, f"{curve['lr']:g}", f"{name} {curve[name]:g}", *ends]
-
-
-def _draw(curves: list[dict[str, Any]]) -> Image:
-    figure = Figure(figsize=(10.0, 5.6), layout="constrained")
-    axes = figure.subplots(2, len(convergence.NUMBERS), sharex=True, squeeze=False)
-    for column, number in enumerate(convergence.NUMBERS):
-        for row, (key, words) in enumerate(_CURVES.items()):
-            panel = axes[row, column]
-            for curve in (curve for curve in curves if curve["groups"] == number):
-                title, colour = convergence.TITLES[curve["method"]], _COLOURS[curve["method"]]
-                dashes = "--" if curve["method"] == "unscaled" else "-"
-                panel.plot(curve["samples"][1:], curve[key][1:], dashes, label=title, color=colour)
-            panel.set_xscale("log")
-            panel.spines[["top", "right"]].set_visible(False)
-            panel.grid(alpha=0.25)
-            panel.set_title(f"{number:,} groups" if row == 0 else "", fontsize=10)
-            panel.set_ylabel(f"loss, {words}" if column == 0 else "")
-            panel.set_xlabel("samples drawn" if row == 1 else "")
-    axes[0, 0].legend(frameon=False, fontsize=8)
-    return as_image(figure, "Training loss of the worst groups against samples drawn, 8 groups in a batch.")

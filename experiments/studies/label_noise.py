@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
-from moreauc._checks import check_count
-from moreauc.comparison import Comparison, Contestant, Piece, Region, Table, network, run_pieces
+from experiments.engine import Record, Setup, Study, Task
+from experiments.studies._nested import Region, Table, mean_and_std, show, tune_and_score
+from moreauc.comparison import Contestant, network
 from moreauc.report.pages import Report, Section
 
 FLIPS = (0.0, 0.01, 0.02, 0.05)
@@ -21,7 +22,7 @@ REGION: Region = (0.5, 0.5)
 _TRAIN, _TEST = 2000, 8000
 
 
-def noise_contestants() -> list[Contestant]:
+def noise_contestants() -> dict[str, Contestant]:
     """Return the methods of the study: SONX as the paper has it, what users can do about noise, and others."""
     exact: dict[str, Any] = {
         "link": ("identity",),
@@ -38,12 +39,13 @@ def noise_contestants() -> list[Contestant]:
         ("sota_s", "sota_s", None, None),
         ("auc_sh", "auc_sh", None, None),
     ]
-    return [
-        network(method, name=name, title=title, grid=grid, settings={"batch_size": 256})
+    return {
+        name: network(method, name=name, title=title, grid=grid, settings={"batch_size": 256})
         for method, name, title, grid in variants
-    ]
+    }
 
 
+@lru_cache(maxsize=2)
 def noisy_table(seed: int, flips: float) -> Table:
     """Return a table of 10^4 rows, 5 % positive, whose first 2000 are for training and have flipped labels.
 
@@ -69,73 +71,60 @@ def noisy_table(seed: int, flips: float) -> Table:
     return Table(X, labels, (rows[:_TRAIN], rows[_TRAIN:]))
 
 
-@dataclass(frozen=True)
-class LabelNoiseStudy:
+@dataclass(frozen=True, kw_only=True)
+class LabelNoiseStudy(Study):
     """TPAUC on clean test rows after training and tuning on rows with flipped labels.
 
     Args:
-        seeds: tables drawn, at least 2.
         trials: options tried by each method, judged on the noisy rows.
-        jobs: processes.
+        methods: names of methods.
     """
 
-    seeds: int = 6
-    trials: int = 4
-    jobs: int = 2
+    trials: int
+    methods: tuple[str, ...] = tuple(noise_contestants())
 
-    def __post_init__(self) -> None:
-        check_count("LabelNoiseStudy", "seeds", self.seeds, minimum=2)
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The trials."""
+        return {"trials": self.trials}
 
-    def report(self, out: Path, *, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Run, and write `report.json` and the page into `out`."""
-        started = time.perf_counter()
-        methods = noise_contestants()
-        plan = Comparison(methods, (REGION,), inner_folds=2, seeds=self.seeds, trials=self.trials, jobs=self.jobs)
-        tables = {f"{seed} {flips}": noisy_table(seed, flips) for seed in range(self.seeds) for flips in FLIPS}
-        work = [
-            (Piece(method, (REGION,), seed, 0), f"{seed} {flips}")
-            for method in methods
-            for seed in range(self.seeds)
+    def smoke(self) -> LabelNoiseStudy:
+        """Return the study with one method, one table and one trial."""
+        return replace(self, seeds=1, trials=1, methods=("sonx_exact",))
+
+    def tasks(self, setup: Setup) -> list[Task]:
+        """Return a task for each method, share of flipped labels and table."""
+        places = [
+            {"method": method, "flips": flips, "seed": seed}
+            for method in self.methods
             for flips in FLIPS
+            for seed in range(self.seeds)
         ]
-        records = []
-        for done, (number, found) in enumerate(run_pieces(work, tables, plan, jobs=self.jobs), 1):
-            task, name = work[number]
-            flips = float(name.split()[1])
-            entry = {"method": task.contestant.name, "flips": flips, "seed": task.seed}
-            records.append(entry | {key: found[0][key] for key in ("score", "inner_score", "options", "seconds")})
-            if progress is not None:
-                progress(done, len(work))
-        records.sort(key=lambda entry: (entry["method"], entry["flips"], entry["seed"]))
-        results: dict[str, Any] = {
-            "region": REGION,
-            "seeds": self.seeds,
-            "trials": self.trials,
-            "cells": _cells(methods, records),
-            "records": records,
-        }
-        command = f"python -m experiments study label-noise --seeds {self.seeds} --trials {self.trials}"
-        report = Report("Label noise", command, results, [_section(methods, results["cells"])])
-        report.seconds = time.perf_counter() - started
-        report.write(out)
-        return report
+        return [Task(place, run_table, {**place, "trials": self.trials}) for place in places]
+
+    def report(self, records: Sequence[Record], out: Path) -> Report:
+        """Return the mean of every method at every share of flipped labels."""
+        known, cells = noise_contestants(), []
+        for method in self.methods:
+            for flips in FLIPS:
+                scores = [r["score"] for r in records if (r["method"], r["flips"]) == (method, flips)]
+                cell = {"method": method, "title": known[method].title, "flips": flips}
+                cells.append(cell | mean_and_std(scores))
+        results = {"region": REGION, "seeds": self.seeds, "trials": self.trials, "cells": cells}
+        return Report(self.title, "", results, [_section(cells)])
 
 
-def _cells(methods: list[Contestant], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    cells = []
-    for method in methods:
-        for flips in FLIPS:
-            scores = [r["score"] for r in records if r["method"] == method.name and r["flips"] == flips]
-            cell = {"method": method.name, "title": method.title, "flips": flips}
-            cells.append(cell | {"mean": float(np.mean(scores)), "std": float(np.std(scores, ddof=1))})
-    return cells
+def run_table(*, method: str, flips: float, seed: int, trials: int) -> Record:
+    """Tune a method on the noisy rows of one table and test it on the clean ones."""
+    contestant, table = noise_contestants()[method], noisy_table(seed, flips)
+    (found,) = tune_and_score(contestant, table, (REGION,), seed=seed, fold=0, trials=trials)
+    return {key: found[key] for key in ("score", "inner_score", "options", "seconds")}
 
 
-def _section(methods: list[Contestant], cells: list[dict[str, Any]]) -> Section:
+def _section(cells: list[Record]) -> Section:
     rows = []
-    for method in methods:
-        own = [cell for cell in cells if cell["method"] == method.name]
-        rows.append([method.title, *(f"{cell['mean']:.3f} ± {cell['std']:.3f}" for cell in own)])
+    for title in dict.fromkeys(cell["title"] for cell in cells):
+        rows.append([title, *(show(cell) for cell in cells if cell["title"] == title)])
     text = [
         f"{_TRAIN} training rows, 5 % positive, of scikit-learn's make_classification; a share of all training labels "
         f"is turned round; {_TEST} test rows with their true labels. TPAUC at TPR ≥ {REGION[0]:g}, FPR ≤ "

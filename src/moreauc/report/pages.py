@@ -87,14 +87,16 @@ class Report:
         command: the command that makes it again.
         results: everything measured, plain data for JSON.
         sections: the page.
-        seconds: how long it took.
+        seconds: how long it took; None where that is not known.
+        made_with: versions that the results depend on; None for those of this process.
     """
 
     title: str
     command: str
     results: dict[str, Any]
     sections: list[Section] = field(default_factory=list)
-    seconds: float = 0.0
+    seconds: float | None = 0.0
+    made_with: dict[str, str] | None = None
 
     def write(self, folder: Path, page: str = "index.html") -> Path:
         """Write `report.json` and the page into `folder`; return the page's path."""
@@ -109,8 +111,8 @@ class Report:
         content = {
             "title": self.title,
             "command": self.command,
-            "versions": versions(),
-            "seconds": round(self.seconds, 1),
+            "versions": self.made_with or versions(),
+            "seconds": None if self.seconds is None else round(self.seconds, 1),
             **self.results,
         }
         _write(folder / "report.json", to_json(content))
@@ -120,7 +122,7 @@ class Report:
 
         loader = PackageLoader("moreauc.report", ".")
         pages = Environment(loader=loader, autoescape=True, trim_blocks=True, keep_trailing_newline=True)
-        made = ", ".join(f"{name} {value}" for name, value in versions().items())
+        made = ", ".join(f"{name} {value}" for name, value in (self.made_with or versions()).items())
         return pages.get_template("page.html.jinja").render(
             title=self.title, command=self.command, sections=self.sections, seconds=self.seconds, versions=made
         )

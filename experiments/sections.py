@@ -1,0 +1,345 @@
+"""The parts of an experiment's page: what the cells say, in words and formatted rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+from experiments.choice import SMOOTHED
+from experiments.config import DataSet, Experiment
+from experiments.curves import Curve
+from experiments.engine import Record
+from experiments.paper import Records
+from experiments.tables import (
+    Cell,
+    PairedTest,
+    Table,
+    smallest_p,
+    title_of,
+)
+from moreauc.report.pages import Section
+
+NONE = "–"  # noqa: RUF001
+_PARTS = ("train", "validation", "test")
+START = "start (CE)"
+_CHOICES = {
+    "chosen": "",
+    "chosen_paper": ", settings of the paper's grid alone",
+    "chosen_smoothed": f", {SMOOTHED} epochs judged at a time",
+}
+
+
+def show(mean: float | None, std: float | None = None) -> str:
+    """Format a mean and a standard deviation, either of which may be missing.
+
+    Example:
+        >>> show(0.5, 0.125), show(0.5), show(None)
+        ('0.500±0.125', '0.500', '–')
+    """
+    if mean is None or math.isnan(mean):
+        return NONE
+    return f"{mean:.3f}" if std is None or math.isnan(std) else f"{mean:.3f}±{std:.3f}"
+
+
+def show_cell(cell: Cell, number: int) -> str:
+    """Format a cell; where it has not this number of values, theirs follows in parentheses, as do runs without one."""
+    text = show(cell.mean, cell.std)
+    notes = [str(len(cell.values))] if len(cell.values) != number or cell.failed else []
+    notes += [f"{cell.failed} no score"] if cell.failed else []
+    return f"{text} ({', '.join(notes)})" if notes else text
+
+
+def region_name(region: tuple[float, float]) -> str:
+    """Return a region as the paper writes it: least TPR and largest FPR."""
+    return f"({region[0]:g}, {region[1]:g})"
+
+
+def units(table: Table) -> str:
+    """Return what the values of a table are, in words."""
+    if table.protocol == "splits":
+        return "test splits"
+    return "seeds" if table.plan.name == "molecules" else "folds"
+
+
+def heading(table: Table, dataset: DataSet) -> str:
+    """Return the heading of a data set's table."""
+    text = dataset.title
+    if dataset.splits > 1:
+        text += f", {dataset.splits} test splits" if table.protocol == "splits" else ", one test split"
+    return text + _choice(table)
+
+
+def _choice(table: Table) -> str:
+    return _CHOICES[table.choice]
+
+
+def overview(table: Table) -> Section:
+    """Return what was to be reached: at or above the published mean, above every baseline."""
+    rows = []
+    for dataset, (column, region) in product(table.datasets, enumerate(table.plan.regions)):
+        for name in [*table.literal, table.remedy(dataset.name, column)]:
+            if name is not None and table.cell(dataset.name, name, column).values:
+                place = f"{dataset.title} {region_name(region)}"
+                rows.append([place, *_reached(table, dataset, column, name)])
+    text = [
+        "Mean test TPAUC of our methods; the region is the least TPR and the largest FPR. The published value is the "
+        "paper's for its method. The best baseline is the one with the best mean test score here, tuned with as many "
+        "settings; beside a remedy (†) it may be a remedied one. Of several remedies the one best in validation is "
+        "shown, which had as many times the effort."
+    ]
+    columns = ["data set and region", "method", "mean", "published", "best baseline", "mean", "≥ publ.", "> base."]
+    title = "What was to be reached" + (", all test splits" if table.protocol == "splits" else "") + _choice(table)
+    return Section(title, text, columns=columns, rows=rows, labels=2)
+
+
+def _reached(table: Table, dataset: DataSet, column: int, name: str) -> list[str]:
+    mean = table.cell(dataset.name, name, column).mean or 0.0
+    published = [table.cell(dataset.name, own, column).published for own in table.literal]
+    goal = next((value for value in published if value is not None), None)
+    best = table.best(table.baselines(name), dataset.name, column)
+    row = [title_of(table.plan.contestants[name]), show(mean), NONE if goal is None else show(goal[0])]
+    if best is None:
+        return [*row, NONE, NONE, _yes(mean, goal), NONE]
+    other = table.cell(dataset.name, best, column).mean or 0.0
+    beats = "yes" if mean > other else "no"
+    return [*row, title_of(table.plan.contestants[best]), show(other), _yes(mean, goal), beats]
+
+
+def _yes(mean: float, goal: tuple[float, float] | None) -> str:
+    """Compare as the table shows it: with three digits."""
+    return NONE if goal is None else "yes" if round(mean, 3) >= goal[0] else "no"
+
+
+def glance(table: Table, figure: str) -> Section:
+    """Return the figure of a table."""
+    unit = "test split" if table.protocol == "splits" else "run"
+    heading = "All test splits at a glance" if table.protocol == "splits" else "Results at a glance"
+    caption = f"Test TPAUC of every method in each region: a dot for each {unit}, mean, spread and published mean"
+    return Section(heading, figure=figure, caption=caption)
+
+
+def results(table: Table, dataset: DataSet) -> Section:
+    """Return the table of a data set, the published numbers beside ours."""
+    plan = table.plan
+    if not table.has_runs(dataset.name):
+        return _not_run(plan, dataset)
+    published = dataset.published is not None
+    columns = ["method"]
+    for region in plan.regions:
+        columns += [region_name(region), *(["published"] if published else [])]
+    number, across = table.number(dataset.name), range(len(plan.regions))
+    lines = [
+        (title_of(entry), [table.cell(dataset.name, entry.name, column) for column in across])
+        for entry in table.run_on(dataset.name)
+    ]
+    starts = [table.starts.get((dataset.name, column)) for column in across]
+    first = [(START, [cell for cell in starts if cell is not None])] if None not in starts else []
+    rows = []
+    for title, cells in [*first, *lines]:
+        row = [title]
+        for cell in cells:
+            row += [show_cell(cell, number), *([show(*(cell.published or (None, None)))] if published else [])]
+        rows.append([*row, NONE if title == START else "/".join(str(cell.wins) for cell in cells)])
+    return Section(heading(table, dataset), _about(table, dataset), columns=[*columns, "wins"], rows=rows, labels=1)
+
+
+def _about(table: Table, dataset: DataSet) -> list[str]:
+    plan, what = table.plan, units(table)
+    number, methods = table.number(dataset.name), table.run_on(dataset.name)
+    names = {entry.name for entry in methods}
+    own = [cell for key, cell in table.cells.items() if key[0] == dataset.name and key[1] in names]
+    text = f"Test TPAUC, mean ± standard deviation over {number} {what}"
+    if table.protocol == "splits":
+        text += f", each the mean over its {plan.runs} folds"
+    if table.choice == "chosen_smoothed":
+        text += f", where the epoch was chosen by the mean of {SMOOTHED} epochs in validation, for all methods alike"
+    if table.choice == "chosen_paper":
+        text += f", where validation had to choose among settings that the paper's grid has, too ({_grid(plan)})"
+    text += f". Wins: {what} in which no method of the paper is better, in each region."
+    if any(entry.remedy for entry in methods):
+        text += " † departs from the paper's protocol."
+    remarks = [dataset.note] if dataset.note else []
+    left_out = [title_of(entry) for entry in table.methods if entry.name not in names]
+    if left_out:
+        remarks.append(f"Not run here: {'; '.join(left_out)}.")
+    if any(not cell.complete for cell in own):
+        remarks.append(f"Runs are missing: a number in parentheses says how many {what} a cell has, of {number}.")
+    elif any(cell.there != number for cell in own):
+        remarks.append(f"A number in parentheses says how many {what} a cell has, where these are not {number}.")
+    if any(cell.failed for cell in own):
+        remarks.append(
+            "Runs with no score, where every setting diverged before its first, are counted and left out of the mean."
+        )
+    return [text, *remarks]
+
+
+def _grid(plan: Experiment) -> str:
+    return "; ".join(f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in plan.paper_grid.items())
+
+
+def _not_run(plan: Experiment, dataset: DataSet) -> Section:
+    """Return the published numbers of a data set without runs, and why there are none."""
+    why = dataset.note if not dataset.available else f"No runs yet: `python -m experiments run {plan.name}` does them."
+    rows = [
+        [title_of(plan.contestants[name]), *(show(*value) for value in values)]
+        for name, values in (dataset.published or {}).items()
+    ]
+    columns = ["method", *(f"{region_name(region)} published" for region in plan.regions)]
+    text = ["What the paper reports.", why] if rows else [why]
+    return Section(dataset.title, text, columns=columns if rows else [], rows=rows, labels=1)
+
+
+def paired(table: Table, dataset: DataSet) -> list[Section]:
+    """Return the paired tests of a data set: a table for each method of the paper, another for the remedies."""
+    across = range(len(table.plan.regions))
+    picks: list[list[str | None]] = [[name] * len(across) for name in table.literal]
+    picks.append([table.remedy(dataset.name, column) for column in across])
+    sections = [_paired(table, dataset, pick) for pick in picks]
+    return [section for section in sections if section is not None]
+
+
+def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section | None:
+    """Return the tests of one method in each region; None where there is nothing to compare."""
+    plan, what = table.plan, units(table)
+    names = list(dict.fromkeys(name for name in pick if name is not None))
+    rows, most = [], 0
+    for other in table.baselines(names[0]) if names else []:
+        tests = [
+            PairedTest(0, None, 0, None) if name is None else table.test(name, other, dataset.name, column)
+            for column, name in enumerate(pick)
+        ]
+        row = [title_of(plan.contestants[other])]
+        for test in tests:
+            difference = NONE if test.difference is None else f"{test.difference:+.3f}"
+            row += [difference, f"{test.better}/{test.number}", NONE if test.p is None else f"{test.p:.3g}"]
+        most = max(most, *(test.number for test in tests))
+        rows += [row] if any(test.number for test in tests) else []
+    if not most:
+        return None
+    columns = ["against"]
+    for region, name in zip(plan.regions, pick, strict=True):
+        own = f"{title_of(plan.contestants[name])}, " if len(names) > 1 and name is not None else ""
+        columns += [f"{own}{region_name(region)}", "better", "p"]
+    text = (
+        f"Mean difference of test TPAUC over the {what} that both have, in how many of these ours is better, and the "
+        "p-value of Wilcoxon's signed-rank test (two-sided, equal pairs left out, each test for itself)."
+    )
+    if len(names) > 1:
+        text += " In each region the remedy is the one with the best mean validation score there."
+    caveat = f"With {most} {what} the smallest p that this test can give is {smallest_p(most):.4g}."
+    ours = " or ".join(title_of(plan.contestants[name]) for name in names)
+    return Section(
+        f"{heading(table, dataset)}: {ours} against the baselines", [text, caveat], columns=columns, rows=rows, labels=1
+    )
+
+
+def gamma(plan: Experiment, curves: Sequence[Curve], figure: str) -> Section:
+    """Return the training curves, and where they end."""
+    low, high = plan.ablation.region if plan.ablation is not None else (0.0, 1.0)
+    title = plan.contestants[plan.ablation.method].title if plan.ablation is not None else ""
+    rows = [
+        [
+            plan.datasets[curve.dataset].title,
+            curve.label,
+            *(show(*curve.training[_at(curve, share)]) for share in (0.25, 0.5)),
+            *(show(*curve.last[part]) for part in ("training", "validation", "test")),
+            f"{curve.diverged}/{curve.runs}",
+        ]
+        for curve in curves
+    ]
+    text = [
+        f"{title}: TPAUC at TPR ≥ {low:g}, FPR ≤ {high:g} of the training rows after each epoch, mean over runs with a "
+        "band of one standard deviation; in the table after a quarter and half of the epochs and at the end, and there "
+        "of validation and test rows, too. Nothing is chosen here."
+    ]
+    columns = ["data set", "setting", "quarter", "half", "end", "validation", "test", "diverged"]
+    caption = "Training TPAUC against epochs, one line for each value of gamma, one panel for each data set"
+    return Section("What gamma does", text, figure, caption, columns, rows, 2)
+
+
+def _at(curve: Curve, share: float) -> int:
+    return max(round(share * len(curve.training)) - 1, 0)
+
+
+def counts(plan: Experiment, records: Sequence[Record]) -> Section:
+    """Return rows and positives of the data sets, beside the paper's."""
+    rows = []
+    for dataset in plan.datasets.values():
+        own = [record["counts"] for record in records if record["dataset"] == dataset.name]
+        found = [_span([entry[part] for entry in own]) for part in _PARTS]
+        totals = [[sum(entry[part][k] for part in _PARTS) for k in range(2)] for entry in own]
+        rows.append([dataset.title, *found, _span(totals), _published(dataset)])
+    text = ["Rows (bags, images) and, in parentheses, positives among them; ranges where folds or splits differ."]
+    columns = ["data set", *_PARTS, "all", "paper"]
+    return Section("Counts", text, columns=columns, rows=rows, labels=1)
+
+
+def _span(pairs: Sequence[Sequence[int]]) -> str:
+    if not pairs:
+        return NONE
+    values = [sorted({pair[k] for pair in pairs}) for k in range(2)]
+    rows, positives = (str(v[0]) if len(v) == 1 else f"{v[0]} to {v[-1]}" for v in values)
+    return f"{rows} ({positives})"
+
+
+def _published(dataset: DataSet) -> str:
+    if dataset.counts is None:
+        return NONE
+    return " / ".join(
+        f"{values[0]} ({values[1]})" if len(values) > 1 else str(values[0]) for values in dataset.counts.values()
+    )
+
+
+def diverged(plan: Experiment, records: Sequence[Record]) -> Section:
+    """Return the settings that ended in numbers that are not finite."""
+    rows = []
+    for dataset in plan.datasets.values():
+        for entry in plan.contestants.values():
+            own = [r for r in records if r["dataset"] == dataset.name and r["method"] == entry.name]
+            tried = [row for record in own for row in record["settings"]]
+            broken = [row for row in tried if "error" in row]
+            if broken:
+                rows.append([dataset.title, title_of(entry), f"{len(broken)} of {len(tried)}", broken[0]["error"]])
+    text = "From then on such a setting is trained no more; it may be chosen while its scores are still numbers."
+    lost = sum(any(entry["test"] is None for entry in record["chosen"]) for record in records)
+    if lost:
+        text += f" Runs that have no score, since no setting had one, or none that can be tested: {lost}."
+    columns = ["data set", "method", "settings of all runs", "the first error"]
+    return Section("Settings that diverged", [text if rows or lost else "None."], columns=columns, rows=rows, labels=4)
+
+
+def where(plan: Experiment, records: Records) -> Section:
+    """Return what was run where, by data set."""
+    kinds: list[tuple[str, str, Record]] = [("runs", r["dataset"], r) for r in records.runs]
+    kinds += [("curves", r["dataset"], r) for r in records.curves]
+    kinds += [("starts", r["dataset"], r) for r in records.starts]
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    for kind, name, record in kinds:
+        title = plan.datasets[name].title if name in plan.datasets else name
+        groups.setdefault((title, kind, record["device"], record["where"]["torch"]), []).append(record)
+    rows = [
+        [*key[:3], _dates(r["where"]["date"] for r in group), key[3], str(len(group)), _hours(group)]
+        for key, group in groups.items()
+    ]
+    text = ["Time is summed over runs; several at once on one device each count the time they share."]
+    if records.left_out:
+        text.append(f"Left out, since they are no part of the plan: {', '.join(records.left_out)}.")
+    if records.unsaid:
+        text.append(f"Runs that do not say with what batch and options they were made: {records.unsaid}.")
+    if records.half:
+        text.append(
+            "Runs whose scores count a tie of a positive and a negative one half (and nothing where validation "
+            f"chooses, the latest of equal epochs): {records.half}. Later runs count ties as the ROC curve has them."
+        )
+    columns = ["data set", "what", "device", "date", "torch", "runs", "seconds"]
+    return Section("What was run where", text, columns=columns, rows=rows, labels=5)
+
+
+def _dates(dates: Iterable[str]) -> str:
+    found = sorted(set(dates))
+    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def _hours(group: Sequence[Record]) -> str:
+    return f"{sum(record['seconds'] for record in group):.0f}"

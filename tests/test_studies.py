@@ -1,0 +1,358 @@
+"""The studies at sizes that take seconds; the numbers of the docs come from the full ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import __main__ as command_line
+from experiments.engine import RECORDS, Setup, run_missing
+from experiments.studies import bags, convergence, groups, keel, label_noise, load_studies, many_groups, thresholds
+from experiments.studies.keel import REGIONS
+from experiments.studies.label_noise import FLIPS, noisy_table
+from moreauc import comparison
+from moreauc.data import digit_bags, planted_groups
+from moreauc.methods import METHODS, build
+from moreauc.train import fit
+
+DATA = os.environ.get("MOREAUC_DATA")
+STUDIES = load_studies()
+
+
+def run(study, out, data=None):
+    """Run a study and make its report; return the records and the report's numbers."""
+    setup = Setup(out, data)
+    run_missing(study, setup, study.tasks(setup))
+    command_line.make_report(study, out, "a command")
+    records = [json.loads(line) for line in (out / RECORDS).read_text(encoding="utf-8").splitlines()]
+    return records, json.loads((out / "report.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(comparison, "NETWORK_GRID", {"lr": (0.01,), "weight_decay": (0.01,), "epochs": (2,)})
+
+
+# ---- tables
+
+
+def test_keel_does_what_is_missing_and_makes_tables(quick, tmp_path):
+    study = STUDIES["keel"].smoke()
+    records, report = run(study, tmp_path)
+    assert [record["key"] for record in records] == [f"made/{m}/0/{fold}" for m in ("ce", "sonx") for fold in range(5)]
+    assert all([tuple(entry["region"]) for entry in record["results"]] == list(REGIONS) for record in records)
+    for cell in report["cells"]:
+        own = [r["results"][cell["region"] == [0.6, 0.4]]["score"] for r in records if r["method"] == cell["method"]]
+        assert cell["mean"] == pytest.approx(np.mean(own), abs=1e-4) and cell["folds"] == 5
+    more, report = run(replace(study, methods=("sonx", "ce", "auc_sh")), tmp_path)
+    assert [record for record in more if record["method"] != "auc_sh"] == records
+    assert {cell["method"] for cell in report["cells"]} == {"sonx", "ce", "auc_sh"}
+
+
+def entries(name, method, scores, other=None):
+    """Records of a method on a set: two seeds of five folds, in both regions."""
+    seconds = scores if other is None else other
+    return [
+        {
+            **{"dataset": name, "method": method, "seed": place // 5, "fold": place % 5},
+            "results": [{"region": list(REGIONS[k]), "score": (scores, seconds)[k][place]} for k in range(2)],
+        }
+        for place in range(9, -1, -1)
+    ]
+
+
+def test_the_summary_of_keel_by_hand():
+    spread = [0.4, 0.5, 0.6, 0.7, 0.8, 0.5, 0.6, 0.7, 0.8, 0.9]
+    records = [
+        *entries("yeast5", "sonx", [0.9] * 10, [0.7] * 10),
+        *entries("yeast5", "ce", [0.8] * 10, [0.7] * 10),
+        *entries("vowel0", "sonx", [0.5] * 10),
+        *entries("vowel0", "ce", spread, [0.1] * 10),
+        *entries("segment0", "ce", [0.1] * 10),  # SONX is missing there: no ranks
+        *entries("yeast5", "sonx_half", [0.3] * 10, [0.4] * 10),
+    ]
+    found = keel.summary(records)
+    assert found["left_out"] == ["segment0"] and {cell["set"] for cell in found["cells"]} == {"yeast5", "vowel0"}
+    cells = {(cell["set"], cell["method"], tuple(cell["region"])): cell for cell in found["cells"]}
+    cell = cells["vowel0", "ce", REGIONS[0]]
+    assert cell["mean"] == pytest.approx(0.65) and cell["rank"] == 1.0
+    assert cell["std"] == pytest.approx(np.std(spread, ddof=1))
+    assert cell["std_of_seeds"] == pytest.approx(np.std([0.6, 0.7], ddof=1))
+    assert cells["vowel0", "ce", REGIONS[1]]["rank"] == 2.0
+    assert cells["yeast5", "ce", REGIONS[1]]["rank"] == 1.5  # a tie
+    ranks = {e["method"]: e for e in found["ranks"]}
+    assert list(ranks) == ["sonx", "ce"]
+    assert ranks["sonx"][str(REGIONS[0])] == 1.5 and ranks["sonx"][str(REGIONS[1])] == 1.25
+    assert ranks["sonx"]["all"] == pytest.approx((1 + 2 + 1.5 + 1) / 4)
+    (against,) = found["sonx_against"]
+    assert (against["better"], against["equal"], against["worse"]) == (2, 1, 1)
+    assert against["mean_difference"] == pytest.approx((0.1 - 0.15 + 0.0 + 0.4) / 4)
+    assert [(row["mean"], row["sonx"], row["best"]) for row in found["remedies"]] == [
+        pytest.approx((0.3, 0.9, 0.9)),
+        pytest.approx((0.4, 0.7, 0.7)),
+    ]
+    with pytest.raises(ValueError, match="at least one table must have records of all methods"):
+        keel.summary(records[:10] + records[40:50])
+
+
+def test_flips_are_in_the_training_rows_only_and_add_up():
+    tables = [noisy_table(0, flips) for flips in FLIPS]
+    clean = tables[0].positive
+    assert clean.mean() == pytest.approx(0.05, abs=0.01)
+    train, test = tables[0].split
+    assert len(train) == 2000 and len(test) == 8000 and not set(train) & set(test)
+    flipped = [set(np.flatnonzero(table.positive != clean)) for table in tables]
+    assert [len(rows) for rows in flipped] == [0, 20, 40, 100]
+    assert flipped[1] < flipped[2] < flipped[3] <= set(train)
+    assert (noisy_table(1, 0.0).X != tables[0].X).any()
+
+
+def test_label_noise(quick, monkeypatch, tmp_path):
+    monkeypatch.setattr(label_noise, "_TRAIN", 150)
+    monkeypatch.setattr(label_noise, "_TEST", 150)
+    noisy_table.cache_clear()
+    records, report = run(replace(STUDIES["label_noise"], seeds=2, trials=1, methods=("sonx_exact", "ce")), tmp_path)
+    noisy_table.cache_clear()
+    assert len(records) == 2 * 2 * len(FLIPS)
+    for cell in report["cells"]:
+        own = [r["score"] for r in records if (r["method"], r["flips"]) == (cell["method"], cell["flips"])]
+        assert cell["mean"] == pytest.approx(np.mean(own), abs=1e-4)
+
+
+def test_thresholds(quick, tmp_path):
+    small = replace(STUDIES["thresholds"], trials=1, epochs=20, sets=("diabetes",), rules=("steps 1, 0.01", "quantile"))
+    records, report = run(small, tmp_path)
+    assert len(records) == 2 * 2 * 5 + 2 * 2 and len(report["objectives"]) == 2 * 2
+    lag = {(entry["rule"], entry["link"]): entry["lag"] for entry in report["objectives"]}
+    assert all(lag["quantile", link] < lag["steps 1, 0.01", link] for link in ("sigmoid", "identity"))
+    tables = [thresholds.load_table(name) for name in STUDIES["thresholds"].sets]
+    assert len(tables) == 4 and all(0.02 < table.positive.mean() < 0.2 for table in tables)
+
+
+# ---- bags
+
+
+@pytest.fixture
+def few_bags(monkeypatch):
+    monkeypatch.setattr(bags, "digit_bags", lambda seed: digit_bags(num_bags=40, positive_rate=0.3, seed=seed))
+
+
+def test_every_method_of_bags_tries_as_many_settings():
+    entrants = bags.bag_contestants().values()
+    assert [entry.title for entry in entrants if entry.literal] == [
+        "SONT (mean), rows before",
+        "SONT (smoothed max), rows before",
+        "SONT (attention), rows before",
+    ]
+    assert {entry.method for entry in entrants} == set(METHODS["bags"])
+    for entry in entrants:
+        settings = entry.settings(6)
+        assert len(settings) == 6 and len({json.dumps(setting) for setting in settings}) == 6
+        assert entry.settings(2) == settings[:2]
+
+
+def test_bags(few_bags, tmp_path):
+    small = replace(STUDIES["digit_bags"], seeds=2, trials=1, epochs=1)
+    records, report = run(small, tmp_path)
+    assert len(records) == 22
+    for cell in report["cells"]:
+        own = [record["score"] for record in records if record["method"] == cell["method"]]
+        assert cell["mean"] == pytest.approx(np.mean(own), abs=1e-4)
+        assert (cell["rank"] is None) == cell["literal"]
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 4 and "Which instance decided, attention" in page
+
+
+def test_a_method_of_bags_that_diverges_says_so(few_bags, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ValueError("fit: instances must be finite, got nan")
+
+    monkeypatch.setattr(bags, "fit", fail)
+    with pytest.raises(ValueError, match=r"every setting of SONT \(mean\) diverged with seed 0"):
+        bags.tune_and_test(dataset="digits", method="sont_mean", seed=0, trials=1, epochs=1, folder=None)
+
+
+@pytest.mark.skipif(DATA is None, reason="needs the data that MOREAUC_DATA names")
+@pytest.mark.parametrize(("name", "features"), [("musk2", 166), ("fox", 230)])
+def test_bags_of_the_literature_run_end_to_end(name, features, tmp_path):
+    parts = bags.draw_parts(name, 0, Path(DATA))
+    assert parts.train.instances(0).shape[1] == features
+    sizes = [len(part) for part in (parts.train, parts.validation, parts.test)]
+    assert sum(sizes) == {"musk2": 102, "fox": 200}[name]
+    small = replace(STUDIES[f"{name}_bags"], trials=1, epochs=2, methods=("sont_att", "ce_att"))
+    assert len(run(small, tmp_path, Path(DATA))[1]["cells"]) == 2
+
+
+# ---- groups
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    def draw(seed):
+        return planted_groups(num_groups=4, samples=200, test_samples=200, minority_share=0.2, seed=seed)
+
+    monkeypatch.setattr(groups, "planted_groups", draw)
+
+
+@pytest.mark.parametrize("method", METHODS["groups"])
+@pytest.mark.parametrize("name", ["planted", "adult", "compas"])
+def test_every_method_of_groups_tries_as_many_settings(method, name):
+    study = STUDIES[f"{name}_groups"]
+    every = study.settings(method)
+    assert len(every) == 8 == len({json.dumps(setting) for setting in every})
+    samplers = {setting["sampler"] for setting in every}
+    offered = {"groups"} if name == "planted" and method != "erm_reweighted" else {"groups", "plain"}
+    assert samplers == ({"plain"} if method == "erm" else offered)
+    starts = {setting.get("start", 0.0) for setting in every}
+    assert starts == ({0.0, 1 / 3} if name == "planted" and method != "erm" else {0.0})
+    assert replace(study, trials=3).settings(method) == every[:3]
+
+
+def test_a_start_by_cross_entropy_takes_its_share_of_the_epochs(few_rows, monkeypatch):
+    seen = []
+    monkeypatch.setattr(groups, "fit", lambda *parts, **options: seen.append(options) or fit(*parts, **options))
+    study = replace(STUDIES["planted_groups"], epochs=3)
+    groups.tune_and_test(study=study, dataset="planted", method="sonx", seed=0, folder=None)
+    assert {(options["epochs"], options["warm_start_epochs"]) for options in seen} == {(3, 0), (2, 1)}
+
+
+def test_groups(few_rows, tmp_path):
+    records, report = run(replace(STUDIES["planted_groups"], seeds=2, trials=2, epochs=2), tmp_path)
+    assert len(records) == 10
+    for cell in report["cells"]:
+        own = [record for record in records if record["method"] == cell["method"]]
+        for key in ("worst_loss", "worst_accuracy", "mean_accuracy"):
+            assert cell[key][0] == pytest.approx(np.mean([record[key] for record in own]), abs=1e-4)
+        for record in own:
+            assert record["worst_accuracy"] == pytest.approx(min(record["group_accuracy"]), abs=1e-4)
+            assert record["mean_accuracy"] == pytest.approx(np.mean(record["group_accuracy"]), abs=1e-3)
+            assert record["worst_loss"] >= record["mean_loss"]
+            best = max(entry["validation"] for entry in record["tried"])
+            chosen = next(entry for entry in record["tried"] if entry["validation"] == best)
+            assert {key: chosen[key] for key in record["setting"]} == record["setting"]
+
+
+@pytest.mark.skipif(DATA is None, reason="needs the data that MOREAUC_DATA names")
+@pytest.mark.parametrize(("name", "rows", "number"), [("adult", 48842, 10), ("compas", 7214, 6)])
+def test_real_tables_are_split_by_group(name, rows, number):
+    parts = groups.draw_parts(name, 0, Path(DATA))
+    every = [parts.train, parts.validation, parts.test]
+    assert sum(len(part) for part in every) == rows
+    assert all(part.num_groups == number and part.sizes.min() > 0 for part in every)
+    assert parts.train.X.dtype == np.float32 and abs(float(parts.train.X[:, 0].mean())) < 1e-4
+
+
+def test_many_groups(monkeypatch, tmp_path):
+    grid = {(method, number): ((0.01, 0.1), (0.1,)) for method in many_groups.TITLES for number in (10, 20)}
+    monkeypatch.setattr(many_groups, "GRIDS", grid)
+    _, report = run(replace(STUDIES["many_groups"], seeds=2, steps=60, numbers=(10, 20)), tmp_path)
+    assert [(curve["groups"], curve["method"]) for curve in report["curves"]] == [
+        (number, method) for number in (10, 20) for method in ("sonx", "exponentiated", "unscaled")
+    ]
+    for curve in report["curves"]:
+        assert curve["samples"][0] == 0 and curve["samples"][-1] == 60 * 64
+        assert curve["top_k_loss"][0] == pytest.approx(np.log(2), abs=1e-4)
+        assert all(a <= b + 1e-9 for a, b in zip(curve["top_k_loss"], curve["worst_loss"], strict=True))
+        check_choice(curve)
+    ten = report["curves"][0]
+    assert ten["top_k_loss"] == ten["worst_loss"]  # a tenth of ten groups is one
+    assert ten["worst_loss"][-1] < 0.69
+    assert "<img" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def check_choice(curve):
+    """The curve is that of the setting whose mean over draws ends lowest in what its method minimises."""
+    key = "top_k_loss" if curve["method"] == "sonx" else "worst_loss"
+    ends = {}
+    for rate in (0.01, 0.1):
+        runs = [many_groups.descend(curve["groups"], curve["method"], rate, 0.1, seed, 60) for seed in range(2)]
+        ends[rate] = np.mean([run[key][-1] for run in runs])
+    assert {entry["lr"]: entry[key] for entry in curve["tried"]} == pytest.approx(ends, abs=2e-5)
+    assert curve["lr"] == min(ends, key=lambda rate: ends[rate])
+    assert curve[key][-1] == pytest.approx(min(ends.values()), abs=2e-5)
+    assert np.mean(curve["last"][key]) == pytest.approx(min(ends.values()), abs=2e-5)
+
+
+def test_methods_of_many_groups_try_as_many_settings():
+    for rates, values in many_groups.GRIDS.values():
+        assert len(set(rates)) * len(set(values)) == len(rates) * len(values) == 16
+
+
+def test_weights_as_published_have_no_factor():
+    """Without it the step size must be larger by the factor, 100 over 8 groups in every batch, for the same run."""
+    scaled = many_groups.descend(100, "exponentiated", 0.08, 0.5, 0, 200)
+    unscaled = many_groups.descend(100, "unscaled", 1.0, 0.5, 0, 200)
+    assert scaled["samples"] == [64 * step for step in (0, *sorted({round(200 ** (k / 24)) for k in range(25)}))]
+    for key in ("top_k_loss", "worst_loss"):
+        assert unscaled[key] == pytest.approx(scaled[key], abs=1e-4)
+        assert np.ptp(scaled[key]) > 0.01  # it has moved
+
+
+# ---- convergence
+
+
+def test_convergence(tmp_path):
+    _, report = run(replace(STUDIES["convergence"], steps=50, seeds=2, points=4), tmp_path)
+    keys = [(entry["problem"], entry["method"]) for entry in report["methods"]]
+    assert keys == [(problem, method) for problem in convergence.PROBLEMS for method in convergence.METHODS]
+    for entry in report["methods"]:
+        curve = entry["stationarity"]
+        assert len(curve["mean"]) == len(entry["step"]) == len(entry["samples"])
+        assert all(low <= high for low, high in zip(curve["low"], curve["high"], strict=True))
+    plug = [(entry["factor"], entry["value"]) for entry in report["sweeps"] if entry["method"] == "plug-in"]
+    assert plug == [("samples_per_batch", value) for value in convergence.SWEEPS["samples_per_batch"]]
+    for entry in report["bounds"]:
+        assert len(entry["bound"]) == len(entry["table_error"]) == len(entry["step"])
+        assert min(entry["bound"]) > 0
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    for name in ("methods.png", "sweeps.png", "bounds.png"):
+        assert f'src="{name}"' in page
+        assert (tmp_path / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert page.count("<table>") == 3
+
+
+# ---- the methods that they compare
+
+
+@pytest.mark.parametrize("name", METHODS["bags"])
+def test_a_method_of_bags_gives_a_loss_that_takes_a_step(name):
+    labels = torch.tensor([0, 1, 0, 1])
+    criterion = build("bags", name, labels, min_tpr=0.0, max_fpr=1.0)
+    assert criterion.pooling.name == METHODS["bags"][name].pooling
+    assert hasattr(criterion, "table_v") == name.startswith(("sont", "midam"))
+    shape = (8, 2) if criterion.pooling.columns == 2 else (8,)
+    instances = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    criterion(instances, torch.arange(8) % 4, labels, torch.arange(4)).backward()
+    assert instances.grad.abs().sum() > 0
+
+
+def test_methods_of_bags_refuse_what_they_do_not_know():
+    with pytest.raises(ValueError, match=r"name must be one of \['sont_mean'"):
+        build("bags", "sont", [0, 1], min_tpr=0.5, max_fpr=0.5)
+    with pytest.raises(ValueError, match="options of 'ce_att' must be among"):
+        build("bags", "ce_att", [0, 1], min_tpr=0.5, max_fpr=0.5, gamma=0.1)
+    with pytest.raises(ValueError, match="widen must be a number"):
+        build("bags", "sont_att", [0, 1], min_tpr=0.5, max_fpr=0.5, widen=2.0)
+    wide = build("bags", "sont_att", [0, 1], min_tpr=0.5, max_fpr=0.4, widen=0.5)
+    assert (wide.min_tpr, wide.max_fpr) == (0.25, 0.7)
+
+
+def test_methods_of_groups_refuse_what_they_do_not_know():
+    with pytest.raises(ValueError, match=r"name must be one of \['sonx'"):
+        build("groups", "dro", [0, 1], num_groups=2)
+    with pytest.raises(ValueError, match="options of 'erm' must be among"):
+        build("groups", "erm", [0, 1], num_groups=2, gamma=0.1)
+    with pytest.raises(ValueError, match="group"):
+        build("groups", "sonx", [0, 2], num_groups=3)  # group 1 has no row
+    with pytest.raises(ValueError, match="build: groups must hold integers"):
+        build("groups", "cvar", ["a", "b"], num_groups=2)
+    matrix = np.array([[1.0, 0.0], [1.0, 1.0]])
+    assert all(build("groups", name, matrix, num_groups=2) is not None for name in METHODS["groups"])
+    with pytest.raises(ValueError, match="top_k"):
+        build("groups", "sonx", [0, 1], num_groups=2, top_k=3)
