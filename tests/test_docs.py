@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
