@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
 from experiments.machine import one_thread, where
 from moreauc._files import written_whole
