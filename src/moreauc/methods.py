@@ -57,7 +57,7 @@ class Method:
         takes: what the loss is built from besides its options: of `labels`, `min_tpr`, `max_fpr`, `pooling` (tasks of
             labels), `num_groups`, `top_k`, `group_sizes` and `num_samples` (groups).
         pooling: how instances become the score of their bag; None for other tasks.
-        proximal: weight of the pull towards a reference point (AUC-M; see :class:`~moreauc.optim.ProximalPoint`).
+        proximal: weight of the proximal term of a reference point (AUC-M; see :class:`~moreauc.optim.ProximalPoint`).
     """
 
     title: str

@@ -37,7 +37,7 @@ from moreauc.tasks.base import Data
 
 @dataclass(frozen=True)
 class InstanceScores:
-    r"""What each instance of a bag had to say, and how much it counted; all of shape `(instances,)`, float64.
+    r"""Scores and weights of the instances of a bag; all of shape `(instances,)`, float64.
 
     Attributes:
         score: raw score of the instance; high for the class to find.
@@ -226,7 +226,7 @@ class MultiInstanceClassifier(RankingClassifier):
         return self._partial_auc(classes_of(self._owner, bags, y, len(scores)), scores, sample_weight)
 
     def instance_scores(self, bag: Any) -> InstanceScores:
-        """Return what each instance of a bag had to say, and how much it counted.
+        """Return score, weight and contribution of each instance of a bag.
 
         Args:
             bag: array, tensor or DataFrame of shape `(instances, features)`; of :class:`~moreauc.data.Bags` give

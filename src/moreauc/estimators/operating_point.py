@@ -18,10 +18,10 @@ _LEAST_SLOPE = 1e-3
 
 
 def choose_threshold(labels: Array, scores: Array, budget: float) -> float:
-    """Return the threshold with the most hits among those whose false positive rate is at most `budget`.
+    """Return the threshold with the most true positives among those whose false positive rate is at most `budget`.
 
-    A row is called positive where its score is above the threshold. Of several thresholds with as many hits the one
-    with the fewest false alarms is taken; it lies in the middle between the two neighbouring scores, or, beyond the
+    A row is called positive where its score is above the threshold. Of several thresholds with as many the one with
+    the fewest false positives is taken; it lies in the middle between the two neighbouring scores, or, beyond the
     last score on either side, half the distance to the score next to it away (0.5 where all scores are equal).
 
     Args:
