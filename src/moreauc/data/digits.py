@@ -112,10 +112,8 @@ def digit_bags(
         labels = (source.permutation(num_bags) < positives).astype(np.int64)
         sizes = _SMALLEST + source.poisson(mean_size - _SMALLEST, num_bags)
         rows = _draw(labels, sizes, pool[data.target[pool] == target], pool, weight[pool], source)
-        pixels = data.data[rows] / 16.0
-        pixels = np.clip(pixels + noise * source.standard_normal(pixels.shape), 0.0, 1.0)
-        offsets = [0, *np.cumsum(sizes).tolist()]
-        parts[part] = FlatBags(pixels.astype(np.float32), offsets, labels)
+        pixels = np.clip(data.data[rows] / 16.0 + noise * source.standard_normal((len(rows), 64)), 0.0, 1.0)
+        parts[part] = FlatBags(pixels.astype(np.float32), [0, *np.cumsum(sizes).tolist()], labels)
         images[part] = torch.from_numpy(rows)
     digits = {part: torch.from_numpy(data.target[rows.numpy()]) for part, rows in images.items()}
     return DigitBags(**parts, target=int(target), images=images, digits=digits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,8 +156,8 @@ def planted_groups(
     check_real(owner, "minority_share", minority_share, low=0.0, high=0.5, low_open=True)
     check_real(owner, "separation", separation, low=0.0)
     check_real(owner, "noise", noise, low=0.0, high=1.0, high_open=True)
-    if task not in ("binary", "regression", "multiclass"):
-        raise ValueError(f"{owner}: task must be one of binary, regression, multiclass, got {task!r}")
+    if task not in get_args(Task):
+        raise ValueError(f"{owner}: task must be one of {', '.join(get_args(Task))}, got {task!r}")
     sequence = np.random.SeedSequence(check_count(owner, "seed", seed, minimum=0))
     rules, *sources = (np.random.Generator(np.random.PCG64(child)) for child in sequence.spawn(4))
     width = 2 if task == "multiclass" else 1
@@ -169,9 +169,8 @@ def planted_groups(
         sizes = _sizes(num_groups, minority_groups, total, share=minority_share)
         groups = source.permutation(np.repeat(np.arange(num_groups), sizes))
         minority = groups >= num_groups - minority_groups
-        X = source.standard_normal((total, num_features))
-        X[:, -1] += separation * minority
-        X = X.astype(np.float32)  # before the labels, which are thus right for the rows as they are given out
+        hint = np.where(np.arange(num_features) == num_features - 1, separation, 0.0) * minority[:, None]
+        X = (source.standard_normal((total, num_features)) + hint).astype(np.float32)  # labels are of rounded features
         rule = (X[:, :half] @ p + np.where(minority, -1.0, 1.0)[:, None] * (X[:, half:-1] @ q)) / np.sqrt(2.0)
         parts.append(GroupData(X, _targets(rule, task, noise, source), groups, names))
     return parts[0], parts[1], parts[2]

@@ -20,16 +20,7 @@ _OWNER = "bootstrap_interval"
 
 @dataclass(frozen=True)
 class BootstrapInterval:
-    """A score and its percentile interval.
-
-    Args:
-        estimate: the metric on the data themselves.
-        low: lower end.
-        high: upper end.
-        level: nominal coverage.
-        resamples: number of resamples drawn.
-        undefined: how many of them had no score (NaN); the ends come from the others.
-    """
+    """A score and its percentile interval; `undefined` of the `resamples` had no score, the ends are of the others."""
 
     estimate: float
     low: float
@@ -98,14 +89,12 @@ def bootstrap_interval(
         return float(metric(labels, scores, **({"sample_weight": weight[0]} if weight else {}), **options))
 
     estimate = score(*data)
-    strata = [np.arange(len(data[0]))]
-    if stratified:
-        strata = [np.flatnonzero(data[0] == label) for label in np.unique(data[0])]
+    strata = [np.flatnonzero(data[0] == label) for label in np.unique(data[0])]
     draws = np.empty(resamples)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndefinedMetricWarning)  # counted instead
         for k in range(resamples):
-            rows = np.concatenate([stratum[rng.integers(len(stratum), size=len(stratum))] for stratum in strata])
+            rows = _resample(strata if stratified else [np.arange(len(data[0]))], rng)
             draws[k] = score(*(vector[rows] for vector in data))
     defined = draws[~np.isnan(draws)]
     low = high = math.nan
@@ -115,3 +104,7 @@ def bootstrap_interval(
         text = f"{_OWNER}: the ends are undefined, NaN is returned: none of {resamples} resamples has a score"
         warnings.warn(text, UndefinedMetricWarning, stacklevel=2)
     return BootstrapInterval(estimate, low, high, level, resamples, resamples - len(defined))
+
+
+def _resample(strata: list[Array], rng: np.random.Generator) -> Array:
+    return np.concatenate([stratum[rng.integers(len(stratum), size=len(stratum))] for stratum in strata])

@@ -255,16 +255,9 @@ def group_table(
         loss = _means(owner, "losses", losses, members, sample_weight)
         sorted_by, badness = "loss", -loss
     order = np.argsort(badness, kind="stable")  # NaN comes last
-    return GroupTable(
-        group=order,
-        name=tuple(labels[group] for group in order),
-        size=sizes[order],
-        share=sizes[order] / members.num_rows,
-        loss=None if loss is None else loss[order],
-        accuracy=None if accuracy is None else accuracy[order],
-        auc=None if auc is None else auc[order],
-        sorted_by=sorted_by,
-    )
+    loss, accuracy, auc = (None if column is None else column[order] for column in (loss, accuracy, auc))
+    named, share = tuple(labels[group] for group in order), sizes[order] / members.num_rows
+    return GroupTable(order, named, sizes[order], share, loss, accuracy, auc, sorted_by)
 
 
 def check_names(owner: str, names: Sequence[str] | None, count: int) -> list[str]:

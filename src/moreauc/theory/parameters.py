@@ -190,10 +190,7 @@ def sonx_parameters(
         rho_inner=rho_inner,
         lipschitz_inner=lipschitz_inner,
     )
-    rho_bar = None
-    if given is not None:
-        rho_f, c_f, rho_g, c_g = given.values()
-        rho_bar = fcco_weak_convexity(**given, dim=dim) + math.sqrt(dim) * rho_g * c_f + 2.0 * rho_f * c_g**2
+    rho_bar = None if given is None else _two_level_rho_bar(given, dim)
     factors = _factors(owner, tau=constant_tau, lr=constant_lr, iterations=constant_iterations)
     if not moving_average:
         return _two_level_msvr(owner, epsilon, n, b1, b2, factors, rho_bar)
@@ -453,6 +450,11 @@ def _two_level_msvr(
         iterations=_round_up(c_iterations / speed / eps**6),
         rho_bar=rho_bar,
     )
+
+
+def _two_level_rho_bar(given: dict[str, float], dim: int) -> float:
+    rho_f, c_f, rho_g, c_g = given.values()
+    return fcco_weak_convexity(**given, dim=dim) + math.sqrt(dim) * rho_g * c_f + 2.0 * rho_f * c_g**2
 
 
 def _three_level_rho_bar(given: dict[str, float], dim_middle: int, dim_inner: int) -> float:
