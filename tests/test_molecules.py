@@ -37,40 +37,13 @@ from moreauc.train import fit
 PARTS = ("train", "validation", "test")
 
 # common molecules: drugs, solvents, salts, radicals, cis and trans, left and right
-COMMON = (
-    *("C", "[Na+].[Cl-]", "CCO", "CC(=O)O", "c1ccccc1", "c1ccncc1", "CC(=O)Oc1ccccc1C(=O)O", "C#N", "O=C=O", "[H][H]"),
-    *("CC(=O)Nc1ccc(O)cc1", "CN1C=NC2=C1C(=O)N(C)C(=O)N2C", "CC(C)Cc1ccc(cc1)C(C)C(=O)O", "C[C@H](N)C(=O)O"),
-    *(
-        "C[C@@H](N)C(=O)O",
-        "F/C=C/F",
-        "F/C=C\\F",
-        "OC[C@H]1OC(O)[C@H](O)[C@@H](O)[C@@H]1O",
-        "[CH3]",
-        "O=[N+]([O-])c1ccccc1",
-    ),
-    *(
-        "FS(F)(F)(F)(F)F",
-        "O=P(O)(O)O",
-        "c1ccc2[nH]ccc2c1",
-        "CN(C)C=O",
-        "CS(C)=O",
-        "[NH4+]",
-        "[O-]S(=O)(=O)[O-]",
-        "B(O)(O)O",
-    ),
-    *(
-        "C1CC1",
-        "N#[N+]C1=CC=CC=C1",
-        "[Fe+2]",
-        "C[Si](C)(C)C",
-        "ClC(Cl)(Cl)Cl",
-        "c1ccsc1",
-        "c1ccoc1",
-        "[U]",
-        "[Cu]",
-        "*C",
-    ),
-)
+COMMON = r"""
+    C [Na+].[Cl-] CCO CC(=O)O c1ccccc1 c1ccncc1 CC(=O)Oc1ccccc1C(=O)O C#N O=C=O [H][H] CC(=O)Nc1ccc(O)cc1
+    CN1C=NC2=C1C(=O)N(C)C(=O)N2C CC(C)Cc1ccc(cc1)C(C)C(=O)O C[C@H](N)C(=O)O C[C@@H](N)C(=O)O F/C=C/F F/C=C\F
+    OC[C@H]1OC(O)[C@H](O)[C@@H](O)[C@@H]1O [CH3] O=[N+]([O-])c1ccccc1 FS(F)(F)(F)(F)F O=P(O)(O)O c1ccc2[nH]ccc2c1
+    CN(C)C=O CS(C)=O [NH4+] [O-]S(=O)(=O)[O-] B(O)(O)O C1CC1 N#[N+]C1=CC=CC=C1 [Fe+2] C[Si](C)(C)C ClC(Cl)(Cl)Cl
+    c1ccsc1 c1ccoc1 [U] [Cu] *C
+""".split()
 
 ATOM_NAMES = {
     1: ["CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER", None],

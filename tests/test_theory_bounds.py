@@ -317,87 +317,41 @@ def test_bound_holds_in_a_simulation(tau, gamma, steps):
     assert square <= bound(**arguments, **constants, initial_error=0.25, squared=True)
 
 
-@pytest.mark.parametrize("lemma", list(CASES))
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("step", -1, "step must be an integer of at least 0, got -1"),
-        ("step", 1.0, "step must be an integer of at least 0, got 1.0"),
-        ("initial_error", -1.0, r"initial_error must be a number in \[0, inf\), got -1.0"),
-        ("sigma", -1.0, r"sigma must be a number in \[0, inf\), got -1.0"),
-        ("gradient_bound", math.nan, r"gradient_bound must be a number in \[0, inf\), got nan"),
-    ],
-)
-def test_common_arguments_out_of_range(lemma, name, value, message):
+PAIRS_OF_SIZES = [
+    *(("num_blocks", "blocks_per_batch"), ("num_outer", "outer_per_batch"), ("num_inner", "inner_per_batch")),
+    *(("num_positives", "positives_per_batch"), ("num_negatives", "negatives_per_batch")),
+]
+
+
+@pytest.mark.parametrize("lemma", CASES)
+def test_arguments_out_of_range(lemma):
     function, arguments = CASES[lemma]
-    with pytest.raises(ValueError, match=f"{function.__name__}: {message}"):
-        function(**{**arguments, name: value})
 
+    def refuses(name, value, message):
+        with pytest.raises(ValueError, match=f"{function.__name__}: {name} {message}"):
+            function(**{**arguments, name: value})
 
-@pytest.mark.parametrize(
-    ("lemma", "name"),
-    [
-        (lemma, name)
-        for lemma, (_, arguments) in CASES.items()
-        for name in arguments
-        if name == "lr" or name.startswith("lipschitz")
-    ],
-)
-def test_lr_and_lipschitz_must_not_be_negative(lemma, name):
-    function, arguments = CASES[lemma]
-    with pytest.raises(ValueError, match=rf"{function.__name__}: {name} must be a number in \[0, inf\), got -0.1"):
-        function(**{**arguments, name: -0.1})
-
-
-TAUS = [(lemma, name) for lemma, (_, arguments) in CASES.items() for name in arguments if name.startswith("tau")]
-
-
-@pytest.mark.parametrize(("lemma", "name"), TAUS)
-def test_tau_out_of_range(lemma, name):
-    function, arguments = CASES[lemma]
+    for value in (-1, 1.0):
+        refuses("step", value, f"must be an integer of at least 0, got {value}")
+    for name in (
+        "initial_error",
+        "sigma",
+        "gradient_bound",
+        "lr",
+        *(n for n in arguments if n.startswith("lipschitz")),
+    ):
+        if name in arguments:
+            for value in (-0.1, math.nan):
+                refuses(name, value, rf"must be a number in \[0, inf\), got {value}")
     limit = 1.0 if "moving_average" in arguments else 0.5
-    assert function(**{**arguments, name: limit}) > 0.0
-    message = rf"{function.__name__}: {name} must be a number in \(0, {limit:g}\], got "
-    with pytest.raises(ValueError, match=message + "0.0"):
-        function(**{**arguments, name: 0.0})
-    with pytest.raises(ValueError, match=message + str(limit + 0.25)):
-        function(**{**arguments, name: limit + 0.25})
-
-
-@pytest.mark.parametrize(
-    ("lemma", "set_name", "batch_name"),
-    [
-        (lemma, set_name, batch_name)
-        for lemma, (_, arguments) in CASES.items()
-        for set_name, batch_name in [
-            ("num_blocks", "blocks_per_batch"),
-            ("num_outer", "outer_per_batch"),
-            ("num_inner", "inner_per_batch"),
-            ("num_positives", "positives_per_batch"),
-            ("num_negatives", "negatives_per_batch"),
-        ]
-        if set_name in arguments
-    ],
-)
-def test_batch_larger_than_its_set(lemma, set_name, batch_name):
-    function, arguments = CASES[lemma]
-    size = arguments[set_name]
-    message = f"{function.__name__}: {batch_name} must be at most {set_name} = {size}, got {size + 1}"
-    with pytest.raises(ValueError, match=message):
-        function(**{**arguments, batch_name: size + 1})
-
-
-@pytest.mark.parametrize(
-    ("lemma", "name"),
-    [
-        ("lem:16", "samples_per_block"),
-        ("lem:19", "samples_per_block"),
-        ("lem:13", "samples_per_pair"),
-        ("lem:20", "samples_per_pair"),
-        ("lem:11+", "instances_per_bag"),
-    ],
-)
-def test_samples_must_be_a_count(lemma, name):
-    function, arguments = CASES[lemma]
-    with pytest.raises(ValueError, match=f"{function.__name__}: {name} must be an integer of at least 1, got 0"):
-        function(**{**arguments, name: 0})
+    for name in (name for name in arguments if name.startswith("tau")):
+        assert function(**{**arguments, name: limit}) > 0.0
+        for value in (0.0, limit + 0.25):
+            refuses(name, value, rf"must be a number in \(0, {limit:g}\], got {value}")
+    for set_name, batch_name in PAIRS_OF_SIZES:
+        if set_name in arguments:
+            size = arguments[set_name]
+            refuses(batch_name, size + 1, f"must be at most {set_name} = {size}, got {size + 1}")
+    for name in ("samples_per_block", "samples_per_pair", "instances_per_bag"):
+        if name in arguments:
+            refuses(name, 0, "must be an integer of at least 1, got 0")
