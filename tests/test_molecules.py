@@ -43,7 +43,7 @@ COMMON = r"""
     OC[C@H]1OC(O)[C@H](O)[C@@H](O)[C@@H]1O [CH3] O=[N+]([O-])c1ccccc1 FS(F)(F)(F)(F)F O=P(O)(O)O c1ccc2[nH]ccc2c1
     CN(C)C=O CS(C)=O [NH4+] [O-]S(=O)(=O)[O-] B(O)(O)O C1CC1 N#[N+]C1=CC=CC=C1 [Fe+2] C[Si](C)(C)C ClC(Cl)(Cl)Cl
     c1ccsc1 c1ccoc1 [U] [Cu] *C
-""".split()
+""".split()  # noqa: SIM905
 
 ATOM_NAMES = {
     1: ["CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER", None],
