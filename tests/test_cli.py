@@ -5,227 +5,34 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import moreauc
-from moreauc.cli import app, compare
-from moreauc.cli.options import FitOptions
-from moreauc.cli.saved import load_model, run_folder
-from moreauc.data.columns import ColumnWarning
+from moreauc.cli import compare
+from moreauc.cli.saved import run_folder
 from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCClassifier
 from moreauc.methods import METHODS
-from moreauc.metrics import tpauc_score
-from moreauc.tasks.row_tables import RowTableTask, draw_test_rows
-from moreauc.tasks.tables import read_split
+from tests.cli_cases import FILES, call, groups_table, rows_table, snapshot, train
 
-RUNNER = CliRunner()
 ROOT = Path(__file__).parent.parent
-FILES = ["log.txt", "model.joblib", "report.html", "report.json"]
-QUICK = ["--epochs", "3", "--min-tpr", "0.4", "--max-fpr", "0.5"]
-SCALES = np.array([1.0, 10.0, 0.1])
-
-
-def make_table(rows: int = 240, seed: int = 0) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    ill = np.arange(rows) % 6 == 0
-    numbers = rng.normal(size=(rows, 3)) + np.outer(ill, [1.5, 1.0, 0.0])
-    numbers[::17, 2] = np.nan
-    frame = pd.DataFrame(numbers * SCALES, columns=["age", "dose", "gap"])
-    frame["ward"] = rng.choice(["A", "B", "C"], rows)
-    frame["state"] = np.where(ill, "ill", "well")
-    return frame
-
-
-def call(*words: object):
-    return RUNNER.invoke(app, [str(word) for word in words])
-
-
-def split_of(data: Path):
-    return read_split(RowTableTask, FitOptions(data=data, target="state", out=Path("unused")))
-
-
-def snapshot(folder: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
-    }
+QUICK = ["--epochs", "2", "--min-tpr", "0.4", "--max-fpr", "0.5"]
+make_table = rows_table
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder with a table and a run on it."""
-    folder = tmp_path_factory.mktemp("cli")
-    make_table().to_csv(folder / "data.csv", index=False)
-    result = call("fit", folder / "data.csv", "--target", "state", "--out", folder / "run", *QUICK)
-    assert result.exit_code == 0, result.output
-    return folder, result
-
-
-def test_fit_prints_a_table_and_where_the_report_is(trained):
-    folder, result = trained
-    assert result.stderr == ""
-    lines = result.stdout.splitlines()
-    assert lines[0] == "Positive class: state = ill (the rarer of two values)"
-    assert lines[1].strip() == "Test rows: 60"
-    assert [line.split()[1] for line in lines if line.startswith("│")] == [
-        METHODS["rows"]["sonx"].title,
-        METHODS["rows"]["ce"].title,
-    ]
-    assert lines[-1] == f"Report: {folder / 'run' / 'report.html'}"
-    assert max(map(len, lines[:-1])) <= 80
-
-
-def test_fit_leaves_four_files(trained):
-    folder, _ = trained
-    assert sorted(path.name for path in (folder / "run").iterdir()) == FILES
-    assert sorted(path.name for path in folder.iterdir()) == ["data.csv", "run"]
-    log = (folder / "run" / "log.txt").read_text().splitlines()
-    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING) ", line) for line in log)
-    assert sum("train epoch" in line for line in log) == 6
-    assert not logging.getLogger("moreauc").handlers
-
-
-def test_numbers_of_the_report_are_those_of_the_model(trained):
-    folder, _ = trained
-    report = json.loads((folder / "run" / "report.json").read_text())
-    assert report["data"]["training"] == {"rows": 180, "positives": 30, "negatives": 150}
-    assert report["data"]["test"] == {"rows": 60, "positives": 10, "negatives": 50}
-    assert report["data"]["target"] == {"column": "state", "positive": "ill", "negative": "well"}
-    assert report["data"]["columns"] == {"age": "number", "dose": "number", "gap": "number", "ward": "text"}
-    assert [entry["title"] for entry in report["test"]] == [METHODS["rows"][name].title for name in ("sonx", "ce")]
-    split = split_of(folder / "data.csv")
-    scores, labels = load_model(folder / "run").model.decision_function(split.test.features), split.test.targets
-    expected = tpauc_score(labels, scores, min_tpr=0.4, max_fpr=0.5)
-    first = report["test"][0]
-    assert first["tpauc"]["estimate"] == pytest.approx(expected, abs=1e-4)
-    assert first["tpauc"]["low"] <= expected <= first["tpauc"]["high"]
-    assert first["tpr"] == pytest.approx((scores[labels == 1] > 0).mean(), abs=1e-4)
-    assert first["fpr"] == pytest.approx((scores[labels == 0] > 0).mean(), abs=1e-4)
-    negatives = np.sort(scores[labels == 0])
-    assert first["tpr_at_budget"] == pytest.approx((scores[labels == 1] > negatives[-26]).mean(), abs=1e-4)
-    assert len(report["history"][METHODS["rows"]["sonx"].title]["rows"]) == 3
-    assert report["command"].startswith(f"moreauc fit {folder / 'data.csv'} --target state --out ")
-
-
-def test_the_command_in_the_report_makes_the_same_numbers_again(trained, tmp_path):
-    folder, _ = trained
-    first = json.loads((folder / "run" / "report.json").read_text())
-    words = first["command"].replace(str(folder / "run"), str(tmp_path / "again")).split()[1:]
-    assert call(*words).exit_code == 0
-    assert json.loads((tmp_path / "again" / "report.json").read_text())["test"] == first["test"]
-
-
-def test_what_is_not_given_is_left_to_the_classifier(trained):
-    settings = json.loads((trained[0] / "run" / "report.json").read_text())["settings"]
-    defaults = TPAUCClassifier().get_params()
-    for name in ("lr", "batch_size", "momentum", "weight_decay", "warm_start_epochs"):
-        assert settings[name] == pytest.approx(defaults[name]), name
-    assert settings["epochs"] == 3  # given
-
-
-def test_the_test_rows_are_a_share_of_either_class():
-    labels = (np.arange(100) % 10 == 0).astype(int)
-    hashes = np.arange(100, dtype=np.uint64)
-    rows = draw_test_rows(labels, 0.2, 1, hashes)
-    assert len(rows) == len(set(rows.tolist())) == 20 and labels[rows].sum() == 2
-    assert (rows == draw_test_rows(labels, 0.2, 1, hashes)).all()
-    assert (rows != draw_test_rows(labels, 0.2, 2, hashes)).any()
-
-
-def test_fit_with_a_test_file_another_loss_and_fewer_columns(trained, tmp_path):
-    folder, _ = trained
-    make_table(60, seed=1).to_parquet(tmp_path / "other.parquet")
-    command = ["fit", folder / "data.csv", "--target", "state", "--positive", "well", "--out", tmp_path / "run", *QUICK]
-    command += [
-        "--test",
-        tmp_path / "other.parquet",
-        "--loss",
-        "ce",
-        "--model",
-        "linear",
-        "--drop",
-        "ward",
-        "--drop",
-        "gap",
-    ]
-    result = call(*command)
-    assert result.exit_code == 0, result.output
-    assert "Positive class: state = well (as asked for)" in result.stdout
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["data"]["training"] == {"rows": 240, "positives": 200, "negatives": 40}
-    assert report["data"]["test"] == {"rows": 60, "positives": 50, "negatives": 10}
-    assert report["data"]["columns"] == {"age": "number", "dose": "number"}
-    assert [entry["title"] for entry in report["test"]] == [METHODS["rows"]["ce"].title]  # its own twin
-
-
-def test_evaluate_prints_the_numbers_and_leaves_nothing(trained):
-    folder, _ = trained
-    before = snapshot(folder)
-    result = call("evaluate", folder / "run", folder / "data.csv")
-    assert result.exit_code == 0, result.output
-    assert "data.csv: 240 rows, 40 positives" in result.stdout
-    saved = load_model(folder / "run")
-    frame = make_table()
-    expected = saved.model.score(frame[list(saved.task.kinds)], (frame["state"] == "ill").astype(int))
-    assert f"{expected:.4f}" in result.stdout
-    assert snapshot(folder) == before
-
-
-def test_evaluate_leaves_a_report_where_asked(trained, tmp_path):
-    folder, _ = trained
-    make_table(60, seed=3).to_csv(tmp_path / "new.csv", index=False)
-    result = call("evaluate", folder / "run", tmp_path / "new.csv", "--out", tmp_path / "a" / "b")
-    assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == ["log.txt", "report.html", "report.json"]
-    report = json.loads((tmp_path / "a" / "b" / "report.json").read_text())
-    assert report["data"]["rows"] == 60 and 0.0 < report["test"][0]["auc"] <= 1.0
-    assert result.stdout.splitlines()[-1] == f"Report: {tmp_path / 'a' / 'b' / 'report.html'}"
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("with_target", [True, False])
-def test_predict_writes_scores(trained, tmp_path, suffix, with_target):
-    folder, _ = trained
-    frame = make_table(50, seed=5)
-    frame.loc[0, "ward"] = "never seen"
-    table = frame if with_target else frame.drop(columns="state")
-    table[table.columns[::-1]].to_csv(tmp_path / "new.csv", index=False)  # the order of columns does not matter
-    out = tmp_path / f"scores{suffix}"
-    result = call("predict", folder / "run", tmp_path / "new.csv", "--out", out)
-    assert result.exit_code == 0, result.output
-    scores = pd.read_csv(out) if suffix == ".csv" else pd.read_parquet(out)
-    assert list(scores) == ["row", "score", "probability", "decision"]
-    assert scores["row"].tolist() == list(range(1, 51))
-    saved = load_model(folder / "run")
-    with pytest.warns(
-        ColumnWarning, match="column 'ward' holds levels that were not there in training in 1 of 50 rows"
-    ):
-        expected = saved.model.decision_function(frame[list(saved.task.kinds)])
-    np.testing.assert_allclose(scores["score"], expected, rtol=1e-5)
-    assert ((scores["score"] > 0) == (scores["decision"] == "ill")).all()
-    assert set(scores["decision"]) == {"ill", "well"}
-    assert scores["probability"].between(0, 1).all()
-    assert (np.argsort(scores["probability"], kind="stable") == np.argsort(scores["score"], kind="stable")).mean() > 0.9
-    called = (scores["decision"] == "ill").sum()
-    assert result.stdout.splitlines() == [f"{called} of 50 rows are called state = ill", f"Scores: {out}"]
-    assert result.stderr == (
-        f"warning: {tmp_path / 'new.csv'}: column 'ward' holds levels that were not there in training in 1 of 50 rows "
-        "(2.0%), such as 'never seen'; they count as rare ones\n"
-    )
-
-
-def test_a_seed_that_is_too_large_is_named(trained, tmp_path):
-    folder, _ = trained
-    result = call("fit", folder / "data.csv", "--target", "state", "--out", tmp_path / "run", "--seed", 2**32)
-    assert result.exit_code == 2 and "--seed" in result.stderr and not (tmp_path / "run").exists()
+    return train("rows", tmp_path_factory.mktemp("cli")).folder
 
 
 def test_what_commands_log_is_not_printed_beside_what_they_print():
@@ -234,7 +41,7 @@ def test_what_commands_log_is_not_printed_beside_what_they_print():
 
 @pytest.mark.parametrize("column", ["age", "ward"])
 def test_a_column_without_values_is_told(trained, tmp_path, column):
-    folder, _ = trained
+    folder = trained
     new = tmp_path / "new.csv"
     warning = f"warning: {new}: column {column!r} holds missing values only, and held others in training; scores may"
     make_table(60, seed=3).assign(**{column: None}).to_csv(new, index=False)
@@ -252,7 +59,7 @@ def test_a_column_without_values_is_told(trained, tmp_path, column):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_spaces_and_accents_change_no_decision(trained, tmp_path, suffix):
-    folder, _ = trained
+    folder = trained
     frame = make_table(60, seed=3)
     spelt = frame.assign(
         ward=frame["ward"].map({"A": "A ", "B": "\u00a0B", "C": "C\u200b"}), state=frame["state"] + " "
@@ -271,7 +78,7 @@ def test_spaces_and_accents_change_no_decision(trained, tmp_path, suffix):
 
 def test_as_a_program(trained, tmp_path):
     """Two real processes: one that works and one that is refused."""
-    folder, _ = trained
+    folder = trained
     program = Path(sys.executable).parent / "moreauc"
     command = [program, "predict", folder / "run", folder / "data.csv", "--out", tmp_path / "scores.csv"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -280,92 +87,6 @@ def test_as_a_program(trained, tmp_path):
     refused = subprocess.run(command, capture_output=True, text=True)
     line = f"error: {tmp_path / 'scores.csv'}: the file exists; choose another --out, or replace it with --force\n"
     assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", line)
-
-
-def test_evaluate_reports_unknown_levels(trained, tmp_path):
-    folder, _ = trained
-    frame = make_table(60, seed=3)
-    frame.loc[:14, "ward"] = "D"
-    frame.to_csv(tmp_path / "new.csv", index=False)
-    result = call("evaluate", folder / "run", tmp_path / "new.csv", "--out", tmp_path / "out")
-    assert result.exit_code == 0 and "in 15 of 60 rows (25.0%), such as 'D'" in result.stderr
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["data"]["unknown_levels"] == {"ward": 0.25}
-    assert "by column: ward 25.0%." in (tmp_path / "out" / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("ward", "message"),
-    [
-        (
-            "D",
-            "column 'ward' must hold levels of the training ('A', 'B', 'C'), got others only, such as 'D'; write its "
-            "values as they were in training, or train again with such rows",
-        ),
-        (
-            7,
-            "column 'ward' must hold text, as in training, got the number 7 in row 1; write its values as they were in "
-            "training",
-        ),
-    ],
-)
-def test_a_column_without_any_known_level_is_refused(trained, tmp_path, ward, message):
-    folder, _ = trained
-    data = tmp_path / "new.csv"
-    make_table(60, seed=3).assign(ward=ward).to_csv(data, index=False)
-    words = ["fit", folder / "data.csv", "--target", "state", "--test", data, *QUICK]
-    for command in (["evaluate", folder / "run", data], ["predict", folder / "run", data], words):
-        options = [] if command[0] == "evaluate" else ["--out", tmp_path / "out.csv"]
-        result = call(*command, *options)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr == f"error: {data}: {message}\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
-
-
-def test_evaluate_tells_of_rows_that_the_model_was_trained_on(trained, tmp_path):
-    folder, _ = trained
-    result = call("evaluate", folder / "run", folder / "data.csv")
-    assert result.stderr == (
-        f"warning: 180 of 240 rows of {folder / 'data.csv'} (75.0%) equal rows that are trained on: the test may look "
-        "better than it is\n"
-    )
-    make_table(60, seed=3).to_csv(tmp_path / "new.csv", index=False)
-    assert call("evaluate", folder / "run", tmp_path / "new.csv").stderr == ""
-
-
-def test_a_test_table_with_rows_of_the_training(trained, tmp_path):
-    folder, _ = trained
-    frame = make_table()
-    words = [
-        "fit",
-        folder / "data.csv",
-        "--target",
-        "state",
-        "--epochs",
-        "1",
-        "--loss",
-        "ce",
-        "--out",
-        tmp_path / "run",
-    ]
-    pd.concat([make_table(60, seed=2), frame[:20]]).to_csv(tmp_path / "some.csv", index=False)
-    result = call(*words, "--test", tmp_path / "some.csv")
-    line = (
-        f"20 of 80 rows of {tmp_path / 'some.csv'} (25.0%) equal rows that are trained on: the test may look better "
-        "than it is"
-    )
-    assert (result.exit_code, result.stderr) == (0, f"warning: {line}\n")
-    assert json.loads((tmp_path / "run" / "report.json").read_text())["data"]["warnings"] == [line]
-    assert f"Warning: {line}." in (tmp_path / "run" / "report.html").read_text()
-    assert f"WARNING {line}" in (tmp_path / "run" / "log.txt").read_text()
-    (tmp_path / "link.csv").symlink_to(folder / "data.csv")
-    (tmp_path / "copy.csv").write_bytes((folder / "data.csv").read_bytes())
-    frame[::-1].to_parquet(tmp_path / "turned.parquet")
-    for name in (folder / "data.csv", tmp_path / "link.csv", tmp_path / "copy.csv", tmp_path / "turned.parquet"):
-        result = call(*words, "--force", "--test", name)
-        assert result.exit_code == 2 and result.stderr.startswith(
-            f"error: {name}: --test holds the same rows as {folder / 'data.csv'}, which are trained on; give rows of"
-        )
 
 
 def test_columns_that_number_rows_are_named(tmp_path):
@@ -383,14 +104,6 @@ def test_columns_that_number_rows_are_named(tmp_path):
     assert json.loads((tmp_path / "run" / "report.json").read_text())["data"]["warnings"] == lines
     few = ["--methods", "ce", "--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1"]
     assert call("compare", *words[:3], *few, "--out", tmp_path / "compared").stderr == result.stderr
-
-
-def test_equal_rows_are_on_one_side(tmp_path):
-    frame = make_table()
-    twice = pd.concat([frame, frame[:100]]).sample(frac=1.0, random_state=0)
-    twice.to_csv(tmp_path / "data.csv", index=False)
-    split = split_of(tmp_path / "data.csv")
-    assert not len(split.train.features.merge(split.test.features)) and abs(len(split.test) - 85) <= 1
 
 
 def test_written_numbers_are_read_the_same_way_everywhere(tmp_path):
@@ -411,6 +124,16 @@ def test_written_numbers_are_read_the_same_way_everywhere(tmp_path):
     assert "column 'dose' must hold numbers like 1234.5 %, as in training, got " in result.stderr
 
 
+def bag_table(**changes: object) -> bytes:
+    """Return a small table with some cells changed, given as column_row."""
+    frame = pd.DataFrame({"bag": list("aabbccddee"), "x": np.arange(10.0), "y": [0, 0, 1, 1, 0, 0, 1, 1, 0, 0]})
+    frame = frame.astype({"bag": object, "y": object})
+    for name, value in changes.items():
+        column, row = name.split("_")
+        frame.loc[int(row), column] = value
+    return frame.to_csv(index=False).encode()
+
+
 TABLES = {
     "empty.csv": b"",
     "latin.csv": b"name,y\ncaf\xe9,1\n",
@@ -420,8 +143,14 @@ TABLES = {
     "mixed.csv": b"a,y\n1,0\nx,1\n3,0\n",
     "few.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (7 * k % 40, k in (4, 7)) for k in range(40)),
     "tiny.csv": b"a,y\n" + b"".join(b"%d,%d\n" % (7 * k % 40, k in (4, 7, 9, 11)) for k in range(40)),
+    "fine.csv": bag_table(),
+    "differ.csv": bag_table(y_3=0),
+    "gap.csv": bag_table(bag_4=None),
+    "unlabelled.csv": bag_table(y_5=None),
+    "labels.csv": bag_table(y_8=2, y_9=2),
+    "groups.csv": groups_table().to_csv(index=False).encode(),
 }
-FIT_ERRORS = [
+ROW_ERRORS = [
     (["missing.csv"], "{0}/missing.csv: no such file"),
     (["empty.csv"], "{0}/empty.csv: the file is empty"),
     (
@@ -466,6 +195,69 @@ FIT_ERRORS = [
     ),
     (["tiny.csv", "--min-tpr", "0", "--lr", "-1"], "fit: lr must be a number in (0, inf), got -1.0"),
 ]
+BAG_ERRORS = [
+    (
+        ["differ.csv"],
+        "{0}/differ.csv: target 'y' must be the same inside a bag, got 1 in row 3 and 0 in row 4 of bag 'b'",
+    ),
+    (["gap.csv"], "{0}/gap.csv: bag column 'bag' has missing values in 1 rows, the first is row 5"),
+    (
+        ["labels.csv"],
+        "{0}/labels.csv: target 'y' must have two classes, got 3 classes: 0 (2 bags), 1 (2 bags), 2 (1 bags)",
+    ),
+    (["unlabelled.csv"], "{0}/unlabelled.csv: target 'y' has missing values in 1 rows, the first is row 6"),
+    (["fine.csv", "--bags", "patient"], "{0}/fine.csv: no bag column 'patient'; columns are 'bag', 'x', 'y'"),
+    (["fine.csv", "--bags", "y"], "--bags and --target must name two columns, got 'y' for both"),
+    (["fine.csv", "--target", "z"], "{0}/fine.csv: no target column 'z'; columns are 'bag', 'x', 'y'"),
+    (
+        ["fine.csv", "--loss", "sonx"],
+        f"moreauc fit: --loss must be one of {', '.join(METHODS['bags'])}, got 'sonx'",
+    ),
+    (["fine.csv", "--model", "mlp"], "moreauc fit: --model does not go with --bags, got 'mlp'"),
+    (["fine.csv"], "no positives in the test split: the table has 2, of which --test-size 0.25 takes 0"),
+    (
+        ["fine.csv", "--test-size", "0.5", "--min-tpr", "0.7"],
+        "test bags: with 1 positive, --min-tpr 0.7 leaves none in the region; TPAUC is undefined",
+    ),
+    (["fine.csv", "--groups", "y"], "moreauc fit: --bags and --groups exclude each other, got 'bag' and 'y'"),
+]
+GROUP_ERRORS = [
+    (
+        ["--groups", "colour"],
+        "no group column 'colour'; columns are 'age', 'dose', 'gap', 'ward', 'race' and 3 more",
+    ),
+    (["--groups", "race,"], "--groups must name columns, with commas between them, got 'race,'"),
+    (["--groups", "race,race"], "--groups must name every column once, got 'race,race'"),
+    (["--groups", "race,state"], "--groups and --target must name different columns, got 'state' for both"),
+    (["--groups", "gap"], "group column 'gap' has missing values in 27 rows, the first is row 1"),
+    (["--groups", "race", "--min-tpr", "0.5"], "--min-tpr is for TPAUC and does not go with --groups, got 0.5"),
+    (["--groups", "race", "--max-fpr", "0.2"], "--max-fpr is for TPAUC and does not go with --groups, got 0.2"),
+    (["--groups", "race", "--positive", "ill"], "--positive is for TPAUC and does not go with --groups, got 'ill'"),
+    (["--groups", "race", "--batch-size", "9"], "--batch-size does not go with --groups; use --groups-per-batch and"),
+    (["--groups", "race", "--bags", "sex"], "--bags and --groups exclude each other, got 'sex' and 'race'"),
+    (["--groups", "race", "--instances-per-bag", "2"], "--instances-per-bag needs --bags, got 2"),
+    (["--groups", "race", "--loss", "sont_att"], "--loss must be one of sonx, exponentiated, erm"),
+    (
+        ["--groups", "race", "--task", "ranking"],
+        "--task must be one of auto, classification, regression, got 'ranking'",
+    ),
+    (["--groups", "race", "--model", "tree"], "--model must be one of mlp, linear, got 'tree'"),
+    (["--groups", "race", "--task", "regression"], "target 'state' must hold finite numbers for regression, got '"),
+    (["--groups", "race", "--top-k", "4"], "top_k must be at most the number of groups, 3"),
+    (["--groups", "race", "--top-k", "1.5"], "top_k must be an integer of at least 1, or a share in (0, 1), got 1.5"),
+    (["--top-k", "2"], "--top-k needs --groups, got 2.0"),
+    (["--task", "auto"], "--task needs --groups, got 'auto'"),
+    (["--groups", "race", "--keep-groups", "--drop-groups"], "--keep-groups and --drop-groups exclude each other"),
+    (["--drop-groups"], "--drop-groups needs --groups, got True"),
+    (["--keep-groups"], "--keep-groups needs --groups, got True"),
+    (["--loss", "erm"], "--loss must be one of sonx, ce, "),
+]
+FIT_ERRORS = [
+    *((["--target", "y", *words], message) for words, message in ROW_ERRORS),
+    *((["--target", "y", "--bags", "bag", *words], message) for words, message in BAG_ERRORS),
+    *((["--target", "state", "groups.csv", *words], message) for words, message in GROUP_ERRORS),
+    (["--target", "y", "fine.csv", "--instances-per-bag", "3"], "--instances-per-bag needs --bags, got 3"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -476,17 +268,26 @@ def tables(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("words", "message"), FIT_ERRORS, ids=[message[:40] for _, message in FIT_ERRORS])
+@pytest.mark.parametrize(("words", "message"), FIT_ERRORS)
 def test_fit_refuses_with_one_line(tables, tmp_path, words, message):
     before = snapshot(tables)
-    target = [] if "--target" in words else ["--target", "y"]
-    result = call("fit", tables / words[0], *words[1:], *target, "--out", tmp_path / "deep" / "run")
-    assert (result.exit_code, result.stderr) == (2, f"error: {message.format(tables)}\n")
+    words = [tables / word if word in TABLES or word == "missing.csv" else word for word in words]
+    result = call("fit", *words, "--out", tmp_path / "deep" / "run")
+    assert result.exit_code == 2 and message.format(tables) in result.stderr
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert snapshot(tables) == before and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    "words", [["--epochs", "many"], ["--epochs", "0"], ["--seed", "-1"], ["--batch-size", "1"], ["--colour", "red"]]
+    "words",
+    [
+        ["--epochs", "many"],
+        ["--seed", str(2**32)],
+        ["--epochs", "0"],
+        ["--seed", "-1"],
+        ["--batch-size", "1"],
+        ["--colour", "red"],
+    ],
 )
 def test_a_bad_option_is_refused(tables, tmp_path, words):
     result = call("fit", tables / "tiny.csv", "--target", "y", "--out", tmp_path / "run", *words)
@@ -495,7 +296,7 @@ def test_a_bad_option_is_refused(tables, tmp_path, words):
 
 
 def test_an_output_folder_with_something_in_it(trained, tmp_path):
-    folder, _ = trained
+    folder = trained
     out = tmp_path / "run"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
@@ -524,7 +325,7 @@ def test_an_empty_output_folder_is_fine(tmp_path):
 
 
 def test_an_output_path_that_is_a_file(trained, tmp_path):
-    folder, _ = trained
+    folder = trained
     (tmp_path / "run").write_text("mine")
     result = call("fit", folder / "data.csv", "--target", "state", "--out", tmp_path / "run", "--force", *QUICK)
     assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / 'run'}: is a file, --out needs a folder\n")
@@ -532,7 +333,7 @@ def test_an_output_path_that_is_a_file(trained, tmp_path):
 
 
 def test_a_report_does_not_come_beside_a_model(trained):
-    folder, _ = trained
+    folder = trained
     before = snapshot(folder)
     result = call("evaluate", folder / "run", folder / "data.csv", "--out", folder / "run", "--force")
     message = "holds a model, which a report of this command does not belong to; choose another --out"
@@ -563,8 +364,6 @@ def test_a_folder_that_came_up_meanwhile_is_not_touched(tmp_path):
 
 
 def test_warnings_go_to_the_log(tmp_path):
-    import warnings
-
     with run_folder(tmp_path / "run", force=False), warnings.catch_warnings():
         logging.captureWarnings(True)  # the surrounding filter of the tests was set before
         warnings.simplefilter("always")
@@ -586,12 +385,8 @@ SCORE_ERRORS = [
 
 @pytest.fixture(scope="module")
 def scoring(trained, tmp_path_factory):
-    import shutil
-
-    import joblib
-
     folder = tmp_path_factory.mktemp("scoring")
-    shutil.copytree(trained[0] / "run", folder / "run")
+    shutil.copytree(trained / "run", folder / "run")
     for name in ("hollow", "broken", "foreign"):
         (folder / name).mkdir()
     (folder / "broken" / "model.joblib").write_bytes(b"no pickle")
@@ -650,6 +445,13 @@ def test_predict_refuses_places(scoring, tmp_path, out, message):
     assert snapshot(tmp_path) == before
 
 
+def test_instances_need_a_model_of_bags(scoring, tmp_path):
+    out = ["--out", tmp_path / "s.csv", "--instances", tmp_path / "i.csv"]
+    result = call("predict", scoring / "run", scoring / "data.csv", *out)
+    line = f"error: moreauc predict: --instances needs a model of bags, got one of rows in {scoring / 'run'}\n"
+    assert (result.exit_code, result.stderr) == (2, line) and not list(tmp_path.iterdir())
+
+
 def test_predict_replaces_a_file_when_told(scoring, tmp_path):
     (tmp_path / "old.csv").write_text("mine")
     assert (
@@ -668,7 +470,7 @@ def compared(trained, tmp_path_factory):
     """The smallest comparison, of a table and in one process."""
     out = tmp_path_factory.mktemp("compared") / "out"
     words = ["--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1", "--methods", "sonx, ce,lightgbm"]
-    return out, call("compare", trained[0] / "data.csv", "--target", "state", "--out", out, *words)
+    return out, call("compare", trained / "data.csv", "--target", "state", "--out", out, *words)
 
 
 def test_compare_prints_a_ranked_table_and_leaves_a_report(compared):
@@ -787,7 +589,7 @@ def test_a_collapsed_model_is_no_winner_and_is_named(trained, monkeypatch, tmp_p
     """One score for all rows: TPAUC 0 at (0.5, 0.5), and a warning on the terminal, on the page and in the log."""
     monkeypatch.setattr(TPAUCClassifier, "decision_function", lambda self, X: np.zeros(len(X)))
     options = ["--epochs", "2", "--min-tpr", "0.5", "--max-fpr", "0.5"]
-    result = call("fit", trained[0] / "data.csv", "--target", "state", "--out", tmp_path / "run", *options)
+    result = call("fit", trained / "data.csv", "--target", "state", "--out", tmp_path / "run", *options)
     assert result.exit_code == 0, result.output
     line = "100.0% of the rows of the region have a score that rows of the other class have too"
     for text in (result.stderr, *((tmp_path / "run" / name).read_text() for name in ("report.html", "log.txt"))):
@@ -795,5 +597,5 @@ def test_a_collapsed_model_is_no_winner_and_is_named(trained, monkeypatch, tmp_p
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [row["tpauc"]["estimate"] for row in report["test"]] == [0.0, 0.0]
     assert [row["tied"] for row in report["test"]] == [1.0, 1.0]
-    result = call("evaluate", tmp_path / "run", trained[0] / "data.csv")
+    result = call("evaluate", tmp_path / "run", trained / "data.csv")
     assert line in result.output

@@ -1,0 +1,229 @@
+"""Tables of rows, bags and groups: what is read from their columns, and which rows are tested on."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from moreauc.cli.options import FitOptions
+from moreauc.data.columns import Target
+from moreauc.data.tables import TableError, read_texts, write_table
+from moreauc.metrics import group_table
+from moreauc.tasks.bag_tables import BagTable, BagTableTask, find_bags
+from moreauc.tasks.group_tables import (
+    GroupedTable,
+    GroupEvaluation,
+    GroupTableTask,
+    find_groups,
+    find_target,
+    match_values,
+    split_names,
+    untested,
+)
+from moreauc.tasks.row_tables import RowTableTask, draw_test_rows
+from moreauc.tasks.tables import Split, read_split
+from tests.cli_cases import bags_table, groups_table, rows_table
+
+
+def test_the_test_rows_are_a_share_of_either_class():
+    labels, hashes = (np.arange(100) % 10 == 0).astype(int), np.arange(100, dtype=np.uint64)
+    rows = draw_test_rows(labels, 0.2, 1, hashes)
+    assert len(rows) == len(set(rows.tolist())) == 20 and labels[rows].sum() == 2
+    assert (rows == draw_test_rows(labels, 0.2, 1, hashes)).all()
+    assert (rows != draw_test_rows(labels, 0.2, 2, hashes)).any()
+
+
+def test_equal_rows_are_on_one_side(tmp_path):
+    frame = rows_table()
+    pd.concat([frame, frame[:100]]).sample(frac=1.0, random_state=0).to_csv(tmp_path / "data.csv", index=False)
+    split = read_split(RowTableTask, FitOptions(data=tmp_path / "data.csv", target="state", out=Path("unused")))
+    assert not len(split.train.features.merge(split.test.features)) and abs(len(split.test) - 85) <= 1
+
+
+def test_equal_bags_are_on_one_side(tmp_path):
+    frame = bags_table(40)
+    copy = frame.assign(patient="copy of " + frame["patient"])
+    pd.concat([frame, copy[::-1]]).to_csv(tmp_path / "data.csv", index=False)
+    options = FitOptions(data=tmp_path / "data.csv", bags="patient", target="state", out=Path("unused"))
+    split = read_split(BagTableTask, options)
+    trained, tested = ({name.removeprefix("copy of ") for name in part.names} for part in (split.train, split.test))
+    assert not trained & tested and abs(len(split.test) - 20) <= 2
+
+
+# Bags
+
+
+def test_numbers_name_bags_as_texts_do():
+    frame = pd.DataFrame({"bag": [2.0, 1.0, 2.0], "x": [1.0, 2.0, 3.0], "y": [1, 0, 1]})
+    task = BagTableTask({"x": "number"}, Target("y", "1", "0", ""), 0.0, 1.0, "bag")
+    table = task.match(frame, source="t")
+    assert (table.codes.tolist(), table.names, table.targets.tolist()) == ([0, 1, 0], ["2", "1"], [1, 0])
+    table = table.part(np.array([1]))
+    assert (table.names, table.targets.tolist(), table.rows[0].tolist()) == (["1"], [0], [2])
+
+
+def test_rows_of_bags_are_found_at_once():
+    class Codes(np.ndarray):
+        def __eq__(self, other):
+            raise AssertionError("the whole table was searched for one bag")
+
+    codes = np.random.default_rng(0).permutation(np.repeat(np.arange(7), [1, 5, 2, 9, 1, 3, 4]))
+    frame = pd.DataFrame({"x": np.arange(25.0)}, index=np.arange(25) * 2)
+    table = BagTable(frame, np.zeros(7, dtype=int), codes.view(Codes), list("abcdefg"))
+    for bag in [3, *range(7)]:
+        expected = [2 * row + 1 for row in range(25) if codes[row] == bag]
+        assert table.rows[bag].tolist() == expected
+
+
+NAMES = ["007", "7", "007", " 07", "7", "7"]
+
+
+@pytest.mark.parametrize(
+    ("file", "separator"), [("a.csv", ","), ("a.csv", ";"), ("a.CSV", "\t"), ("a.tsv", "\t"), ("a.tsv", ",")]
+)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b"\r\n\n"], ids=["plain", "byte order mark", "blank lines"])
+def test_names_of_bags_are_read_as_text(tmp_path, file, separator, mark):
+    lines = ["self,x,size, y ", *(f'{name},{k}.5,"big, or {k}",{k % 2}' for k, name in enumerate(NAMES))]
+    if separator != ",":
+        lines = [line.replace(", or", "/ or").replace(",", separator) for line in lines]
+    (tmp_path / file).write_bytes(mark + "\r\n".join(lines).encode())
+    frame = read_texts(tmp_path / file)
+    assert list(frame) == ["self", "x", "size", "y"]
+    assert frame["self"].tolist() == ["007", "7", "007", "07", "7", "7"]
+    assert frame["x"].tolist() == [f"{k}.5" for k in range(6)] and frame["y"].tolist() == ["0", "1"] * 3
+    assert find_bags(frame, "self", "t")[1] == ["007", "7", "07"]
+
+
+@pytest.mark.parametrize("names", [["True", "TRUE"], ["1", "1.0"], ["1e2", "100"], ["9" * 23, "9" * 22 + "8"]])
+def test_what_looks_the_same_as_a_number_is_another_name(tmp_path, names):
+    (tmp_path / "a.csv").write_text(f"bag,x\n{names[0]},1\n{names[1]},2\n")
+    assert find_bags(read_texts(tmp_path / "a.csv"), "bag", "t")[1] == names
+
+
+@pytest.mark.parametrize("file", ["a.csv", "a.parquet"])
+def test_what_looks_the_same_is_one_name(tmp_path, file):
+    names = ["F", "F ", "\u3000F", "Jose\u0301", "Jos\u00e9\u200b"]
+    write_table(pd.DataFrame({"bag ": names, "x": range(5)}), tmp_path / file)
+    codes, found = find_bags(read_texts(tmp_path / file), "bag", "t")[:2]
+    assert found == ["F", "Jos\u00e9"] and codes.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_missing_names_of_bags_stay_missing(tmp_path):
+    (tmp_path / "a.csv").write_text("bag,x\n1,1\nNA,2\n,3\n")
+    with pytest.raises(TableError, match=r"t: bag column 'bag' has missing values in 2 rows, the first is row 2"):
+        find_bags(read_texts(tmp_path / "a.csv"), "bag", "t")
+
+
+def test_parquet_keeps_its_types(tmp_path):
+    large = [2**53, 2**53 + 1]
+    for name, values, expected in (
+        ("text", ["007", "7"], ["007", "7"]),
+        ("number", [7.0, 8.0], ["7", "8"]),
+        ("large", large, list(map(str, large))),
+        ("bool", [True, False], ["True", "False"]),
+        ("unsigned", np.array([2**64 - 1, 2**64 - 2], dtype=np.uint64), [str(2**64 - 1), str(2**64 - 2)]),
+        ("decimal", [Decimal(2**60), Decimal(2**60 + 1)], [str(2**60), str(2**60 + 1)]),
+    ):
+        pd.DataFrame({"bag": values, "x": [1, 2]}).to_parquet(tmp_path / f"{name}.parquet")
+        frame = read_texts(tmp_path / f"{name}.parquet")
+        assert find_bags(frame, "bag", "t")[1] == expected
+
+
+# Groups
+
+
+def test_of_many_groups_that_are_not_tested_some_are_named():
+    groups = np.array(["large"] * 6 + [f"g{number:02}" for number in range(30)], dtype=object)
+    rows, task = GroupedTable(pd.DataFrame({"x": range(36)}), np.zeros(36), groups), GroupTableTask({}, None, ("name",))
+    split = Split(task, rows.part(np.arange(2, 36)), rows.part(np.arange(2)))
+    assert untested(split) == {f"g{number:02}": 1 for number in range(30)}
+    note = task.test_note(split)
+    assert note.startswith("30 of 31 groups have too few rows") and note.count("(1 row)") == 20
+    assert note.endswith("g19 (1 row) and 10 more, which report.json names.")
+
+
+def test_targets_are_told_apart():
+    frame = groups_table().assign(
+        grade=lambda table: np.digitize(table["age"], [-0.5, 0.5]),
+        one=1,
+        flag=lambda table: table["sex"] == 1,
+        few=lambda table: table["grade"] / 2,
+    )
+    tasks = {name: find_target(frame, name, "auto", source="t")[0].task for name in ("sex", "flag", "few", "grade")}
+    assert tasks == dict.fromkeys(("sex", "flag", "grade"), "classification") | {"few": "regression"}
+    assert find_target(frame, "grade", "regression", source="t")[0].reason == "as asked for"
+    assert find_target(frame, "flag", "auto", source="t")[0].classes == ("False", "True")
+    with pytest.raises(TableError, match="t: target 'one' must have at least two classes, got one class only: 1"):
+        find_target(frame, "one", "auto", source="t")
+
+
+LARGE = [2**60 + k for k in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["0,5", "12,25", "7,0"], "target 'y' holds numbers with a comma, '0,5' in row 1; write them with"),
+        (["0.5", "n.d.", "7"], "column 'y' mixes numbers and text: 0.5 in row 1, 'n.d.' in row 2; make it one kind"),
+        (["2024-01-01", "2024-01-02"], "target 'y' holds dates, '2024-01-01' in row 1; turn them into"),
+        (["$1,200.50", "$7"], "target 'y' holds numbers as text, '$1,200.50' in row 1; turn them into numbers"),
+        (["12 %", "7 %", "9 %"], "target 'y' holds numbers as text, '12 %' in row 1; turn them into numbers"),
+        (["0,5 €", "12,25 €"], "target 'y' holds numbers as text, '0,5 €' in row 1; turn them into numbers"),
+        (["$1", "unknown"], "target 'y' mixes numbers and text: '$1' in row 1, 'unknown' in row 2; write"),
+        (["31.12.24", "1.1.25"], "target 'y' holds dates or times, '31.12.24' in row 1; turn them into"),
+        (
+            [f"{k} kg" for k in range(20)],
+            "target 'y' holds 20 different texts that begin with a number, such as '0 kg'",
+        ),
+        ([f"p{k}" for k in range(20)], "target 'y' holds a different text in every row, as names of rows do; choose"),
+        ([str(2**60 + k) for k in range(12)], "target 'y' holds numbers too close together for their size"),
+    ],
+)
+def test_damaged_quantities_are_no_classes(values, message):
+    frame = pd.DataFrame({"y": values})
+    with pytest.raises(TableError, match=f"^t: {re.escape(message)}.*, or give --task classification if these are"):
+        find_target(frame, "y", "auto", source="t")
+    assert find_target(frame, "y", "classification", source="t")[0].classes == tuple(sorted(values))
+
+
+@pytest.mark.parametrize("values", [["<=50K", ">50K"], ["0-17", "18-64", "65+"], ["1st", "2nd"], ["H1", "H2", "1.2.3"]])
+def test_classes_may_have_digits(values):
+    assert find_target(pd.DataFrame({"y": values}), "y", "auto", source="t")[0].classes == tuple(sorted(values))
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["01", "1", "2"], ("01", "1", "2")),
+        (["1.0", "1", "2"], ("1", "2")),
+        (["TRUE", "false", "True"], ("False", "True")),
+        ([Decimal(1), Decimal(2), Decimal(3)], ("1", "2", "3")),
+        (LARGE[:3], tuple(map(str, LARGE[:3]))),
+        (["a ", "a", "\u00a0b"], ("a", "b")),
+        (pd.Categorical(["a", "b", "a"], categories=["a", "b", "c"]), ("a", "b")),
+    ],
+)
+def test_classes_are_named_by_their_text(values, classes):
+    target, texts = find_target(pd.DataFrame({"y": values}), "y", "auto", source="t")
+    assert target.classes == classes and set(texts) == set(classes)
+    assert match_values(pd.DataFrame({"y": values}), target, source="t").tolist() == texts.tolist()
+
+
+def test_names_of_groups():
+    frame = pd.DataFrame({"a,b": ["x", "y"], "a": [1.0, 2.0], "b": [True, False]})
+    assert split_names("a,b", frame, "y") == ["a,b"] and split_names("a, b ", frame.iloc[:, 1:], "y") == ["a", "b"]
+    assert find_groups(frame, ["a", "b"], source="t").tolist() == ["1, True", "2, False"]
+
+
+def test_of_many_groups_the_worst_are_printed():
+    losses = np.arange(50.0)
+    table = group_table(groups=np.arange(50), losses=losses, names=[f"g{k}" for k in range(50)])
+    evaluation = GroupEvaluation("SONX", table, 1, 0.5, "R2")
+    title, columns, cells = GroupTableTask({}, None, ()).printed("", [evaluation])[1]
+    assert title == "Groups by SONX, the worst first (20 of 50)" and columns == ("group", "rows", "share", "loss")
+    assert cells[0] == ("g49", "1", "2.00%", "49.0000") and len(cells) == 20
