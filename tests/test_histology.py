@@ -321,14 +321,9 @@ def made(labels, tiles, patches=None):
     return Histology("made", patches, torch.tensor(labels), tuple(f"x/{n}" for n in labels), torch.tensor(tiles))
 
 
-@pytest.mark.parametrize(
-    ("train", "test", "share"),
-    [([0, 2], [1, 3], 0.5), ([0, 2], [3, 3, 3, 1], 0.25), ([5], [0, 1, 2], 0.0), ([0, 2, 3], [1, 4], 1.0)],
-)
-@pytest.mark.parametrize("convert", [list, np.array, torch.tensor])
-def test_the_share_that_a_split_gives_away(train, test, share, convert):
-    images = made([1, 1, 0, 0, 0, 0], [7, 7, 1, 3, 3, 9])
-    assert images.leak(convert(train), convert(test)) == share
+def leak(images, train, test):
+    """The share of test images whose tile has an image among the training rows."""
+    return float(torch.isin(images.tiles[test], images.tiles[train]).double().mean())
 
 
 def test_a_split_by_tile_gives_nothing_away():
@@ -336,24 +331,9 @@ def test_a_split_by_tile_gives_nothing_away():
     for seed in range(3):
         by_image, by_tile = split(images.labels, seed=seed), split(images.labels, seed=seed, groups=images.tiles)
         # an image is alone among four with probability of about 0.1 ** 3
-        assert images.leak(torch.cat(by_image[1][0]), by_image[0]) > 0.9
-        assert images.leak(torch.cat(by_tile[1][0]), by_tile[0]) == 0.0
-        assert all(images.leak(train, validation) == 0.0 for train, validation in by_tile[1])
-
-
-@pytest.mark.parametrize(
-    ("train", "test", "message"),
-    [
-        ([], [1], r"train_rows must have shape \(k,\), got \(0,\)"),
-        ([0], [[1]], r"test_rows must have shape \(k,\), got \(1, 1\)"),
-        ([0], [2], r"test_rows must lie in \[0, 2\), got 2"),
-        ([-1], [0], r"train_rows must lie in \[0, 2\), got -1"),
-        ([0.5], [0], r"train_rows must hold integers, got torch.float"),
-    ],
-)
-def test_rows_that_are_not_there(train, test, message):
-    with pytest.raises(ValueError, match=f"Histology: {message}"):
-        made([0, 1], [0, 1]).leak(train, test)
+        assert leak(images, torch.cat(by_image[1][0]), by_image[0]) > 0.9
+        assert leak(images, torch.cat(by_tile[1][0]), by_tile[0]) == 0.0
+        assert all(leak(images, train, validation) == 0.0 for train, validation in by_tile[1])
 
 
 @pytest.mark.parametrize(
@@ -450,7 +430,7 @@ def test_the_real_images(name):
         assert not of_class[0] & of_class[1] and len(of_class[0]) == tiles[1]
         test, folds = split(images.labels, seed=0)
         assert len(test) == 110 and int(images.labels[test].sum()) == 10
-        assert images.leak(torch.cat(folds[0]), test) > 0.8
+        assert leak(images, torch.cat(folds[0]), test) > 0.8
         test, folds = split(images.labels, seed=0, groups=images.tiles)
-        assert images.leak(torch.cat(folds[0]), test) == 0.0 and int(images.labels[test].sum()) == 10
+        assert leak(images, torch.cat(folds[0]), test) == 0.0 and int(images.labels[test].sum()) == 10
     assert len(tiles) == 2

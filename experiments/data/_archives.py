@@ -118,9 +118,6 @@ def collect_images(raw: Path, *, inside: str, classes: dict[str, str], count: in
 
     Returns:
         The tar, with `folder/name` for each image in the order of the classes and numbers, and no dates or owners.
-
-    Raises:
-        ValueError: where an image is missing, or the archive is too large.
     """
     stems = "|".join(re.escape(f"{folder}/{stem}") for folder, stem in classes.items())
     pattern = re.compile(rf"[^/]+/{re.escape(inside)}/((?:{stems})([0-9]+)\.jpeg)")

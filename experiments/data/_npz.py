@@ -24,11 +24,7 @@ def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_arrays(owner: str, path: Path | str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Return the arrays `names` of a file that :func:`write_arrays` wrote, integers as bytes or int64.
-
-    Raises:
-        ValueError: for another file, or a damaged one. A missing file is Python's own error.
-    """
+    """Return the arrays `names` of a file that :func:`write_arrays` wrote, integers as bytes or int64."""
     try:
         with Path(path).open("rb") as source, np.load(source, allow_pickle=False) as file:
             arrays = {name: file[name] for name in names}

@@ -58,11 +58,7 @@ PUBLIC_FILES = _read_table()
 
 
 def data_folder(folder: Path | None = None) -> Path:
-    """Return the folder with data sets: the one given, or the one named by MOREAUC_DATA.
-
-    Raises:
-        ValueError: where neither is given, or it is not a folder.
-    """
+    """Return the folder with data sets: the one given, or the one named by MOREAUC_DATA."""
     given = os.environ.get("MOREAUC_DATA") if folder is None else str(folder)
     if not given:
         raise ValueError("data_folder: give the folder with the data sets, or set MOREAUC_DATA to it")

@@ -42,10 +42,6 @@ class Graphs:
         links: directed edges of each graph, shape `(n,)`, at least 0.
         labels: 0/1 labels of the graphs, shape `(n,)`.
 
-    Raises:
-        ValueError: for a tensor of another shape or kind, a category or node that is not there, counts that do not add
-            up, labels other than 0 and 1.
-
     Example:
         >>> atoms, bonds = torch.zeros(3, 9, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8)
         >>> graphs = Graphs(atoms, torch.tensor([[0, 1], [1, 0]]), bonds, nodes=[1, 2], links=[0, 2], labels=[0, 1])
@@ -181,9 +177,6 @@ class GraphBatches(SampledRows):
         sampler: iterable over batches of row numbers, such as a :class:`~moreauc.samplers.PosNegSampler` over
             `graphs.labels`; None for all graphs.
         batch_size: graphs of a batch without a sampler, at least 1; the last batch may be smaller.
-
-    Raises:
-        ValueError: for an argument of another kind or out of range and, while iterating, row numbers outside [0, n).
 
     Example:
         >>> atoms, bonds = torch.zeros(3, 9, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8)

@@ -52,9 +52,6 @@ def load_adult(
             other.
         drop_group_columns: whether to leave race and sex out of X. Other columns tell of them still (a husband's sex).
         download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
-
-    Raises:
-        ValueError: for another part, a file that is nowhere or cannot be downloaded, and a file that is not the set.
     """
     if part not in _ADULT_FILES:
         raise ValueError(f"load_adult: part must be one of {', '.join(_ADULT_FILES)}, got {part!r}")

@@ -2,8 +2,7 @@
 
 Colon (adenocarcinoma or benign) and Lung (adenocarcinoma or squamous cell carcinoma) are parts of LC25000. Its images
 are rotations and flips of about 250 tiles of tissue per class: versions of one tile are near copies, so that a split by
-image has the tissue of most test images in training too. :attr:`Histology.tiles` says which belong together, and
-:meth:`Histology.leak` how many of the test images a split gives away.
+image has the tissue of most test images in training too. :attr:`Histology.tiles` says which belong together.
 
 References: Borkowski et al., Lung and Colon Cancer Histopathological Image Dataset (LC25000), arXiv:1912.12142; tiles
 from github.com/GeorgeBatch/LC25000-clean.
@@ -11,7 +10,6 @@ from github.com/GeorgeBatch/LC25000-clean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,11 +22,10 @@ from torch import Tensor
 
 from experiments.data._images import check_numbers, cut_patches, image_names, read_patches, read_tiles
 from experiments.data.download import find_file
-from moreauc._checks import check_count, check_index, check_labels, check_shape
+from moreauc._checks import check_count, check_labels, check_shape
 from moreauc.data.bags import FlatBags
 
 HistologySet = Literal["colon", "lung"]
-Rows = Sequence[int] | Tensor | NDArray[np.int64]
 
 # folders of the positive and of the negative images of each set
 HISTOLOGY_SETS: dict[HistologySet, tuple[str, str]] = {
@@ -55,9 +52,6 @@ class Histology:
         tiles: number of the tile of tissue that each image was made of, int64 of shape `(n,)`; no tile has images of
             both classes.
 
-    Raises:
-        ValueError: for patches of another type or shape, other lengths, labels other than 0/1.
-
     Example:
         >>> images = example_histology(num_positives=4, num_negatives=8)
         >>> images
@@ -66,8 +60,6 @@ class Histology:
         FlatBags(12 bags, 4 positive, 48 instances)
         >>> images.bags.instances(0).shape
         torch.Size([4, 3, 32, 32])
-        >>> images.leak(train_rows=[0, 4, 5], test_rows=[1, 8])
-        0.5
     """
 
     name: str
@@ -106,16 +98,6 @@ class Histology:
         """The images as bags; the patches are not copied."""
         number = self.patches.shape[1]
         return FlatBags(self.patches.flatten(0, 1), torch.arange(0, number * len(self) + 1, number), self.labels)
-
-    def leak(self, train_rows: Rows, test_rows: Rows) -> float:
-        """Return the share of test images whose tile has an image among the training rows: 0 for a split by tile."""
-        train, test = self._tiles_of("train_rows", train_rows), self._tiles_of("test_rows", test_rows)
-        return float(torch.isin(test, train).double().mean())
-
-    def _tiles_of(self, name: str, rows: Rows) -> Tensor:
-        owner, values = type(self).__name__, torch.as_tensor(rows)
-        check_shape(owner, name, values, [("k",)])
-        return self.tiles[check_index(owner, name, values, len(self), length=len(values), unique=False)]
 
 
 def load_histology(

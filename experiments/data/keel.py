@@ -31,9 +31,6 @@ def load_keel(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, NDAr
     Args:
         name: key of `KEEL_SETS`.
         folder: folder that has the files, or a subfolder `keel_imbalanced` with them; None for MOREAUC_DATA.
-
-    Raises:
-        ValueError: for an unknown name, a missing file, or a file that is not the set.
     """
     if name not in KEEL_SETS:
         raise ValueError(f"load_keel: name must be one of {', '.join(KEEL_SETS)}, got {name!r}")

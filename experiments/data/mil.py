@@ -35,9 +35,6 @@ def load_musk2(folder: Path | None = None, *, download: bool = True, verify: boo
             set. The file has no header; its columns are the label of the bag, the number of the bag, the features.
         download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
         verify: whether a file in the folder must have the right checksum.
-
-    Raises:
-        ValueError: for a file that is nowhere or cannot be downloaded, and for a file that is not the set.
     """
     path = find_file("load_musk2", "musk2.csv", folder=folder, download=download, verify=verify)
     try:
@@ -85,9 +82,6 @@ def standardize_instances(train: Bags, *others: Bags) -> tuple[Bags, ...]:
     Every instance counts the same, whatever the size of its bag. Instances are scaled when they are read (bytes become
     float32); nothing is copied. A feature that is the same in all training instances is shifted only. `others` are
     scaled like `train`.
-
-    Raises:
-        ValueError: for bags with instances of another shape, and for training instances that are not finite.
 
     Example:
         >>> train = FlatBags(torch.tensor([[1.0], [3.0], [2.0]]), [0, 2, 3], [1, 0])

@@ -150,11 +150,7 @@ class Molecules:
 def make_molecules(
     name: str, smiles: Sequence[str], labels: Sequence[int | None], reader: MoleculeReader, progress: bool = False
 ) -> tuple[Molecules, ScaffoldSplit]:
-    """Return the molecules that have a label, and the split of all rows, labelled or not.
-
-    Raises:
-        ValueError: where no molecule is left.
-    """
+    """Return the molecules that have a label, and the split of all rows, labelled or not."""
     reading = reader.read(smiles, [label is not None for label in labels], progress=progress)
     if not reading.graphs:
         raise ValueError(f"{_OWNER}: {name} must have a labelled molecule that RDKit can read, got none")
@@ -331,30 +327,6 @@ def _from_table(name: str, source: Path, reader: MoleculeReader, progress: bool)
 def _wanted(name: str) -> str:
     known = MOLECULE_SETS[name]
     return f"{known.counts} labelled molecules in train, validation and test, {known.positives} of them positive"
-
-
-def scaffold_split(smiles: Sequence[str], *, progress: bool = False) -> ScaffoldSplit:
-    """Return the rows of SMILES in three parts of about 80, 10 and 10 %: molecules of one scaffold in one part.
-
-    Scaffolds are those of Bemis and Murcko (1996), with chirality; the rarest go to test. What RDKit cannot read is a
-    scaffold of its own.
-
-    Raises:
-        ValueError: for no SMILES, one text instead of several, and entries that are no text.
-        ModuleNotFoundError: where RDKit is not installed; it names the extra.
-
-    Example:
-        >>> scaffold_split(["CCO", "c1ccccc1C", "CC", "CCC", "CN", "C1CCCCC1O", "C", "N", "O", "S"])
-        ScaffoldSplit(train=array([0, 2, 3, 4, 6, 7, 8, 9]), validation=array([5]), test=array([1]))
-    """
-    if isinstance(smiles, str) or not hasattr(smiles, "__len__"):
-        raise ValueError(f"scaffold_split: smiles must be a sequence of texts, got {smiles!r}")
-    for row, text in enumerate(smiles):
-        if not isinstance(text, str):
-            raise ValueError(f"scaffold_split: smiles must be texts, got {text!r} in row {row}")
-    if not len(smiles):
-        raise ValueError("scaffold_split: smiles must hold at least one, got none")
-    return split_by_group(MoleculeReader().read(smiles, [False] * len(smiles), progress=progress).scaffolds)
 
 
 def example_molecules(*, num: int = 200, seed: int = 0) -> Molecules:

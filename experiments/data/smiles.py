@@ -198,10 +198,6 @@ def read_smiles_table(owner: str, source: Path, target: str) -> tuple[list[str],
         owner: who asks, for errors.
         source: a file with a header and a column `smiles`.
         target: column with the labels.
-
-    Raises:
-        ValueError: for another file, rows that are too short or too long, labels other than 0 and 1, and a table
-            without any label; it names the file and, where there is one, the row, counted from 0, and its line.
     """
     table = csv.DictReader(io.StringIO(_text(owner, source), newline=""))
     smiles: list[str] = []

@@ -42,10 +42,6 @@ class GIN(nn.Module):
         - sizes: `(B,)`, int64: nodes of each graph
         - output: `(B,)`, raw scores
 
-    Raises:
-        ValueError: for an argument out of range, and in a call for tensors of another shape or kind. Categories are
-            checked on the CPU only, and not in compiled code: reading device values forces a synchronization.
-
     Example:
         >>> from experiments.data.graphs import Graphs
         >>> atoms, bonds = torch.zeros(3, 9, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8)

@@ -29,9 +29,6 @@ class ResNet20(InstanceNetwork):
         - input: `(T, in_channels, 32, 32)`, uint8 or floating point; other heights and widths work too
         - output: `(T,)`, or with attention `(T, 2)`: score and logit
 
-    Raises:
-        ValueError: for an argument out of range, and in a call for patches of another shape or kind of number.
-
     Example:
         >>> model = ResNet20(attention=True)
         >>> model(torch.zeros(5, 3, 32, 32, dtype=torch.uint8)).shape

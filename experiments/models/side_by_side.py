@@ -32,9 +32,6 @@ class SideBySide(nn.Module):
         - input: what the models take
         - output: `(C, ...)`, what each of the `C` models gives
 
-    Raises:
-        ValueError: for no model, or models whose weights differ in name, shape or type.
-
     Example:
         >>> first, second = nn.Linear(3, 1), nn.Linear(3, 1)
         >>> both = SideBySide([first, second])
@@ -81,11 +78,7 @@ class SideBySide(nn.Module):
         return vmap(one, randomness="different")(weights, buffers)
 
     def copy(self, number: int) -> nn.Module:
-        """Return one of the models, with its present weights, as a module of its own.
-
-        Raises:
-            ValueError: for a number outside [0, copies).
-        """
+        """Return one of the models, with its present weights, as a module of its own."""
         if check_count("SideBySide", "number", number, minimum=0) >= self.copies:
             raise ValueError(f"SideBySide: number must lie in [0, {self.copies}), got {number}")
         names = [*self._parameter_names, *self._buffer_names]
@@ -109,9 +102,6 @@ class SideBySideLoss(nn.Module):
 
     Args:
         criteria: losses called as `criterion(scores, labels, index)`, one for each copy.
-
-    Raises:
-        ValueError: for no loss, and in a call for scores of another number of copies.
 
     Example:
         >>> from moreauc import TPAUCLoss
@@ -161,9 +151,6 @@ class CopyRates:
         optimizer: an optimizer whose step is in proportion to its learning rate, over parameters with a first dimension
             for the copies.
         factors: learning rate of each copy over that of the optimizer, above 0.
-
-    Raises:
-        ValueError: for no factors, a factor that is not above 0, or parameters with another first dimension.
 
     Example:
         >>> weights = nn.Parameter(torch.ones(2, 1))

@@ -24,9 +24,6 @@ def load_example(name: str) -> tuple[pd.DataFrame, NDArray[np.int64], str]:
         The columns, labels of 0 and 1 of shape `(n,)`, and in words where the table comes from and how it was made
         imbalanced. The same name gives the same table every time.
 
-    Raises:
-        ValueError: for another name.
-
     Example:
         >>> X, y, description = load_example("digits")
         >>> X.shape, int(y.sum())

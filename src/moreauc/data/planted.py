@@ -27,9 +27,6 @@ class GroupData:
         groups: numbers of groups in [0, num_groups), shape `(n,)`, int64. A group may have no row, as in a subset.
         names: a name for each group, no two alike.
 
-    Raises:
-        ValueError: for lengths that differ, a group without a name, or two groups of one name.
-
     Example:
         >>> data = GroupData(np.eye(3), np.array([0, 1, 1]), np.array([1, 1, 0]), ["few", "many"])
         >>> data
