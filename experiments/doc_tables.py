@@ -311,6 +311,14 @@ def processes_line() -> str:
     return f"Processes with six copies each, under NVIDIA's MPS: steps of single models per second {', '.join(rates)}."
 
 
+def size_table() -> str:
+    """Sizes of the library, in one column for each state that was measured."""
+    columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
+    keys = dict.fromkeys(key for column in columns.values() for key in column)
+    rows = [[key, *(f"{column[key]:,}" if key in column else "" for column in columns.values())] for key in keys]
+    return _markdown(["what", *columns], rows)
+
+
 _TECHNIQUES = ("eager", "compiled", "graphed", "compiled and graphed")
 TABLES: dict[str, Callable[[], str]] = {
     "convergence": convergence_table,
@@ -333,6 +341,7 @@ TABLES: dict[str, Callable[[], str]] = {
         f"{name}, the paper's grid": partial(experiment_table, "histology", name, choice="chosen_paper")
         for name in ("colon", "lung")
     },
+    "size": size_table,
     "bench FCCOLoss": fcco_step_table,
     "bench pairs": pairs_table,
     "bench metrics": metric_table,

@@ -108,3 +108,10 @@ def test_torture_report_has_kills_of_every_loss_and_no_differences():
     assert [int(word) for word in counts.groups()] == [
         *(report["kills"], report["kills_inside_a_save"], report["differences"]),
     ]
+
+
+@pytest.mark.parametrize("base", ["src/moreauc", "experiments"])
+def test_the_page_on_the_architecture_names_every_package(base):
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = {path.name for path in (ROOT / base).iterdir() if path.is_dir() and any(path.glob("[!.]*.*"))}
+    assert all(f"{name}/" in page for name in folders), folders
