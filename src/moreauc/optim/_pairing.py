@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import TensorWeakRef
 
-RandomState = dict[torch.device, bytes]  # states of generators
+RandomState = dict[torch.device, Tensor]  # states of generators
 
 _REMEMBERED = 1024  # forwards since the last step; the random state of a CPU has 5 kB
 _PLAIN = (bool, int, float, str)
@@ -63,14 +63,15 @@ class Draws:
     @property
     def drawn(self) -> set[torch.device]:
         """Devices whose generators were used."""
-        return {device for device, state in self.start.items() if state != self.end[device]}
+        return {device for device, state in self.start.items() if not torch.equal(state, self.end[device])}
 
     def same_as(self, other: Draws) -> bool:
         """Return whether both have drawn the same numbers."""
         return all(
             device in self.start
-            and self.start[device] == other.start.get(device)
-            and self.end[device] == other.end[device]
+            and device in other.start
+            and torch.equal(self.start[device], other.start[device])
+            and torch.equal(self.end[device], other.end[device])
             for device in self.drawn | other.drawn
         )
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from moreauc._parallel import bare, buffers_left_alone, data_parallel_of, is_shard
+from moreauc._parallel import bare, buffers_left_alone, data_parallel_of, is_shard, is_sharded
 from moreauc.optim._pairing import Draws, Inputs, Pairing, RandomState
 from moreauc.optim._shared import (
     Arguments,
@@ -34,6 +34,7 @@ from moreauc.optim._shared import (
 _OWNER = "PreviousIterate"
 _ATTEMPTS = 3  # at a call, where numbers drawn may be those of another thread: a model that draws none shows it in one
 _CPU = torch.device("cpu")
+_NOTHING = nullcontext()
 _SETTING = threading.RLock()  # held while generators are set, which all threads share
 _times_set = [0]
 _OVERLAP = (
@@ -107,6 +108,7 @@ class PreviousIterate:
         check_shards(_OWNER, self.model)
         self._weights: dict[Tensor, Tensor] = {}  # parameters that have moved, and their previous values
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: a buffer and its copy
+        self._sharded = is_sharded(self.model)
         self._compiled_parallel = data_parallel_of(self.model) is not None
         self._pairing = Pairing()
         self._lock = threading.Lock()
@@ -127,17 +129,19 @@ class PreviousIterate:
         """Return what the model returns for these arguments at the previous weights, without gradient."""
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(_OVERLAP.format("another call"))
-        cached = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # it casts weights anew, and keeps none of them
+        gradient, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         self._caller = threading.current_thread()
         self._calls += 1
         try:
+            torch._C._set_grad_enabled(False)
+            torch.set_autocast_cache_enabled(False)  # it casts weights anew, and keeps none of them
             if self._capture is None:
                 return self._replay(args, kwargs)
             with self._capture.random_state():
                 return self._evaluate(args, kwargs)
         finally:
             self._caller = None
+            torch._C._set_grad_enabled(gradient)
             torch.set_autocast_cache_enabled(cached)
             self._lock.release()
 
@@ -197,9 +201,8 @@ class PreviousIterate:
         forwards = pairing.find(Inputs(inputs)) if pairing.forwards else []
         start = forwards[0].start if forwards else pairing.ahead[-1].end if pairing.ahead else None
         counts = bool(self._handles) and not self._running.stack
-        doubt = None
         for attempt in range(_ATTEMPTS):
-            with nullcontext() if attempt == 0 else _SETTING:  # no other thread sets generators then
+            with _SETTING if attempt else _NOTHING:  # while it is held no other thread sets generators
                 result, drawn = self._evaluate_from(start, args, kwargs)
             if drawn is None or not counts:
                 return result
@@ -229,28 +232,28 @@ class PreviousIterate:
             result = self._evaluate(args, kwargs)
         finally:
             end, disturbed = _current_state(devices), _times_set[0] != times
-            if end != present:
+            moved = not _same_state(end, present)
+            if moved:
                 _set_state(present)
-        return result, (start, end, disturbed) if disturbed or end != start else None
+        drawn = disturbed or (moved if state is None else not _same_state(end, start))
+        return result, (start, end, disturbed) if drawn else None
 
     def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model at the previous weights, buffers untouched."""
-        silent = buffers_left_alone(self.model) if self._compiled_parallel else nullcontext()
-        with torch.no_grad(), self._isolated_buffers(), silent, self._previous_weights():
+        owners = [module._buffers for module in _walk(self.model) if module._buffers]
+        silent = buffers_left_alone(self.model) if self._compiled_parallel else _NOTHING
+        with self._isolated(owners) if owners else _NOTHING, silent, self._previous_weights():
             if self._capture is not None:
                 self._capture.copied()
             return self.model(*args, **kwargs)
 
     @contextmanager
-    def _isolated_buffers(self) -> Iterator[None]:
-        """Let the buffers hold copies for a while; also undo assignments of new tensors to their names.
+    def _isolated(self, modules: list[dict[str, Tensor | None]]) -> Iterator[None]:
+        """Let the buffers of modules hold copies for a while; also undo assignments of new tensors to their names.
 
         The copies are kept and filled by one operation for all of them: a model may have hundreds of small buffers.
         """
-        owners = [(module._buffers, dict(module._buffers)) for module in _walk(self.model) if module._buffers]
-        if not owners:
-            yield
-            return
+        owners = [(names, dict(names)) for names in modules]
         buffers = {id(buffer): buffer for _, names in owners for buffer in names.values() if buffer is not None}
         if buffers.keys() != self._buffers.keys():  # moving or casting a model makes new buffers
             self._buffers = {key: (buffer, torch.empty_like(buffer)) for key, buffer in buffers.items()}
@@ -280,14 +283,14 @@ class PreviousIterate:
             for parameter, old in self._weights.items():
                 if parameter.shape != old.shape:
                     continue
-                if is_shard(parameter):
+                if self._sharded and is_shard(parameter):
                     shards.append((parameter, old))
                     continue
                 if old.dtype != parameter.dtype or old.device != parameter.device:  # moved or cast since the last step
                     old = self._weights[parameter] = old.to(device=parameter.device, dtype=parameter.dtype)
                 present.append((parameter, parameter.data))
                 parameter.data = old
-            with previous_shards(self.model, shards) if shards else nullcontext():
+            with previous_shards(self.model, shards) if shards else _NOTHING:
                 yield
         finally:
             for parameter, data in present:
@@ -330,7 +333,8 @@ class PreviousIterate:
         Where a step may be skipped on the device, copies are made under the same condition there, and those of
         parameters without a gradient are kept.
         """
-        infinity = found_infinity(_OWNER, optimizer, kwargs)
+        scaled = kwargs or hasattr(optimizer, "found_inf")
+        infinity = found_infinity(_OWNER, optimizer, kwargs) if scaled else None
         self._close()
         old, new = [], []
         for group in optimizer.param_groups:
@@ -343,6 +347,8 @@ class PreviousIterate:
                     self._weights[parameter] = parameter.detach().clone()
                 elif kept is not None:
                     del self._weights[parameter]
+        if self._sharded:
+            old, new = list(map(own_part, old)), list(map(own_part, new))
         with torch.no_grad():
             if infinity is None:
                 _copy_all(old, new)
@@ -377,7 +383,7 @@ class PreviousIterate:
             raise RuntimeError(_OVERLAP.format("a forward"))
         if begun.start is not None:
             end, disturbed = _current_state(begun.start), begun.times_set != _times_set[0]
-            if disturbed or end != begun.start:
+            if disturbed or not _same_state(end, begun.start):
                 self._pairing.add_forward(Draws(Inputs(begun.inputs), begun.start, end, disturbed))
 
     def _check_thread(self, what: str) -> None:
@@ -437,23 +443,26 @@ def _devices_of(model: nn.Module) -> list[torch.device]:
 
 def _current_state(devices: Iterable[torch.device]) -> RandomState:
     """Return the states of the generators of some devices, without a synchronization."""
-    found = {}
-    for device in devices:
-        on_cpu = device.type == "cpu"
-        state = torch.get_rng_state() if on_cpu else torch.get_device_module(device).get_rng_state(device)
-        found[device] = state.numpy().tobytes()
-    return found
+    return {
+        device: torch.default_generator.get_state()
+        if device.type == "cpu"
+        else torch.get_device_module(device).get_rng_state(device)
+        for device in devices
+    }
+
+
+def _same_state(one: RandomState, other: RandomState) -> bool:
+    return all(torch.equal(state, other[device]) for device, state in one.items())
 
 
 def _set_state(state: RandomState) -> None:
     with _SETTING:
         _times_set[0] += 1
         for device, value in state.items():
-            tensor = torch.frombuffer(bytearray(value), dtype=torch.uint8)
             if device.type == "cpu":
-                torch.set_rng_state(tensor)
+                torch.set_rng_state(value)
             else:
-                torch.get_device_module(device).set_rng_state(tensor, device)
+                torch.get_device_module(device).set_rng_state(value, device)
         _times_set[0] += 1  # for forwards that have begun in between
 
 
@@ -462,8 +471,8 @@ def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     groups: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
         into, out_of = groups.setdefault((target.dtype, target.device), ([], []))
-        into.append(own_part(target) if is_shard(target) else target)
-        out_of.append(own_part(source) if is_shard(source) else source)
+        into.append(target)
+        out_of.append(source)
     for into, out_of in groups.values():
         torch._foreach_copy_(into, out_of)
 
@@ -471,7 +480,7 @@ def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
 def _copy_unless(number: Tensor, targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy tensors where a device value is 0, without a synchronization."""
     flags: dict[torch.device, Tensor] = {}
-    for target, source in zip(map(own_part, targets), map(own_part, sources), strict=True):
+    for target, source in zip(targets, sources, strict=True):
         if target.device not in flags:
             on_cpu = target.device.type == "cpu"  # where what is not waited for may be read too early
             flags[target.device] = number.to(target.device, non_blocking=not on_cpu) != 0
