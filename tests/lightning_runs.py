@@ -35,9 +35,9 @@ from moreauc.data import (
     TensorBatches,
     collate_bags,
 )
+from moreauc.data.scoring import scores_of
 from moreauc.optim import ProximalPoint
 from moreauc.samplers import GroupSampler, PosNegSampler
-from moreauc.train.scoring import scores_of
 
 REGION = {"min_tpr": 0.3, "max_fpr": 0.6}
 EPOCHS = 3

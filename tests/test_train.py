@@ -136,18 +136,6 @@ def test_scores_of_models_side_by_side(batch_size):
         assert torch.allclose(own, predict_scores(model, TensorBatches(x, y))[0], rtol=1e-5, atol=1e-6)
 
 
-def test_an_attribute_of_that_name_alone_changes_nothing():
-    class Copied(nn.Linear):
-        copies = "two"
-
-    class Counted(nn.Linear):
-        copies = 2
-
-    x, y = make_data(7)
-    for kind in (nn.Linear, Copied, Counted):
-        assert predict_scores(kind(4, 1), TensorBatches(x, y, batch_size=7))[0].shape == (7,)
-
-
 def test_the_best_validation_score_is_kept_and_restored():
     x, y = make_data()
     valid = TensorBatches(*make_data(seed=1))

@@ -101,34 +101,14 @@ class RunState:
         others: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        position = loader if isinstance(loader, LoaderPosition) else LoaderPosition(loader)
-        _check_part("model", model, nn.Module)
-        _check_part("criterion", criterion, nn.Module)
-        _check_optimizers(optimizer)
-        check_loader(position.loader, _OWNER, "loader")
-        _check_part("previous", previous, PreviousIterate, optional=True)
-        _check_part("proximal", proximal, ProximalPoint, optional=True)
-        check_names("others", others)
-        for name in {*(others or {})} & {*_OPTIONAL}:
-            raise ValueError(f"{_OWNER}: names of others must not be those of other arguments, got {name!r}")
-        stateful = {"scheduler": scheduler, "scaler": scaler}
-        stateful |= {f"others[{name!r}]": part for name, part in (others or {}).items()}
-        for name, part in stateful.items():
-            if part is not None or name.startswith("others"):
-                _check_stateful(name, part)
-        parallel = parallel_of(model)
-        if parallel is not None and parallel.kind == "FullyShardedDataParallel":
-            raise ValueError(
-                f"{_OWNER}: model must be sharded by fully_shard, which keeps parameters apart, got one of "
-                "FullyShardedDataParallel, which joins them, so that no optimizer state belongs to a parameter"
-            )
         self.model, self.criterion, self.optimizer = model, criterion, optimizer
+        self.position = loader if isinstance(loader, LoaderPosition) else LoaderPosition(loader)
         self.previous, self.proximal = previous, proximal
         self.scheduler, self.scaler = scheduler, scaler
-        self.others = dict(others or {})
+        check_names("others", others)
         check_names("settings", settings)
-        self.settings = dict(settings or {})
-        self.position = position
+        self.others, self.settings = dict(others or {}), dict(settings or {})
+        self._check_parts()
         self.start = self._present_settings()  # of a resumed run, those at its beginning
 
     @property
@@ -192,6 +172,24 @@ class RunState:
         except Exception as error:
             self._load(before)
             raise CheckpointError(f"checkpoint: a part refuses its state: {type(error).__name__}: {error}") from error
+
+    def _check_parts(self) -> None:
+        _check_part("model", self.model, nn.Module)
+        _check_part("criterion", self.criterion, nn.Module)
+        _check_optimizers(self.optimizer)
+        check_loader(self.position.loader, _OWNER, "loader")
+        _check_part("previous", self.previous, PreviousIterate, optional=True)
+        _check_part("proximal", self.proximal, ProximalPoint, optional=True)
+        for name in self.others.keys() & {*_OPTIONAL}:
+            raise ValueError(f"{_OWNER}: names of others must not be those of other arguments, got {name!r}")
+        for name, part in self._stateful().items():
+            _check_stateful(f"others[{name!r}]" if name in self.others else name, part)
+        parallel = parallel_of(self.model)
+        if parallel is not None and parallel.kind == "FullyShardedDataParallel":
+            raise ValueError(
+                f"{_OWNER}: model must be sharded by fully_shard, which keeps parameters apart, got one of "
+                "FullyShardedDataParallel, which joins them, so that no optimizer state belongs to a parameter"
+            )
 
     def _stateful(self) -> dict[str, Any]:
         """Return the parts with `state_dict()` and `load_state_dict()`, by name."""

@@ -14,9 +14,9 @@ from moreauc._checks import check_real
 from moreauc._extras import import_extra
 from moreauc.contrib._lightning_callback import StatefulCriterion, criterion_loss
 from moreauc.data.bag_batches import BagInputs
+from moreauc.data.scoring import scores_of
 from moreauc.distributed import gather_scores
 from moreauc.models.calls import instances_for
-from moreauc.train.scoring import scores_of
 from moreauc.train.selection import Score, TwoWayScore, UserScore, validation_score
 
 if TYPE_CHECKING:

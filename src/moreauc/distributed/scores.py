@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 
 from moreauc._checks import check_shape
 from moreauc._parallel import is_sharded
+from moreauc.data import scoring
 from moreauc.distributed.exchange import Exchange, check_part
 from moreauc.samplers.base import passes_for_scores
 
@@ -130,8 +131,6 @@ def _own_rows(
     exchange: Exchange, model: nn.Module, batches: Iterable[Any], device: torch.device | str | None
 ) -> dict[str, Tensor] | None:
     """Return scores, labels and numbers of the rows of this process; None where it has no batch."""
-    from moreauc.train.scoring import predict_scores  # the training loop imports this package
-
     numbers: list[Tensor] = []
 
     def noted() -> Iterator[Any]:
@@ -146,7 +145,7 @@ def _own_rows(
     first = list(islice(rest, 1))
     if not first:
         return None
-    scores, labels = predict_scores(model, chain(first, rest), device=device)
+    scores, labels = scoring.predict_scores(model, chain(first, rest), device=device)
     return dict(zip(_NAMES, (scores, labels, torch.cat(numbers)), strict=True))
 
 

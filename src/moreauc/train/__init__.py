@@ -1,9 +1,9 @@
 """The training loop: :func:`fit`, :func:`train_step`, :func:`predict_scores`, and callbacks."""
 
+from moreauc.data.scoring import predict_scores
 from moreauc.train.callbacks import Callback, ProgressBar, TensorBoardLogger
 from moreauc.train.history import History, UntrainedWarning
 from moreauc.train.loop import fit
-from moreauc.train.scoring import predict_scores
 from moreauc.train.state import TrainState
 from moreauc.train.step import train_step
 

@@ -17,10 +17,11 @@ from torch.optim import Optimizer
 
 from moreauc._checks import check_count, check_flag, check_folder, check_real, shown
 from moreauc._parallel import is_shard, is_sharded
-from moreauc.checkpoint.loader import LoaderPosition, check_loader, length_of
+from moreauc.checkpoint.loader import check_loader, length_of
 from moreauc.checkpoint.rng import loader_parts
 from moreauc.checkpoint.state import check_names
 from moreauc.criteria._base import check_all
+from moreauc.data.scoring import Evaluation
 from moreauc.distributed import DistributedCriterion, Exchange
 from moreauc.distributed.agreement import check_agreement, check_draws
 from moreauc.distributed.criterion import exchange_of
@@ -30,7 +31,6 @@ from moreauc.train.callbacks import Callback, ProgressBar
 from moreauc.train.checkpointer import Checkpointer, make_checkpointer
 from moreauc.train.history import History, UntrainedWarning
 from moreauc.train.phases import Schedule, make_optimizer, random_state, warm_start_loss
-from moreauc.train.scoring import Evaluation
 from moreauc.train.selection import ModelSelector, Score
 from moreauc.train.state import DONE, TRAIN, WARM_START, TrainState
 from moreauc.train.step import train_step
@@ -169,12 +169,9 @@ def fit(
     plan = _Plan(
         criterion, new_optimizer, epochs, warm_start_epochs, milestones, lr_factor, proximal, selector, exchange
     )
-    state = TrainState(model, criterion, new_optimizer(), LoaderPosition(train))
-    hooks: list[Callback] = [*callbacks]
-    if progress and rank == 0:
-        hooks.append(ProgressBar())
-    if exchange is not None:
-        hooks.append(_AgreedStop(exchange))
+    state = TrainState(model, criterion, new_optimizer(), train)
+    hooks = [*callbacks, *([ProgressBar()] if progress and rank == 0 else [])]
+    hooks += [] if exchange is None else [_AgreedStop(exchange)]
     checkpointer = None
     if checkpoint is not None:
         compared: dict[str, Any] = {"validation": False} if selector is None else selector.settings
@@ -186,12 +183,16 @@ def fit(
         checkpointer = make_checkpointer(state, hooks, selector, checkpoint, exchange, **options)
     with checkpointer or nullcontext(), random_state(model, seed, rank):
         _train(plan, state, hooks, checkpointer)
-    if state.history.untrained and rank == 0:
-        before = "after the warm start" if warm_start_epochs else "before training"
-        text = f"no epoch did better on the validation data than the weights {before}, score"
-        advice = "which were kept; try another learning rate, more rows or other features"
-        warnings.warn(f"{_OWNER}: {text} {state.history.best_score:.4g}, {advice}", UntrainedWarning, stacklevel=2)
+    if rank == 0:
+        _warn_untrained(state.history, "after the warm start" if warm_start_epochs else "before training")
     return state.history
+
+
+def _warn_untrained(history: History, before: str) -> None:
+    if history.untrained:
+        text = f"no epoch did better on the validation data than the weights {before}, score {history.best_score:.4g}"
+        advice = "which were kept; try another learning rate, more rows or other features"
+        warnings.warn(f"{_OWNER}: {text}, {advice}", UntrainedWarning, stacklevel=3)
 
 
 @dataclass

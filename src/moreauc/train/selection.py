@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from moreauc._checks import check_real
 from moreauc._parallel import bare, gathered, spread_as
 from moreauc.checkpoint.loader import held_labels, length_of
+from moreauc.data.scoring import Evaluation, predict_scores
 from moreauc.distributed import Exchange
 from moreauc.metrics import TiedScoresWarning, tied_share
 from moreauc.metrics.selection import selection_scores
 from moreauc.metrics.ties import ties_text
-from moreauc.train.scoring import Evaluation, predict_scores
 from moreauc.train.state import TrainState
 
 Score = Callable[[Tensor, Tensor], float]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 WARM_START, TRAIN, DONE = "warm start", "train", "done"
 
 
-@dataclass
 class TrainState:
     """The state of a run of :func:`moreauc.train.fit`. Callbacks read it and may set `stop`.
 
@@ -51,28 +49,21 @@ class TrainState:
         selector: chooses the best epoch of the phase.
     """
 
-    model: nn.Module
-    criterion: nn.Module
-    optimizer: Optimizer
-    position: LoaderPosition
-    phase: str = ""
-    epochs: int = 0
-    epoch: int = 0
-    step: int = 0
-    steps: int | None = None
-    loss: Tensor | None = None
-    history: History = field(default_factory=History)
-    stop: bool = False
-    done: bool = False
-    epochs_before: int = 0
-    steps_done: int = 0
-    total: Tensor = field(default_factory=lambda: torch.zeros(()))
-    lr: float = 0.0
-    started: float = 0.0
-    previous: PreviousIterate | None = None
-    schedule: Schedule | None = None
-    selector: ModelSelector | None = None
-    _partial: dict[str, Any] | None = None  # totals of an epoch that was interrupted
+    def __init__(self, model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: Iterable[Any]) -> None:
+        self.model, self.criterion, self.optimizer = model, criterion, optimizer
+        self.position = LoaderPosition(loader)
+        self.phase = ""
+        self.epochs = self.epoch = self.step = self.epochs_before = self.steps_done = 0
+        self.steps: int | None = None
+        self.loss: Tensor | None = None
+        self.history = History()
+        self.stop = self.done = False
+        self.total = torch.zeros(())
+        self.lr = self.started = 0.0
+        self.previous: PreviousIterate | None = None
+        self.schedule: Schedule | None = None
+        self.selector: ModelSelector | None = None
+        self._partial: dict[str, Any] | None = None  # totals of an epoch that was interrupted
 
     def begin_phase(
         self, phase: str, criterion: nn.Module, optimizer: Optimizer, epochs: int, epochs_before: int = 0

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc.data.bag_batches import BagInputs
+from moreauc.data.scoring import scores_of
 from moreauc.distributed.criterion import check_seen
 from moreauc.models.calls import instances_for
 from moreauc.optim import PreviousIterate
-from moreauc.train.scoring import scores_of
 
 
 def train_step(
