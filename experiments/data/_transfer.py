@@ -77,8 +77,8 @@ def _request(url: str, part: Path, title: str, progress: bool) -> None:
             raise TransferError(f"HTTP status {status}", retries=_ALWAYS if status in _TEMPORARY else 0)
         if status == 200:  # from the start, whatever was asked for
             have = 0
-        told = response.headers.get("Content-Length", "")
-        length = int(told) if told.isascii() and told.isdecimal() else None
+        stated = response.headers.get("Content-Length", "")
+        length = int(stated) if stated.isascii() and stated.isdecimal() else None
         with _bar(title, have, length, progress) as advance:
             received = _write(response.raw, part, have, advance)
     if length is not None and received < length:  # older versions of urllib3 do not raise

@@ -31,7 +31,7 @@ GraphBatch = tuple[dict[str, Tensor], Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graphs:
-    """Labelled graphs, one after the other, with categories for nodes and edges; all tensors on one device.
+    """Labelled graphs, concatenated, with categories for nodes and edges; all tensors on one device.
 
     Args:
         atoms: categories of the nodes of all graphs, integers of shape `(V, 9)`; see `ATOM_CATEGORIES`.
@@ -199,8 +199,8 @@ class GraphBatches(SampledRows):
         self._counts = torch.stack([graphs.nodes, graphs.links]).cpu()
 
     def __iter__(self) -> Iterator[GraphBatch]:
-        # fixes what the sampler gives now, not at the first batch: its position may move meanwhile
-        return self._noted(self._gather(self._index()))
+        # fixed here, not at the first batch: the position of the sampler may change before it
+        return self._tracked(self._gather(self._index()))
 
     def to(self, device: torch.device | str) -> GraphBatches:
         """Return the same batches, from the same sampler, with the tensors on `device`."""

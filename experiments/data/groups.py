@@ -42,7 +42,7 @@ def load_adult(
 ) -> GroupData:
     """Return Adult: does a person of the census of 1994 earn more than 50 000 dollars? Ten groups by race and sex.
 
-    All 14 columns are kept, `fnlwgt` too, which is a weight of the survey and says nothing of the person. Texts become
+    All 14 columns are kept, `fnlwgt` too, which is a weight of the survey, not a property of the person. Texts become
     categories, and `?` a missing value. The groups are numbered by name, alike in both parts.
 
     Args:

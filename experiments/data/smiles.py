@@ -1,7 +1,7 @@
 """Molecules as text (SMILES): their graphs and scaffolds by RDKit, tables of them, and a few thousand made here.
 
 The categories of atoms and bonds are those of the Open Graph Benchmark (`ATOM_CATEGORIES`, `BOND_CATEGORIES` of
-`experiments.data.graphs`); the last one of a feature stands for everything else, where there is such a thing.
+`experiments.data.graphs`); the last one of a feature means "any other", where there is one.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class GIN(nn.Module):
     """Network for graphs with categories at nodes and edges, batches of :class:`~experiments.data.graphs.GraphBatches`.
 
     The features of a node are the sum of one learned vector for each of its nine categories; so are those of an edge,
-    from three categories, in each layer anew. All sums over edges and nodes are `index_add`, which torch can be told to
-    do in a fixed order (`torch.use_deterministic_algorithms`), and the module works under `torch.func.vmap` with
+    from three categories, with own vectors in each layer. All sums over edges and nodes are `index_add`, which torch
+    can do in a fixed order (`torch.use_deterministic_algorithms`), and the module works under `torch.func.vmap` with
     stacked parameters and buffers.
 
     Args:

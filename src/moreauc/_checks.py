@@ -1,4 +1,4 @@
-"""All range, shape and index errors of the package, and the one rule for how many a share of them is.
+"""Checks of ranges, shapes and indices for the whole package, and the rule that turns a share into a count.
 
 Every `check_` function names the class or function the user called (`owner`), the argument, what is allowed and what
 came, and raises before its caller has changed any state.
@@ -58,7 +58,7 @@ def check_region(owner: str, min_tpr: Any, max_fpr: Any) -> tuple[float, float]:
 
 
 def check_flag(owner: str, name: str, value: Any) -> bool:
-    """Return `value`, which must be True or False: a text, "no" say, would count as True."""
+    """Return `value`, which must be True or False: a text such as "no" would count as True."""
     if not isinstance(value, bool):
         raise ValueError(f"{owner}: {name} must be True or False, got {shown(value)}")
     return value
@@ -71,7 +71,7 @@ def check_mapping(owner: str, name: str, value: Any) -> None:
 
 
 def check_path(owner: str, name: str, value: Any) -> Path:
-    """Return `value` as a path; an empty one would be the present folder, which nobody means by it."""
+    """Return `value` as a path that is not empty: an empty one would mean the current folder."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"{owner}: {name} must be a path that is not empty, got {shown(value)}")
@@ -101,7 +101,7 @@ def check_floating(owner: str, name: str, value: Any) -> Tensor:
 
 
 def check_shape(owner: str, name: str, value: Tensor, allowed: Sequence[tuple[int | str, ...]]) -> None:
-    """Check the shape of `value` against the allowed ones; a str in a shape stands for any positive size."""
+    """Check the shape of `value` against the allowed ones; a str in a shape means any positive size."""
     if tuple(value.shape) in allowed:
         return
     for shape in allowed:
@@ -134,7 +134,7 @@ def check_device(owner: str, name: str, value: Tensor, device: torch.device) -> 
 def check_finite(owner: str, **tensors: Tensor | None) -> None:
     """Check that no tensor holds NaN or infinity, with one transfer from the device for all of them.
 
-    A finite sum has finite terms, and is cheap; only where it is not finite are the entries looked at.
+    A finite sum has finite terms, and is cheap; entries are checked only where it is not finite.
     """
     present = {name: value.detach() for name, value in tensors.items() if value is not None}
     first, *others = (value.sum() if value.ndim else value for value in present.values())
@@ -167,7 +167,7 @@ def check_index(owner: str, name: str, index: Any, size: int, *, length: int, un
 
 
 def as_index(owner: str, name: str, index: Any, length: int) -> Tensor:
-    """Return `index` as an int64 vector of `length` numbers, which are not looked at."""
+    """Return `index` as an int64 vector of `length` numbers, without a check of their values."""
     rows: Tensor = torch.as_tensor(index)
     if rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex():
         raise ValueError(f"{owner}: {name} must hold integers, got {rows.dtype}")
@@ -221,7 +221,7 @@ def check_link(owner: str, link: Any) -> None:
 
 
 def floor_count(number: int, share: float) -> int:
-    """Return `number * share` rounded down, but not for the sake of a rounding error: 10 * (1 - 0.9) is 1.
+    """Return `number * share` rounded down, tolerating rounding errors: 10 * (1 - 0.9) is 1.
 
     The error of 1 - 0.9 is small beside 1, not beside the share; 4 machine epsilons times `number` are forgiven.
     """
@@ -229,7 +229,7 @@ def floor_count(number: int, share: float) -> int:
 
 
 def shown(value: Any) -> str:
-    """Return what an error shows of a value of the wrong kind; a model or a state would fill pages."""
+    """Return a short text for a value of the wrong kind: a plain value itself, else its type."""
     plain = value is None or isinstance(value, bool | int | float | str | bytes)
     return repr(value) if plain else f"a {type(value).__name__}"
 

@@ -1,6 +1,6 @@
 """Batches of bags with a few instances of each, seeded and resumable.
 
-A sampler chooses bags; which instances stand for them is a pure function of seed, epoch, step and bag, in every
+A sampler chooses bags; which instances of them are drawn is a pure function of seed, epoch, step and bag, in every
 version of NumPy and torch. So any worker process can draw them, and a run resumed in the middle sees the same ones.
 """
 
@@ -49,7 +49,7 @@ BagBatch = tuple[BagInputs, Tensor, Tensor]
 class BagBatches:
     """Loader of `(BagInputs, labels, index)` batches, with a few instances of each bag.
 
-    Inside a bag instances are drawn without replacement, all of them where there are no more, and stand in the order
+    Inside a bag instances are drawn without replacement, all of them where there are no more, and keep the order
     they have in the bag. `labels` and `index`, the numbers of the bags, are int64 vectors of shape `(B,)`.
 
     Args:
@@ -92,15 +92,15 @@ class BagBatches:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[BagBatch]:
-        keys = iter(self._keys)  # here, not at the first batch: the position may move meanwhile
+        keys = iter(self._keys)  # fixed here, not at the first batch: the position may change before it
         batches = (self._joined(batch) for batch in keys)
-        own = self.instances_per_bag is not None and not hasattr(self.sampler, "epoch")  # else the sampler takes note
+        own = self.instances_per_bag is not None and not hasattr(self.sampler, "epoch")  # else the sampler does
         return self._passes.track(batches) if own else batches
 
     def _joined(self, keys: Sequence[BagKey]) -> BagBatch:
         if keys:
             return collate_bags([self._data[key] for key in keys])
-        # The part of a process may be empty; what its instances would look like, any bag tells.
+        # the part of a process may be empty; its instances have the shape and type of any other bag
         (instances, bag), labels, index = collate_bags([self._data[BagKey(0, 0, 0)]])
         return BagInputs(instances[:0], bag[:0]), labels[:0], index[:0]
 
@@ -167,7 +167,7 @@ class SampledBags(Dataset[tuple[Tensor, int, int]]):
 
 
 class BagSampler(Sampler[list[BagKey]]):
-    """Batches of bags, each bag with the epoch and the step, so that data sets need not be told.
+    """Batches of bags, each bag with the epoch and the step, from which a data set draws the instances.
 
     Args:
         sampler: iterable over batches of bag numbers. Where it has a position of its own, as
@@ -204,7 +204,7 @@ class BagSampler(Sampler[list[BagKey]]):
         return ([BagKey(operator.index(bag), epoch, step) for bag in batch] for step, batch in batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; a sampler that has epochs is told."""
+        """Go to the beginning of an epoch; the sampler too, if it has epochs."""
         number = check_count(type(self).__name__, "epoch", epoch, minimum=0)
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(number)

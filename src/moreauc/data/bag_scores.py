@@ -69,7 +69,7 @@ def bag_scores(
     """Return the raw scores of whole bags, pooled over all of their instances, before any link.
 
     Instances are read and scored in chunks: small bags share one, a bag larger than a chunk is cut. Parts are put
-    together in float64 by the averages the pooling stands for, so that the result does not depend on the cuts, and
+    together in float64 by the averages that define the pooling, so that the result does not depend on the cuts, and
     memory not on the size of the bags. The model is in eval mode meanwhile, and as before afterwards.
 
     Args:

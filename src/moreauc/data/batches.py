@@ -66,7 +66,7 @@ class SampledRows:
     def _rows(self, device: torch.device | str = "cpu") -> Tensor | Iterator[Tensor]:
         """Return the rows of all batches: as one tensor on the CPU where the sampler has a plan, else one by one.
 
-        What the sampler gives is fixed by this call, not at the first batch: its position may move meanwhile.
+        The batches are fixed by this call, not at the first batch: the position of the sampler may change before it.
 
         Args:
             device: where the rows are without a sampler; those of a sampler come on the CPU.
@@ -78,8 +78,8 @@ class SampledRows:
         batches = iter(self.sampler)
         return (self._check_rows(self._as_rows(batch)) for batch in batches)
 
-    def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return batches of `_rows()`; a sampler that was asked for all of them at once takes note of the pass."""
+    def _tracked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Return batches of `_rows()`; a sampler that gave all of them at once tracks the pass."""
         planned = isinstance(self.sampler, PlannedSampler) and hasattr(self.sampler, "remaining")
         return self.sampler.track(batches) if planned else batches  # type: ignore[union-attr]
 
@@ -156,8 +156,8 @@ class TensorBatches(SampledRows):
         self._take_sampler(sampler, batch_size)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
-        rows = self._rows(self.device)  # here, not at the first batch: the sampler's position may move meanwhile
-        return self._noted(self._gather(rows.to(self.device) if isinstance(rows, Tensor) else rows))
+        rows = self._rows(self.device)  # fixed here, not at the first batch: the position may change before it
+        return self._tracked(self._gather(rows.to(self.device) if isinstance(rows, Tensor) else rows))
 
     def to(self, device: torch.device | str) -> TensorBatches:
         """Return the same batches, from the same sampler, with the tensors on `device`."""

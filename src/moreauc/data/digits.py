@@ -24,7 +24,7 @@ _SMALLEST = 3  # instances of a bag
 
 @dataclass(frozen=True)
 class DigitBags:
-    """Bags of digits in three parts that share no image, and what stands in them.
+    """Bags of digits in three parts that share no image, and their contents.
 
     Attributes:
         train: bags to train on.
@@ -120,7 +120,7 @@ def digit_bags(
 
 
 def _draw(labels: Rows, sizes: Rows, hits: Rows, pool: Rows, weight: NDArray[Any], source: np.random.Generator) -> Rows:
-    """Return the images of all bags, one after the other: of a positive bag one or two of `hits`, else of `pool`."""
+    """Return the images of all bags, concatenated: of a positive bag one or two of `hits`, else of `pool`."""
     rows = []
     for label, size in zip(labels, sizes, strict=True):
         targets = source.choice(hits, source.integers(1, 3) if label else 0, replace=False)

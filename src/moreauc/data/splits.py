@@ -1,4 +1,4 @@
-"""Groups of rows dealt into parts whose classes keep their shares: a part for test, or folds."""
+"""Groups of rows assigned to a test part or to folds, with the classes in their proportions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def take_share(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]
     Args:
         counts: rows of each group (first dimension) and class (second).
         share: of the rows of each class.
-        order: the groups as they are looked at.
+        order: the order in which groups are considered.
     """
     total = counts.sum(0)
     missing = np.maximum(share * total, 1.0)
@@ -43,7 +43,7 @@ def take_share(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]
 
 
 def deal_folds(counts: Counts, folds: int) -> Counts:
-    """Return the fold of each group: the largest groups first, each to where least is of what it brings.
+    """Return the fold of each group: the largest groups first, each to the fold with the least of its classes.
 
     Args:
         counts: rows of each group (first dimension) and class (second).

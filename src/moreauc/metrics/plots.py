@@ -92,7 +92,7 @@ def plot_roc_region(
     axes.plot([0, 1], [0, 1], color="0.6", linestyle=":", linewidth=1)  # chance
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     axes.set_aspect("equal")
-    # Given by hand, or names that begin with "_" would be left out.
+    # explicit handles, since matplotlib leaves out names that begin with "_"
     show_as_written(axes.legend(handles=[*others, *own], loc="lower right").get_texts())
     return axes
 

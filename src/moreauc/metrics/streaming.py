@@ -83,5 +83,5 @@ class StreamingTPAUC:
 
 
 def _join(chunks: list[Array]) -> Array:
-    filled = [chunk for chunk in chunks if len(chunk)]  # the type of an empty batch says nothing
+    filled = [chunk for chunk in chunks if len(chunk)]  # the dtype of an empty batch must not decide
     return np.concatenate(filled) if filled else np.empty(0)

@@ -1,4 +1,4 @@
-"""How many rows of a region have a score that says nothing about their order, and the warning about them."""
+"""The share of tied scores in a region, and the warning about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MUCH_TIED = 0.1  # share of the region's rows with tied scores that a user is wa
 
 
 class TiedScoresWarning(UserWarning):
-    """Many positives and negatives have one score, so that the model says nothing about their order."""
+    """Many positives and negatives have one score, so that the model does not order them."""
 
 
 def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> float:

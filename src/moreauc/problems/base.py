@@ -34,7 +34,7 @@ class Problem(ABC):
 
     Attributes:
         dim: length of `w`.
-        start: where the solver starts unless told otherwise, shape `(dim,)`.
+        start: default start of the solver, shape `(dim,)`.
         num_outer: number of outer items (:math:`n`, :math:`n_1`).
         num_samples: samples behind each innermost expectation.
     """

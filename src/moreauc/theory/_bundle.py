@@ -1,7 +1,7 @@
 """The search behind :func:`moreauc.theory.moreau_envelope`: cuts, how they are collected, what they prove.
 
-The points come from BFGS steps, from a bundle method and from points near the best one, in turns until the proof
-stands; all of them serve as cuts. The formulas of the proof are those in the docstring of the public function.
+The points come from BFGS steps, from a bundle method and from points near the best one, in turns until the accuracy is
+proved; all of them are used as cuts. The formulas of the proof are those in the docstring of the public function.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from torch.linalg import vector_norm
 OWNER = "falsify"
 _SLACK = 128.0  # units in the last place that a difference of values may be off without counting
 _BATCH = 8192  # points in one call of the function
-_POOL = 64  # segments that are looked at more closely
-_NODES = 33  # points on a segment that is looked at more closely
+_POOL = 64  # segments that are refined
+_NODES = 33  # points on a segment that is refined
 
 
 @dataclass

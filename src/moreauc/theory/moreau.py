@@ -72,7 +72,7 @@ def moreau_envelope(
         \|y - \hat w\| \le \frac{\|h\| + \sqrt{\|h\|^2 + 4\mu e}}{2\mu},
 
     and the weights of the mean are chosen to prove most. The points come from BFGS steps, from a bundle method and
-    from points near the best one, in turns until the proof stands; all of them serve as cuts.
+    from points near the best one, in turns until the accuracy is proved; all of them are used as cuts.
 
     Args:
         function: :math:`F`. Takes a float64 tensor shaped like `w`, on the device of `w`, and returns a tensor of

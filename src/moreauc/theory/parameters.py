@@ -13,7 +13,7 @@ Arguments that mean the same in every function:
 - `rho_outer` and `lipschitz_outer`: weak convexity :math:`\rho_f` and Lipschitz constant :math:`C_f` of the
   non-decreasing :math:`f_i`, at least 0; `rho_middle`, `lipschitz_middle`, `rho_inner` and `lipschitz_inner` likewise
   of the functions inside. They are given all or not at all; without them `rho_bar` is None. It is 0 where the problem
-  is convex; any positive number serves then;
+  is convex; any positive number can be used then;
 - `dim`: number :math:`d_1` of outputs of :math:`g_i`; `dim_middle` and `dim_inner`: :math:`d_1` and :math:`d_2`.
 
 `tau` is capped where the theorem demands :math:`\tau \le 1/2` (MSVR) or :math:`\tau \le 1` (moving average). A capped
