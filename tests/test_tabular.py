@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import make_classification
 
-from moreauc.data.columns import ColumnWarning
+from moreauc.data.doubts import ColumnWarning
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import GroupDROClassifier, TPAUCClassifier
 

@@ -20,7 +20,6 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
-from moreauc._all_or_nothing import all_or_nothing
 from moreauc.data.doubts import (
     LEAST_ROWS,
     MOST_LEVELS,
@@ -106,7 +105,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.standardize = standardize
         self.owner = owner
 
-    @all_or_nothing
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a DataFrame or a 2-d array, and medians, scales and levels of `rows` of it.
 
@@ -125,21 +123,18 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             numbers, levels = numbers[rows], levels[rows]
         filled = SimpleImputer(strategy="median", keep_empty_features=True)
         scaled = make_pipeline(filled, StandardScaler()) if self.standardize else filled
-        self.numbers_ = make_union(scaled, MissingIndicator(error_on_new=False)) if numbers.shape[1] else None
-        self.levels_ = None
-        if levels.shape[1]:
-            self.levels_ = OneHotEncoder(
-                handle_unknown="infrequent_if_exist",
-                min_frequency=LEAST_ROWS,
-                max_categories=MOST_LEVELS,
-                sparse_output=False,
-                dtype=np.float32,
-            )
-        parts = self._fitted(numbers, levels)
-        for part, values in parts:
-            part.fit(values)
+        both = make_union(scaled, MissingIndicator(error_on_new=False))
+        hot = OneHotEncoder(
+            handle_unknown="infrequent_if_exist",
+            min_frequency=LEAST_ROWS,
+            max_categories=MOST_LEVELS,
+            sparse_output=False,
+            dtype=np.float32,
+        )
+        fitted = [part.fit(values) if values.shape[1] else None for part, values in ((both, numbers), (hot, levels))]
+        self.numbers_, self.levels_ = fitted  # all that can fail has been done
         self.kinds_: list[Kind] = kinds
-        self.num_outputs_ = sum(part.transform(values[:1]).shape[1] for part, values in parts)
+        self.num_outputs_ = sum(part.transform(some[:1]).shape[1] for part, some in self._fitted(numbers, levels))
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -197,7 +192,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         chosen = [name for name in names["levels"] if isinstance(X.dtypes[name], pd.CategoricalDtype)]
         for line in doubtful_columns(table.astype(dict.fromkeys(chosen, "category"))):
             # the levels end with `fit` of an estimator, which wraps three functions around this
-            warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=8)
+            warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=7)
 
     def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:
         pairs = [(self.numbers_, numbers), (self.levels_, levels)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,9 @@ from moreauc.tasks.rows import CHUNK
 from moreauc.train import History, fit, predict_scores
 
 Array = NDArray[Any]
+Arguments = ParamSpec("Arguments")
+Estimator = TypeVar("Estimator")
+Result = TypeVar("Result")
 
 # Arguments that may change when a training is resumed from a checkpoint: the trained model does not depend on them.
 FREE = frozenset({"device", "verbose", "chunk", "fpr_budget", "probabilities"})
@@ -64,6 +68,32 @@ class Trained:
     data: Data
     numbers: Array
     scores: Array
+
+
+def all_or_nothing(
+    fit: Callable[Concatenate[Estimator, Arguments], Result],
+) -> Callable[Concatenate[Estimator, Arguments], Result]:
+    """Return a `fit` after whose failure, an interrupt included, all attributes are those that were there before.
+
+    A generator given as `random_state` is put back, too, so that the same call draws the same again. `fit` must not
+    change what attributes hold, only set them anew. In a warning `fit` has one more caller than it seems.
+    """
+
+    @functools.wraps(fit)
+    def fit_whole(self: Estimator, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        before: dict[str, Any] = dict(vars(self))
+        source = before.get("random_state")
+        drawn: Any = source.get_state() if isinstance(source, np.random.RandomState) else None
+        try:
+            return fit(self, *args, **options)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            if isinstance(source, np.random.RandomState):
+                source.set_state(drawn)
+            raise
+
+    return fit_whole
 
 
 class NetworkEstimator(BaseEstimator):  # type: ignore[misc]

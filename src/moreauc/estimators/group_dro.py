@@ -18,10 +18,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from moreauc._all_or_nothing import all_or_nothing
 from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.data.texts import label_text
-from moreauc.estimators.base import Array, NetworkEstimator, Saving
+from moreauc.estimators.base import Array, NetworkEstimator, Saving, all_or_nothing
 from moreauc.metrics import group_accuracy, group_table
 from moreauc.metrics.groups import GroupTable
 from moreauc.models import MLP

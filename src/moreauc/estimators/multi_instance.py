@@ -15,12 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from moreauc._all_or_nothing import all_or_nothing
 from moreauc.core.pooling import Pooling
 from moreauc.data import Bags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
-from moreauc.estimators.base import Array, RankingClassifier, Saving
+from moreauc.estimators.base import Array, RankingClassifier, Saving, all_or_nothing
 from moreauc.models import InstanceMLP
 from moreauc.tasks.bags import (
     BagTask,

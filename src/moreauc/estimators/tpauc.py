@@ -15,10 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from moreauc._all_or_nothing import all_or_nothing
 from moreauc._checks import check_count, check_real
 from moreauc.data.tabular import TableEncoder, same_rows
-from moreauc.estimators.base import Array, RankingClassifier, Saving
+from moreauc.estimators.base import Array, RankingClassifier, Saving, all_or_nothing
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
