@@ -43,7 +43,7 @@ from moreauc.distributed import (
 )
 from moreauc.metrics import StreamingTPAUC
 from moreauc.models.calls import on_device
-from moreauc.optim._shared import like_parameter
+from moreauc.optim.hooks import like_parameter
 from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler
 from moreauc.train import fit, train_step
 

@@ -23,7 +23,7 @@ from moreauc.contrib import (
     cuda_graphs,
 )
 from moreauc.contrib.cuda_graphs import GraphedStep
-from moreauc.contrib.graph_batch import copy_into, form_of, mapped
+from moreauc.contrib.graph_key import copy_into, form_of, mapped
 from moreauc.criteria import GroupedLoss
 from moreauc.data import BagInputs
 from moreauc.train import train_step

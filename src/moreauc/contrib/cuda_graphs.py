@@ -17,13 +17,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc._checks import check_count
-from moreauc.contrib.graph_batch import copy_into, form_of, mapped
 from moreauc.contrib.graph_key import (
     Held,
     check_hooks,
     check_optimizer_steps,
     check_parts,
     contents,
+    copy_into,
+    form_of,
+    mapped,
 )
 from moreauc.criteria._base import losses_in
 from moreauc.criteria._validation import several_processes

@@ -1,8 +1,8 @@
-"""What a recorded training step depends on: numbers that were read while it was recorded, and tensors it refers to."""
+"""What a recorded training step depends on: forms of batches, numbers read while recording, and tensors in use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from itertools import chain
 from typing import Any
@@ -18,7 +18,7 @@ from moreauc.core.surrogates import Surrogate
 from moreauc.core.tables import Table
 from moreauc.criteria._base import Criterion
 from moreauc.optim import PreviousIterate
-from moreauc.optim._shared import check_optimizer
+from moreauc.optim.hooks import check_optimizer
 
 _ON_DEVICE = "a tensor on the device"
 
@@ -137,3 +137,29 @@ def _attributes(module: nn.Module) -> tuple[Any, ...]:
         ):
             found.append((name, value))
     return tuple(found)
+
+
+def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Return a batch of the same form, each tensor changed by `function`."""
+    if isinstance(value, Mapping):
+        return {name: mapped(entry, function) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        parts = [mapped(entry, function) for entry in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return function(value) if isinstance(value, Tensor) else value
+
+
+def form_of(batch: Any) -> Any:
+    """Return shapes and types of the tensors of a batch, and its other parts."""
+    return mapped(batch, lambda value: (tuple(value.shape), value.dtype, value.device))
+
+
+def copy_into(target: Any, source: Any) -> None:
+    """Write the tensors of a batch into those of another one of the same form."""
+    if isinstance(target, Mapping):
+        target, source = list(target.values()), [source[name] for name in target]
+    if isinstance(target, tuple | list):
+        for into, out_of in zip(target, source, strict=True):
+            copy_into(into, out_of)
+    elif isinstance(target, Tensor):
+        target.copy_(source, non_blocking=True)

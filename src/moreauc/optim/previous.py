@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from moreauc._parallel import bare, buffers_left_alone, data_parallel_of, is_shard, is_sharded
 from moreauc.optim._pairing import Draws, Inputs, Pairing, RandomState
-from moreauc.optim._shared import (
+from moreauc.optim.hooks import (
     Arguments,
     Capture,
     Closure,

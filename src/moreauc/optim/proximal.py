@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from moreauc._checks import check_real
-from moreauc.optim._shared import (
+from moreauc.optim.hooks import (
     Arguments,
     Closure,
     check_optimizer,
