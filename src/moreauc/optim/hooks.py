@@ -137,6 +137,7 @@ class ForwardHook(partial[None]):
     """
 
     def __new__(cls, function: Callable[..., None]) -> ForwardHook:
+        """Return a hook that calls `function`."""
         # Not as a decorator: torch would load its compiler, for seconds, with this module. Optimizers load it anyway.
         return super().__new__(cls, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
