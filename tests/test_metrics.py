@@ -19,7 +19,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -241,8 +241,9 @@ def test_rules_for_ties_by_name():
     assert [tpauc_score(y_true, equal, ties=ties, **options) for ties in ("curve", "half", "lost")] == [0.25, 0.5, 0.0]
     y_true, y_score = many()
     assert len({tpauc_score(y_true, y_score, ties=ties, **options) for ties in ("curve", "half", "lost")}) == 1
-    with pytest.raises(ValueError, match="tpauc_score: ties must be 'curve', 'half' or 'lost', got 'won'"):
-        tpauc_score(y_true, y_score, ties="won", **options)
+    for function in (lambda **o: tpauc_score(y_true, y_score, **o), tpauc_scorer):
+        with pytest.raises(ValueError, match=r"tpauc_score.*: ties must be 'curve', 'half' or 'lost', got 'won'"):
+            function(ties="won", **options)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -279,12 +280,6 @@ def test_the_floor_forgives_rounding(n, percent):
             high = tpauc_score(1 - y_true, -y_score, min_tpr=0.0, max_fpr=share)
             written = tpauc_score(y_true, y_score, min_tpr=percent / 100, max_fpr=1.0)
         assert [low, high, written] == [1 / k] * 3 if k else np.isnan([low, high, written]).all()
-
-
-def test_one_of_ten_positives_at_min_tpr_of_nine_tenths():
-    y_true, y_score = np.r_[np.ones(10), np.zeros(10)], np.r_[np.arange(10) + 5.5, np.arange(10)]
-    assert tpauc_score(y_true, y_score, min_tpr=0.9, max_fpr=1.0) == 0.6
-    assert tpauc_score(y_true, y_score, min_tpr=0.9, max_fpr=0.1) == 0.0
 
 
 @pytest.mark.parametrize("region", REGIONS)
@@ -334,13 +329,8 @@ def test_kinds_of_input(convert):
     y_true, y_score = many(levels=4)
     want = tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5)
     assert tpauc_score(convert(y_true), convert(y_score), min_tpr=0.5, max_fpr=0.5) == want
-
-
-@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32, np.float64])
-def test_types_of_labels(dtype):
-    y_true, y_score = many()
-    want = tpauc_score(y_true, y_score, min_tpr=0.5, max_fpr=0.5)
-    assert tpauc_score(y_true.astype(dtype), y_score, min_tpr=0.5, max_fpr=0.5) == want
+    for dtype in (bool, np.uint8, np.int64, np.float32, np.float64):
+        assert tpauc_score(y_true.astype(dtype), y_score, min_tpr=0.5, max_fpr=0.5) == want
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.longdouble, np.int8, np.uint8, bool])
@@ -403,37 +393,6 @@ def test_area_by_thin_columns(region, seed):
     got = tpauc_area_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
     assert got == pytest.approx(fine_area(y_true, y_score, *region), abs=2e-5)
     assert 0.0 <= got <= (1 - region[0]) * region[1] + 1e-15
-
-
-@pytest.mark.parametrize("region", REGIONS)
-@pytest.mark.parametrize("seed", range(4))
-def test_area_is_the_score_times_the_region(region, seed):
-    """Edges at whole numbers of samples and no ties."""
-    rng = np.random.default_rng(seed)
-    y_true, y_score = np.repeat([1, 0], [20, 40]), rng.permutation(60) + 15 * np.repeat([1, 0], [20, 40]) + 0.5
-    y_score[:20] += 0.25
-    area = tpauc_area_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
-    score = tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
-    assert area == pytest.approx(score * (1 - region[0]) * region[1], abs=1e-14)
-
-
-@pytest.mark.parametrize("region", [*REGIONS, (0.123, 0.456)])
-def test_weighted_area_is_the_weighted_score_times_the_region(region):
-    y_true, y_score = many(60)
-    weight = np.random.default_rng(5).random(60)
-    area = tpauc_area_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1], sample_weight=weight)
-    score = tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1], sample_weight=weight)
-    assert area == pytest.approx(score * (1 - region[0]) * region[1], abs=1e-14)
-
-
-@pytest.mark.parametrize("scale", [1e-300, 1e307])
-def test_scale_of_weights_does_not_matter_to_the_area(scale):
-    y_true, y_score = many(60)
-    weight = 0.5 + np.random.default_rng(5).random(60)
-    first, second = (
-        tpauc_area_score(y_true, y_score, min_tpr=0.3, max_fpr=0.4, sample_weight=w) for w in (weight, scale * weight)
-    )
-    assert second == pytest.approx(first, abs=1e-14)
 
 
 def test_no_curve_in_the_region():
@@ -553,18 +512,6 @@ def test_scorer_in_cross_validation(model):
     assert got == tpauc_score(y, response, min_tpr=0.5, max_fpr=0.5)
 
 
-def test_scorer_in_grid_search():
-    X, y = load_breast_cancer(return_X_y=True)
-    search = GridSearchCV(
-        GaussianNB(),
-        {"var_smoothing": [1e-9, 1e3]},
-        scoring=tpauc_scorer(min_tpr=0.5, max_fpr=0.5),
-        cv=3,
-        error_score="raise",
-    )
-    assert search.fit(X, y).best_score_ == max(search.cv_results_["mean_test_score"])
-
-
 class Column(ClassifierMixin, BaseEstimator):
     """Gives the first column as its score."""
 
@@ -600,14 +547,6 @@ def test_a_search_does_not_choose_a_constant():
         scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.2, ties=ties)
         means = {name: cross_val_score(model, X, y, scoring=scorer, cv=4).mean() for name, model in candidates.items()}
         assert type(candidates[max(means, key=means.get)]) is type(best)
-
-
-def test_ties_lost_does_not_hide_what_is_wrong():
-    scorer = tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties="lost")
-    with pytest.raises(ValueError, match=r"tpauc_score: y_score must be finite, got nan \(1 such entries\)"):
-        scorer(Column(), np.array([[1.0], [np.nan]]), [0, 1])
-    with pytest.raises(ValueError, match="tpauc_scorer: ties must be 'curve', 'half' or 'lost', got 'won'"):
-        tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties="won")
 
 
 @pytest.mark.parametrize("ties", ["curve", "half", "lost"])
@@ -668,15 +607,8 @@ def test_streaming_takes_tensors_as_models_give_them(dtype):
     meter = StreamingTPAUC(min_tpr=0.5, max_fpr=0.5)
     meter.update(scores, torch.tensor(y_true, dtype=torch.bool))
     want = tpauc_score(y_true, scores.detach().double().numpy(), min_tpr=0.5, max_fpr=0.5)
+    scores.detach().neg_()  # the meter keeps no reference to the batch
     assert meter.compute() == want
-
-
-def test_streaming_keeps_no_reference_to_the_batch():
-    meter = StreamingTPAUC(min_tpr=0.0, max_fpr=1.0)
-    scores = torch.tensor([0.0, 1.0])
-    meter.update(scores, [0, 1])
-    scores.neg_()
-    assert meter.compute() == 1.0
 
 
 def test_meters_merge_and_pickle():
