@@ -36,7 +36,7 @@ def cvar(
     """
     excess = rows - threshold
     above = torch.relu(excess)
-    value = threshold + mean(above) / fraction
+    value = torch.add(threshold, mean(above), alpha=1.0 / fraction)
     slope = above.sign()
     if isinstance(tied, Tensor) or tied:
         slope = slope + tied * (excess == 0)

@@ -128,7 +128,11 @@ def cvar_and_vjp(
     if method == "auto":
         method = _choose(method, pairs.positive, pairs.negative, surrogate)
     psi, active, vjp = _KERNELS[method](pairs, threshold, surrogate)
-    return psi, (1.0 - active.double() / pairs.total).to(psi.dtype), vjp
+    if active.dtype != psi.dtype:  # whole numbers, or more of them than float32 can count
+        exact = torch.float64 if len(pairs.negative) > _FLOAT32_COUNTS else psi.dtype
+        active = active.to(exact)
+    slope = 1.0 - active / pairs.total
+    return psi, slope if slope.dtype == psi.dtype else slope.to(psi.dtype), vjp
 
 
 def log_mean_exp_and_vjp(pairs: Pairs, surrogate: Surrogate, temperature: float) -> tuple[Tensor, VJP]:
@@ -253,9 +257,11 @@ def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple
     excess = value - threshold.unsqueeze(1)
     if left_out is not None:
         excess = excess.masked_fill(left_out, -1.0)
-    psi = threshold + torch.relu(excess).sum(dim=1) / total
+    excess = torch.relu(excess)
+    sums = excess.sum(dim=1)
+    psi = threshold + sums / total if isinstance(total, Tensor) else torch.add(threshold, sums, alpha=1.0 / total)
     # The difference of two floats is above 0 exactly where the first is the larger.
-    inside = excess.gt_(0)  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
+    inside = excess.sign()  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
     exact = torch.float64 if len(negative) > _FLOAT32_COUNTS else None
 
     def vjp(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -95,7 +95,7 @@ class SquaredHinge(Surrogate):
 
     def value_and_slope(self, z: Tensor) -> tuple[Tensor, Tensor]:
         violation = torch.relu(z + self.margin)
-        return violation.square(), 2.0 * violation
+        return violation.square(), violation + violation
 
     def _violation_at(self, level: Tensor) -> Tensor:
         return level.sqrt()

@@ -52,7 +52,7 @@ class Table(nn.Module):
     step: Tensor
     replaced: Tensor
     written: Tensor
-    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_complete", "_owner")  # state, which moves, and a name
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_complete", "_filled", "_owner")  # state, which moves, and a name
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class Table(nn.Module):
         self.register_buffer("values", self._initial_values(initial, argument))
         self.register_buffer("visited", torch.full((self.num_rows,), initial is not None))
         self._complete = initial is not None  # every row holds a value
+        self._filled = 0  # rows written since it was last asked whether all have been visited
         if keep_previous:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
             self.register_buffer("replaced", torch.zeros_like(self.values))
@@ -109,7 +110,7 @@ class Table(nn.Module):
             A copy of the rows, shape `(B, dim)`, of the wider of both types. Nothing is written.
         """
         held = self.values.index_select(0, index)
-        wide = torch.promote_types(held.dtype, fill.dtype)
+        wide = wider(held.dtype, fill.dtype)
         if held.dtype != wide:
             held = held.to(wide)
         if self._complete:
@@ -118,7 +119,7 @@ class Table(nn.Module):
 
     def read_all(self, *, fill: Tensor) -> Tensor:
         """Return all rows, shape `(num_rows, dim)`, as :meth:`read` does."""
-        wide = torch.promote_types(self.values.dtype, fill.dtype)
+        wide = wider(self.values.dtype, fill.dtype)
         held = self.values.to(wide, copy=True)
         return held if self._complete else torch.where(self.visited.unsqueeze(1), held, _as(fill, wide))
 
@@ -147,10 +148,13 @@ class Table(nn.Module):
         values.index_copy_(0, index, new)
         if self._complete:
             return
-        if bad is None:
-            self.visited.index_fill_(0, index, True)
-        else:
+        if bad is not None:
             self.visited.index_copy_(0, index, self.visited.index_select(0, index) | ~bad)
+            return
+        self.visited.index_fill_(0, index, True)
+        self._filled += len(index)
+        if self._filled >= self.num_rows:  # all may have been visited; seldom asked
+            self._complete, self._filled = bool(self.visited.all()), 0
 
     def _note(self, index: Tensor, row: Tensor, bad: Tensor | None) -> None:
         """Note which rows are written in this iteration, and what they were."""
@@ -179,7 +183,7 @@ class Table(nn.Module):
             self.visited.logical_or_(~bad)
 
     def _widen(self, dtype: torch.dtype) -> None:
-        wide = torch.promote_types(self.values.dtype, dtype)
+        wide = wider(self.values.dtype, dtype)
         if wide != self.values.dtype:
             self.values = self.values.to(wide)
             if self.keep_previous:
@@ -241,6 +245,11 @@ class EstimatorTable(Table):
         """
         before = None if before is None else _as(before, row.dtype)
         return self.rule(row, _as(now, row.dtype), before, num_rows=self.num_rows, visited=visited)
+
+
+def wider(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """Return the wider of two floating types; equal ones, the rule, cost nothing."""
+    return one if one == other else torch.promote_types(one, other)
 
 
 def _as(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -54,7 +55,7 @@ class Step:
         if self.gradient is None:
             return self.value if bad is None or self.gate is None else leave(self.value, self.gate, bad)
         if bad is None:
-            return with_gradient(self.source, self.value, self.gradient)
+            return with_gradient(self.source, self.value, self.gradient.clone())
         with torch.no_grad():
             value, gradient = self.value.masked_fill(bad, torch.nan), self.gradient.masked_fill(bad, 0.0)
         return with_gradient(self.source, value, gradient)
@@ -76,6 +77,7 @@ class Criterion(nn.Module):
     _refused: Tensor
     _flags: Tensor
     _when: Checks = "auto"
+    _BY_AUTOGRAD: ClassVar[bool] = False  # whether autograd differentiates the step: a user's functions are in it
     _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_pending", "_when")  # no result depends on them
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -114,8 +116,7 @@ class Criterion(nn.Module):
         check = Check(self._owner, late)
         step = self.iteration(check, *args, **kwargs)
         bad = self._validate(check)
-        with torch.no_grad():
-            step.write(bad)
+        step.write(bad)
         if late:
             self._record(args, kwargs)
         return step.attach(bad)
@@ -128,9 +129,17 @@ class Criterion(nn.Module):
             args: those of a call of the loss.
             kwargs: likewise.
         """
-        step = self._step(self._batch(check, *args, **kwargs))
+        batch = self._batch(check, *args, **kwargs)
+        with self._mode(check):
+            step = self._step(batch)
         check.finite(**step.finite)
         return step
+
+    def _mode(self, check: Check) -> Any:
+        """Return the autograd mode of `_step`: inference costs less than no gradient; what is kept of it is copied."""
+        if self._BY_AUTOGRAD:
+            return nullcontext()
+        return torch.no_grad() if check.late else torch.inference_mode()
 
     @property
     def composes(self) -> bool:

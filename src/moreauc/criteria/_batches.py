@@ -69,15 +69,15 @@ class Rows(NamedTuple):
         return whole
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return the mean over the positives: summed up first, or the mean of ones might not be 1."""
+        """Return the mean over the positives: summed up first, or that of ones might not be 1."""
         if self.lower is not None:
-            return values.sum() / self.positives
+            return values.mean()
         return _divided((values * self.positive).sum(), self.positives)
 
     def mean_of_rest(self, values: Tensor) -> Tensor:
         """Return the mean over the negatives."""
         if self.lower is not None:
-            return values.sum() / self.negatives
+            return values.mean()
         return _divided(values.masked_fill(self.positive, 0.0).sum(), self.negatives)
 
     def share(self, values: Tensor) -> Tensor:
@@ -108,21 +108,25 @@ def labelled_rows(
     owner = check.owner
     index = check_index(owner, "index", index, len(position), length=len(labels), unique=unique)
     numbers = index if index.device == position.device else index.to(position.device)
-    found = position.index_select(0, numbers)
-    among = found.numpy(force=True)  # for a few numbers numpy costs a fraction of what torch does
+    among = _array(position.index_select(0, numbers))  # for a few numbers numpy costs a fraction of what torch does
     positive = among >= 0
-    known = (labels.float() if labels.dtype in _HALF else labels).numpy(force=True)
+    known = _array(labels.float() if labels.dtype in _HALF else labels)
     # Labels that are those of the set are 0 and 1; only others are looked at again, to say what is wrong.
-    if not np.array_equal(positive, known):
+    if not (positive == known).all():
         check_labels(owner, labels, both=both)
         raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")
     upper, lower = positive.nonzero()[0], (~positive).nonzero()[0]
     if both and not (len(upper) and len(lower)):
         check_labels(owner, labels)
-    found, mask, first, second = (
-        torch.from_numpy(part).to(position.device) for part in (among[upper], positive, upper, lower)
-    )
+    parts = [torch.from_numpy(part) for part in (positive, upper, lower, among[upper])]
+    if position.device.type != "cpu":
+        parts = [part.to(position.device) for part in parts]
+    mask, first, second, found = parts
     return Rows(numbers, mask, first, second, found, len(upper), len(lower))
+
+
+def _array(values: Tensor) -> np.ndarray[Any, Any]:
+    return values.numpy() if values.device.type == "cpu" and not values.requires_grad else values.numpy(force=True)
 
 
 def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: Any, *, unique: bool, both: bool) -> Rows:

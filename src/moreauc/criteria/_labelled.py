@@ -108,4 +108,7 @@ class PairCriterion(LabelledCriterion):
 
     def _before_link(self, gradient: Tensor, h: Tensor) -> Tensor:
         """Return the gradient in raw scores, given that in the linked scores `h`."""
-        return gradient * (h * (1.0 - h)) if self.link == "sigmoid" else gradient
+        if self.link == "identity":
+            return gradient
+        slope: Tensor = torch.ops.aten.sigmoid_backward(gradient, h.to(gradient.dtype))  # times h (1 - h)
+        return slope

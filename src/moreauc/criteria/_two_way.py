@@ -17,7 +17,7 @@ from moreauc.core.outer import best_thresholds, cvar, reached, stepped, upper_qu
 from moreauc.core.pairs import Pairs, cvar_and_vjp
 from moreauc.core.rules import UpdateRule
 from moreauc.core.sorted_pairs import VJP
-from moreauc.core.tables import EstimatorTable, Table
+from moreauc.core.tables import EstimatorTable, Table, wider
 from moreauc.criteria._base import Step
 from moreauc.criteria._batches import Rows
 from moreauc.criteria._labelled import Link, PairCriterion
@@ -144,8 +144,7 @@ class TwoWayCriterion(PairCriterion):
         new = self.table_u.propose(row, now, self._psi_before(rows, before, level), rows.positives)
         moved = prime_moved = None
         if level.quantile is None:
-            rate = self._rate_s / rows.positives
-            moved = level.held - (rate * slope * above).unsqueeze(1)
+            moved = level.held - (slope * above * (self._rate_s / rows.positives)).unsqueeze(1)
             prime_moved = stepped(prime, self._rate_prime, rows.mean(above))
         finite = {
             "the loss": value,
@@ -162,8 +161,7 @@ class TwoWayCriterion(PairCriterion):
 
     def _widest(self, h: Tensor) -> Tensor:
         """Return scores in the widest type among them, rows and thresholds."""
-        wide = torch.promote_types(self.table_u.values.dtype, self.thresholds.values.dtype)
-        wide = torch.promote_types(wide, h.dtype)
+        wide = wider(wider(self.table_u.values.dtype, self.thresholds.values.dtype), h.dtype)
         return h if h.dtype == wide else h.to(wide)
 
     def _read_thresholds(self, rows: Rows, positive: Tensor, negative: Tensor) -> _Thresholds:

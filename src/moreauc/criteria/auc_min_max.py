@@ -110,7 +110,6 @@ class AUCMinMaxLoss(PairCriterion):
     def _step(self, batch: Batch) -> Step:
         return self._min_max(batch.rows, batch.scores)
 
-    @torch.no_grad()
     def _min_max(self, rows: Rows, scores: Tensor) -> Step:
         """Compute one iteration of the objective in the scores of rows, or of bags."""
         h = self._linked(scores)

@@ -49,7 +49,6 @@ class AUCSquaredHingeLoss(PairCriterion):
     ) -> None:
         super().__init__(labels, surrogate, margin, link)
 
-    @torch.no_grad()
     def _step(self, batch: Batch) -> Step:
         rows, h = batch.rows, self._linked(batch.scores)
         positive, negative = rows.split(h)

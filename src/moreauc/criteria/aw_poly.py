@@ -74,7 +74,6 @@ class AWPolyLoss(PairCriterion):
     def power(self, value: float) -> None:
         self._power = check_real(self._owner, "power", value, low=0.0)
 
-    @torch.no_grad()
     def _step(self, batch: Batch) -> Step:
         rows, scores, power = batch.rows, batch.scores, self.power
         h = self._linked(scores)

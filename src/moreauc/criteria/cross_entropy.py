@@ -58,7 +58,6 @@ class CrossEntropyLoss(LabelledCriterion):
             positive_weight = self.num_negatives / self.num_positives
         self.positive_weight = check_real(self._owner, "positive_weight", positive_weight, low=0.0, low_open=True)
 
-    @torch.no_grad()
     def _step(self, batch: Batch) -> Step:
         scores, positive = batch.scores, batch.rows.positive.to(batch.scores.dtype)
         signs, weights = 1.0 - 2.0 * positive, 1.0 + (self.positive_weight - 1.0) * positive

@@ -91,6 +91,8 @@ class FCCOLoss(Criterion):
         (1.5, tensor([0.5000, 0.0000]), tensor([-1.,  0.,  3.,  0.]))
     """
 
+    _BY_AUTOGRAD = True
+
     def __init__(
         self,
         num_blocks: int,

@@ -164,7 +164,6 @@ class GroupDROLoss(Criterion):
         check.finite(losses=losses, previous_losses=before)
         return _Losses(widened(losses), members, before)
 
-    @torch.no_grad()
     def _step(self, batch: _Losses) -> Step:
         losses, groups, before = batch
         table, fraction = self.table_u, self.top_k / self.num_groups

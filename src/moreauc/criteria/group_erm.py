@@ -103,7 +103,6 @@ class GroupERMLoss(Criterion):
         check.finite(losses=losses)
         return widened(losses), members
 
-    @torch.no_grad()
     def _step(self, batch: tuple[Tensor, Members]) -> Step:
         losses, groups = batch
         weight = torch.ones_like(losses)

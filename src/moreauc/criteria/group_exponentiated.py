@@ -105,7 +105,6 @@ class ExponentiatedGroupDROLoss(Criterion):
         check.finite(losses=losses)
         return widened(losses), members
 
-    @torch.no_grad()
     def _step(self, batch: tuple[Tensor, Members]) -> Step:
         losses, groups = batch
         means = groups.means(losses.detach())

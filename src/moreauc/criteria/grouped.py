@@ -103,6 +103,7 @@ class GroupedLoss(Criterion):
         tensor([1., 4.])
     """
 
+    _BY_AUTOGRAD = True
     groups: Tensor
 
     def __init__(

@@ -138,7 +138,6 @@ class MIDAMLoss(AUCMinMaxLoss):
         check.finite(instances=instances)
         return rows, found
 
-    @torch.no_grad()
     def _step(self, batch: Any) -> Step:
         rows, (values, bag, count) = batch
         exact = values.detach().to(exact_type(values))

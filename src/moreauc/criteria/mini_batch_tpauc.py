@@ -66,7 +66,6 @@ class MiniBatchTPAUCLoss(PairCriterion):
         self.min_tpr = check_real(self._owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)
         self.max_fpr = check_real(self._owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
 
-    @torch.no_grad()
     def _step(self, batch: Batch) -> Step:
         rows, h = batch.rows, self._linked(batch.scores)
         positive, negative = rows.split(batch.scores)

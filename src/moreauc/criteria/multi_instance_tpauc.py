@@ -205,7 +205,6 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         check.finite(instances=instances, previous_instances=before)
         return _Bags(rows, found, before)
 
-    @torch.no_grad()
     def _step(self, batch: _Bags) -> Step:
         rows, (values, bag, count), before = batch
         pooling, rule, table = self.pooling, self.table_v.rule, self.table_v

@@ -76,6 +76,8 @@ class PooledLoss(Criterion):
                 [-1.,  0.]])
     """
 
+    _BY_AUTOGRAD = True
+
     def __init__(self, criterion: nn.Module, pooling: PoolingName | Pooling, *, temperature: float = 0.1) -> None:
         super().__init__()
         names = inspect.signature(criterion.forward).parameters if isinstance(criterion, nn.Module) else {}

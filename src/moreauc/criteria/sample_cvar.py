@@ -62,7 +62,6 @@ class SampleCVaRLoss(Criterion):
         check.finite(losses=losses)
         return widened(losses)
 
-    @torch.no_grad()
     def _step(self, batch: Tensor) -> Step:
         ordered, order = batch.sort(descending=True, stable=True)
         mass = self.fraction * len(batch)

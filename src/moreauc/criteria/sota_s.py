@@ -129,7 +129,6 @@ class SOTAsLoss(PairCriterion):
     def tau2(self, value: float) -> None:
         self._tau2 = self._check_tau("tau2", value)
 
-    @torch.no_grad()
     def _step(self, batch: Batch) -> Step:
         rows, h = batch.rows, self._linked(batch.scores)
         ratio = self.temperature_negatives / self.temperature_positives

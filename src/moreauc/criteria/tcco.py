@@ -103,6 +103,8 @@ class TCCOLoss(Criterion):
         (1.0, tensor([[ 0.5000, -0.5000]]))
     """
 
+    _BY_AUTOGRAD = True
+
     def __init__(
         self,
         num_outer: int,

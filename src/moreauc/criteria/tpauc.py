@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from moreauc.core.rules import Gamma, UpdateRule
@@ -160,7 +159,6 @@ class TPAUCLoss(TwoWayCriterion):
         check.finite(scores=wide, previous_scores=before)
         return Batch(wide, rows, before)
 
-    @torch.no_grad()
     def _step(self, batch: Batch) -> Step:
         h = self._linked(batch.scores)
         before = None if batch.before is None else self._linked(batch.before.to(h.dtype))
