@@ -1,4 +1,4 @@
-"""Columns of a table: which one is the target, and whether the others can be learnt from.
+"""Columns of a table: the target, and whether the others can be used as features.
 
 Every error is one line that names the column and the remedy. Rows are counted from 1, the first one below the header.
 """
@@ -60,13 +60,11 @@ def split_target(
 ) -> tuple[pd.DataFrame, NDArray[np.int64], Target]:
     """Take the target column out of a table and turn it into labels 0 and 1.
 
-    Without `positive`, 1 is the positive class of 0/1 and -1/1, True that of False/True, and the rarer one of other
-    pairs of values.
-
     Args:
         frame: the table.
         target: name of the column with the classes.
-        positive: value of the positive class; None to find it out.
+        positive: value of the positive class. By default 1 of 0/1 and -1/1, True of False/True, and the rarer one of
+            other pairs of values.
         source: name of the table in errors.
         unit: what a row of it stands for, in errors.
 
@@ -101,16 +99,7 @@ def split_target(
 def match_target(
     frame: pd.DataFrame, target: Target, *, source: str = "table", unit: str = "rows"
 ) -> tuple[pd.DataFrame, NDArray[np.int64]]:
-    """Take the target column out of another table with the same two classes.
-
-    Args:
-        frame: the table.
-        target: the classes as :func:`split_target` found them.
-        source: name of the table in errors.
-        unit: what a row of it stands for, in errors.
-
-    Returns:
-        The other columns, and the labels of shape `(n,)`.
+    """Return the other columns and the labels of another table, which must have both classes of `target`.
 
     Raises:
         TableError: if the column is missing, has missing or other values, or lacks one of the classes.
@@ -145,22 +134,18 @@ def drop_columns(frame: pd.DataFrame, names: Sequence[str], *, source: str = "ta
 
 
 def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.DataFrame, dict[str, str]]:
-    """Check the columns to learn from, and bring them to two kinds: numbers (float64) and text.
+    """Return the features as numbers (float64) and text, and the kind of each column.
 
-    Refused are columns without any value, with one value only, with infinities, with numbers and text mixed, with other
-    things (dates, as texts too, or lists), with numbers that have a comma, and texts of which more than half are
-    distinct, which name a row instead of describing it. Numbers with a currency, a percent sign or spaces between
-    thousands are read where all of a column are written in one way that leaves no doubt, and refused elsewhere.
+    A kind is "number", "text", or how the numbers are written, as in "number like 1,234.5 $".
 
     Args:
         frame: the columns without the target.
         source: name of the table in errors.
 
-    Returns:
-        The columns, and the kind of each: "number", "text", or how its numbers are written, as "number like 1,234.5 $".
-
     Raises:
-        TableError: for such a column; it names them, and the option that leaves them out.
+        TableError: for columns without values, with one value only, with infinities, with numbers and text mixed, with
+            dates, lists or other things, with numbers that have a comma or are written ambiguously, and with texts of
+            which more than half are distinct; it names them, and the option that leaves them out.
 
     Example:
         >>> columns, kinds = check_features(pd.DataFrame({"age": [34, 61], "ward": ["A", "B"]}))
@@ -206,19 +191,11 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
 
 
 def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = "table") -> pd.DataFrame:
-    """Return the columns a model was trained on, in their order and kinds; other columns are left out.
-
-    Args:
-        frame: the table to score.
-        kinds: the training columns, as :func:`check_features` returned them.
-        source: name of the table in errors.
-
-    Returns:
-        The columns.
+    """Return the columns a model was trained on, in their order and kinds, as :func:`check_features` returned them.
 
     Raises:
-        TableError: if a column is missing, holds text where there were numbers or the reverse, numbers that are written
-            in another way than in training, or cannot be used at all.
+        TableError: if a column is missing, holds text instead of numbers or the reverse, or numbers that are written in
+            another way than in training.
     """
     missing = [name for name in kinds if name not in frame]
     if missing:
@@ -267,7 +244,7 @@ def check_present(frame: pd.DataFrame, name: str, role: str, source: str) -> pd.
 
 
 def check_classes(column: pd.Series[Any], name: str, remedy: str, *, source: str) -> None:
-    """Check that classes are no quantity that something in the file has turned into texts.
+    """Check that classes are not numbers or dates that were read as texts.
 
     Args:
         column: a target without missing values.

@@ -1,4 +1,4 @@
-"""Columns that can be learnt from and perhaps should not be: numbers of rows, and texts of too many kinds."""
+"""Columns that can be used as features but perhaps should not be: row numbers, and texts of too many kinds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-# A level seen in fewer rows goes with the other rare ones; a column has at most so many levels, the most frequent.
+# Levels seen in fewer rows are merged; a column has at most so many levels, the most frequent.
 LEAST_ROWS = 3
 MOST_LEVELS = 50
 
 _ID_ROWS = 20  # below, distinct numbers in order and rare texts may be chance
 _ORDERED = 0.95  # rank correlation with the number of the row
-_MERGED = 0.2  # share of the rows whose levels may be told apart from none of the other rare ones
+_MERGED = 0.2  # share of the rows whose levels may be merged without a warning
 _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "pid", "identifier", "index", "idx", "key", "row", "rownumber", "nr"}
 _NUMBER = re.compile(r"[(<>~+\-\u2212\u2264\u2265 ]*\d")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -75,7 +75,7 @@ def _rank_correlation(values: NDArray[Any]) -> float:
 
 
 def like_numbers(levels: Iterable[Any]) -> str | None:
-    """Return what is the matter with many different texts that begin with numbers, and the remedy; None for others."""
+    """Return the warning about many different texts that begin with numbers; None for others."""
     texts = [level for level in levels if isinstance(level, str)]
     if len(texts) < _ID_ROWS or not begin_with_numbers(texts):
         return None
@@ -109,7 +109,7 @@ def begin_with_numbers(texts: Iterable[str]) -> bool:
 
 
 def too_many_texts(column: pd.Series[Any]) -> str | None:
-    """Return what is the matter with a column of texts most of which occur once or twice, and the remedy; else None."""
+    """Return the error of a column of texts most of which occur once or twice; None for others."""
     present = column.dropna()
     distinct = present.nunique()
     if len(present) < _ID_ROWS or 2 * distinct <= len(present):

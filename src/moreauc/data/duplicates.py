@@ -1,8 +1,4 @@
-"""Rows and bags that occur more than once: found by hashes, and kept on one side of a split.
-
-A model that is tested on a row it was trained on is tested on its memory. What counts are the features: two rows with
-equal features and different labels belong together as well.
-"""
+"""Rows and bags that occur more than once: found by hashes of their features, and kept on one side of a split."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ Hashes = NDArray[np.uint64]
 Random = np.random.RandomState | np.random.Generator
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an earlier column is lost
-_FEW, _COPIES = 30, 4  # fewer different rows than that, each so often in the mean, are no sample of a table
+_FEW, _COPIES = 30, 4  # fewer different rows, with more copies each on average, are no sample of a table
 
 
 def hash_rows(table: pd.DataFrame) -> Hashes:
@@ -84,10 +80,9 @@ def any_equal(same: Codes | None) -> bool:
 
 
 def few_kinds(same: Codes) -> int | None:
-    """Return how many different rows there are where these are many copies of few, else None.
+    """Return the number of different rows if there are only a few with many copies each, else None.
 
-    A table of some columns of levels has few different rows. A part of it in which equal rows stay together holds a few
-    of these, and what a model does there says little about the others.
+    A part of such a table in which equal rows stay together says little about the other rows.
 
     Example:
         >>> few_kinds(np.arange(100) % 7), few_kinds(np.arange(100) // 2), few_kinds(np.arange(8))

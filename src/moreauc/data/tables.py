@@ -1,4 +1,4 @@
-"""Tables from files: CSV and Parquet, read whole and refused with one clear line where they are not sound.
+"""Tables from files: CSV and Parquet; malformed files are refused with one line that says what is wrong.
 
 Rows are counted from 1, the first one below the header; lines are lines of the file.
 """
@@ -27,7 +27,7 @@ _SEPARATORS = ",;\t"
 _HEADER = re.compile(r'("[^"]*"|[^"\n])*(\n|$)')
 _LINE = re.compile(r"[^\n]*")
 _QUOTED = re.compile(r'"[^"]*"')
-_END = "\0"  # a line below the last one, which a quotation left open would swallow; no text file has it
+_END = "\0"  # appended as a last line, which an open quotation would swallow; no text file has it
 _MISSING = {
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
     *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
@@ -43,16 +43,9 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
     A text file must be UTF-8, have a header with unique names, and as many fields in each line as in the header. Its
     separator is the comma, semicolon or tab that makes the most columns of the header, in a `.tsv` file with tabs the
-    tab; lines end as on any system.
-    Texts and names lose the spaces around them, of whatever kind, and are composed (NFC). Empty fields and the usual
-    words (`NA`, `null`, `nan`, ...) are missing values; blank lines are passed over. A column is numbers or bools where
-    all its texts are. Parquet needs the extra "parquet"; a stored index of a DataFrame is a column.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The table, its rows numbered from 0.
+    tab; lines end as on any system. Texts and names are stripped and composed (NFC). Empty fields and the usual words
+    (`NA`, `null`, `nan`, ...) are missing values; blank lines are ignored. A column is numbers or bools where all its
+    texts are. Parquet needs the extra "parquet"; a stored index of a DataFrame is a column.
 
     Raises:
         TableError: if the file is missing, of another kind, empty or malformed.
@@ -68,10 +61,10 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 
 def read_texts(path: str | Path) -> pd.DataFrame:
-    r"""Read a table as :func:`read_table` does, but leave all columns of a text file as the texts they are there.
+    r"""Read a table as :func:`read_table` does, but leave all columns of a text file as texts.
 
-    Columns that name something (a group, a bag, a class) are to be read so: as numbers, 01 and 1 would be one name. A
-    Parquet file has the types that its author gave it.
+    For columns that name something (a group, a bag, a class): as numbers, 01 and 1 would be one name. A Parquet file
+    keeps its types.
 
     Example:
         >>> import tempfile
@@ -178,7 +171,7 @@ def _separator(text: str) -> str:
 
 
 def _read_rows(path: Path, text: str, separator: str) -> list[list[str]]:
-    """Return the fields of the header and of all lines below it, which must be as many; blank lines have none."""
+    """Return the fields of the header and of all lines below it, which must be as many; blank lines are ignored."""
     rows: list[list[str]] = []
     line, blank = 1, 0
     reader = csv.reader(
@@ -222,7 +215,7 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    """Read a file column by column: what pandas wrote as the index of a table is a column, too."""
+    """Read a file column by column, so that a stored index is a column."""
     parquet = import_extra("pyarrow.parquet", "parquet")
     arrow = import_extra("pyarrow", "parquet")
     # With missing values pandas would make floats of integers, which beyond 2^53 is to round them.

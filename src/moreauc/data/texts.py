@@ -1,7 +1,6 @@
-"""The one form in which texts of a table are compared: what looks the same is the same.
+"""The normal form in which texts of a table are compared: what looks the same is the same.
 
-It holds for names of columns, groups and bags, for classes, and for the levels of a feature, when a model is fitted and
-when it is used.
+It is used for names of columns, groups and bags, for classes, and for the levels of a feature.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-# Spaces of any width are one space, letters and digits of full width plain ones, a minus sign is a hyphen as in numbers
-# of programs; marks that take no place and say nothing are left out.
+# Spaces of any width become a space, full-width letters and digits plain ones, a minus sign a hyphen; invisible marks
+# are removed.
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _INVISIBLE = "\u00ad\u180e\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
 _TABLE = {**dict.fromkeys(map(ord, _SPACES), " "), **dict.fromkeys(map(ord, _INVISIBLE)), 0x2212: "-"}
@@ -99,7 +98,7 @@ def class_text(value: Any) -> str:
 
 
 def check_apart(owner: str, name: str, values: Iterable[Any]) -> None:
-    """Check that no two texts among values differ only in what nobody sees, such as a space behind them.
+    """Check that no two texts among values differ only in invisible characters, such as trailing spaces.
 
     Raises:
         ValueError: for two such texts.
