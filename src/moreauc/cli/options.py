@@ -78,9 +78,13 @@ class FitOptions:
     samples_per_group: Annotated[int | None, _option("Rows of each group in a batch; only with --groups.", min=1)] = (
         None
     )
-    epochs: Annotated[int | None, _option("Passes over the training data.", min=1)] = None
-    batch_size: Annotated[int | None, _option("Rows or bags of a batch; not with --groups.", min=2)] = None
-    lr: Annotated[float | None, _option("Learning rate.")] = None
+    epochs: Annotated[
+        int | None, _option("Passes over the training data; by default as many as the estimator does.", min=1)
+    ] = None
+    batch_size: Annotated[
+        int | None, _option("Rows or bags of a batch, by default that of the estimator; not with --groups.", min=2)
+    ] = None
+    lr: Annotated[float | None, _option("Learning rate; by default that of the estimator.")] = None
     seed: Annotated[int, _option("Seed of all random draws; 0 by default.", min=0, max=2**32 - 1)] = 0
     drop: Annotated[list[str] | None, _Drop] = None
     force: Annotated[bool, _Force] = False
@@ -139,7 +143,7 @@ class CompareOptions:
     """
 
     out: Annotated[Path, _Out]
-    data: Annotated[Path | None, _argument("[DATA]", "Table: .csv, .tsv, .parquet or .pq.")] = None
+    data: Annotated[Path | None, _Table] = None
     target: Annotated[str | None, _option("Column of DATA with the two classes.")] = None
     example: Annotated[
         str | None, _option("A table of scikit-learn instead of DATA: digits, breast_cancer or diabetes.")
