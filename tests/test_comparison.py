@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.model_selection import StratifiedKFold
+from test_estimators import make_bags
 
 from moreauc.cli.compare import tie_warnings
 from moreauc.comparison import Comparison, Contestant, Table, contestants, network
@@ -190,6 +191,22 @@ def test_variants_of_a_network():
     made = variant.make(variant.draw(1, 0)[0], (0.6, 0.4), 7)
     assert made.loss_options == {"widen": 0.0} and made.random_state == 7 and made.max_fpr == 0.4
     assert made.validation_fraction == 0.0
+
+
+def test_bags_are_compared_as_rows_are():
+    bags, y = make_bags(48)
+    plan = Comparison(
+        ["sont_att", "ce_att"], (REGION,), folds=2, inner_folds=2, trials=2, settings={"instances_per_bag": 3}
+    )
+    result = plan.run(bags, y)
+    assert [row["title"] for row in result.rows] == ["SONT (attention)", "CE (attention)"]
+    assert all(row["mean"] > 0.4 for row in result.rows)
+    for record in result.records:  # the chosen settings, trained again by hand, score the test bags alike
+        (contestant,) = contestants([record["method"]], instances_per_bag=3)
+        test = np.array(record["test_rows"])
+        train = np.setdiff1d(np.arange(48), test)
+        scores = contestant.fit_and_score(record["options"], REGION, Table(bags, y), train, test, 0)
+        np.testing.assert_array_equal(scores, record["test_scores"])
 
 
 def without_times(result):

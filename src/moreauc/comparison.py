@@ -1,4 +1,4 @@
-"""Methods against each other on one table: equal tuning effort, the same folds, nothing chosen on test rows.
+"""Methods against each other on rows or bags: equal tuning effort, the same folds, nothing chosen on test data.
 
 The work is done by joblib: on one machine in processes of loky, and wherever `joblib.parallel_config` says, for
 instance `parallel_config(backend="dask")` on a Dask cluster. Results do not depend on that.
@@ -25,12 +25,13 @@ from sklearn.pipeline import make_pipeline
 
 from moreauc._checks import check_count, check_region, floor_count
 from moreauc._extras import import_extra
-from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal
+from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
 from moreauc.data.tabular import TableEncoder, same_rows
-from moreauc.estimators import TPAUCClassifier
+from moreauc.estimators import MultiInstanceClassifier, TPAUCClassifier
 from moreauc.methods import METHODS
 from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics.selection import selection_scores
+from moreauc.tasks.bags import as_bags
 
 __all__ = ["Comparison", "Contestant", "contestants", "network"]
 
@@ -68,10 +69,10 @@ XGBOOST_GRID: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table and its 0/1 labels.
+    """Rows, or bags of instances, and their 0/1 labels.
 
     Attributes:
-        X: the rows.
+        X: array or DataFrame; or a list of bags.
         positive: the labels.
         split: training and test rows, where these are given.
         same: numbers from 0, equal where rows are: those are in one fold. None to look at no such thing, which is how
@@ -84,7 +85,9 @@ class Table:
     same: Codes | None = None
 
     def take(self, rows: Array) -> Any:
-        """Return some of the rows."""
+        """Return some of the rows or bags."""
+        if isinstance(self.X, list):
+            return [self.X[row] for row in rows]
         return self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
 
     def split_rows(self, folds: int, seed: int, fold: int) -> tuple[Array, Array]:
@@ -193,8 +196,10 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
     """Return the contestants of these names.
 
     Args:
-        names: keys of :data:`moreauc.methods.METHODS`, "lightgbm" and "xgboost"; contestants stay as they are.
-        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` for all networks.
+        names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; "lightgbm" and "xgboost" for rows;
+            contestants stay as they are.
+        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` or
+            :class:`~moreauc.estimators.MultiInstanceClassifier` for all networks.
 
     Raises:
         ValueError: for an unknown name.
@@ -215,10 +220,11 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
         elif name in trees:
             import_extra(name, "boosting")
             chosen.append(trees[name])
-        elif name in METHODS["rows"]:
+        elif name in METHODS["rows"] or name in METHODS["bags"]:
             chosen.append(network(name, settings=settings))
         else:
-            raise ValueError(f"contestants: names must be among {[*METHODS['rows'], *trees]}, got {name!r}")
+            known = [*METHODS["rows"], *METHODS["bags"], *trees]
+            raise ValueError(f"contestants: names must be among {known}, got {name!r}")
     return chosen
 
 
@@ -233,36 +239,38 @@ def network(
     """Return a variant of a loss of this package.
 
     Args:
-        method: key of :data:`moreauc.methods.METHODS`.
+        method: of rows or bags, key of :data:`moreauc.methods.METHODS`.
         name: key of the variant; None for `method`.
         title: its name in tables; None for that of the method.
         grid: options of the loss with the values to try; None for those of the preset.
-        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier`.
+        settings: arguments of the classifier.
 
     Example:
         >>> variant = network("sonx", name="slow", title="SONX, slow", grid={"threshold_lr": (0.1,)})
         >>> variant.draw(1, seed=0)[0]["threshold_lr"]
         0.1
     """
-    preset = METHODS["rows"][method]
-    own = preset.grid if grid is None else grid
-    maker = _NetworkMaker(method, dict(settings or {}))
-    return Contestant(name or method, title or preset.title, preset.regional, {**NETWORK_GRID, **own}, maker)
+    kind, task = (TPAUCClassifier, "rows") if method in METHODS["rows"] else (MultiInstanceClassifier, "bags")
+    found = METHODS[task][method]  # type: ignore[index]
+    own = found.grid if grid is None else grid
+    maker = _NetworkMaker(kind, method, dict(settings or {}))
+    return Contestant(name or method, title or found.title, found.regional, {**NETWORK_GRID, **own}, maker)
 
 
 @dataclass(frozen=True)
 class _NetworkMaker:
     """Makes the classifier of a loss; a class, so that it can be sent to another process."""
 
+    kind: type[TPAUCClassifier] | type[MultiInstanceClassifier]
     name: str
     settings: Mapping[str, Any]
 
-    def __call__(self, options: Options, region: Region, seed: int) -> TPAUCClassifier:
-        arguments = set(TPAUCClassifier().get_params())
+    def __call__(self, options: Options, region: Region, seed: int) -> Any:
+        arguments = set(self.kind().get_params())
         own = {key: value for key, value in options.items() if key not in arguments}
         shared = {key: value for key, value in options.items() if key in arguments}
         fixed = {"validation_fraction": 0.0, **self.settings}
-        return TPAUCClassifier(
+        return self.kind(
             min_tpr=region[0],
             max_fpr=region[1],
             loss=self.name,
@@ -316,18 +324,18 @@ class Comparison:
     default options, then options drawn from its grid. A trial is judged by its mean TPAUC over inner stratified folds
     of the training rows, trials of one TPAUC by that of a wider region, by the AUC, then by the gap between classes
     that are wholly in order; the best trial (the first of equals) is trained again on all of them and scores the test
-    rows, which nothing was chosen by. Equal rows stay together in all folds. Networks train without early choice;
-    their epochs are among the options.
+    rows, which nothing was chosen by. Equal rows stay together in all folds. Networks train without a choice of
+    the epoch; the number of epochs is among the options.
 
     Args:
-        methods: keys of :data:`moreauc.methods.METHODS`, "lightgbm", "xgboost", or contestants of your own.
+        methods: names as for :func:`contestants`, or contestants of your own; all for rows, or all for bags.
         regions: pairs `(min_tpr, max_fpr)`. Methods that do not know a region are trained once and judged in each.
         folds: outer folds, at least 2.
         inner_folds: inner folds, at least 2.
         seeds: repetitions with other folds, at least 1.
         trials: options tried by each method, at least 1.
         jobs: processes; 1 for what `joblib.parallel_config` says, without it one.
-        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` for all networks.
+        settings: arguments of the classifier for all networks.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -371,10 +379,10 @@ class Comparison:
         return pieces
 
     def run(self, X: Any, y: ArrayLike, *, progress: Callable[[int, int], None] | None = None) -> ComparisonResult:
-        """Compare on one table.
+        """Compare on one table, or on bags.
 
         Args:
-            X: array or DataFrame, as for :class:`~moreauc.estimators.TPAUCClassifier`.
+            X: array or DataFrame, as for :class:`~moreauc.estimators.TPAUCClassifier`; a list of arrays for bags.
             y: 0/1 labels, shape `(n,)`.
             progress: called with the pieces of work done and in all.
 
@@ -384,7 +392,8 @@ class Comparison:
         """
         positive = np.asarray(y)
         self._check(positive)
-        table = Table(X, positive, same=same_rows(_OWNER, X))
+        same = same_bags(as_bags(_OWNER, X)[0]) if isinstance(X, list) else same_rows(_OWNER, X)
+        table = Table(X, positive, same=same)
         table.check_folds(self.folds, self.inner_folds, self.seeds, self.regions)
         pieces, started = self.pieces(), time.perf_counter()
         finished: dict[int, list[dict[str, Any]]] = {}
