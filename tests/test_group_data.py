@@ -159,18 +159,10 @@ def test_compas_has_nothing_from_after_the_screening(small):
 
 
 @pytest.mark.parametrize("load", [load_adult, load_compas])
-def test_the_folder_is_given_or_in_the_environment(load, small, monkeypatch):
-    expected = load(small)
+def test_files_may_be_plain_or_packed(load, small):
     write_adult(small / "plain", end="")
     write_compas(small / "plain", "compas-scores-two-years.csv")
-    for folder in (small / "groups", small / "plain"):
-        assert load(folder).X.equals(expected.X)
-    with pytest.raises(ValueError, match=r"named by MOREAUC_DATA.* as download is False, got no folder and '.*cache"):
-        load(download=False)
-    monkeypatch.setenv("MOREAUC_DATA", str(small))
-    assert load().X.equals(expected.X)
-    with pytest.raises(ValueError, match="the folder with the data sets must exist"):
-        load(small / "nowhere")
+    assert load(small / "plain").X.equals(load(small).X)
 
 
 def test_files_that_are_missing_or_others(small):

@@ -191,11 +191,6 @@ def test_other_members_of_the_tar_are_left_alone(small):
     assert names == ["colon_aca/cover.PNG", *(f"colon_aca/colonca{number}.png" for number in range(1, 13))]
 
 
-def test_the_folder_of_the_environment(small, monkeypatch):
-    monkeypatch.setenv("MOREAUC_DATA", str(small))
-    assert load(None).counts == (5, 15)
-
-
 def test_without_the_decoder(small, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ModuleNotFoundError, match=r"needs PIL, .* pip install 'moreauc\[experiments\]'"):

@@ -89,22 +89,6 @@ def test_fox_has_raw_features(small):
     assert torch.equal(found[0], tensors(load_fox(small / "mil"))[0])
 
 
-@pytest.mark.parametrize(("load", "name"), [(load_musk2, "musk2.csv"), (load_fox, "fox.mat")])
-def test_the_folder_is_given_or_in_the_environment(small, monkeypatch, tmp_path_factory, load, name):
-    nowhere = (
-        rf"{load.__name__}: {name} or {name}\.gz must be in the folder given or .* subfolder mil .*download is False"
-    )
-    with pytest.raises(ValueError, match=rf"{nowhere}, got no folder and '.*cache"):
-        load(download=False)
-    with pytest.raises(ValueError, match=r"the folder with the data sets must exist, got .*nowhere"):
-        load(small / "nowhere")
-    monkeypatch.setenv("MOREAUC_DATA", str(tmp_path_factory.mktemp("empty")))
-    with pytest.raises(ValueError, match=rf"{nowhere}, got '.*empty.*' and '.*cache"):
-        load(download=False)
-    monkeypatch.setenv("MOREAUC_DATA", str(small))
-    assert numbers(load().sizes)[0] == 3
-
-
 def test_files_that_are_not_the_set(small):
     write_musk2(small / "mil", positives=3)
     with pytest.raises(ValueError, match=r"load_musk2: musk2 must have \(2, 3, 9, 2\) pos.*, got \(3, 2, 9, 2\)"):
