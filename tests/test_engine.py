@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import joblib
 import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
@@ -138,6 +139,13 @@ def test_an_error_does_not_stop_the_others(study, tmp_path):
     DONE.clear()
     run(study, tmp_path)
     assert DONE == ["square 2"]
+
+
+def test_a_backend_of_joblib_carries_the_runs(study, tmp_path):
+    names = []
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        run(study, tmp_path, progress=lambda done, of: names.append(joblib.parallel.get_active_backend()[1]))
+    assert names == [2] * 6 and len(lines(tmp_path)) == 6
 
 
 def test_a_record_of_another_plan_is_found_before_anything_is_run(study, tmp_path):

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from moreauc._extras import import_extra
 from moreauc.cli import app
 from moreauc.data.tables import TableError
 from moreauc.report.figures import (
@@ -22,12 +24,7 @@ from moreauc.report.figures import (
     draw_roc,
     draw_training,
 )
-from moreauc.report.pages import (
-    Fact,
-    Image,
-    Report,
-    Section,
-)
+from moreauc.report.pages import Fact, Image, Report, Section, rounded
 from moreauc.tasks.row_tables import check_region_holds, evaluate_scores
 from moreauc.train import History
 
@@ -235,3 +232,27 @@ def test_rows_without_a_score(positives, negatives, message):
     with pytest.raises(TableError, match=f"^{re.escape(message)}$"):
         check_region_holds(np.repeat([1, 0], [positives, negatives]), "t", min_tpr=0.6, max_fpr=0.4)
     check_region_holds(np.repeat([1, 0], [3, 3]), "t", min_tpr=0.6, max_fpr=0.4)
+
+
+def test_import_extra_passes_on_what_is_there_and_other_errors(tmp_path, monkeypatch):
+    assert import_extra("json", "none") is json
+    message = "needs surely_not_there, which is not installed.*pip install 'moreauc\\[some\\]'"
+    with pytest.raises(ModuleNotFoundError, match=message):
+        import_extra("surely_not_there.part", "some")
+    (tmp_path / "halfbroken.py").write_text("import surely_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="surely_not_there"):
+        import_extra("halfbroken", "none")
+
+
+def test_pages_escape_what_they_show(tmp_path):
+    section = Section("a < b", ["x & y"], rows=[["<script>"]], columns=["<c>"])
+    report = Report("<title>", "cmd", {"n": 1.23456789, "bad": float("nan")}, [section])
+    page = report.write(tmp_path).read_text()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "a &lt; b" in page
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["n"] == 1.2346 and content["bad"] is None
+
+
+def test_rounded_keeps_structure():
+    assert rounded({"a": (1, 2.000001), "b": torch.tensor([0.1234567])}) == {"a": [1, 2.0], "b": [0.12346]}
