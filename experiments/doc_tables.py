@@ -1,8 +1,9 @@
-"""The tables of the documentation by name, from the committed reports of the studies and of the benchmarks."""
+"""The tables of the documentation by name, from the committed reports; those of benchmarks are made beside them."""
 
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,6 @@ _GROUP_TITLES = {"sonx": "SONX", "exponentiated": "exponentiated", "unscaled": "
 
 def _study(folder: str) -> Any:
     return json.loads((ROOT / "docs" / "reports" / folder / "report.json").read_text(encoding="utf-8"))
-
-
-def _bench(name: str) -> Any:
-    return json.loads((ROOT / "benchmarks" / "reports" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -182,135 +179,6 @@ def larger_table() -> str:
     return _markdown(["method", *heads], rows)
 
 
-def fcco_step_table() -> str:
-    """A step of FCCOLoss over that of the mean loss."""
-    variants, rows = ("FCCOLoss, gamma 0", "mean loss + forward without gradient", "FCCOLoss, gamma 0.1"), []
-    for name, machine, model in [("step", "CPU", "mlp"), ("step_h200", "H200", "resnet20")]:
-        for batch in (64, 1024):
-            entry = _bench(name)[f"training {model}, batch {batch}"]
-            ratios = [f"{entry[f'{variant} / mean loss']['median']:.2f}" for variant in variants]
-            rows.append([f"{machine}, batch {batch}", *ratios])
-    return _markdown(["", "FCCOLoss, gamma 0", "floor with correction", "FCCOLoss, gamma 0.1"], rows).replace(
-        "|  |", "| |", 1
-    )
-
-
-def pairs_table() -> str:
-    """Forward and backward of the loss beside LibAUC's."""
-    sizes, rows = _bench("pairs")["sizes"], []
-    for size in dict.fromkeys(entry["per class"] for entry in sizes):
-        own = {entry["contestant"]: entry for entry in sizes if entry["per class"] == size}
-        ours = own["TPAUCLoss"]
-        row = [f"{size:,}", f"{ours['microseconds'] / 1000:.3g} ms", f"{ours['growth_mib']:.0f} MiB"]
-        for entry in (own["tpAUC_CVaR_loss"], own["tpAUC_KL_Loss"]):
-            ratio = entry.get("times TPAUCLoss", 0.0)
-            shown = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
-            row.append("out of memory" if "error" in entry else f"{shown} times, {entry['growth_mib']:,.0f} MiB")
-        rows.append(row)
-    columns = ["positives and negatives, each", "TPAUCLoss", "memory", "LibAUC tpAUC_CVaR_loss", "LibAUC tpAUC_KL_Loss"]
-    return _markdown(columns, rows)
-
-
-def metric_table() -> str:
-    """Times of tpauc_score beside others."""
-    rows = []
-    for entry in (entry for entry in _bench("metrics")["times"] if entry["levels"] is None):
-        ratios = [entry[f"{name} / tpauc_score"]["median"] for name in ("pauc_roc_score", "sklearn roc_auc_score")]
-        row = [f"{100 * entry['share']:g} %", f"({entry['min_tpr']:g}, {entry['max_fpr']:g})"]
-        rows.append([*row, f"{entry['milliseconds']['tpauc_score']:.0f} ms", *(f"{ratio:.1f}" for ratio in ratios)])
-    columns = ["positives", "region", "tpauc_score", "LibAUC pauc_roc_score", "scikit-learn roc_auc_score"]
-    return _markdown(columns, rows)
-
-
-def mlp_step_table() -> str:
-    """A training step of three networks over that of cross entropy."""
-    report, rows = _bench("tpauc_step"), []
-    variants = ("TPAUCLoss, gamma 0", "cross entropy + forward without gradient", "TPAUCLoss, gamma 0.1")
-    for name in (key for key in report if key.startswith(("small", "medium", "large"))):
-        ratios = [report[name][f"{variant} / cross entropy"] for variant in variants]
-        cells = [f"{r['median']:.2f} ({r['quartiles'][0]:.2f} to {r['quartiles'][1]:.2f})" for r in ratios]
-        rows.append([name, f"{report[name]['microseconds']['cross entropy'] / 1000:.2f} ms", *cells])
-    return _markdown(["MLP", "CE step", "gamma 0", "floor with correction", "gamma 0.1"], rows)
-
-
-def device_step_table(device: str, *techniques: str) -> str:
-    """Cross entropy in milliseconds, the other losses in times of it by the same technique."""
-    done = [row for row in _bench(f"step_{device}")["rows"] if "error" not in row]
-    found = {(row["case"], row["loss"], row["technique"]): row for row in done}
-    rows = []
-    for case, loss in dict.fromkeys(key[:2] for key in found):
-        row = [case, loss]
-        for entry in (found.get((case, loss, technique)) for technique in techniques):
-            if entry is None:
-                row.append("")
-            elif loss == "CE":
-                row.append(f"{entry['milliseconds']['median']:.3g} ms")
-            else:
-                row.append(f"{entry['times CE by the same technique']['median']:.2f}")
-        rows.append(row)
-    return _markdown(["model", "loss", *techniques], rows)
-
-
-def target_table() -> str:
-    """What a step on the H200 was to cost, and does."""
-    rows = []
-    for row in _bench("step_cuda")["targets"]:
-        case, most = row["target"].rsplit(", at most ", 1)
-        floors = [row["floor of a correction"], row["floor of a correction beside the forward"]]
-        shown = [f"{floor:.3f}" for floor in floors if floor is not None and "gamma 0.1" in case]
-        met = "yes" if row["met"] else "no"
-        rows.append([case, most.split()[0], f"{row['measured']:.3f}", " / ".join(shown), met])
-    return _markdown(["ResNet20 on the H200, times CE", "target", "measured", "floor", "met"], rows)
-
-
-def bag_memory_table() -> str:
-    """Memory and time of bags of several sizes."""
-    rows = []
-    for entry in _bench("bags")["sizes"]:
-        row = [f"{entry['instances per bag']:,}", f"{entry['mib of one bag']:.1f} MiB"]
-        row += [f"{entry[part]['process_mib']:.0f} MiB" for part in ("training", "scoring")]
-        rows.append([*row, f"{entry['microseconds per step']['microseconds'] / 1000:.1f} ms"])
-    return _markdown(["instances in a bag", "one bag", "peak of training", "peak of scoring", "a step"], rows)
-
-
-def model_table() -> str:
-    """A step and an epoch of the paper's networks."""
-    report, rows = _bench("models_h200"), []
-    for network in ("GIN", "ResNet20"):
-        for row in (row for row in report[network]["variants"] if not row["variant"].endswith("the CPU")):
-            numbers = [row[key]["median"] for key in ("milliseconds per step", "seconds per epoch", "times CE")]
-            rows.append([network, row["variant"], *(f"{n:.{d}f}" for n, d in zip(numbers, (1, 2, 2), strict=True))])
-    return _markdown(["network", "loss", "ms per step", "s per epoch", "ratio to CE"], rows)
-
-
-def tissue_step_table() -> str:
-    """Steps per second of ResNet20 in several processes, operation by operation and as one graph."""
-    found = _bench("tissue_h200")["rows"]
-    rows = []
-    for row in found:
-        rates = [f"{entry['steps of models per second, all']['median']:.0f}" for entry in row["processes"]]
-        rows.append([f"SONT, gamma {row['gamma']:g}", "one graph" if row["graphed"] else "operations", *rates])
-    numbers = [entry["processes"] for entry in found[0]["processes"]]
-    return _markdown(["loss", "step", *(f"{n} process{'es' if n > 1 else ''}" for n in numbers)], rows)
-
-
-def copies_table() -> str:
-    """Copies of GIN side by side and one after the other."""
-    rows = []
-    for row in _bench("models_h200")["side by side"]["copies"]:
-        both = [row[key] for key in ("side by side", "one after the other")]
-        times = [f"{entry['milliseconds for a step of all']['median']:.0f}" for entry in both]
-        rows.append([str(row["copies"]), *times, f"{row['one after the other / side by side']['median']:.2f}"])
-    return _markdown(["copies of GIN", "ms for a step of all, side by side", "one after the other", "ratio"], rows)
-
-
-def processes_line() -> str:
-    """Steps of single models per second in several processes, as a sentence."""
-    found = _bench("models_h200")["processes"]["processes"]
-    rates = [f"{row['steps of models per second, all']['median']:,.0f} with {row['processes']}" for row in found]
-    return f"Processes with six copies each, under NVIDIA's MPS: steps of single models per second {', '.join(rates)}."
-
-
 def size_table() -> str:
     """Sizes of the library, in one column for each state that was measured."""
     columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
@@ -319,7 +187,6 @@ def size_table() -> str:
     return _markdown(["what", *columns], rows)
 
 
-_TECHNIQUES = ("eager", "compiled", "graphed", "compiled and graphed")
 TABLES: dict[str, Callable[[], str]] = {
     "convergence": convergence_table,
     "keel ranks": keel_ranks,
@@ -342,16 +209,5 @@ TABLES: dict[str, Callable[[], str]] = {
         for name in ("colon", "lung")
     },
     "size": size_table,
-    "bench FCCOLoss": fcco_step_table,
-    "bench pairs": pairs_table,
-    "bench metrics": metric_table,
-    "bench MLP": mlp_step_table,
-    "bench cuda": partial(device_step_table, "cuda", *_TECHNIQUES),
-    "bench cpu": partial(device_step_table, "cpu", *_TECHNIQUES[:2]),
-    "bench targets": target_table,
-    "bench bags": bag_memory_table,
-    "bench models": model_table,
-    "bench tissue": tissue_step_table,
-    "bench copies": copies_table,
-    "bench processes": processes_line,
+    **runpy.run_path(str(ROOT / "benchmarks" / "doc_tables.py"))["TABLES"],
 }

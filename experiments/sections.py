@@ -11,13 +11,7 @@ from experiments.config import DataSet, Experiment
 from experiments.curves import Curve
 from experiments.engine import Record
 from experiments.paper import Records
-from experiments.tables import (
-    Cell,
-    PairedTest,
-    Table,
-    smallest_p,
-    title_of,
-)
+from experiments.tables import Cell, PairedTest, Table, smallest_p, title_of
 from moreauc.report.pages import Section
 
 NONE = "–"  # noqa: RUF001

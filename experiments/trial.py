@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from experiments.config import (
-    Contestant,
-    Experiment,
-    Setting,
-    Training,
-)
+from experiments.config import Contestant, Experiment, Setting, Training
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from experiments.parts import Part, Parts
 from moreauc._checks import floor_count
@@ -73,8 +68,8 @@ def train_settings(
         plan: the experiment.
         contestant: the method.
         parts: the data.
-        seed: seed of weights and dropout; all settings start from the same weights.
-        start: weights to start from; None for fresh ones.
+        seed: seed of weights and dropout.
+        start: weights that all settings start from; None for fresh ones.
         settings: settings to try; None for those of the method.
         device: where to train.
         look_at_training: whether to score the training rows, too.
@@ -84,15 +79,9 @@ def train_settings(
         _train(plan, contestant, parts, together, seed, start, device, look_at_training)
         for together in _batches_of(settings, plan.training.side_by_side)
     ]
-    trained = [piece.training for piece in pieces if piece.training is not None]
-    return Curves(
-        merit=np.concatenate([piece.merit for piece in pieces]),
-        validation=np.concatenate([piece.validation for piece in pieces]),
-        test=np.concatenate([piece.test for piece in pieces]),
-        auc=np.concatenate([piece.auc for piece in pieces if piece.auc is not None]),
-        training=np.concatenate(trained) if trained else None,
-        errors=[error for piece in pieces for error in piece.errors],
-    )
+    names = ["merit", "validation", "test", "auc", *(["training"] if look_at_training else [])]
+    joined: dict[str, Any] = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
+    return Curves(**joined, errors=[error for piece in pieces for error in piece.errors])
 
 
 def _batches_of(settings: Sequence[Setting], size: int) -> list[list[Setting]]:

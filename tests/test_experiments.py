@@ -1311,10 +1311,7 @@ def test_figure_of_a_table():
     plan = plan_for_tables()
     records = runs_of(plan, "first", "base", [0.1, 0.2, 0.6]) + runs_of(plan, "second", "sont_a", [0.4])
     figure = draw_table(make_table(plan, records))
-    assert [axes.get_title() for axes in figure.axes] == [
-        "First, TPR ≥ 0.5, FPR ≤ 0.5",
-        "Second, TPR ≥ 0.5, FPR ≤ 0.5",
-    ]
+    assert [axes.get_title() for axes in figure.axes] == ["First, TPR ≥ 0.5, FPR ≤ 0.5", "Second, TPR ≥ 0.5, FPR ≤ 0.5"]
     first, second = figure.axes
     rows = [[text.get_text() for text in axes.get_yticklabels()] for axes in figure.axes]
     assert rows == [["Base", "SONT"], ["SONT A†"]]  # those with published numbers, or with runs

@@ -113,7 +113,7 @@ def sections(parts: dict[str, list[dict[str, Any]]]) -> list[Section]:
                 f"The plug-in estimator stalls where its bias lets it: at {plug[fewest]:.3f} with {fewest} sample per "
                 f"block, at {plug[most]:.3f} with {most}. The table ends at {table[fewest]:.3f} and {table[most]:.3f} "
                 "after the same number of steps. More blocks in a batch, or fewer blocks in all, keep the table "
-                "fresher.",
+                "fresher."
             ],
             "sweeps.png",
             "Three panels: stationarity in the second half of the run against samples per block, blocks per batch and "
@@ -130,7 +130,7 @@ def sections(parts: dict[str, list[dict[str, Any]]]) -> list[Section]:
                 "Mean distance of the rows from the blocks' true values, and the bound of Lemma 16 (theory's gamma) "
                 "or Lemma 19 (moving average), with constants computed from the data: the largest standard deviation "
                 "of a block's samples at a recorded iterate, the Lipschitz constants, and M = C_f C_g. The bound "
-                f"{holds}; at the end it is between {low:.1f} and {high:.1f} times what is measured.",
+                f"{holds}; at the end it is between {low:.1f} and {high:.1f} times what is measured."
             ],
             "bounds.png",
             "Six panels, one for each setting: measured table error and the lemma's bound against steps",

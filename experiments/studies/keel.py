@@ -29,7 +29,7 @@ REMEDIES = {
         title="SONX, width 0.5 without tuning it",
         grid={"widen": (0.5,), "surrogate": ("squared_hinge", "logistic")},
         settings={"batch_size": 256},
-    ),
+    )
 }
 _REMEDIED = ("abalone-17_vs_7-8-9-10", "poker-8-9_vs_5", "yeast5")
 _EQUAL = 0.0005  # means nearer than this count as equal

@@ -24,11 +24,7 @@ _TRAIN, _TEST = 2000, 8000
 
 def noise_contestants() -> dict[str, Contestant]:
     """Return the methods of the study: SONX as the paper has it, what users can do about noise, and others."""
-    exact: dict[str, Any] = {
-        "link": ("identity",),
-        "surrogate": ("squared_hinge", "logistic"),
-        "gamma": (0.0, 0.1),
-    }
+    exact: dict[str, Any] = {"link": ("identity",), "surrogate": ("squared_hinge", "logistic"), "gamma": (0.0, 0.1)}
     bounded = {"link": ("sigmoid",), "widen": (0.0,), "gamma": (0.0, 0.1)}
     variants: list[tuple[str, str, str | None, Any]] = [
         ("sonx", "sonx_exact", "SONX, the region itself", {**exact, "widen": (0.0,)}),

@@ -134,13 +134,7 @@ def reach(*, dataset: str, rule: str, link: Any, seed: int, epochs: int) -> Reco
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = MLP(x.shape[1])
-        criterion = TPAUCLoss(
-            y,
-            min_tpr=REGION[0],
-            max_fpr=REGION[1],
-            link=link,
-            threshold_lr=RULES[rule],
-        )
+        criterion = TPAUCLoss(y, min_tpr=REGION[0], max_fpr=REGION[1], link=link, threshold_lr=RULES[rule])
         sampler = PosNegSampler(y, num_positives=64, num_negatives=128, seed=seed)
         batches = TensorBatches(x, y, sampler)
         fit(model, criterion, batches, epochs=epochs, optimizer="adam", lr=lr, weight_decay=0.01, seed=seed)
