@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from experiments.doc_tables import TABLES
-from moreauc._files import written_whole
+from experiments.engine import write_text
 
 __all__ = ["update_pages"]
 
@@ -43,6 +43,5 @@ def update_pages(*, root: Path = ROOT, write: bool = True) -> list[str]:
                 changed.append(f"{page.relative_to(root)}, {name}")
                 text = text[: match.start("text")] + table + text[match.end("text") :]
         if write and found:
-            with written_whole(page) as part:
-                part.write_text(text, encoding="utf-8", newline="\n")
+            write_text(page, text)
     return changed

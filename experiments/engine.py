@@ -234,8 +234,13 @@ def read_details(out: Path) -> dict[str, Record]:
 def write_records(file: Path, records: Iterable[Record]) -> None:
     """Write records sorted by key, one on each line."""
     lines = [json.dumps(record, ensure_ascii=False) for record in sorted(records, key=lambda record: record["key"])]
+    write_text(file, "".join(line + "\n" for line in lines))
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file, as a whole or not at all."""
     with written_whole(file) as part:
-        part.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
+        part.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _check(study: Study, key: str, record: Record) -> None:

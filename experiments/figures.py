@@ -182,7 +182,7 @@ def _plain(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path, *, dpi: int = _DPI) -> None:
     """Write a figure as PNG, the same bytes for the same figure."""
     with written_whole(path) as part:
-        figure.savefig(part, format="png", dpi=_DPI, metadata={"Software": None})
+        figure.savefig(part, format="png", dpi=dpi, metadata={"Software": None})

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from experiments.data._npz import write_arrays
 from experiments.engine import write_records
 from experiments.figures import save_figure
-from experiments.studies import _convergence_page
 from moreauc._files import written_whole
 from moreauc.checkpoint import save_checkpoint
 from moreauc.cli.saved import Saving, run_folder, save_model
@@ -43,7 +42,6 @@ WRITERS = {
     "model.joblib": lambda path: save_model(path.parent, np.arange(999.0), None, None),
     "report.json": lambda path: Report("t" * 200, "c", {}).write(path.parent),
     "results.png": lambda path: save_figure(Figure(), path),
-    "methods.png": lambda path: _convergence_page._save(_convergence_page.pyplot(), Figure(), path),
     "scores.csv": lambda path: write_table(FRAME, path),
     "scores.parquet": lambda path: write_table(FRAME, path),
     "graphs.npz": lambda path: write_arrays(path, {"a": np.random.default_rng(0).integers(9, size=9999)}),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from experiments.engine import Record, Setup, Study, Task
+from experiments.studies import convergence_page as page
 from moreauc.core.rules import Gamma
 from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, ThreeLevelProblem, WorstOfLosses
 from moreauc.problems.base import Problem
@@ -58,7 +59,6 @@ BOUND_SETTINGS = (
 )
 
 
-_BOUND = ("tau", "lr", "num_blocks", "outer_per_batch", "samples_per_batch")
 # curves that no figure shows
 _UNSEEN = {
     "methods": ("table_error", "bound"),
@@ -94,16 +94,12 @@ class ConvergenceStudy(Study):
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Draw the three figures and return the report."""
-        from experiments.studies import _convergence_page as page
-
         dropped = ("key", "plan", "where", "seconds", "part")
         parts = {
             part: [{k: v for k, v in r.items() if k not in dropped} for r in records if r["part"] == part]
             for part in _UNSEEN
         }
-        page.draw_methods(parts["methods"], out / "methods.png")
-        page.draw_sweeps(parts["sweeps"], out / "sweeps.png")
-        page.draw_bounds(parts["bounds"], out / "bounds.png")
+        page.draw(parts, out)
         return Report(self.title, "", {**self.plan, "findings": page.findings(parts), **parts}, page.sections(parts))
 
     def _task(
@@ -143,7 +139,7 @@ class ConvergenceStudy(Study):
 
     def _bound_tasks(self) -> Iterator[Task]:
         for setting in BOUND_SETTINGS:
-            named = dict(zip(_BOUND, setting, strict=True))
+            named = dict(zip(page.BOUND, setting, strict=True))
             options = {key: named[key] for key in ("outer_per_batch", "samples_per_batch")}
             for gamma in ("theory", 0.0):
                 place = {"part": "bounds", **named, "gamma": gamma}
