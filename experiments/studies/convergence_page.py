@@ -125,9 +125,9 @@ def _bounds(results: Sequence[Record], found: dict[str, Any]) -> Section:
     holds = f"FAILS for {broken}" if broken else "holds at every recorded step of every setting"
     text = [
         "Mean distance of the rows from the blocks' true values, and the bound of Lemma 16 (theory's gamma) or Lemma "
-        "19 (moving average), with constants computed from the data: the largest standard deviation of a block's samples "
-        f"at a recorded iterate, the Lipschitz constants, and M = C_f C_g. The bound {holds}; at the end it is between "
-        f"{low:.1f} and {high:.1f} times what is measured."
+        "19 (moving average), with constants computed from the data: the largest standard deviation of a block's "
+        f"samples at a recorded iterate, the Lipschitz constants, and M = C_f C_g. The bound {holds}; at the end it is "
+        f"between {low:.1f} and {high:.1f} times what is measured."
     ]
     rows = [[*map(str, _setting(r)), f"{r['table_error'][-1]:.4f}", f"{r['bound'][-1]:.4f}"] for r in results]
     columns = ("tau", "lr", "n", "B1", "B2", "gamma", "error at the end", "bound at the end")
