@@ -9,16 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from moreauc.data import (
-    Bags,
-    FileBags,
-    FlatBags,
-    ListBags,
-    SampledBags,
-    bag_scores,
-    from_padded,
-    to_padded,
-)
+from moreauc.data import Bags, FileBags, FlatBags, ListBags, SampledBags, bag_scores, from_padded, to_padded
 
 SIZES = [3, 1, 5, 2]
 LABELS = [0, 1, 1, 0]
@@ -216,11 +207,7 @@ def test_arrays_that_run_backwards(kind, shape, tmp_path):
 def test_ids_in_order_of_first_appearance():
     x = torch.arange(6.0).unsqueeze(1)
     expected = [[0.0, 2.0], [1.0, 5.0], [3.0, 4.0]]
-    for ids in (
-        ["z", "a", "z", "k", "k", "a"],
-        torch.tensor([9, 1, 9, 4, 4, 1]),
-        [(1, 2), 3.5, (1, 2), "k", "k", 3.5],
-    ):
+    for ids in (["z", "a", "z", "k", "k", "a"], torch.tensor([9, 1, 9, 4, 4, 1]), [(1, 2), 3.5, (1, 2), "k", "k", 3.5]):
         bags = FlatBags.from_ids(x, ids, [1, 0, 1, 1, 1, 0])
         assert [bags.instances(bag).squeeze(1).tolist() for bag in range(3)] == expected
         assert bags.labels.tolist() == [1, 0, 1]

@@ -11,12 +11,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from experiments.data.graphs import (
-    ATOM_CATEGORIES,
-    BOND_CATEGORIES,
-    GraphBatches,
-    Graphs,
-)
+from experiments.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs
 from experiments.models.gin import GIN
 from moreauc import TPAUCLoss
 from moreauc.samplers import PosNegSampler

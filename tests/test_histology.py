@@ -17,12 +17,7 @@ from PIL import Image
 from experiments.data import histology
 from experiments.data._images import cut_patches, image_names, read_tiles
 from experiments.data.download import PUBLIC_FILES
-from experiments.data.histology import (
-    HISTOLOGY_SETS,
-    Histology,
-    example_histology,
-    load_histology,
-)
+from experiments.data.histology import HISTOLOGY_SETS, Histology, example_histology, load_histology
 from experiments.data.splits import test_and_folds as split
 from experiments.models.resnet import ResNet20
 from moreauc.data.bag_batches import BagBatches
@@ -335,12 +330,7 @@ def test_a_split_by_tile_gives_nothing_away():
     ("labels", "tiles", "patches", "message"),
     [
         ([0, 1], [0, 1], torch.zeros(2, 2, 3, 4, 4), "patches must be uint8, got torch.float32"),
-        (
-            [0, 1],
-            [0, 1],
-            torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
-            r"patches must have shape \(n, patches, 3, h",
-        ),
+        ([0, 1], [0, 1], torch.zeros(2, 3, 4, 4, dtype=torch.uint8), r"patches must have shape \(n, patches, 3, h"),
         ([0, 2], [0, 1], None, "labels must be 0 or 1, got 2"),
         ([0, 1], [0], None, "tiles must be as many as images, 2, got 1"),
         ([0, 1], [0, 1], torch.zeros(3, 2, 3, 4, 4, dtype=torch.uint8), "labels must be as many as images, 3, got 2"),

@@ -3,13 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from moreauc.problems import (
-    BagRanking,
-    CVaRAbsoluteLoss,
-    HingedSquares,
-    ThreeLevelProblem,
-    WorstOfLosses,
-)
+from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, ThreeLevelProblem, WorstOfLosses
 from moreauc.problems._linear_program import LinearProgram
 from moreauc.theory import falsify, moreau_envelope
 

@@ -5,20 +5,8 @@ import math
 import pytest
 import torch
 
-from moreauc.problems import (
-    BagRanking,
-    CVaRAbsoluteLoss,
-    HingedSquares,
-    WorstOfLosses,
-)
-from moreauc.solver import (
-    SONT,
-    SONX,
-    PlugIn,
-    PowerDecay,
-    Subgradient,
-    minimize,
-)
+from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, WorstOfLosses
+from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Subgradient, minimize
 from moreauc.theory import moreau_envelope
 
 TWO = CVaRAbsoluteLoss(num_blocks=12, num_samples=6, num_features=2)

@@ -50,9 +50,7 @@ def check_parts(labels, test, folds, groups=None):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("stratify", [True, False])
 @pytest.mark.parametrize(
-    ("labels", "test_size", "positives"),
-    [(MUSK2, 10, 4), (FOX, 20, 10), (HISTOLOGY, 110, 10)],
-    ids=str,
+    ("labels", "test_size", "positives"), [(MUSK2, 10, 4), (FOX, 20, 10), (HISTOLOGY, 110, 10)], ids=str
 )
 def test_sizes_of_the_sets_of_the_paper(labels, test_size, positives, stratify, seed):
     test, folds = split(labels, seed=seed, stratify=stratify)

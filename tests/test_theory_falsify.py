@@ -88,10 +88,7 @@ RIGHT = {
         lambda x: torch.logsumexp(x, 1),
         {"dim": 4, "non_decreasing": True, "weak_convexity": 0.0, "lipschitz": 1.0},
     ),
-    "maximum": (
-        lambda x: x.amax(1),
-        {"dim": 5, "non_decreasing": True, "weak_convexity": 0.0, "lipschitz": 1.0},
-    ),
+    "maximum": (lambda x: x.amax(1), {"dim": 5, "non_decreasing": True, "weak_convexity": 0.0, "lipschitz": 1.0}),
     "sine": (torch.sin, {"weak_convexity": 1.0, "lipschitz": 1.0}),
     "curve": (lambda x: torch.stack((x.sin(), x.cos()), 1), {"weak_convexity": 1.0, "lipschitz": 1.0}),
     "product": (lambda x: x[:, 0] * x[:, 1], {"dim": 2, "weak_convexity": 1.0, "lipschitz": 10 * math.sqrt(2)}),

@@ -175,10 +175,7 @@ class CopyRates:
             for p in self._parameters
         ]
         self._before = [p.detach().clone() for p in self._parameters]
-        self._handles = [
-            optimizer.register_step_pre_hook(self._keep),
-            optimizer.register_step_post_hook(self._scale),
-        ]
+        self._handles = [optimizer.register_step_pre_hook(self._keep), optimizer.register_step_post_hook(self._scale)]
 
     def remove(self) -> None:
         """Take the hooks off the optimizer."""

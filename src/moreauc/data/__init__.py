@@ -9,13 +9,7 @@
 - :func:`load_example`, :func:`digit_bags`, :func:`planted_groups`: tables, bags and groups to try things on.
 """
 
-from moreauc.data.bag_batches import (
-    BagBatches,
-    BagInputs,
-    BagSampler,
-    SampledBags,
-    collate_bags,
-)
+from moreauc.data.bag_batches import BagBatches, BagInputs, BagSampler, SampledBags, collate_bags
 from moreauc.data.bag_scores import WholeBags, bag_scores, instance_outputs
 from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags, from_padded, to_padded
 from moreauc.data.batches import TensorBatches

@@ -33,11 +33,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import roc_curve
 
 from moreauc._checks import check_region, floor_count, shown
-from moreauc.metrics._inputs import (
-    Array,
-    Classes,
-    split_classes,
-)
+from moreauc.metrics._inputs import Array, Classes, split_classes
 from moreauc.metrics._pair_counts import order_statistic, twice_won
 
 Ties = Literal["curve", "half", "lost"]

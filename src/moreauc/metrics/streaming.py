@@ -7,11 +7,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from moreauc._checks import check_region
-from moreauc.metrics._inputs import (
-    Array,
-    Classes,
-    split_classes,
-)
+from moreauc.metrics._inputs import Array, Classes, split_classes
 from moreauc.metrics.ranking import selected_fraction
 
 

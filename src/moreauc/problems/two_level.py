@@ -66,13 +66,7 @@ class CVaRAbsoluteLoss(TwoLevelProblem):
     rho_inner = 0.0
 
     def __init__(
-        self,
-        num_blocks: int = 40,
-        num_samples: int = 40,
-        num_features: int = 3,
-        *,
-        alpha: float = 0.25,
-        seed: int = 0,
+        self, num_blocks: int = 40, num_samples: int = 40, num_features: int = 3, *, alpha: float = 0.25, seed: int = 0
     ) -> None:
         owner = type(self).__name__
         self.num_outer = check_count(owner, "num_blocks", num_blocks)
@@ -130,13 +124,7 @@ class WorstOfLosses(TwoLevelProblem):
     lipschitz_outer = 1.0
 
     def __init__(
-        self,
-        num_blocks: int = 20,
-        num_samples: int = 20,
-        num_features: int = 3,
-        *,
-        num_losses: int = 3,
-        seed: int = 0,
+        self, num_blocks: int = 20, num_samples: int = 20, num_features: int = 3, *, num_losses: int = 3, seed: int = 0
     ) -> None:
         owner = type(self).__name__
         self.num_outer = check_count(owner, "num_blocks", num_blocks)

@@ -12,14 +12,7 @@ from moreauc.criteria import FCCOLoss, TCCOLoss
 from moreauc.optim import PreviousIterate
 from moreauc.problems.base import Problem, ThreeLevelProblem, TwoLevelProblem
 from moreauc.solver._batches import Batches
-from moreauc.solver.methods import (
-    SONT,
-    SONX,
-    Method,
-    PlugIn,
-    Subgradient,
-    at_step,
-)
+from moreauc.solver.methods import SONT, SONX, Method, PlugIn, Subgradient, at_step
 
 
 class _Inner(nn.Module):

@@ -14,13 +14,7 @@ from moreauc.problems.base import Problem, ThreeLevelProblem, TwoLevelProblem
 from moreauc.solver._batches import Batches
 from moreauc.solver._engines import make_engine
 from moreauc.solver._record import Recorder, Run
-from moreauc.solver.methods import (
-    SONT,
-    SONX,
-    Method,
-    Schedule,
-    at_step,
-)
+from moreauc.solver.methods import SONT, SONX, Method, Schedule, at_step
 
 
 def minimize(
