@@ -1,4 +1,4 @@
-"""What two processes of tests/test_distributed_mistakes.py do: what goes wrong in one of them, and models of all kinds.
+"""What two processes of tests/test_distributed.py also do: what goes wrong in one of them, and models of all kinds.
 
 Every function returns something that the test compares over the processes, or with one process.
 """
@@ -348,12 +348,9 @@ def copies(place: tuple[int, int]) -> dict[str, Any]:
     return {"values": values}
 
 
-def work(rank: int, world: int, folder: str) -> None:
-    """Do everything as process `rank` of `world`."""
-    torch.set_num_threads(1)
-    place, path = (rank, world), Path(folder)
-    dist.init_process_group("gloo", init_method=f"file://{path}/init", rank=rank, world_size=world)
-    found = {
+def everything(place: tuple[int, int], path: Path) -> dict[str, Any]:
+    """Do everything as one of the processes."""
+    return {
         "compiled loss": compiled_loss(place),
         "masks": masks(place),
         "normalised": normalised(place),
@@ -365,9 +362,7 @@ def work(rank: int, world: int, folder: str) -> None:
         "wrong later": wrong_later(place),
         "wrong samplers": wrong_samplers(place),
         "wrong parts": wrong_parts(place),
-        "tensors of first": tensors_of_first(rank),
+        "tensors of first": tensors_of_first(place[0]),
         "side groups": side_groups(),
         "copies": copies(place),
     }
-    torch.save(found, path / f"{rank}.pt")
-    dist.destroy_process_group()

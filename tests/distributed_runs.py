@@ -7,6 +7,7 @@ so that processes are started once for everything.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -544,6 +545,8 @@ def work(rank: int, world: int, folder: str) -> None:
     save_half(path, place)
     dist.barrier()
     found["resumed"] = {source: resume_half(path, source, place) for source in {1, 2, world}}
+    if world == 2:
+        found["mistakes"] = import_module("distributed_mistakes").everything(place, path)
     torch.save(found, path / f"{world}-{rank}.pt")
     dist.destroy_process_group()
 

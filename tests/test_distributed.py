@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import distributed_mistakes as wrong
 import distributed_runs as runs
 import oracles
 import pytest
@@ -15,9 +16,9 @@ import torch
 from processes import run_processes
 
 from experiments.models.side_by_side import SideBySideLoss
-from moreauc import TCCOLoss, TPAUCLoss
+from moreauc import PreviousIterate, TCCOLoss, TPAUCLoss
 from moreauc.checkpoint import load_checkpoint
-from moreauc.distributed import DistributedCriterion, predict_scores
+from moreauc.distributed import DistributedCriterion, gather_scores, predict_scores
 from moreauc.distributed.criterion import _repeatable
 from moreauc.metrics import tpauc_score
 from moreauc.samplers import PosNegSampler
@@ -366,6 +367,12 @@ def test_deterministic_operations_are_asked_for_and_given_up_again():
     assert not torch.are_deterministic_algorithms_enabled()
     with _repeatable(torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with _repeatable(torch.device("meta")):
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_torchrun_without_a_group_is_an_error(monkeypatch):
@@ -379,6 +386,214 @@ def test_scores_without_numbers_are_refused():
         predict_scores(torch.nn.Linear(3, 1), [(runs.X, runs.LABELS)])
     with pytest.raises(ValueError, match=r"predict_scores: batches must be \(inputs, labels, index\), got dict"):
         predict_scores(torch.nn.Linear(3, 1), [{}])
+
+
+# mistakes, and models of all kinds, in two processes
+
+
+@pytest.fixture(scope="module")
+def mistakes(results):
+    """What two processes found."""
+    assert not (results["folder"] / "never").exists()
+    return [found["mistakes"] for found in results[2]]
+
+
+def test_random_numbers_differ_and_the_first_process_has_those_of_one(mistakes):
+    first, second = (found["masks"] for found in mistakes)
+    assert torch.equal(first, torch.Generator().manual_seed(5).get_state())
+    draws = [torch.rand(8, generator=torch.Generator().set_state(state)) for state in (first, second)]
+    assert not torch.equal(*draws)
+
+
+def test_batch_normalisation_ends_and_is_judged_with_the_statistics_of_the_first_process(mistakes):
+    first, second = (found["normalised"] for found in mistakes)
+    assert len(first["scores"]) == 3 and first["1.running_mean 0"].count_nonzero() == 6
+    assert first.keys() == second.keys() and len(first) == 7
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_fit_of_sharded_models_is_that_of_one_process(mistakes):
+    expected = wrong.fit_sharded(None)
+    assert len(expected["scores"]) == 4
+    for found in (process["fit sharded"] for process in mistakes):
+        assert found["scores"] == pytest.approx(expected["scores"]) and found["best"] == expected["best"]
+        torch.testing.assert_close(found["weights"], expected["weights"], **EXACT)
+
+
+def test_states_of_shards_are_whole_and_can_be_put_back(mistakes):
+    first, second = (found["states of shards"] for found in mistakes)
+    for name in ("previous", "proximal", "weights True"):
+        torch.testing.assert_close(first[name], second[name], rtol=0, atol=0)
+    for name, value in first["weights False"].items():
+        assert torch.equal(first["weights True"][name], value)
+    one = wrong.network()
+    previous = PreviousIterate(one, torch.optim.SGD(one.parameters(), lr=0.1))
+    previous.load_state_dict(first["previous"])
+    one.load_state_dict(first["previous"]["weights"])
+    before = one(wrong.X).detach()
+    torch.nn.init.zeros_(one[2].weight)
+    assert torch.equal(previous(wrong.X), before) and not torch.equal(one(wrong.X), before)
+    assert [tuple(value.shape) for value in first["proximal"]["average"]] == [(6, 4), (6,), (1, 6), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("into one", r"PreviousIterate: state\['0.weight'\] must be a whole tensor, as the parameter is, got a shard"),
+        ("proximal into one", r"ProximalPoint: state\['reference'\]\[0\] must be a whole tensor, .* got a shard"),
+    ],
+)
+def test_shards_are_refused_by_models_of_one_process(mistakes, name, message):
+    for found in mistakes:
+        assert re.match(message, found["states of shards"][name])
+
+
+def test_compiled_models_are_those_inside(mistakes):
+    for found in (process["compiled"] for process in mistakes):
+        assert found["names compiled"] == found["names plain"] == ["0.weight", "0.bias", *found["names plain"][2:]]
+        torch.testing.assert_close(found["compiled"], found["plain"], **EXACT)
+        assert len(found["compiled"]["scores"]) == wrong.ROWS
+
+
+def test_compiled_steps_leave_the_loss_out(mistakes):
+    for found in (process["compiled loss"] for process in mistakes):
+        assert found["plain"][1].count_nonzero() > 0
+        assert all(torch.equal(*pair) for pair in zip(found["plain"], found["compiled"], strict=True))
+
+
+def test_the_compiler_is_not_loaded_with_the_library():
+    code = "import sys, moreauc.train; sys.exit('torch._dynamo' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bare", "fit: model must be a DistributedDataParallel or fully_shard one where criterion is over 2 processes"),
+        ("sharded", "fit: criterion must be a .*DistributedCriterion where model is a fully_shard one, got TPAUCLoss"),
+        ("compiled", "fit: criterion must be a .* where model is a DistributedDataParallel one, got TPAUCLoss"),
+        ("other group", r"fit: criterion must be over the processes of model, \[\d\] by Distr.*, got \[0, 1\]"),
+        ("loss of one", r"fit: criterion must be over the processes of model, \[0, 1\] by Distr.*, got \[\d\]"),
+        ("hybrid", "no error"),
+        ("older", "fit: criterion must be a .* where model is a FullyShardedDataParallel one, got TPAUCLoss"),
+        ("step", "train_step: criterion must be a .* where model is a DistributedDataParallel one, got TPAUCLoss"),
+        ("uneven", "predict_scores: batches must be as many in all processes, .* got fewer in process 0"),
+    ],
+)
+def test_models_that_do_not_go_with_the_loss_are_refused(mistakes, name, message):
+    for found in mistakes:
+        assert re.match(message, found["wrong models"][name]), found["wrong models"][name]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("known", r"fit: train must have as many batches in all processes, got \[6, 1\]"),
+        ("warm start", r"fit: train must have as many batches in all processes, got \[6, 1\]"),
+        ("validation", r"fit: validation must have as many batches in all processes, got \[3, 2\]"),
+        ("unknown", "all processes must do the same, .* got a call of .* in process 0 and the end of an epoch in pro"),
+        ("validated", "all processes must do the same, .* got a call of .* in process 0 and the validation score in"),
+    ],
+)
+def test_parts_of_different_lengths_are_an_error_in_all_processes(mistakes, name, message):
+    for found in mistakes:
+        assert re.search(message, found["wrong lengths"][name]), found["wrong lengths"][name]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("setting", r"got tau 0.3 in process 0 and 0.9 in process 1"),
+        ("setting in fit", r"got tau 0.3 in process 0 and 0.9 in process 1"),
+        ("mode", "got training True in process 0 and False in process 1"),
+        ("state", "got table_u.values .* in process 0 and .* in process 1"),
+    ],
+)
+def test_losses_that_come_to_differ_are_found_by_the_next_call(mistakes, name, message):
+    for found in mistakes:
+        text = found["wrong later"][name]
+        assert text.startswith("DistributedCriterion: criterion must be the same in all processes, ")
+        assert re.search(message, text), text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dealt", "got seed 3 in process 0 and 4 in process 1"),
+        ("shards", "got seed 3 in process 0 and 4 in process 1"),
+        ("plain", "got seed 3 in process 0 and 4 in process 1"),
+        ("epoch", "got epoch 1 in process 0 and 0 in process 1"),
+        ("size", "got num_negatives 4 in process 0 and 5 in process 1"),
+        ("fit", "got seed 3 in process 0 and 4 in process 1"),
+    ],
+)
+def test_samplers_that_differ_are_found_by_name_at_the_first_exchange(mistakes, name, message):
+    owner = "fit" if name == "fit" else "DistributedCriterion"
+    for found in mistakes:
+        text = found["wrong samplers"][name]
+        expected = f"{owner}: samplers over the same rows must draw the same in all processes, {message}; "
+        assert text.startswith(expected), text
+
+
+@pytest.mark.parametrize("name", ["own rows", "same"])
+def test_samplers_over_other_rows_may_differ(mistakes, name):
+    assert [found["wrong samplers"][name] for found in mistakes] == ["no error"] * 2
+
+
+def test_losses_that_were_made_equal_again_go_on(mistakes):
+    first, second = (found["wrong later"]["values"] for found in mistakes)
+    assert first == second and first[0] != first[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no rows", "predict_scores: batches must not be empty, got no batch"),
+        ("no numbers", r"predict_scores: batches must be \(inputs, labels, index\), got 2"),
+        ("sparse", "DistributedCriterion: scores must be a dense tensor, got one of layout torch.sparse_coo"),
+        ("other calls", "must do the same, .* got a call of Distr.* in process 0 and a call of gather_scores with"),
+        ("too many", "test: at most 16 tensors must be exchanged at once, got 17"),
+    ],
+)
+def test_wrong_parts_are_an_error_in_all_processes(mistakes, name, message):
+    for found in mistakes:
+        assert re.search(message, found["wrong parts"][name]), found["wrong parts"][name]
+
+
+def test_a_process_without_batches_gets_the_scores_of_the_others(mistakes):
+    for found in (process["wrong parts"] for process in mistakes):
+        torch.testing.assert_close(found["rows of one"][0], wrong.network()(wrong.X).squeeze(1).detach())
+        assert torch.equal(found["rows of one"][1], wrong.LABELS.float())
+        assert found["columns of one"][0].shape == (wrong.ROWS, 3)
+        assert torch.equal(found["fine"], wrong.X[:, 0])
+
+
+def test_tensors_of_all_types_can_be_given(mistakes):
+    first, second = (found["tensors of first"] for found in mistakes)
+    assert len(first) == 7 and all(value.count_nonzero() or not len(value) for value in first if value.ndim)
+    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+
+
+def test_many_exchanges_share_one_group_for_numbers(mistakes):
+    assert [found["side groups"] for found in mistakes] == [1, 1]
+
+
+def test_copies_talk_with_the_same_processes(mistakes):
+    for found in (process["copies"] for process in mistakes):
+        assert found["values"] == [found["values"][0]] * 2
+        assert (
+            found["pickle"] == "DistributedCriterion over a group of processes cannot be pickled; save its state_dict()"
+        )
+
+
+@pytest.mark.parametrize("group", [2, "gloo", True, [0, 1], torch.distributed])
+def test_groups_that_are_none_are_refused_in_one_process_too(group):
+    message = "group must be a torch.distributed.ProcessGroup or None, got "
+    with pytest.raises(ValueError, match=f"^DistributedCriterion: {message}{re.escape(repr(group))}"):
+        DistributedCriterion(wrong.plain_loss(0.0), group)
+    with pytest.raises(ValueError, match=f"^gather_scores: {message}"):
+        gather_scores(torch.zeros(2), torch.tensor([0, 1]), torch.arange(2), group=group)
 
 
 # under torchrun
