@@ -75,8 +75,8 @@ class Table:
         X: array or DataFrame; or a list of bags.
         positive: the labels.
         split: training and test rows, where these are given.
-        same: numbers from 0, equal where rows are: those are in one fold. None to look at no such thing, which is how
-            the committed studies were made.
+        same: numbers from 0, equal where rows are: those are in one fold. None to ignore equal rows, as the
+            committed studies do.
     """
 
     X: Any
@@ -152,7 +152,7 @@ class Contestant:
 
         The values of an option come in random order, all of them before any comes again (of three or more values the
         default comes last in the first turn, having been tried). The order depends on the name of the option and the
-        seed only, so that the networks of all losses meet the same learning rates and weight decays, as long as none
+        seed only, so that the networks of all losses try the same learning rates and weight decays, as long as none
         draws the same twice. There are fewer trials where the grid has no more.
         """
         found = [{name: values[0] for name, values in self.grid.items()}]
@@ -178,7 +178,7 @@ class Contestant:
         """Train on `rows` of the table and return the scores of `others`; None where the training diverged."""
         estimator = self.make(options, region, seed)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # trees have much to say about small tables
+            warnings.simplefilter("ignore")  # trees warn a lot on small tables
             try:
                 estimator.fit(table.take(rows), table.positive[rows])
                 if hasattr(estimator, "decision_function"):

@@ -1,6 +1,6 @@
 """From a table to the numbers a network takes: missing values, scales, categories.
 
-Columns are told apart by position, so that a table fitted as a DataFrame may come as an array later where it is all
+Columns are identified by position, so that a table fitted as a DataFrame may come as an array later where it is all
 numbers.
 """
 
@@ -70,7 +70,7 @@ class UnknownLevels:
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turn a table into a dense float32 array.
 
-    Numbers: a missing value becomes the median, and a column that had any gets a second one that tells where;
+    Numbers: a missing value becomes the median, and a column that had any gets a second one that marks them;
     standardised to mean 0 and deviation 1. Levels (bool, string and category columns of a DataFrame): one column of
     0 and 1 for each level, a missing value being a level of its own; rare levels share one column; a level not seen
     in `fit` is taken for a rare one, and is all zeros where there are none. Truth values may come as
@@ -172,13 +172,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         ]
 
     def encode(self, X: Any) -> NDArray[np.float32]:
-        """Return what :meth:`transform` returns, without a word about levels that were not there in `fit`."""
+        """Return what :meth:`transform` returns, without warnings of levels that were not there in `fit`."""
         check_is_fitted(self)
         numbers, levels = _split(self.owner, X, self.kinds_)
         if self.levels_ is not None:
             _spell_truths(levels, self.levels_.categories_)
         parts = [part.transform(values) for part, values in self._fitted(numbers, levels)]
-        # Beyond float32 lies infinity: a number so far out is as good as the largest.
+        # Numbers beyond the range of float32 become its largest, not infinity.
         limit = np.finfo(np.float32).max
         result: NDArray[np.float32] = np.clip(np.concatenate(parts, axis=1), -limit, limit).astype(np.float32)
         return result
@@ -321,7 +321,7 @@ def find_unknown(owner: str, name: str, levels: Array, known: Array, *, numbers:
     """Return how many values of a column are unknown.
 
     Args:
-        owner: who asks, or the table, for errors.
+        owner: name used in error messages.
         name: of the column.
         levels: strings, None where missing, shape `(n,)`.
         known: the levels of the training.

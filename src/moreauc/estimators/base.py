@@ -246,7 +246,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the scores of prepared inputs by the fitted model."""
 
     def _training_arguments(self, *, has_validation: bool) -> dict[str, Any]:
-        """Return what :func:`moreauc.train.fit` is told besides data, task and checkpoint."""
+        """Return the other arguments of :func:`moreauc.train.fit`."""
         names = ("epochs", "optimizer", "lr", "weight_decay", "momentum", "warm_start_epochs")
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in FREE}
         return {

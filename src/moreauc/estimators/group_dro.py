@@ -62,14 +62,14 @@ class GroupDROEstimator(NetworkEstimator):
             least one group; other floats are refused, also 2.0. Only "sonx" trains for it and chooses its epoch by it.
         module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
             function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to `(B, outputs)`;
-            where there is one output, `(B,)` will do.
+            with one output, `(B,)` is allowed.
         hidden: widths of the hidden layers of the network; `()` for a linear model.
         groups_per_batch: groups of a step, at most as many as there are; 2 instead of 1 where a module with a batch
             norm could get a single row.
         samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows, or a few more
             where a single row would be left for the last.
-        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
-            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
+        sampler: "groups" for a fixed number of groups and of rows of each per batch, "plain" for shuffled rows; "auto"
+            is "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
 
     Attributes:
         groups_: names of the groups, sorted where they can be.

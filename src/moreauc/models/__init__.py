@@ -5,7 +5,7 @@
 - :class:`InstanceNetwork` and :class:`AttentionHead`: any encoder made into a network for instances.
 
 A network for bags sees instances only: it returns a score for each, or score and attention logit, and the loss pools
-them. Any module that does so will do.
+them. Any module that returns these can be used.
 """
 
 from moreauc.models.instances import (

@@ -75,7 +75,7 @@ class InstanceFormat:
 
 
 class PreparedBags(Bags):
-    """Other bags with labels of one's own, shifted and divided where that is asked for.
+    """A view on bags with other labels, whose features are shifted and scaled.
 
     Args:
         source: the bags.
@@ -100,7 +100,7 @@ def prepare(instances: Tensor, scale: tuple[Tensor, Tensor] | None) -> Tensor:
     if scale is None and instances.dtype == torch.uint8:  # images, which networks know how to take
         return instances
     values = instances.double() if scale is None else (instances.double() - scale[0]) / scale[1]
-    # Beyond float32 lies infinity: a number so far out is as good as the largest.
+    # Numbers beyond the range of float32 become its largest, not infinity.
     limit = torch.finfo(torch.float32).max
     return values.clamp(-limit, limit).float()
 
@@ -109,7 +109,7 @@ def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[
     """Return bags as :class:`~moreauc.data.Bags`, and what their instances look like.
 
     Args:
-        owner: who is called, for errors.
+        owner: name used in error messages.
         bags: bags, or a sequence of arrays, tensors or DataFrames, one for each.
         form: what instances must look like; None for whatever those of the first bag do.
 
@@ -216,7 +216,7 @@ def classes_of(owner: str, bags: Any, y: ArrayLike | None, count: int) -> Array:
     """Return the classes of bags, their own labels where none are given.
 
     Args:
-        owner: who is called, for errors.
+        owner: name used in error messages.
         bags: the bags, as they came.
         y: their classes; None for the labels of :class:`~moreauc.data.Bags`.
         count: how many bags there are.

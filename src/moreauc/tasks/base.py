@@ -31,7 +31,7 @@ class Data:
     Attributes:
         inputs: a tensor with one row for each, or :class:`~moreauc.data.Bags`.
         targets: what the loss takes, shape `(n,)`.
-        values: what the user is told of, shape `(n,)`: 0/1 labels, numbers of classes, or values.
+        values: the targets in the user's terms, shape `(n,)`: 0/1 labels, numbers of classes, or values.
         groups: number of each row's group; None for other tasks.
     """
 

@@ -25,7 +25,7 @@ from moreauc.tasks.rows import CHUNK
 
 Floats = NDArray[np.float64]
 RegressionLoss = Literal["squared", "absolute"]
-# Methods that take rows as they come; with batches of equal groups they would minimise something else.
+# Methods for shuffled rows; with an equal number of rows of each group they would minimise another loss.
 _PLAIN = ("erm", "erm_reweighted", "cvar")
 
 
@@ -41,8 +41,8 @@ class GroupTask(Task):
             norm could get a single row.
         samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows, or a few more
             where a single row would be left for the last.
-        sampler: "groups" for so many rows of so many groups in each batch, "plain" for rows as they come, "auto" for
-            "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
+        sampler: "groups" for a fixed number of groups and of rows of each per batch, "plain" for shuffled rows; "auto"
+            is "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
     """
 
     name: ClassVar[TaskName] = "groups"
@@ -56,7 +56,7 @@ class GroupTask(Task):
 
     @property
     def by_groups(self) -> bool:
-        """Whether each batch holds so many rows of so many groups."""
+        """Whether each batch holds a fixed number of groups and of rows of each."""
         return self.sampler == "groups" or (self.sampler == "auto" and self.loss not in _PLAIN and self.num_groups > 1)
 
     def hold_out(
@@ -140,7 +140,7 @@ def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np
     """Return the names of the groups, sorted where they can be, and the number of each row's group.
 
     Args:
-        owner: who asks, for errors.
+        owner: name used in error messages.
         groups: one label for each row, anything that can be a key; or several columns, whose values are combined. Texts
             are compared in normal form: "F" and "F " are one group.
         length: how many rows there are.
@@ -203,8 +203,8 @@ def hold_out(
 
     At least one row of each group stays. What is held out of a group is spread evenly over its targets, in their order,
     so that its classes, or its large and small values, are in both parts as far as may be. Where the targets are
-    `classes`, none is held out as a whole: it could not be learnt. Rows with equal numbers `same`, from 0, are not
-    parted: the first of them is drawn, or not, and the others follow, whatever their groups and targets.
+    `classes`, none is held out as a whole: it could not be learnt. Rows with equal numbers `same`, from 0, stay
+    together: the first of them is drawn or not, and the others follow, whatever their groups and targets.
 
     Example:
         >>> groups, targets = np.array([0, 0, 0, 0, 1]), np.array([1, 0, 1, 0, 1])
@@ -324,7 +324,7 @@ class Classes:
         return values
 
     def predictions(self, scores: Floats) -> Array:
-        """Return the number of the class that each row is taken for."""
+        """Return the number of the predicted class of each row."""
         chosen: Array = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
         return chosen
 
@@ -429,7 +429,7 @@ class EpochChoice:
 
     @property
     def text(self) -> str:
-        """Name of the loss, for people."""
+        """Name of the loss in words."""
         if self.top_k is not None:
             return "loss of the worst group" if self.top_k == 1 else f"loss of the {self.top_k} worst groups"
         weights = ", with equal weights of the groups" if self.balanced else ""
@@ -438,7 +438,7 @@ class EpochChoice:
 
 
 def shrunk_group_losses(losses: Floats, groups: NDArray[np.int64]) -> Floats:
-    r"""Return the mean loss of each group that has rows, drawn towards that of all rows as far as it is uncertain.
+    r"""Return the mean loss of each group that has rows, shrunk towards that of all rows by its uncertainty.
 
     The largest of several noisy means overestimates the worst group: a network that has learnt nothing has the same
     loss in all groups and looks better than one that has learnt, though no group does worse with the latter. So the

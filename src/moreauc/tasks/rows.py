@@ -87,7 +87,7 @@ class RowTask(RankingTask):
     Attributes:
         batch_size: rows of a step, at least 2.
         positive_fraction: share of positives in balanced batches, in (0, 1).
-        sampler: "balanced" for so many positives and negatives in each batch, "shuffled" for rows as they come,
+        sampler: "balanced" for a fixed number of positives and negatives per batch, "shuffled" for shuffled rows,
             "auto" for "shuffled" with cross entropy and "balanced" with the others, which need both classes.
     """
 
