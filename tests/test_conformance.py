@@ -9,6 +9,7 @@ import torch
 from conformance import CASES, Case
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+MODES = pytest.mark.parametrize("checks", ["now", "late"])
 WITH_STATE = pytest.mark.parametrize("case", [case for case in CASES if case.state], ids=lambda case: case.name)
 WITH_TABLES = pytest.mark.parametrize(
     "case", [case for case in CASES if case.tables(case.batch(0))], ids=lambda case: case.name
@@ -24,6 +25,13 @@ def step(criterion, case: Case, number: int, dtype=torch.float32, change=lambda 
     return loss.detach(), batch[case.values[0]].grad
 
 
+def built(case: Case, checks: str):
+    """Return a fresh criterion that raises errors at once, or later, as on a device."""
+    criterion = case.build()
+    criterion.checks = checks
+    return criterion
+
+
 def state(criterion):
     return {name: value.clone() for name, value in criterion.state_dict().items()}
 
@@ -36,8 +44,9 @@ def assert_same_state(criterion, expected):
 
 
 @EVERY
-def test_resumed_run_equals_the_uninterrupted_one(case):
-    whole, first = case.build(), case.build()
+@MODES
+def test_resumed_run_equals_the_uninterrupted_one(case, checks):
+    whole, first = built(case, checks), built(case, checks)
     for number in range(6):
         step(whole, case, number)
         if number < 3:
@@ -45,7 +54,7 @@ def test_resumed_run_equals_the_uninterrupted_one(case):
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)
-    second = case.build()
+    second = built(case, checks)
     second.load_state_dict(torch.load(file, weights_only=True))
     for number in range(3, 6):
         step(second, case, number)
@@ -102,21 +111,23 @@ def test_moves_to_another_device_and_goes_on_the_same(case, device):
 
 
 @WITH_STATE
-def test_table_is_as_wide_as_what_it_averages(case):
-    criterion = case.build()
+@MODES
+def test_table_is_as_wide_as_what_it_averages(case, checks):
+    criterion = built(case, checks)
     step(criterion, case, 0, torch.bfloat16)
     assert all(getattr(criterion, name).dtype == torch.float32 for name in case.state if name not in case.exact)
     assert all(getattr(criterion, name).dtype == torch.float64 for name in case.exact)
     step(criterion, case, 1, torch.float64)
     assert all(getattr(criterion, name).dtype == torch.float64 for name in case.state)
-    narrow = case.build()
+    narrow = built(case, checks)
     narrow.load_state_dict(criterion.state_dict())
     assert_same_state(narrow, state(criterion))
 
 
 @WITH_TABLES
-def test_unvisited_rows_do_not_change(case):
-    criterion = case.build()
+@MODES
+def test_unvisited_rows_do_not_change(case, checks):
+    criterion = built(case, checks)
     for number in range(3):
         step(criterion, case, number)
     for number in range(3, 6):
@@ -131,8 +142,9 @@ def test_unvisited_rows_do_not_change(case):
 
 
 @EVERY
-def test_order_inside_a_batch_does_not_matter(case):
-    one, other = case.build().double(), case.build().double()
+@MODES
+def test_order_inside_a_batch_does_not_matter(case, checks):
+    one, other = built(case, checks).double(), built(case, checks).double()
     for number in range(4):
         loss, _ = step(one, case, number, torch.float64)
         same, _ = step(other, case, number, torch.float64, case.reorder)
@@ -142,8 +154,9 @@ def test_order_inside_a_batch_does_not_matter(case):
 
 
 @EVERY
-def test_eval_mode_is_pure(case):
-    criterion = case.build()
+@MODES
+def test_eval_mode_is_pure(case, checks):
+    criterion = built(case, checks)
     step(criterion, case, 0)
     before = state(criterion)
     criterion.eval()
@@ -157,8 +170,9 @@ def test_eval_mode_is_pure(case):
 
 
 @EVERY
-def test_finite_at_extreme_values(case):
-    criterion = case.build()
+@MODES
+def test_finite_at_extreme_values(case, checks):
+    criterion = built(case, checks)
     for number, scale in enumerate([1e-30, 1e15, -1e15]):
         loss, gradient = step(
             criterion,
