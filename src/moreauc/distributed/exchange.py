@@ -1,8 +1,7 @@
-"""What processes tell each other: tensors of different lengths, numbers, and that something is wrong.
+"""Exchange between processes: tensors of different lengths, numbers, small objects, and errors.
 
-Before anything travels, all processes learn where all others are and what they are about to send, by messages that all
-have the same length. Whatever does not fit is then an error in every process at once, and none is left waiting for
-another.
+Before tensors are sent, all processes learn where the others are and what they are about to send, by messages of one
+length. A mismatch is then an error in every process at once, and none is left waiting for another.
 """
 
 from __future__ import annotations
@@ -32,14 +31,7 @@ _SIDE_GROUPS: WeakKeyDictionary[Any, ProcessGroup] = WeakKeyDictionary()
 
 
 class Form(NamedTuple):
-    """Type and shape of a tensor, as numbers; all of them 0 where there is none.
-
-    Attributes:
-        given: whether there is a tensor.
-        kind: place of its type in `_TYPES`.
-        dimensions: how many of the sizes count.
-        sizes: rows first; there are always `_DIMENSIONS`.
-    """
+    """Type (its place in `_TYPES`) and shape of a tensor as numbers, always as many; all 0 where there is none."""
 
     given: int = 0
     kind: int = 0
@@ -60,8 +52,8 @@ class Form(NamedTuple):
         return cls(given, kind, dimensions, tuple(sizes))
 
     def numbers(self) -> list[int]:
-        """Return it as numbers, always as many."""
-        return [self.given, self.kind, self.dimensions, *self.sizes]
+        """Return it as numbers."""
+        return [*self[:3], *self.sizes]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,9 +99,8 @@ class Whole(NamedTuple):
 class Exchange:
     """Sends tensors of this process to all others of a group, and gets theirs.
 
-    Small numbers go over a group of gloo, beside one that is for GPUs only: lengths are known without waiting for the
-    GPU, and a process that has died is noticed at once. There is one such group for each group, however many of these
-    objects there are. A copy is the object itself.
+    Where the group is for GPUs only, small numbers go over a second group, of gloo: lengths are known without a
+    synchronization, and a process that has died is noticed at once. A copy is the object itself.
 
     Args:
         owner: class or function named in errors.
@@ -166,7 +157,7 @@ class Exchange:
         own = {name: Form.of(part if problem is None else None) for name, part in parts.items()}
         numbers = [number for form in own.values() for number in form.numbers()]
         place = f"a call of {self.owner} with {', '.join(parts)}"
-        every = self._tell(place, [int(problem is not None), note, *numbers])
+        every = self._announce(place, [int(problem is not None), note, *numbers])
         if any(wrong for wrong, *_ in every):
             self._give_up(problem)
         if len({found for _, found, *_ in every}) > 1:
@@ -186,7 +177,7 @@ class Exchange:
         if self.size == 1:
             return [value]
         packed = pickle.dumps(value)
-        lengths = [line[0] for line in self._tell(place, [len(packed)])]
+        lengths = [line[0] for line in self._announce(place, [len(packed)])]
         padded = torch.frombuffer(bytearray(packed.ljust(max(lengths), b"\0")), dtype=torch.uint8)
         return [pickle.loads(line.numpy().tobytes()) for line in self._all_gather(padded)]
 
@@ -194,27 +185,21 @@ class Exchange:
         """Return what the first process gave, which can be pickled, in all of them; what others gave does not count."""
         if self.size == 1:
             return value
-        self._tell(place, [])
+        self._announce(place, [])
         found = [value if self.rank == 0 else None]
         dist.broadcast_object_list(found, src=self.ranks[0], group=self._numbers)
         return found[0]
 
-    def from_first(self, *numbers: float, place: str = "numbers of the first process") -> list[float]:
-        """Return the numbers of the first process, the same ones in all of them."""
-        first = self._tell(place, torch.tensor(numbers, dtype=torch.float64).view(torch.int64).tolist())[0]
-        found: list[float] = torch.tensor(first).view(torch.float64).tolist()
-        return found
-
     def anyone(self, flag: bool, place: str = "a question") -> bool:
         """Return whether the flag is set in any process."""
-        return any(line[0] for line in self._tell(place, [int(flag)]))
+        return any(line[0] for line in self._announce(place, [int(flag)]))
 
     @torch.no_grad()
     def give_from_first(self, tensors: Sequence[Tensor]) -> None:
         """Let tensors, of the same forms in all processes, hold what they hold in the first."""
         if self.size == 1 or not tensors:
             return
-        self._tell(f"{len(tensors)} tensors of the first process", [])
+        self._announce(f"{len(tensors)} tensors of the first process", [])
         for tensor in tensors:
             values = tensor.detach().contiguous()
             group = self._numbers if tensor.device.type == "cpu" else self.group
@@ -222,8 +207,8 @@ class Exchange:
                 dist.broadcast(values.reshape(-1).view(torch.uint8), src=self.ranks[0], group=group)
             tensor.copy_(values)
 
-    def _tell(self, place: str, numbers: Sequence[int]) -> list[list[int]]:
-        """Tell all processes where this one is, and some numbers, as many as they do there; return those of each.
+    def _announce(self, place: str, numbers: Sequence[int]) -> list[list[int]]:
+        """Send the place of this process, and some numbers, to all; return the numbers of each.
 
         Raises:
             ValueError: in every process, where one of them is at another place.

@@ -54,7 +54,7 @@ class ModelSelector:
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
         found = list(self._score(scores, labels))
         if self._exchange is not None:  # processes must not choose differently because of rounding errors
-            found = list(self._exchange.from_first(*found, place="the validation score"))
+            found = self._exchange.object_of_first(found, "the validation score")
         names, best = self._score.names, self._scores
         differs = next((k for k, pair in enumerate(zip(found, best, strict=False)) if pair[0] != pair[1]), len(best))
         history = state.history
