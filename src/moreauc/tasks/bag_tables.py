@@ -106,7 +106,7 @@ class BagTableTask(TwoClassTask[BagTable]):
         return BagTable(read_matching(self, frame, source), labels, codes, names)
 
     def fitted(self, train: BagTable) -> Self:
-        return replace(self, instance_encoder=TableEncoder(owner="fit").fit(train.features))
+        return replace(self, instance_encoder=TableEncoder(owner="fit").fit(self.typed(train.features)))
 
     def encoder(self, model: Any) -> TableEncoder:
         if self.instance_encoder is None:
@@ -114,7 +114,7 @@ class BagTableTask(TwoClassTask[BagTable]):
         return self.instance_encoder
 
     def inputs(self, table: BagTable) -> FlatBags:
-        encoded = self.encoder(None).transform(table.features)
+        encoded = self.encoder(None).transform(self.typed(table.features))
         return FlatBags.from_ids(encoded, table.codes, table.targets[table.codes])
 
     def facts(self) -> dict[str, Any]:

@@ -106,7 +106,11 @@ class TableTask(ABC, Generic[T]):
 
     def inputs(self, table: T) -> Any:
         """Return what the model takes."""
-        return table.features
+        return self.typed(table.features)
+
+    def typed(self, features: pd.DataFrame) -> pd.DataFrame:
+        """Return features with texts as categories, whose kind an encoder need not infer again."""
+        return features.astype({name: "category" for name, kind in self.kinds.items() if kind == "text"})
 
     def fit_options(self, table: T) -> dict[str, Any]:
         """Return what `fit` of the model takes besides inputs and targets."""
