@@ -315,18 +315,23 @@ def test_previous_weights_and_reference_point_of_another_model_are_refused():
     run, model, optimizer = parts_run()
     run.previous, run.proximal = PreviousIterate(model, optimizer), ProximalPoint(optimizer, 0.1)
     state = copy.deepcopy(run.state_dict())
-    run.check(state)
+    run.load_state_dict(state)
+    before = copy.deepcopy(run.state_dict())
+    wrong = copy.deepcopy(state)
+    for value in wrong["model"]["state"].values():
+        value.add_(1)
     for weights, message in [
-        ({"9.weight": torch.zeros(1)}, "names of the previous weights must be those of the model as in this run"),
-        ({"0.bias": torch.zeros(1)}, "the shape of '0.bias' of the previous weights must be"),
+        ({"9.weight": torch.zeros(1)}, "PreviousIterate: state must name parameters of the model, got '9.weight'"),
+        ({"0.bias": torch.zeros(1)}, "PreviousIterate: state"),
     ]:
-        state["others"]["previous"]["state"]["weights"] = weights
-        with pytest.raises(CheckpointError, match=message):
-            run.check(state)
-    state["others"]["previous"]["state"]["weights"] = {}
-    state["others"]["proximal"]["state"]["average"].pop()
-    with pytest.raises(CheckpointError, match="the shapes of the average of the proximal point must be"):
-        run.check(state)
+        wrong["others"]["previous"]["state"]["weights"] = weights
+        with pytest.raises(CheckpointError, match=f"a part refuses its state: ValueError: {message}"):
+            run.load_state_dict(wrong)
+    wrong["others"]["previous"]["state"]["weights"] = {}
+    wrong["others"]["proximal"]["state"]["average"].pop()
+    with pytest.raises(CheckpointError, match="a part refuses its state: ValueError: ProximalPoint: state"):
+        run.load_state_dict(wrong)
+    assert same(run.state_dict(), before) == []
 
 
 def test_wrapped_models_leave_no_trace(tmp_path):

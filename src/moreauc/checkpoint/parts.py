@@ -30,7 +30,6 @@ from moreauc._parallel import gathered, is_shard, spread_as
 from moreauc.checkpoint.file import CheckpointError
 from moreauc.checkpoint.rng import GENERATORS, set_state, state_of
 from moreauc.distributed import DistributedCriterion
-from moreauc.optim import PreviousIterate, ProximalPoint
 
 _LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold labels of the data set
 
@@ -298,29 +297,11 @@ def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
 # What belongs to the weights
 
 
-def check_previous(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Check previous weights, which may be some of the model's."""
-    known = dict(bare(model).named_parameters())
-    weights = state["weights"]
-    if weights.keys() - known.keys():
-        raise refuse("names of the previous weights", "those of the model", min(weights.keys() - known.keys()))
-    check_tensors("previous weights", {name: known[name] for name in weights}, weights)
-
-
 def check_best(model: nn.Module, weights: Mapping[str, Any]) -> None:
     """Check the weights of the best epoch; there are none where they are not kept."""
     if weights:
         inner = bare(model)
         check_tensors("best weights", inner.state_dict(), weights, unset=_unset_buffers(inner))
-
-
-def check_proximal(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Check the reference point of :class:`~moreauc.optim.ProximalPoint`."""
-    shapes = [shape for group in _shapes(optimizer) for shape in group]
-    for name in ("reference", "average"):
-        found = [list(value.shape) for value in state[name]]
-        if found != shapes:
-            raise refuse(f"the shapes of the {name} of the proximal point", shapes, found)
 
 
 # Anything else that has a state
@@ -334,10 +315,6 @@ def other_state(part: Any) -> dict[str, Any]:
 def check_other(what: str, part: Any, state: Mapping[str, Any]) -> None:
     """Check the class, and what the part can check itself by a method `check_state`."""
     check_class(f"the class of the {what}", part, state)
-    if isinstance(part, PreviousIterate):
-        check_previous(part.model, state["state"])
-    if isinstance(part, ProximalPoint):
-        check_proximal(part.optimizer, state["state"])
     if hasattr(part, "check_state"):
         part.check_state(state["state"])
     if isinstance(part, torch.amp.GradScaler) and part.state_dict().keys() != state["state"].keys():

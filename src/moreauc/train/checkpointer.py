@@ -16,7 +16,7 @@ from moreauc.checkpoint.folder import Checkpoints
 from moreauc.checkpoint.interrupt import Interrupted, SignalWatch
 from moreauc.checkpoint.loader import held_labels
 from moreauc.checkpoint.lock import FolderLock
-from moreauc.checkpoint.parts import check_best, check_previous, check_proximal, refuse
+from moreauc.checkpoint.parts import check_best, refuse
 from moreauc.checkpoint.rng import random_states
 from moreauc.checkpoint.state import RunState
 from moreauc.distributed import Exchange
@@ -188,7 +188,7 @@ class Checkpointer(Callback):
             raise CheckpointError(f"fit: checkpoint must be that of a run of fit, {what}") from error
 
     def _check(self, saved: Mapping[str, Any] | None) -> None:
-        """Check all parts against those at the beginning; parts that a phase adds are checked against the weights."""
+        """Check all parts that the run has at its beginning; those that a phase adds check their states themselves."""
         if saved is None:
             return
         run, phase, phases = self._run, _loop_state(saved)["phase"], (WARM_START, TRAIN, DONE)
@@ -201,10 +201,6 @@ class Checkpointer(Callback):
         epochs = run.settings["warm_start_epochs"] + run.settings["epochs"]
         if saved["position"]["epoch"] > epochs:
             raise refuse("the epoch", f"at most {epochs}", saved["position"]["epoch"])
-        if "previous" in parts:
-            check_previous(run.model, parts["previous"]["state"])
-        if "proximal" in parts:
-            check_proximal(self._state.optimizer, parts["proximal"]["state"])
         if "selector" in parts:
             check_best(run.model, parts["selector"]["state"]["best"])
 

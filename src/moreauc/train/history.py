@@ -1,8 +1,9 @@
-"""What a training run has seen: one row of numbers for each epoch."""
+"""The history of a training run: one row of numbers for each epoch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -73,23 +74,11 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {
-            "best_epoch": self.best_epoch,
-            "best_score": self.best_score,
-            "best_scores": dict(self.best_scores),
-            "best_tied": self.best_tied,
-            "chosen_by": self.chosen_by,
-            "restored": self.restored,
-            "rows": [dict(row) for row in self.rows],
-        }
+        return dict(sorted(asdict(self).items()))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything, for a checkpoint."""
-        return self.to_dict()
+    state_dict = to_dict
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take everything from a checkpoint."""
-        self.rows = [dict(row) for row in state["rows"]]
-        self.best_score, self.best_epoch, self.restored = state["best_score"], state["best_epoch"], state["restored"]
-        self.best_scores, self.best_tied = dict(state["best_scores"]), state["best_tied"]
-        self.chosen_by = state["chosen_by"]
+        for entry in fields(self):
+            setattr(self, entry.name, deepcopy(state[entry.name]))
