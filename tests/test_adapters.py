@@ -71,16 +71,44 @@ def test_the_proximal_point_equals_a_plain_loop(tmp_path):
     assert found["ours"]["proximal"]["steps"].item() == 5 and found["ours"]["renewed"] == 2
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("batch", [1, 4, 7])  # in the first epoch, after its last batch, in the second
-def test_a_run_resumed_after_a_batch_equals_the_uninterrupted_one(problem, batch, tmp_path):
-    expected = run(make(problem), tmp_path / "whole.ckpt")
-    parts = make(problem)
-    parts.callbacks += [Save(batch, tmp_path / "saved.ckpt"), Kill(batch + 2)]
-    saved = interrupted(parts, tmp_path / "saved.ckpt")
-    assert_same(resume(make(problem), saved, tmp_path / "resumed.ckpt"), expected)
-    assert expected["loader"][0]["epoch"] == EPOCHS - 1 and expected["loader"][0]["step"] == 5
+def check_resumed(parts, batch, folder, **options):
+    """Compare a run that was saved after a batch and resumed with an uninterrupted one; return that and the file."""
+    expected = run(parts(), folder / "whole.ckpt", **options)
+    first, saved = parts(), folder / "saved.ckpt"
+    first.callbacks += [Save(batch, saved), Kill(batch + 1)]
+    interrupted(first, saved, **options)
+    assert_same(resume(parts(), saved, folder / "resumed.ckpt", **options), expected)
+    return expected, saved
+
+
+PULL = {"proximal": 0.1, "restarts": [1]}
+TRAINERS = [
+    *({"max_steps": 13, "epochs": -1}, {"val_check_interval": 2}, {"limit_train_batches": 3}),
+    *({"reload_dataloaders_every_n_epochs": 1}, {"check_val_every_n_epoch": 2}),
+]
+RESUMED = [
+    # in the first epoch, after its last batch, in the second
+    *((problem, "ready", batch, {}, {}) for problem in PROBLEMS for batch in (1, 4, 7)),
+    # with manual optimization batches 0, 2 and 4 end between two steps
+    *((rows, kind, batch, {}, {}) for kind in ("own", "manual") for batch in (0, 3, 4, 7)),
+    *((rows, "ready", batch, PULL, {"precision": "bf16-mixed"}) for batch in (0, 2, 4, 6, 8)),
+    *((rows, "ready", batch, PULL, {"gradient_clip_val": 0.05}) for batch in (0, 2, 4, 6, 8)),
+    *((rows, "ready", batch, PULL, {"accumulate_grad_batches": 3}) for batch in (0, 2, 4, 6, 8)),
+    *((rows, "ready", batch, {"proximal": 0.5, "restarts": [1, 2]}, {}) for batch in (4, 9)),
+    *((rows, "ready", batch, {}, options) for options in TRAINERS for batch in (2, 4, 6)),
+]
+
+
+@pytest.mark.parametrize(("problem", "kind", "batch", "settings", "options"), RESUMED)
+def test_a_run_resumed_after_a_batch_equals_the_uninterrupted_one(problem, kind, batch, settings, options, tmp_path):
+    """Also in the middle of an accumulation, whose gradients Lightning does not keep."""
+    expected, saved = check_resumed(lambda: make(problem, kind, **settings), batch, tmp_path, **options)
     assert expected["ours"]["previous"]["weights"]
+    if not options:
+        assert expected["loader"][0]["epoch"] == EPOCHS - 1 and expected["loader"][0]["step"] == 5
+    if kind == "ready":
+        kept = torch.load(saved, weights_only=True)["callbacks"]["StatefulCriterion"]["processes"][0]["gradients"]
+        assert bool(kept) == ("accumulate_grad_batches" in options and batch in (0, 6, 8))
 
 
 @pytest.mark.parametrize("problem", [rows, bags, groups])
@@ -99,61 +127,6 @@ def test_a_run_resumed_after_an_epoch_equals_the_uninterrupted_one(problem, at, 
     assert saved.name == f"epoch={epoch}-step={5 * epoch + 5}.ckpt"
     saved = saved.rename(tmp_path / saved.name)  # Lightning does not like a folder that holds one already
     assert_same(resume(parts(tmp_path / "cut"), saved, tmp_path / "end.ckpt", checkpoints=True), expected)
-
-
-@pytest.mark.parametrize("kind", ["own", "manual"])
-@pytest.mark.parametrize("batch", [0, 3, 4, 7])  # with manual optimization batches 0, 2 and 4 end between two steps
-def test_modules_of_the_users_resume(kind, batch, tmp_path):
-    expected = run(make(rows, kind), tmp_path / "whole.ckpt")
-    parts = make(rows, kind)
-    parts.callbacks += [Save(batch, tmp_path / "saved.ckpt"), Kill(batch + 1)]
-    saved = interrupted(parts, tmp_path / "saved.ckpt")
-    assert_same(resume(make(rows, kind), saved, tmp_path / "resumed.ckpt"), expected)
-
-
-@pytest.mark.parametrize(
-    "options", [{"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}, {"gradient_clip_val": 0.05}]
-)
-@pytest.mark.parametrize("batch", [0, 2, 4, 6, 8])
-def test_resuming_with_accumulation_clipping_and_mixed_precision(options, batch, tmp_path):
-    """Also in the middle of an accumulation, whose gradients Lightning does not keep."""
-    expected = run(make(rows, proximal=0.1, restarts=[1]), tmp_path / "whole.ckpt", **options)
-    parts = make(rows, proximal=0.1, restarts=[1])
-    parts.callbacks += [Save(batch, tmp_path / "saved.ckpt"), Kill(batch + 1)]
-    saved = interrupted(parts, tmp_path / "saved.ckpt", **options)
-    kept = torch.load(saved, weights_only=True)["callbacks"]["StatefulCriterion"]["processes"][0]["gradients"]
-    assert bool(kept) == ("accumulate_grad_batches" in options and batch in (0, 6, 8))
-    found = resume(make(rows, proximal=0.1, restarts=[1]), saved, tmp_path / "resumed.ckpt", **options)
-    assert_same(found, expected)
-
-
-@pytest.mark.parametrize("batch", [4, 9])
-def test_the_reference_point_is_renewed_where_a_run_resumes_between_epochs(batch, tmp_path):
-    settings = {"proximal": 0.5, "restarts": [1, 2]}
-    expected = run(make(rows, **settings), tmp_path / "whole.ckpt")
-    parts = make(rows, **settings)
-    parts.callbacks += [Save(batch, tmp_path / "saved.ckpt"), Kill(batch + 1)]
-    saved = interrupted(parts, tmp_path / "saved.ckpt")
-    assert_same(resume(make(rows, **settings), saved, tmp_path / "resumed.ckpt"), expected)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_steps": 13, "epochs": -1},
-        {"val_check_interval": 2},
-        {"limit_train_batches": 3},
-        {"reload_dataloaders_every_n_epochs": 1},
-        {"check_val_every_n_epoch": 2},
-    ],
-)
-@pytest.mark.parametrize("batch", [2, 4, 6])
-def test_resuming_under_other_settings_of_the_trainer(options, batch, tmp_path):
-    expected = run(make(rows), tmp_path / "whole.ckpt", **options)
-    parts = make(rows)
-    parts.callbacks += [Save(batch, tmp_path / "saved.ckpt"), Kill(batch + 1)]
-    saved = interrupted(parts, tmp_path / "saved.ckpt", **options)
-    assert_same(resume(make(rows), saved, tmp_path / "resumed.ckpt", **options), expected)
 
 
 @pytest.mark.parametrize(
@@ -338,11 +311,7 @@ def test_several_optimizers(tmp_path):
             callbacks=[StatefulCriterion(**NAMES)],
         )
 
-    expected = run(parts(), tmp_path / "whole.ckpt")
+    expected, _ = check_resumed(parts, 6, tmp_path)
     assert len(expected["ours"]["previous"]["weights"]) == 4
-    cut = parts()
-    cut.callbacks += [Save(6, tmp_path / "saved.ckpt"), Kill(7)]
-    saved = interrupted(cut, tmp_path / "saved.ckpt")
-    assert_same(resume(parts(), saved, tmp_path / "resumed.ckpt"), expected)
     message = "proximal must be 0 unless there is one optimizer, got 2 optimizers"
     fit_error(message, parts().module, parts().loader, [StatefulCriterion(**NAMES, proximal=0.1)])
