@@ -27,7 +27,7 @@ def test_bound_holds(gamma, tau, lr, b1, b2, n):
     run = minimize(
         problem,
         SONX(tau=tau, gamma=gamma),
-        steps=500,
+        steps=300,
         lr=lr,
         outer_per_batch=b1,
         samples_per_batch=b2,
@@ -74,7 +74,7 @@ def test_three_level_bounds_hold(gamma, tau1, tau2, lr, b1, b2, b3):
     run = minimize(
         problem,
         SONT(tau1=tau1, tau2=tau2, gamma1=gamma, gamma2=gamma),
-        steps=400,
+        steps=250,
         lr=lr,
         outer_per_batch=b1,
         inner_per_batch=b2,

@@ -130,7 +130,9 @@ def test_constants_survive_an_attempt_to_falsify_them(problem):
 def test_objective_has_the_modulus_of_the_proposition(problem):
     low, high = (-problem.radius, problem.radius) if isinstance(problem, HingedSquares) else (-5.0, 5.0)
     modulus = problem.weak_convexity
-    assert falsify(problem.objective, dim=problem.dim, weak_convexity=modulus, low=low, high=high) is None
+    assert (
+        falsify(problem.objective, dim=problem.dim, weak_convexity=modulus, low=low, high=high, budget=100_000) is None
+    )
 
 
 def test_the_problem_with_squares_is_not_convex():

@@ -123,11 +123,11 @@ def test_full_batches_with_full_averaging_are_subgradient_descent_one_step_behin
 )
 def test_the_methods_reach_the_optimum(problem, method, lr, gap):
     options = {**SMALL, "records": 20, "samples_per_batch": 1, "stationarity": False}
-    run = minimize(problem, method, steps=2500, lr=PowerDecay(lr), seeds=range(4), **options)
+    run = minimize(problem, method, steps=1500, lr=PowerDecay(lr), seeds=range(4), **options)
     late = run.objective[:, -2:].mean() - problem.optimum.value
     assert -1e-9 <= late < gap
     if problem is TWO:
-        floor = minimize(problem, PlugIn(), steps=2500, lr=PowerDecay(lr), seeds=range(4), **options).objective[:, -2:]
+        floor = minimize(problem, PlugIn(), steps=1500, lr=PowerDecay(lr), seeds=range(4), **options).objective[:, -2:]
         assert floor.mean() - problem.optimum.value > 2.0 * late  # the bias of the plug-in estimator
 
 
