@@ -173,10 +173,12 @@ def run_missing(
         study.prepare(missing)
         failures: list[tuple[str, Exception]] = []
         finished = 0
+        # one task at a time: a record is written as soon as its run ends
+        parallel = Parallel(n_jobs=None if jobs == 1 else jobs, return_as="generator_unordered", batch_size=1)
         with _appending(setup.out / RECORDS) as append, _appending(setup.out / DETAILS) as append_detail:
             for stage in sorted({task.stage for task in missing}):
                 calls = [delayed(_do)(task) for task in missing if task.stage == stage]
-                for key, result in Parallel(n_jobs=None if jobs == 1 else jobs, return_as="generator_unordered")(calls):
+                for key, result in parallel(calls):
                     if isinstance(result, Exception):
                         failures.append((key, result))
                         continue
