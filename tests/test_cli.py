@@ -582,6 +582,14 @@ def test_python_runs_it_as_a_module():
     assert (done.returncode, done.stdout.strip()) == (0, moreauc.__version__)
 
 
+def test_help_imports_no_heavy_modules():
+    """What only commands need is imported when they run."""
+    heavy = "{'pandas', 'sklearn', 'matplotlib'} & set(sys.modules)"
+    code = f"import sys; from moreauc.cli import app; app(['fit', '--help'], standalone_mode=False); print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("set()\n"), done.stdout[-200:] + done.stderr
+
+
 def test_a_collapsed_model_is_no_winner_and_is_named(trained, monkeypatch, tmp_path):
     """One score for all rows: TPAUC 0 at (0.5, 0.5), and a warning on the terminal, on the page and in the log."""
     monkeypatch.setattr(TPAUCClassifier, "decision_function", lambda self, X: np.zeros(len(X)))

@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 
 import moreauc
 from moreauc._printable import printable
-from moreauc.checkpoint import Interrupted
 from moreauc.cli.console import complain, say
 from moreauc.cli.options import CompareOptions, EvaluateOptions, FitOptions, PredictOptions
 
@@ -46,10 +45,12 @@ class CommandGroup(TyperGroup):
         try:
             with _printable_usage():
                 return super().invoke(ctx)
-        except Interrupted as interrupt:  # the training is saved
-            complain(f"{interrupt} with --resume")
-            raise typer.Exit(interrupt.exit_code) from interrupt
         except KeyboardInterrupt as interrupt:
+            from moreauc.checkpoint import Interrupted  # here, so that --help does not wait for it
+
+            if isinstance(interrupt, Interrupted):  # the training is saved
+                complain(f"{interrupt} with --resume")
+                raise typer.Exit(interrupt.exit_code) from interrupt
             complain(*getattr(interrupt, "__notes__", ()))  # where an already trained model is
             raise
         except (ValueError, OSError, ModuleNotFoundError) as error:

@@ -6,7 +6,6 @@ pickle: whoever made it decides what happens when it is read. Load only files of
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
@@ -15,7 +14,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,20 +90,6 @@ def locked_folders(**folders: str | Path | None) -> Iterator[None]:
         for option, place in places.items():
             stack.enter_context(_locked(place, option))
         yield
-
-
-def alone_in(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator for commands: :func:`locked_folders` for the folders that these options name."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def run(**values: Any) -> None:
-            with locked_folders(**{option: values.get(option) for option in options}):
-                command(**values)
-
-        return run
-
-    return decorate
 
 
 def _check_apart(folders: dict[str, Path]) -> None:
