@@ -1,4 +1,4 @@
-"""Kills training with SIGKILL again and again, and compares what comes out with a run that nobody touched.
+"""Kills training with SIGKILL again and again, and compares the result with that of an uninterrupted run.
 
 Each run of `torture_runs.RUNS` is started as a process, killed with its workers at a random moment, and started again
 until it is through; the state at its end, of weights, loss, optimizer, generators and history, must be that of the
@@ -53,7 +53,7 @@ WAIT = 60.0  # seconds after which a process that neither ends nor comes to a st
 
 
 class Stage:
-    """A byte in a file that tells where a process is, also after its death."""
+    """A byte in a file with the stage of a process, readable after its end."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -161,7 +161,7 @@ def load_once() -> None:
 
 
 def start(name: str, folder: Path, seed: int = 0, doom: tuple[int, int] | None = None, every: int = 1) -> Any:
-    """Start a process and return it; without a seed nobody looks at its saves."""
+    """Start a process and return it; without a seed its saves are not watched."""
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=victim, args=(name, str(folder), seed, doom, every))
     process.start()
@@ -259,7 +259,7 @@ def differences(found: Any, wanted: Any, name: str = "") -> tuple[int, list[str]
 
 
 def _bits(value: Tensor) -> tuple[Any, ...]:
-    """Return what tells a tensor from any other; NaN equals NaN here."""
+    """Return a fingerprint of a tensor; NaN equals NaN here."""
     flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.reshape(-1))
     return value.dtype, value.shape, flat.view(torch.uint8).numpy().tobytes()
 
@@ -296,7 +296,7 @@ def torture(name: str, kills: int, draws: random.Random, *, kills_of_a_run: int 
 
 
 def other_settings() -> dict[str, Any]:
-    """Try to go on from checkpoints with other settings; see `torture_settings`."""
+    """Try to resume from checkpoints with other settings; see `torture_settings`."""
     import torture_settings  # loads the estimators, for which the processes that get killed should not wait
 
     found = torture_settings.try_all()

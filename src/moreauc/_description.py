@@ -1,4 +1,4 @@
-"""What tells one loss, or one setting, from another, as text: for checkpoints, for agreement of processes, for `repr`.
+"""Settings as text, by which losses and runs are compared: for checkpoints, agreement of processes, and `repr`.
 
 A value is described by its type and by all that it holds, nested parts included. Weights and buffers are state, not
 settings, and are left out; tensors that are neither are described by a checksum. Functions cannot be compared: they are
@@ -112,7 +112,7 @@ def text_of(value: Any, *, contents: bool = True) -> str:
 
 
 def _text(value: Any, contents: bool, above: tuple[int, ...], seen: dict[int, Any]) -> str:
-    """Return the text of a value inside of those `above`; `seen`: objects that have a text already."""
+    """Return the text of a value inside those `above`; `seen`: objects that have been described already."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, int | float) and not isinstance(value, bool | Enum):
@@ -140,19 +140,15 @@ def _text(value: Any, contents: bool, above: tuple[int, ...], seen: dict[int, An
     if isinstance(value, types.MethodType):
         return f"{inner(value.__self__)}.{value.__name__}"
     if isinstance(value, functools.partial):
-        parts = [
-            inner(value.func),
-            *map(inner, value.args),
-            *(f"{k}={inner(v)}" for k, v in sorted(value.keywords.items())),
-        ]
-        return f"partial({', '.join(parts)})"
-    if isinstance(value, logging.Logger):  # which holds its parents and what they have been asked for
+        named = [f"{name}={inner(part)}" for name, part in sorted(value.keywords.items())]
+        return f"partial({', '.join([inner(value.func), *map(inner, value.args), *named])})"
+    if isinstance(value, logging.Logger):  # its attributes are its parents and caches
         return f"{_type_name(type(value))}({value.name!r})"
     if (held := _held(value)) is None:
         name = repr(value)
         return _type_name(type(value)) if " at 0x" in name else name
     if not isinstance(value, nn.Module | tuple | list) and not dataclasses.is_dataclass(value):
-        seen[id(value)] = value  # objects that know each other would be described along every path
+        seen[id(value)] = value  # objects with references to each other would be described along every path
     return f"{_type_name(type(value))}({', '.join(f'{name}={inner(part)}' for name, part in held)})"
 
 

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and errors that name the file."""
+"""Files that are written atomically, and errors that name the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PART = ".part"  # ends the name of a file that is still being written
 
 @contextmanager
 def naming(path: str | Path, *, instead_of: Path | None = None) -> Iterator[None]:
-    """Make an error of the system name the file: a full disk is reported to whoever writes without any name.
+    """Add the name of the file to errors of the system, which a full disk raises without one.
 
     Args:
         path: the file that is written.

@@ -42,7 +42,7 @@ class Record(NamedTuple):
 def check_records(file: BinaryIO, start: int, size: int) -> None:
     """Check the archive in `size` bytes of a file from `start`; raise ValueError if `torch.save` did not write it."""
     records = list(_read_table(file, start, size))
-    names = [record.name.lower() for record in records]  # torch does not tell capitals apart
+    names = [record.name.lower() for record in records]  # torch ignores case
     if len(set(names)) < len(names):
         raise ValueError("records of the same name")
     for record in records:

@@ -104,7 +104,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             check_records(file, _HEADER, size)
             file.seek(_HEADER)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's hints, which tell to trust the file
+                warnings.simplefilter("ignore")  # torch's hints to trust the file
                 state = torch.load(file, map_location="cpu", weights_only=True)
             check_loaded(state, size)
         except Exception as error:  # unpickling a hostile file may raise anything

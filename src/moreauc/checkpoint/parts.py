@@ -298,7 +298,7 @@ def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
 
 
 def check_best(model: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Check the weights of the best epoch; there are none where they are not kept."""
+    """Check the weights of the best epoch, if they are kept."""
     if weights:
         inner = bare(model)
         check_tensors("best weights", inner.state_dict(), weights, unset=_unset_buffers(inner))

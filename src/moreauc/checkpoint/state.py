@@ -60,30 +60,27 @@ class RunState:
         >>> from moreauc.data import TensorBatches
         >>> from moreauc.samplers import PosNegSampler
         >>> x, y = torch.randn(40, 3), (torch.arange(40) % 4 == 0).long()
-        >>> def make_run():
+        >>> def train(checkpoints, epochs):
         ...     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1), nn.Flatten(0))
         ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         ...     loader = TensorBatches(x, y, PosNegSampler(y, num_positives=2, num_negatives=6))
         ...     criterion = TPAUCLoss(y, min_tpr=0.5, max_fpr=0.5, gamma=0.1)
-        ...     return RunState(model, criterion, optimizer, loader, previous=PreviousIterate(model, optimizer))
-        >>> def train(run, checkpoints, epochs):
+        ...     previous = PreviousIterate(model, optimizer)
+        ...     run = RunState(model, criterion, optimizer, loader, previous=previous)
         ...     state = checkpoints.load()
         ...     if state is not None:
         ...         run.load_state_dict(state)
         ...     for epoch in range(run.epoch, epochs):
         ...         for inputs, labels, index in run.batches(epoch):
-        ...             loss = run.criterion(run.model(inputs), labels, index, run.previous(inputs))
-        ...             run.optimizer.zero_grad()
+        ...             loss = criterion(model(inputs), labels, index, previous(inputs))
+        ...             optimizer.zero_grad()
         ...             loss.backward()
-        ...             run.optimizer.step()
-        ...             if run.step % 2 == 0:
-        ...                 checkpoints.save(run.state_dict())
+        ...             optimizer.step()
+        ...         _ = checkpoints.save(run.state_dict())
+        ...     return run.epoch, run.step
         >>> folder = tempfile.TemporaryDirectory()
-        >>> train(make_run(), Checkpoints(folder.name), epochs=3)
-        >>> resumed = make_run()
-        >>> resumed.load_state_dict(Checkpoints(folder.name).load())
-        >>> resumed.epoch, resumed.step
-        (2, 4)
+        >>> train(Checkpoints(folder.name), epochs=2), train(Checkpoints(folder.name), epochs=3)
+        ((2, 0), (3, 0))
         >>> folder.cleanup()
     """
 

@@ -63,7 +63,7 @@ class Run:
     def renew(self, epoch: int) -> None:
         """Renew the reference point before some epochs, once; called at each batch.
 
-        Lightning does not tell the start of an epoch where it resumes after the last batch of the one before.
+        Lightning has no hook for the start of an epoch if it resumes after the last batch of the one before.
         """
         if self.point is not None and epoch in self.restarts and epoch > self.renewed:
             self.point.restart()
@@ -184,7 +184,7 @@ def check_loader(trainer: Trainer) -> None:
             if hasattr(sampler, "set_position") and not isinstance(loader, ResumableLoader):
                 raise ValueError(
                     f"{OWNER}: train_dataloaders must be ResumableLoader(loader), got {type(loader).__name__} with "
-                    f"{type(sampler).__name__}, which Lightning tells neither the epoch nor where to go on"
+                    f"{type(sampler).__name__}, whose set_epoch and set_position Lightning does not call"
                 )
         if not isinstance(loader, ResumableLoader):
             text = "%s: train_dataloaders has a %s, no ResumableLoader: a resumed run will draw other random numbers"

@@ -74,11 +74,11 @@ class ResumableLoader:
         self.seed = 0 if seed is None else check_count(_OWNER, "seed", seed, minimum=0)
         self.rank, self.world_size = max((_place(sampler) for sampler in samplers), key=lambda place: place[1])
         self.epoch, self.step = int(getattr(self._sampler, "epoch", 0)), int(getattr(self._sampler, "start", 0))
-        self._loaded: int | None = None  # the epoch of a state that nobody has gone on from yet
+        self._loaded: int | None = None  # the epoch of a state that is to be resumed from
 
     @property
     def sampler(self) -> ResumableLoader:
-        """This object: loops that tell a loader's `sampler` the epoch reach it so."""
+        """This object, for loops that call `set_epoch` of a loader's `sampler`."""
         return self
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class ResumableLoader:
         self.epoch, self.step, self._loaded = int(epoch), int(step), None
 
     def state_dict(self) -> dict[str, int]:
-        """Return epoch and step, and what the batches depend on where the sampler tells it."""
+        """Return epoch and step, and the settings of the sampler if it has them."""
         settings: dict[str, int] = self._sampler.state_dict() if hasattr(self._sampler, "state_dict") else {}
         return {**settings, "epoch": self.epoch, "step": self.step}
 

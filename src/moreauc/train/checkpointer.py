@@ -304,8 +304,8 @@ class DistributedCheckpointer(Checkpointer):
                 result = action()
             except (ValueError, OSError) as error:
                 problem = error
-        told = (result, None if problem is None else str(problem))
-        result, text = self._exchange.object_of_first(told, "what the first process does for all")
+        found = (result, None if problem is None else str(problem))
+        result, text = self._exchange.object_of_first(found, "what the first process does for all")
         if problem is not None:
             raise problem
         if text is not None:

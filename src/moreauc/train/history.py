@@ -25,8 +25,8 @@ class History:
         best_epoch: its epoch, -1 for the weights before the first one. Of epochs with one `score` the best is that with
             the highest `wider_score`, then `auc`, then `gap`, then the earliest.
         best_scores: `score`, `wider_score`, `auc` and `gap` of that epoch.
-        best_tied: share of the region's validation rows whose score, at that epoch, a row of the other class has too.
-        chosen_by: which of these told the best epoch from all others; "earliest" where none did.
+        best_tied: share of the region's validation rows that are tied with a row of the other class at that epoch.
+        chosen_by: which of these distinguished the best epoch from all others; "earliest" if none did.
         restored: whether the model was given the weights of `best_epoch` at the end.
 
     Example:
@@ -46,7 +46,7 @@ class History:
 
     @property
     def choice(self) -> str:
-        """By what the best epoch was chosen, in words, where its score is that of others too; else empty."""
+        """How the best epoch was chosen among epochs with the same score, in words; empty if there was one."""
         wider = {"wider_score": "TPAUC of the region half way to the whole square", "auc": "AUC"}
         if self.chosen_by in wider:
             return (
