@@ -92,7 +92,7 @@ class Contestant:
     Attributes:
         name: key in files and on the command line.
         title: name in tables.
-        preset: key of `METHODS` or `BAG_METHODS`.
+        preset: key of `METHODS["rows"]` or `METHODS["bags"]` of `moreauc.methods`.
         options: options of the loss that are not tuned; `momentum` goes to the optimizer instead of the experiment's.
         settings: what is tried; `lr` goes to the optimizer, `share` to the region that is trained on (a share of the
             positives and of the negatives), anything else to the loss.

@@ -242,7 +242,7 @@ def network(
         method: of rows or bags, key of :data:`moreauc.methods.METHODS`.
         name: key of the variant; None for `method`.
         title: its name in tables; None for that of the method.
-        grid: options of the loss with the values to try; None for those of the preset.
+        grid: options of the loss with the values to try; None for those of the method.
         settings: arguments of the classifier.
 
     Example:
