@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
-import pickle
 import random
 
 import bag_oracles
@@ -247,39 +245,6 @@ def test_a_first_visit_has_the_gradient_of_pooling_what_was_sampled(pooling):
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(tracked.a, naive.criterion.a)
     torch.testing.assert_close(tracked.theta, naive.criterion.theta)
-
-
-@EVERY
-@POOLING
-def test_resumed_run_equals_the_uninterrupted_one(kind, pooling):
-    whole, first, second = (KINDS[kind](pooling) for _ in range(3))
-    for seed in range(8):
-        loss = step(whole, make_batch(pooling, seed))
-        if seed < 4:
-            step(first, make_batch(pooling, seed))
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second.load_state_dict(torch.load(file, weights_only=True))
-    for seed in range(4, 8):
-        resumed = step(second, make_batch(pooling, seed))
-    assert torch.equal(loss[0], resumed[0]) and torch.equal(loss[1], resumed[1])
-    assert_state(second, state_of(whole))
-
-
-@EVERY
-@POOLING
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))], ids=["copy", "pickle"])
-def test_copies_go_on_like_the_original_and_apart_from_it(kind, pooling, duplicate):
-    criterion = KINDS[kind](pooling)
-    step(criterion, make_batch(pooling, 0))
-    twin = duplicate(criterion)
-    before = state_of(twin)
-    loss, gradient = step(criterion, make_batch(pooling, 1))
-    assert_state(twin, before)
-    twin_loss, twin_gradient = step(twin, make_batch(pooling, 1))
-    assert torch.equal(loss, twin_loss) and torch.equal(gradient, twin_gradient)
-    assert_state(twin, state_of(criterion))
 
 
 @EVERY

@@ -83,7 +83,7 @@ def test_step_report_has_a_ratio_for_each_variant_and_width(tmp_path: Path) -> N
         for name in ("cross entropy + forward without gradient", "TPAUCLoss, gamma 0", "TPAUCLoss, gamma 0.1"):
             ratio = report[part][f"{name} / cross entropy"]
             assert ratio["quartiles"][0] <= ratio["median"] <= ratio["quartiles"][1]
-    assert len(report["targets"]) == 6
+    assert len(report["targets"]) == 7
     assert all(row["met"] == (row["measured"] <= float(row["target"].split()[-1])) for row in report["targets"])
 
 

@@ -79,7 +79,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             :class:`~moreauc.TPAUCLoss`.
         bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none. Averages must lie
             inside, those of exponentials, too: with scores of 1 and temperature 0.1 it must be above :math:`e^{10}`.
-        rows: "before" for the box to the letter, "after" for the rule above. docs/bags.md compares them.
+        rows: "before" for the paper's update order, "after" for the rule above. docs/bags.md compares them.
 
     Attributes:
         v: rows of the bags as :mod:`moreauc.core.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
