@@ -21,9 +21,8 @@ def choose(curves: Curves, contestant: Contestant, column: int, *, epochs: int =
     """Return the setting and the epoch that are best in validation, and their scores.
 
     Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch; where the AUC was not kept,
-    in the first runs, the first setting and its latest epoch.
-
-    Where every setting diverged before its first score there is nothing to choose: all entries are None.
+    in the first runs, the first setting and its latest epoch. Where every setting diverged before its first score all
+    entries are None.
 
     Args:
         curves: scores of all settings after each epoch.

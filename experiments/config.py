@@ -157,13 +157,7 @@ class Experiment:
 
 
 def load_experiment(name: str) -> Experiment:
-    """Read the plan of an experiment.
-
-    Args:
-        name: "molecules", "bags" or "histology".
-
-    Raises:
-        ValueError: for another name, or a plan in which methods try different numbers of settings.
+    """Read the plan of "molecules", "bags" or "histology"; see :func:`parse_experiment`.
 
     Example:
         >>> plan = load_experiment("molecules")
@@ -180,8 +174,7 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
     """Make a plan of the text of a TOML file.
 
     Raises:
-        ValueError: for a missing or unknown entry, a name that no file should have, or methods that try different
-            numbers of settings.
+        ValueError: for a missing or unknown entry, an odd name, or methods that try different numbers of settings.
     """
     raw = tomllib.loads(text)
     try:

@@ -33,9 +33,6 @@ def draw_table(table: Table) -> Figure:
 
     A dot is a run (or a test split), the filled diamond their mean with one standard deviation either way, the hollow
     diamond the published mean. Runs without a score are counted at the right.
-
-    Args:
-        table: with a run of at least one data set.
     """
     datasets = [entry for entry in table.datasets if table.has_runs(entry.name)]
     rows, regions = [table.run_on(entry.name) for entry in datasets], table.plan.regions
@@ -102,14 +99,7 @@ def _legend(figure: Figure, table: Table) -> None:
 
 
 def draw_curves(plan: Experiment, curves: Sequence[Curve]) -> Figure:
-    """Draw the TPAUC of the training rows against epochs, a panel for each data set.
-
-    Lines are means over runs, bands one standard deviation either way.
-
-    Args:
-        plan: the experiment, with an ablation.
-        curves: its curves, at least one.
-    """
+    """Draw the TPAUC of the training rows against epochs, mean and standard deviation; a panel for each data set."""
     datasets = list(dict.fromkeys(curve.dataset for curve in curves))
     figure = Figure(figsize=(1.0 + 5.2 * len(datasets), 4.2), layout="constrained")
     grid = figure.subplots(1, len(datasets), squeeze=False)[0]
@@ -164,12 +154,7 @@ def _label_lines(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Return the middles of labels of these sizes that overlap no more, as near to where they were as can be.
-
-    Args:
-        heights: where they should be, increasing, as shares of the height of a panel.
-        sizes: how high they are.
-    """
+    """Return the middles of labels of these sizes, moved apart as little as possible; shares of a panel's height."""
     between = np.concatenate([[0.0], np.cumsum((np.array(sizes[:-1]) + np.array(sizes[1:])) / 2.0)])
     # moved down by what is below them, labels may touch, and need only stay in order
     moved = isotonic_regression(np.array(heights) - between).x + between

@@ -115,17 +115,7 @@ def make_parts(
     folder: Path | None = None,
     device: torch.device | str = "cpu",
 ) -> Parts:
-    """Return the data of a run.
-
-    Args:
-        plan: the experiment.
-        dataset: one of its data sets.
-        split: number of the test split.
-        run: number of the run: seed for molecules, fold for bags.
-        pooling: pooling of the method, for bags.
-        folder: folder with the data; None for MOREAUC_DATA or a download.
-        device: where to train.
-    """
+    """Return the data of a run: `run` is the seed of molecules or the fold of bags, `pooling` that of the method."""
     place = torch.device(device)
     if plan.name == "molecules":
         return _molecules(dataset, run, folder, place)
@@ -162,7 +152,7 @@ def _balanced(labels: Tensor, dataset: DataSet, seed: int) -> PosNegSampler:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave warnings about molecules unsaid for a while: every run would repeat them."""
+    """Log no warnings about molecules for a while: every run would repeat them."""
     log = logging.getLogger("experiments.data")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -201,7 +191,7 @@ def _bags(
         from experiments.data.mil import standardize_instances
 
         pieces = list(standardize_instances(*pieces))
-    pool = get_pooling("reproduce", pooling, 0.1)
+    pool = get_pooling("make_parts", pooling, 0.1)
     sampler = _balanced(pieces[0].labels, dataset, run)
     columns = pieces[0].instances(0, torch.tensor([0])).shape[1]
     attention = pooling == "attention"

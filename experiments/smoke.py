@@ -23,8 +23,7 @@ _DATASETS = {
 def smoke_plan(plan: Experiment) -> Experiment:
     """Return an experiment with one small data set, one epoch, two runs and two settings of each method.
 
-    Everything else is as it was: methods, options, regions, training curves. What comes out says that all of it works,
-    and nothing about which method is better.
+    Methods, options, regions and training curves are as they were.
 
     Example:
         >>> from experiments.config import load_experiment

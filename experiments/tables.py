@@ -182,14 +182,9 @@ def is_ours(entry: Contestant) -> bool:
 def make_table(
     plan: Experiment, records: Sequence[Record], protocol: Protocol = "runs", choice: Choice = "chosen"
 ) -> Table:
-    """Make the cells of a protocol.
+    """Make the cells of a protocol; see :class:`Table`.
 
-    Args:
-        plan: the experiment.
-        records: records of its runs.
-        protocol: "runs" for the runs of test split 0, as in the paper. "splits" for all test splits of the data sets
-            that have several: a value is the mean over the folds of a split, if all of them are there.
-        choice: how validation chose the epoch, see :class:`Table`.
+    With "splits" a value is the mean over the folds of a test split, if all of them are there.
     """
     datasets = tuple(entry for entry in plan.datasets.values() if protocol == "runs" or entry.splits > 1)
     known: dict[tuple[str, str], list[Record]] = {}
@@ -301,14 +296,8 @@ def smallest_p(pairs: int) -> float:
 def signed_rank(differences: Sequence[float] | NDArray[np.float64]) -> float:
     """Return the two-sided p-value of Wilcoxon's signed-rank test: how likely signs by chance would be as one-sided.
 
-    Pairs that are equal say nothing and are left out, which makes the smallest possible p larger. Up to 16 others are
-    tested exactly, tied ranks included, which scores that move in large steps have; more of them by SciPy.
-
-    Args:
-        differences: one for each pair.
-
-    Returns:
-        The p-value; 1 where all pairs are equal.
+    Equal pairs are left out; the p-value is 1 where all are equal. Up to 16 others are tested exactly, tied ranks
+    included, which scores that move in large steps have; more of them by SciPy.
 
     Example:
         >>> signed_rank([0.1, 0.2, 0.3, 0.4, 0.5]), signed_rank([0.1, 0.0, -0.1])
