@@ -420,11 +420,7 @@ def test_a_folder_with_checkpoints_is_not_taken_over_unasked(tmp_path):
         small_run(tmp_path, resume=False)
 
 
-def test_wrong_arguments_are_named(tmp_path):
-    with pytest.raises(ValueError, match="fit: every must be an integer of at least 1, got 0"):
-        small_run(tmp_path, every=0)
-    with pytest.raises(ValueError, match="fit: every must be None without checkpoint, got 1"):
-        small_run(None)
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     Checkpoints(tmp_path).save({"epoch": 3})
     with pytest.raises(
         CheckpointError, match="fit: checkpoint must be that of a run of fit, got another: KeyError: 'others'; the"
@@ -452,6 +448,8 @@ def test_wrong_arguments_are_named(tmp_path):
             "train must be an iterable that each epoch can go through anew, got a list_iterator",
         ),
         ({"every": 2.5}, "every must be an integer of at least 1, got 2.5"),
+        ({"every": 0}, "every must be an integer of at least 1, got 0"),
+        ({"checkpoint": None, "every": 1}, "every must be None without checkpoint, got 1"),
     ],
 )
 def test_mistakes_with_checkpoints_change_nothing(options, message, tmp_path, monkeypatch):

@@ -473,22 +473,15 @@ def test_names_keep_processes_apart(tmp_path):
     assert first.load() == {"rank": 0} and second.load() == {"rank": 1} and len(list(tmp_path.iterdir())) == 2
 
 
-def test_wrong_arguments_are_named(tmp_path):
-    with pytest.raises(ValueError, match="Checkpoints: keep must be an integer of at least 1, got 0"):
-        Checkpoints(tmp_path, keep=0)
-    with pytest.raises(ValueError, match=r"Checkpoints: name must be letters, digits and '_', got '../x'"):
-        Checkpoints(tmp_path, name="../x")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match="Checkpoints: folder must be a folder, got the file"):
-        Checkpoints(tmp_path / "file")
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: Checkpoints(None), "Checkpoints: folder must be a path that is not empty, got None"),
         (lambda: Checkpoints(""), "Checkpoints: folder must be a path that is not empty, got ''"),
         (lambda: Checkpoints("file/sub"), "Checkpoints: folder must be a folder, got 'file/sub', which goes through"),
+        (lambda: Checkpoints("file"), "Checkpoints: folder must be a folder, got the file"),
+        (lambda: Checkpoints("new", keep=0), "Checkpoints: keep must be an integer of at least 1, got 0"),
+        (lambda: Checkpoints("new", name="../x"), "Checkpoints: name must be letters, digits and '_', got '../x'"),
         (lambda: Checkpoints("new", name=3), "Checkpoints: name must be letters, digits and '_', got 3"),
         (lambda: Checkpoints("new").save(None), "save_checkpoint: state must be a dictionary, got None"),
         (
