@@ -146,6 +146,12 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         if own and parent:  # neither is there where Python runs without docstrings
             cls.__doc__ = f"{inspect.cleandoc(own)}\n\n{inspect.cleandoc(parent)}\n"
 
+    def _keep(self, arguments: Mapping[str, Any]) -> None:
+        """Set the arguments of a constructor, its `locals()`, as attributes of the same names, as scikit-learn asks."""
+        for name, value in arguments.items():
+            if name not in ("self", "__class__"):
+                setattr(self, name, value)
+
     def _check_arguments(self) -> None:
         """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
         owner = self._owner

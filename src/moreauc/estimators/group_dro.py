@@ -107,24 +107,7 @@ class GroupDROEstimator(NetworkEstimator):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        self.loss = loss
-        self.top_k = top_k
-        self.loss_options = loss_options
-        self.module = module
-        self.hidden = hidden
-        self.standardize = standardize
-        self.epochs = epochs
-        self.groups_per_batch = groups_per_batch
-        self.samples_per_group = samples_per_group
-        self.sampler = sampler
-        self.optimizer = optimizer
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     @all_or_nothing
     def fit(
@@ -146,7 +129,7 @@ class GroupDROEstimator(NetworkEstimator):
                 `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss is
                 trained, with a :class:`GroupsWarning`.
             checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
-                integer `random_state`; None for none. See :func:`moreauc.train.fit` for this and the next two.
+                integer `random_state`; None for none. This, `every` and `resume` are as in :func:`moreauc.train.fit`.
             every: steps between two saves; None for the ends of epochs only.
             resume: whether to go on from a checkpoint that is there; if not, there must be none.
         """
@@ -344,27 +327,7 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        super().__init__(
-            loss=loss,
-            top_k=top_k,
-            loss_options=loss_options,
-            module=module,
-            hidden=hidden,
-            standardize=standardize,
-            epochs=epochs,
-            groups_per_batch=groups_per_batch,
-            samples_per_group=samples_per_group,
-            sampler=sampler,
-            optimizer=optimizer,
-            lr=lr,
-            weight_decay=weight_decay,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.sample_loss = sample_loss
+        self._keep(locals())
 
     def predict(self, X: Any) -> Floats:
         """Return the number predicted for each row, shape `(n,)`."""

@@ -132,30 +132,7 @@ class MultiInstanceClassifier(RankingClassifier):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        self.loss = loss
-        self.min_tpr = min_tpr
-        self.max_fpr = max_fpr
-        self.loss_options = loss_options
-        self.module = module
-        self.standardize = standardize
-        self.epochs = epochs
-        self.num_positives = num_positives
-        self.num_negatives = num_negatives
-        self.instances_per_bag = instances_per_bag
-        self.optimizer = optimizer
-        self.lr = lr
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.warm_start_epochs = warm_start_epochs
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.fpr_budget = fpr_budget
-        self.probabilities = probabilities
-        self.positive_label = positive_label
-        self.chunk = chunk
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     @all_or_nothing
     def fit(
@@ -173,7 +150,7 @@ class MultiInstanceClassifier(RankingClassifier):
             bags: the bags, `n` of them.
             y: classes, two of any kind, shape `(n,)`; None for the labels of :class:`~moreauc.data.Bags`.
             checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
-                integer `random_state`; None for none. See :func:`moreauc.train.fit` for this and the next two.
+                integer `random_state`; None for none. This, `every` and `resume` are as in :func:`moreauc.train.fit`.
             every: steps between two saves; None for the ends of epochs only.
             resume: whether to go on from a checkpoint that is there; if not, there must be none.
         """

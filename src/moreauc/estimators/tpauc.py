@@ -85,31 +85,7 @@ class TPAUCClassifier(RankingClassifier):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        self.min_tpr = min_tpr
-        self.max_fpr = max_fpr
-        self.loss = loss
-        self.loss_options = loss_options
-        self.module = module
-        self.hidden = hidden
-        self.dropout = dropout
-        self.standardize = standardize
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.positive_fraction = positive_fraction
-        self.sampler = sampler
-        self.optimizer = optimizer
-        self.lr = lr
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.warm_start_epochs = warm_start_epochs
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.fpr_budget = fpr_budget
-        self.probabilities = probabilities
-        self.positive_label = positive_label
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     @all_or_nothing
     def fit(
@@ -127,7 +103,7 @@ class TPAUCClassifier(RankingClassifier):
             X: array or DataFrame, shape `(n, n_features)`.
             y: classes, two of any kind, shape `(n,)`.
             checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
-                integer `random_state`; None for none. See :func:`moreauc.train.fit` for this and the next two.
+                integer `random_state`; None for none. This, `every` and `resume` are as in :func:`moreauc.train.fit`.
             every: steps between two saves; None for the ends of epochs only.
             resume: whether to go on from a checkpoint that is there; if not, there must be none.
         """
