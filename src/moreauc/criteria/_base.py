@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -307,6 +307,19 @@ class Criterion(nn.Module):
         check_same_shape(self._owner, name, value, now_name, now)
         check_device(self._owner, name, value, now.device)
         return value.detach()
+
+
+def rule_attribute(table: str, name: str, doc: str) -> Any:
+    """Return a property for a number of a table's rule, which schedules may change; the rule checks it."""
+
+    def get(self: Criterion) -> Any:
+        return getattr(getattr(self, table).rule, name)
+
+    def put(self: Criterion, value: Any) -> None:
+        part = getattr(self, table)
+        part.rule = replace(part.rule, **{name: value})
+
+    return property(get, put, doc=doc)
 
 
 def losses_in(module: nn.Module) -> Iterator[Criterion]:

@@ -8,7 +8,6 @@ arXiv:2310.03234.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ from moreauc.criteria._base import (
     Step,
     check_function,
     enter,
+    rule_attribute,
     straight_through,
 )
 from moreauc.criteria._validation import Check
@@ -92,6 +92,8 @@ class FCCOLoss(Criterion):
     """
 
     _BY_AUTOGRAD = True
+    tau = rule_attribute("table_u", "tau", "Averaging weight in (0, 1].")
+    gamma = rule_attribute("table_u", "gamma", "Correction weight.")
 
     def __init__(
         self,
@@ -120,24 +122,6 @@ class FCCOLoss(Criterion):
     def u(self) -> Tensor:
         """The rows, shape `(num_blocks, dim)`, or `(num_blocks,)` where `dim` is 1. A view of the buffer."""
         return self.table_u.values.squeeze(1) if self.dim == 1 else self.table_u.values
-
-    @property
-    def tau(self) -> float:
-        """Averaging weight in (0, 1]."""
-        return self.table_u.rule.tau
-
-    @tau.setter
-    def tau(self, value: float) -> None:
-        self.table_u.rule = replace(self.table_u.rule, tau=value)
-
-    @property
-    def gamma(self) -> Gamma:
-        """Correction weight."""
-        return self.table_u.rule.gamma
-
-    @gamma.setter
-    def gamma(self, value: Gamma) -> None:
-        self.table_u.rule = replace(self.table_u.rule, gamma=value)
 
     def _batch(self, check: Check, inner: Tensor, index: Tensor, previous_inner: Tensor | None = None) -> _Blocks:
         owner, device = self._owner, self.table_u.values.device

@@ -2,7 +2,6 @@ r"""The mean loss of the K worst groups as a coupled compositional loss (SONX)."
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from moreauc._checks import check_count, check_real
 from moreauc.core.outer import cvar, stepped, tied_share, upper_quantile
 from moreauc.core.rules import Gamma, UpdateRule
 from moreauc.core.tables import EstimatorTable, Table
-from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._base import Criterion, Step, rule_attribute
 from moreauc.criteria._batches import Members, group_members, widened
 from moreauc.criteria._validation import Check
 
@@ -91,6 +90,9 @@ class GroupDROLoss(Criterion):
         (3.75, tensor([0.7500, 0.7500, 1.5000]), tensor([2.0000, 0.0000, 0.5000]))
     """
 
+    tau = rule_attribute("table_u", "tau", "Averaging weight in (0, 1].")
+    gamma = rule_attribute("table_u", "gamma", "Correction weight.")
+
     def __init__(
         self,
         num_groups: int,
@@ -126,24 +128,6 @@ class GroupDROLoss(Criterion):
     def s(self) -> Tensor:
         """The threshold, shape `()`."""
         return self.threshold.values.view(())
-
-    @property
-    def tau(self) -> float:
-        """Averaging weight in (0, 1]."""
-        return self.table_u.rule.tau
-
-    @tau.setter
-    def tau(self, value: float) -> None:
-        self.table_u.rule = replace(self.table_u.rule, tau=value)
-
-    @property
-    def gamma(self) -> Gamma:
-        """Correction weight."""
-        return self.table_u.rule.gamma
-
-    @gamma.setter
-    def gamma(self, value: Gamma) -> None:
-        self.table_u.rule = replace(self.table_u.rule, gamma=value)
 
     @property
     def threshold_lr(self) -> float | Literal["quantile"]:

@@ -3,7 +3,6 @@ r"""The whole AUC over bags of instances, with tracked pooling (MIDAM)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
 from moreauc.core.rules import UpdateRule
 from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._base import Step
+from moreauc.criteria._base import Step, rule_attribute
 from moreauc.criteria._batches import Instances, Rows, bag_instances
 from moreauc.criteria._labelled import Link
 from moreauc.criteria._validation import Check
@@ -94,6 +93,8 @@ class MIDAMLoss(AUCMinMaxLoss):
         Pooling, ICML 2023, arXiv:2305.08040.
     """
 
+    tau = rule_attribute("table_v", "tau", "Averaging weight of the rows in (0, 1].")
+
     def __init__(
         self,
         labels: Tensor | Sequence[int],
@@ -121,15 +122,6 @@ class MIDAMLoss(AUCMinMaxLoss):
         """Scores that the rows stand for, shape `(num_bags,)`; of a bag never visited it is that of a row of zeros."""
         return self.pooling.score(self.table_v.values)
 
-    @property
-    def tau(self) -> float:
-        """Averaging weight of the rows in (0, 1]."""
-        return self.table_v.rule.tau
-
-    @tau.setter
-    def tau(self, value: float) -> None:
-        self.table_v.rule = replace(self.table_v.rule, tau=value)
-
     def _batch(  # type: ignore[override]
         self, check: Check, instances: Tensor, bag: Tensor, labels: Tensor, index: Tensor
     ) -> tuple[Rows, Instances]:
@@ -146,7 +138,7 @@ class MIDAMLoss(AUCMinMaxLoss):
         used = held = new = now = self.pooling.observe(exact, bag, count)
         if self.training:
             held = self.table_v.read(rows.numbers, fill=now)
-            new = self.pooling.update(held, now.to(held.dtype), None, tau=self.tau)
+            new = self.pooling.update(held, now.to(held.dtype), None, tau=self.table_v.rule.tau)
             used = held if self.rows == "before" else new
         step = self._min_max(rows, self.pooling.score(used).to(values.dtype))
         assert step.gradient is not None  # for the type checker

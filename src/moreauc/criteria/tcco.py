@@ -29,6 +29,7 @@ from moreauc.criteria._base import (
     Step,
     check_function,
     enter,
+    rule_attribute,
     straight_through,
 )
 from moreauc.criteria._validation import Check, repeats
@@ -104,6 +105,9 @@ class TCCOLoss(Criterion):
     """
 
     _BY_AUTOGRAD = True
+    tau1 = rule_attribute("table_v", "tau", "Averaging weight of `v`.")
+    tau2 = rule_attribute("table_u", "tau", "Averaging weight of `u`.")
+    gamma1 = rule_attribute("table_v", "gamma", "Correction weight of `v`.")
 
     def __init__(
         self,
@@ -166,33 +170,6 @@ class TCCOLoss(Criterion):
         """The inner rows, shape `(num_outer, num_inner, dim_inner)`, without the last axis where `dim_inner` is 1."""
         shape = (self.num_outer, self.num_inner)
         return self.table_v.values.view(shape if self.dim_inner == 1 else (*shape, self.dim_inner))
-
-    @property
-    def tau1(self) -> float:
-        """Averaging weight of `v`."""
-        return self.table_v.rule.tau
-
-    @tau1.setter
-    def tau1(self, value: float) -> None:
-        self.table_v.rule = replace(self.table_v.rule, tau=value)
-
-    @property
-    def tau2(self) -> float:
-        """Averaging weight of `u`."""
-        return self.table_u.rule.tau
-
-    @tau2.setter
-    def tau2(self, value: float) -> None:
-        self.table_u.rule = replace(self.table_u.rule, tau=value)
-
-    @property
-    def gamma1(self) -> Gamma:
-        """Correction weight of `v`."""
-        return self.table_v.rule.gamma
-
-    @gamma1.setter
-    def gamma1(self, value: Gamma) -> None:
-        self.table_v.rule = replace(self.table_v.rule, gamma=value)
 
     @property
     def gamma2(self) -> Gamma:

@@ -3,12 +3,11 @@ r"""Two-way partial AUC as a coupled compositional loss (SONX, Algorithm 2)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torch import Tensor
 
 from moreauc.core.rules import Gamma, UpdateRule
-from moreauc.criteria._base import Step
+from moreauc.criteria._base import Step, rule_attribute
 from moreauc.criteria._labelled import Batch, Link
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
 from moreauc.criteria._validation import Check
@@ -88,6 +87,7 @@ class TPAUCLoss(TwoWayCriterion):
             above 0 without `previous_scores`; before any state has changed.
 
     Example:
+        >>> import torch
         >>> criterion = TPAUCLoss(torch.tensor([0, 1, 0, 1]), min_tpr=0.5, max_fpr=0.5, link="identity")
         >>> scores = torch.tensor([0.5, 0.0], requires_grad=True)
         >>> loss = criterion(scores, torch.tensor([0, 1]), torch.tensor([2, 3]))
@@ -95,6 +95,9 @@ class TPAUCLoss(TwoWayCriterion):
         >>> loss.item(), scores.grad
         (9.0, tensor([ 12., -12.]))
     """
+
+    tau = rule_attribute("table_u", "tau", "Averaging weight in (0, 1].")
+    gamma = rule_attribute("table_u", "gamma", "Correction weight.")
 
     def __init__(
         self,
@@ -127,24 +130,6 @@ class TPAUCLoss(TwoWayCriterion):
         """Whether a call in training mode needs `previous_scores`: `gamma` is not 0."""
         return self.table_u.rule.corrects
 
-    @property
-    def tau(self) -> float:
-        """Averaging weight in (0, 1]."""
-        return self.table_u.rule.tau
-
-    @tau.setter
-    def tau(self, value: float) -> None:
-        self.table_u.rule = replace(self.table_u.rule, tau=value)
-
-    @property
-    def gamma(self) -> Gamma:
-        """Correction weight."""
-        return self.table_u.rule.gamma
-
-    @gamma.setter
-    def gamma(self, value: Gamma) -> None:
-        self.table_u.rule = replace(self.table_u.rule, gamma=value)
-
     def _batch(
         self,
         check: Check,
@@ -164,4 +149,5 @@ class TPAUCLoss(TwoWayCriterion):
         before = None if batch.before is None else self._linked(batch.before.to(h.dtype))
         step = self._advance(batch.rows, h, before)
         assert step.gradient is not None  # for the type checker
-        return replace(step, source=batch.scores, gradient=self._before_link(step.gradient, h))
+        step.source, step.gradient = batch.scores, self._before_link(step.gradient, h)
+        return step
