@@ -20,6 +20,7 @@ from moreauc._checks import (
     check_same_shape,
     check_shape,
 )
+from moreauc.core.outer import cvar
 from moreauc.core.pairs import cvar_over_negatives
 from moreauc.core.surrogates import Surrogate, get_surrogate
 
@@ -150,7 +151,7 @@ def _optimum(positive: Tensor, negative: Tensor, alpha: float, beta: float, loss
         s = torch.cat([_largest(loss.value(negative - row.unsqueeze(1)), rank) for row in rows])
     psi, _ = cvar_over_negatives(positive, negative, s, surrogate=loss, max_fpr=beta)
     s_prime = _largest(psi, _rank(alpha, len(positive)))
-    value = s_prime + torch.relu(psi - s_prime).mean() / alpha
+    value, _ = cvar(psi, s_prime, alpha, torch.mean)
     return TPAUCOptimum(float(value), s, float(s_prime))
 
 

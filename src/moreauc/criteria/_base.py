@@ -184,8 +184,6 @@ class Criterion(nn.Module):
     def _owner(self) -> str:
         return type(self).__name__
 
-    # ------------------------------------------------------------------ errors of earlier calls
-
     @property
     def checks(self) -> Checks:
         """When values are looked at: "now", "late", or "auto", late on a GPU and in compiled code, else at once."""
@@ -262,7 +260,7 @@ class Criterion(nn.Module):
         """Whether the values of this call are looked at later."""
         if self._when != "auto":
             return self._when == "late"
-        on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in values[:1])
+        on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in values)
         return (on_gpu or torch.compiler.is_compiling()) and not several_processes()
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -275,8 +273,6 @@ class Criterion(nn.Module):
     def _save_to_state_dict(self, *args: Any) -> None:
         self.check()
         super()._save_to_state_dict(*args)
-
-    # ------------------------------------------------------------------ checks that losses share
 
     def _call(self, name: str, function: Callable[..., Any], value: Tensor, index: Tensor, *shapes: Any) -> Tensor:
         """Call a user's function and say what is wrong with its answer, if anything but NaN (checked with the rest)."""
