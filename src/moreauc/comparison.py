@@ -397,13 +397,24 @@ class Comparison:
         table.check_folds(self.folds, self.inner_folds, self.seeds, self.regions)
         pieces, started = self.pieces(), time.perf_counter()
         finished: dict[int, list[dict[str, Any]]] = {}
-        work = [(piece, "") for piece in pieces]
-        for number, records in run_pieces(work, {"": table}, self, jobs=self.jobs):
+        for number, records in self._finished(pieces, table):
             finished[number] = records
             if progress is not None:
                 progress(len(finished), len(pieces))
         flat = [record for number in range(len(pieces)) for record in finished[number]]
         return ComparisonResult(self, positive, flat, time.perf_counter() - started)
+
+    def _finished(self, pieces: list[Piece], table: Table) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Do pieces of work by joblib; yield their numbers and records as they finish."""
+        jobs = None if self.jobs == 1 else self.jobs  # None for joblib's configuration
+        if joblib.effective_n_jobs(jobs) == 1:
+            for number, piece in enumerate(pieces):
+                yield number, piece.tune_and_test(table, self)
+            return
+        calls = (joblib.delayed(_work)(number, piece, table, self) for number, piece in enumerate(pieces))
+        yield from joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="all", batch_size=1)(
+            calls
+        )
 
     def _check(self, positive: Array) -> None:
         if positive.ndim != 1 or not np.isin(positive, (0, 1)).all():
@@ -557,22 +568,6 @@ class Piece:
             "test_rows": test.tolist() if self.seed == 0 else [],
             "test_scores": scores.tolist() if self.seed == 0 else [],
         }
-
-
-def run_pieces(
-    work: Sequence[tuple[Piece, str]], tables: Mapping[str, Table], plan: Comparison, *, jobs: int
-) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Do pieces of work, each with the name of its table, by joblib; yield their numbers and records as they finish.
-
-    With `jobs` 1 the number of processes is that of `joblib.parallel_config`, and without that one.
-    """
-    asked = None if jobs == 1 else jobs
-    if joblib.effective_n_jobs(asked) == 1:
-        for number, (piece, name) in enumerate(work):
-            yield number, piece.tune_and_test(tables[name], plan)
-        return
-    calls = (joblib.delayed(_work)(number, piece, tables[name], plan) for number, (piece, name) in enumerate(work))
-    yield from joblib.Parallel(n_jobs=asked, return_as="generator_unordered", pre_dispatch="all", batch_size=1)(calls)
 
 
 def _work(number: int, piece: Piece, table: Table, plan: Comparison) -> tuple[int, list[dict[str, Any]]]:
