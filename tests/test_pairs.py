@@ -319,3 +319,15 @@ def test_errors(change: dict[str, object], message: str) -> None:
     }
     with pytest.raises(ValueError, match=f"cvar_over_negatives: .*{message}"):
         cvar_over_negatives(**(arguments | change))
+
+
+@pytest.mark.parametrize("warn_only", [None, True, False])
+def test_the_question_for_a_fixed_order_can_be_compiled(warn_only):
+    if warn_only is not None:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        choice = torch.compile(lambda x: x + pairs._fixed_order(), backend="eager", fullgraph=True)
+        assert choice(torch.zeros(())) == (warn_only is not None)
+        assert pairs._fixed_order() == (warn_only is False)
+    finally:
+        torch.use_deterministic_algorithms(False)

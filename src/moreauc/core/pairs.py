@@ -219,8 +219,9 @@ def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surro
 
 def _fixed_order() -> bool:
     """Whether torch would refuse the prefix sums of a GPU, which it cannot take in a fixed order."""
-    strict = not torch.is_deterministic_algorithms_warn_only_enabled()
-    return torch.are_deterministic_algorithms_enabled() and strict
+    if not torch.are_deterministic_algorithms_enabled():
+        return False
+    return torch.compiler.is_compiling() or not torch.is_deterministic_algorithms_warn_only_enabled()  # untraceable
 
 
 class _Differentiable(Function):
