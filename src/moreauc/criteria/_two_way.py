@@ -144,7 +144,7 @@ class TwoWayCriterion(PairCriterion):
         new = self.table_u.propose(row, now, self._psi_before(rows, before, level), rows.positives)
         moved = prime_moved = None
         if level.quantile is None:
-            moved = level.held - (slope * above * (self._rate_s / rows.positives)).unsqueeze(1)
+            moved = level.held - (self._rate_s / rows.positives * slope * above).unsqueeze(1)
             prime_moved = stepped(prime, self._rate_prime, rows.mean(above))
         finite = {
             "the loss": value,
