@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -28,9 +27,9 @@ from moreauc.train import Callback, fit
 
 RUNNER = CliRunner()
 KINDS = {
-    "table": (["--epochs", "20", "--batch-size", "32"], "sonx", "ce"),
-    "bags": (["--bags", "bag", "--epochs", "20"], "sont_att", "ce_att"),
-    "groups": (["--groups", "town", "--epochs", "20"], "sonx", "erm"),
+    "table": (["--epochs", "8", "--batch-size", "32"], "sonx", "ce"),
+    "bags": (["--bags", "bag", "--epochs", "8"], "sont_att", "ce_att"),
+    "groups": (["--groups", "town", "--epochs", "8"], "sonx", "erm"),
 }
 
 
@@ -53,18 +52,30 @@ def arguments(table, kind, out, *more):
     return ["fit", str(table), "--target", "y", "--out", str(out), *chosen, *dropped, "--seed", "3", *map(str, more)]
 
 
-def start(*words):
-    # a shell that runs the tests in the background has them ignore Ctrl-C, and so would their children
-    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{listen}; from moreauc.cli import main; main()", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+SIGNALLED = """
+import os, signal, sys
+from moreauc.checkpoint import Checkpoints
+from moreauc.cli import main
+
+# a shell that runs the tests in the background has them ignore Ctrl-C, and so would their children
+signal.signal(signal.SIGINT, signal.default_int_handler)
+number, original, saves = int(sys.argv.pop(1)), Checkpoints.save, []
+
+def save(self, state):
+    saves.append(original(self, state))
+    if len(saves) == 3:
+        os.kill(os.getpid(), number)
+    return saves[-1]
+
+Checkpoints.save = save
+main()
+"""
 
 
-def wait_for_checkpoint(process, folder):
-    limit = time.monotonic() + 120
-    while not Checkpoints(folder).files():
-        assert process.poll() is None and time.monotonic() < limit, process.communicate()
-        time.sleep(0.01)  # leaves the core to the process
+def run_signalled(number, words):
+    """A command in a process that sends itself the signal after its third save: whoever waits may come too late."""
+    command = [sys.executable, "-c", SIGNALLED, str(int(number)), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def network_of(saved):
@@ -100,11 +111,8 @@ def test_a_killed_command_goes_on_to_the_same_model(kind, table, tmp_path):
     result = RUNNER.invoke(app, arguments(table, kind, tmp_path / "whole"))
     assert result.exit_code == 0, result.output
     words = arguments(table, kind, out, "--checkpoint", folder, "--resume", "--save-every", 20)
-    process = start(*words)  # the first time there is nothing to go on with
-    wait_for_checkpoint(process, folder / KINDS[kind][1])
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL and not out.exists()
+    process = run_signalled(signal.SIGKILL, words)  # the first time there is nothing to go on with
+    assert process.returncode == -signal.SIGKILL and not out.exists(), process.stderr
     result = RUNNER.invoke(app, words)
     assert result.exit_code == 0, result.output
     assert same_model(out, tmp_path / "whole")
@@ -116,10 +124,8 @@ def test_a_killed_command_goes_on_to_the_same_model(kind, table, tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stopped_command_says_how_to_go_on(number, code, table, tmp_path):
     out, folder = tmp_path / "out", tmp_path / "saved"
-    process = start(*arguments(table, "table", out, "--checkpoint", folder))
-    wait_for_checkpoint(process, folder / "sonx")
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    process = run_signalled(number, arguments(table, "table", out, "--checkpoint", folder))
+    errors = process.stderr
     assert process.returncode == code, errors
     assert f"stopped by {number.name} in train, epoch " in errors and "Traceback" not in errors
     assert errors.strip().endswith(f"saved in {folder / 'sonx'}, from where the same call goes on with --resume")
