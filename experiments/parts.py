@@ -16,7 +16,7 @@ from experiments.config import DataSet, Experiment
 from experiments.data.graphs import GRAPH_FIELDS, GraphBatches, Graphs
 from experiments.models.gin import GIN
 from experiments.models.resnet import ResNet20
-from moreauc._checksum import checksum
+from moreauc._description import checksum
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
 from moreauc.data import BagBatches, Bags, digit_bags
 from moreauc.models import InstanceMLP

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from moreauc import TPAUCLoss
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
-from moreauc.checkpoint.lock import FileLock
+from moreauc.checkpoint.folder import FileLock
 from moreauc.cli import app
 from moreauc.cli.saved import Saving, load_model
 from moreauc.data import TensorBatches

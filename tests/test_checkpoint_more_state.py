@@ -18,7 +18,7 @@ from moreauc.checkpoint import (
     CheckpointError,
     Checkpoints,
     RunState,
-    lock,
+    folder,
     save_checkpoint,
 )
 from moreauc.criteria import CrossEntropyLoss
@@ -169,7 +169,7 @@ def test_a_wrong_place_is_refused_before_anything_has_changed(change, message, t
 OTHER = """
 import sys
 from pathlib import Path
-from moreauc.checkpoint.lock import FolderLock
+from moreauc.checkpoint.folder import FolderLock
 from moreauc.checkpoint import CheckpointError
 lock = FolderLock()
 try:
@@ -205,9 +205,9 @@ def test_systems_without_locks(tmp_path, monkeypatch):
     def cannot(file, flags):
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(lock.fcntl, "lockf", cannot)
+    monkeypatch.setattr(folder.fcntl, "lockf", cannot)
     small_run(tmp_path / "a")
-    monkeypatch.setattr(lock, "fcntl", None)
+    monkeypatch.setattr(folder, "fcntl", None)
     small_run(tmp_path / "b")
     assert not (tmp_path / "b" / "lock").exists()
 

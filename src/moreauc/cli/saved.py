@@ -26,7 +26,7 @@ from moreauc._files import PART, written_whole
 from moreauc._printable import printable
 from moreauc.checkpoint import Interrupted
 from moreauc.checkpoint.file import make_folder, sync_folder
-from moreauc.checkpoint.lock import FileLock
+from moreauc.checkpoint.folder import FileLock
 from moreauc.cli.console import complain
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError

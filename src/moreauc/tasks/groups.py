@@ -14,7 +14,7 @@ from scipy.special import expit, log_softmax, softmax
 from torch import Tensor, nn
 
 from moreauc._checks import floor_count
-from moreauc._checksum import checksum
+from moreauc._description import checksum
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes, any_equal, few_kinds
 from moreauc.data.texts import label_text, normal_text

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, RandomSampler
 
 from moreauc._checks import floor_count
-from moreauc._checksum import checksum
+from moreauc._description import checksum
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes, any_equal, few_kinds, take_together

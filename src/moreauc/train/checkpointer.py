@@ -12,10 +12,9 @@ from typing import Any, NoReturn, TypeVar
 
 from moreauc._parallel import parallel_of
 from moreauc.checkpoint.file import CheckpointError, check_plain, make_folder
-from moreauc.checkpoint.folder import Checkpoints
+from moreauc.checkpoint.folder import Checkpoints, FolderLock
 from moreauc.checkpoint.interrupt import Interrupted, SignalWatch
 from moreauc.checkpoint.loader import held_labels
-from moreauc.checkpoint.lock import FolderLock
 from moreauc.checkpoint.parts import check_best, refuse
 from moreauc.checkpoint.rng import random_states
 from moreauc.checkpoint.state import RunState

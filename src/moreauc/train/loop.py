@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import nn
-from torch.optim import Optimizer
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
 
 from moreauc._checks import check_count, check_flag, check_folder, check_real, shown
 from moreauc._parallel import is_shard, is_sharded
 from moreauc.checkpoint.loader import check_loader, length_of
-from moreauc.checkpoint.rng import loader_parts
+from moreauc.checkpoint.rng import global_states_kept, loader_parts
 from moreauc.checkpoint.state import check_names
+from moreauc.core.pooling import Pooling
 from moreauc.criteria._base import check_all
 from moreauc.data.scoring import Evaluation
 from moreauc.distributed import DistributedCriterion, Exchange
@@ -29,10 +31,8 @@ from moreauc.models.calls import device_of, on_device
 from moreauc.samplers.base import PlannedSampler
 from moreauc.train.callbacks import Callback, ProgressBar
 from moreauc.train.checkpointer import Checkpointer, make_checkpointer
-from moreauc.train.history import History, UntrainedWarning
-from moreauc.train.phases import Schedule, make_optimizer, random_state, warm_start_loss
 from moreauc.train.selection import ModelSelector, Score
-from moreauc.train.state import DONE, TRAIN, WARM_START, TrainState
+from moreauc.train.state import DONE, TRAIN, WARM_START, History, Schedule, TrainState, UntrainedWarning
 from moreauc.train.step import train_step
 
 _OWNER = "fit"
@@ -165,7 +165,7 @@ def fit(
     if device is not None:
         model.to(device)
         criterion.to(device)
-    new_optimizer = partial(make_optimizer, optimizer, model, lr, momentum, weight_decay)
+    new_optimizer = partial(_make_optimizer, optimizer, model, lr, momentum, weight_decay)
     plan = _Plan(
         criterion, new_optimizer, epochs, warm_start_epochs, milestones, lr_factor, proximal, selector, exchange
     )
@@ -181,7 +181,7 @@ def fit(
             compared |= {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         options: dict[str, Any] = {"every": every, "resume": resume, "settings": _joined(settings, compared)}
         checkpointer = make_checkpointer(state, hooks, selector, checkpoint, exchange, **options)
-    with checkpointer or nullcontext(), random_state(model, seed, rank):
+    with checkpointer or nullcontext(), _random_state(model, seed, rank):
         _train(plan, state, hooks, checkpointer)
     if rank == 0:
         _warn_untrained(state.history, "after the warm start" if warm_start_epochs else "before training")
@@ -221,7 +221,7 @@ def _train(plan: _Plan, state: TrainState, callbacks: list[Callback], checkpoint
             checkpointer.restore_result()
             return
         if plan.warm_start_epochs and resumed != TRAIN:
-            warm = warm_start_loss(plan.criterion)
+            warm = _warm_start_loss(plan.criterion)
             state.begin_phase(WARM_START, warm, plan.new_optimizer(), plan.warm_start_epochs)
             _run_phase(state, callbacks, plan.exchange)
         if not state.stop:
@@ -365,3 +365,55 @@ def _joined(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> dict[str
         if name in own:
             raise ValueError(f"{_OWNER}: settings must not hold {name!r}, which is compared anyway")
     return {**(given or {}), **own}
+
+
+class _CrossEntropy(nn.Module):
+    """Binary cross entropy, called as the criteria are; scores of bags are pooled from the instances of the batch."""
+
+    def __init__(self, pooling: Pooling | None) -> None:
+        super().__init__()
+        self.pooling = pooling
+
+    def forward(self, scores: Tensor, *others: Tensor) -> Tensor:
+        *bags, labels, _ = others
+        if bags:
+            if self.pooling is None:
+                raise ValueError("fit: warm_start_epochs must be 0 for bags and a criterion without pooling")
+            scores = self.pooling(scores, bags[0], len(labels))
+        return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
+
+
+def _warm_start_loss(criterion: nn.Module) -> nn.Module:
+    """Return cross entropy for the batches of a criterion, over the same processes."""
+    pooling = getattr(criterion, "pooling", None)
+    warm = _CrossEntropy(pooling)
+    if not isinstance(criterion, DistributedCriterion):
+        return warm
+    return criterion.around(warm, *(("scores",) if pooling is None else ("instances", "bag")), "labels", "index")
+
+
+def _make_optimizer(
+    optimizer: Optimizer | Literal["sgd", "adam"], model: nn.Module, lr: float, momentum: float, weight_decay: float
+) -> Optimizer:
+    """Return the optimizer that was given, or a new one by its name."""
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    parameters = list(model.parameters())
+    if optimizer == "sgd":
+        return SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    # one kernel for all weights, where all of them support it
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+    return AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=fused)
+
+
+@contextmanager
+def _random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator[None]:
+    """Seed the global generators, in each process differently, and restore them at the end; None to leave them."""
+    if seed is None:
+        yield
+        return
+    places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(places)), global_states_kept():
+        # the generator of the CPU uses only 32 bits of a seed, so that the rank must be mixed in
+        torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]) if rank else seed)
+        yield
