@@ -10,7 +10,16 @@ from importlib.resources import files
 from itertools import product
 from typing import Any, Literal, get_args
 
-__all__ = ["EXPERIMENTS", "Ablation", "Contestant", "DataSet", "Experiment", "Training", "load_experiment"]
+__all__ = [
+    "EXPERIMENTS",
+    "Ablation",
+    "Contestant",
+    "DataSet",
+    "Experiment",
+    "Training",
+    "load_experiment",
+    "smoke_plan",
+]
 
 Kind = Literal["molecules", "bags", "histology"]
 EXPERIMENTS: tuple[Kind, ...] = get_args(Kind)
@@ -151,6 +160,11 @@ class Experiment:
     ablation: Ablation | None = None
     paper_grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
+    @property
+    def task(self) -> Literal["rows", "bags"]:
+        """What the methods train on, a key of `METHODS`."""
+        return "rows" if self.name == "molecules" else "bags"
+
     def in_paper(self, setting: Setting) -> bool:
         """Return whether a setting is in the paper's grid, too."""
         return all(setting[key] in values for key, values in self.paper_grid.items() if key in setting)
@@ -204,6 +218,42 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
     if len(set(numbers.values())) > 1 or 0 in numbers.values():
         raise ValueError(f"{_OWNER}: {name} must have as many settings in paper_grid for all methods, got {numbers}")
     return plan
+
+
+# Data made here, batches that they can fill, and networks that one core trains in seconds.
+_SMOKE = {
+    "molecules": DataSet("example", "Made molecules", "example", positives=8, negatives=16, width=8),
+    "bags": DataSet("example", "Bags of digits", "digits", positives=8, negatives=24, instances=4, splits=2),
+    "histology": DataSet(
+        "example", "Made tissue", "example", positives=2, negatives=6, instances=2, by="tile", width=2
+    ),
+}
+
+
+def smoke_plan(plan: Experiment) -> Experiment:
+    """Return an experiment with one small data set, one epoch, two runs and two settings of each method.
+
+    Example:
+        >>> plan = smoke_plan(load_experiment("bags"))
+        >>> plan.runs, plan.training.epochs, list(plan.datasets)
+        (2, 1, ['example'])
+    """
+
+    def few(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
+        return settings[0], settings[-1]
+
+    dataset, training, ablation = _SMOKE[plan.name], plan.training, plan.ablation
+    if ablation is not None:
+        ablation = replace(ablation, datasets=(dataset.name,), settings=few(ablation.settings))
+    return replace(
+        plan,
+        title=f"{plan.title}: a trial of the program",
+        runs=2,
+        training=replace(training, epochs=1, milestones=(), pretrain_epochs=min(training.pretrain_epochs, 1)),
+        datasets={dataset.name: dataset},
+        contestants={name: replace(entry, settings=few(entry.settings)) for name, entry in plan.contestants.items()},
+        ablation=ablation,
+    )
 
 
 def batch_of(dataset: DataSet) -> dict[str, int]:

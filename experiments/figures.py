@@ -14,8 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from experiments.config import Contestant, Experiment
-from experiments.curves import Curve
-from experiments.tables import Cell, Table, is_ours, title_of
+from experiments.tables import Cell, Curve, Table, is_ours, title_of
 from moreauc._files import written_whole
 from moreauc._printable import show_as_written
 from moreauc.report.figures import COLORS

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from experiments.config import DataSet, Experiment
+from experiments.data import histology, mil, molecules
 from experiments.data.graphs import GRAPH_FIELDS, GraphBatches, Graphs
+from experiments.data.splits import test_and_folds
 from experiments.models.gin import GIN
 from experiments.models.resnet import ResNet20
 from moreauc._description import checksum
@@ -24,6 +26,29 @@ from moreauc.samplers import PosNegSampler
 from moreauc.samplers.groups import PlainSampler
 
 _CHUNK = 2048  # graphs or instances that go through a model at once, all copies together some tens of times as many
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an experiment: its data, and where it is made.
+
+    Attributes:
+        plan: the experiment.
+        dataset: the data set.
+        split: test split.
+        number: seed of molecules, fold of bags.
+        folder: folder with the data; None for MOREAUC_DATA or a download.
+        device: "cpu" or "cuda".
+        start: file of the weights that all methods start from; None to keep them in no file.
+    """
+
+    plan: Experiment
+    dataset: DataSet
+    split: int = 0
+    number: int = 0
+    folder: Path | None = None
+    device: str = "cpu"
+    start: Path | None = None
 
 
 class Part(Protocol):
@@ -45,18 +70,18 @@ class Parts:
         labels: labels of the training rows.
         train: makes the loader of training batches: "balanced" with so many positives and negatives each, "shuffled"
             with whatever rows come.
+        model: makes a model with new weights.
         training: the training rows, to be scored.
         validation: rows to choose by.
         test: rows to report on.
-        model: makes a model with fresh weights.
     """
 
     labels: Tensor
     train: Callable[[str], Any]
+    model: Callable[[], nn.Module]
     training: Part
     validation: Part
     test: Part
-    model: Callable[[], nn.Module]
 
     @property
     def counts(self) -> dict[str, list[int]]:
@@ -76,7 +101,7 @@ class Parts:
 class GraphPart:
     """Molecules to be scored."""
 
-    def __init__(self, graphs: Graphs, device: torch.device) -> None:
+    def __init__(self, graphs: Graphs, device: str) -> None:
         self.labels = graphs.labels.cpu()
         self.checksum = checksum([getattr(graphs, name) for name in GRAPH_FIELDS])
         self._batches = GraphBatches(graphs.to(device), batch_size=_CHUNK)
@@ -90,7 +115,7 @@ class GraphPart:
 class BagPart:
     """Whole bags to be scored."""
 
-    def __init__(self, bags: Bags, pooling: Pooling, device: torch.device) -> None:
+    def __init__(self, bags: Bags, pooling: Pooling, device: str) -> None:
         self.labels, self._pooling = bags.labels, pooling
         instances = torch.cat([bags.instances(bag) for bag in range(len(bags))])
         self._bag = torch.repeat_interleave(torch.as_tensor(bags.sizes))
@@ -105,49 +130,33 @@ class BagPart:
             return torch.stack([self._pooling(copy, self._bag, len(self.labels)) for copy in outputs])
 
 
-def make_parts(
-    plan: Experiment,
-    dataset: DataSet,
-    *,
-    split: int,
-    run: int,
-    pooling: PoolingName = "mean",
-    folder: Path | None = None,
-    device: torch.device | str = "cpu",
-) -> Parts:
-    """Return the data of a run: `run` is the seed of molecules or the fold of bags, `pooling` that of the method."""
-    place = torch.device(device)
-    if plan.name == "molecules":
-        return _molecules(dataset, run, folder, place)
-    return _bags(plan, dataset, split, run, pooling, folder, place)
+def make_parts(run: Run, pooling: PoolingName = "mean") -> Parts:
+    """Return the data of a run and its model; `pooling` is that of the method."""
+    return _molecules(run) if run.plan.task == "rows" else _bags(run, pooling)
 
 
-def _molecules(dataset: DataSet, run: int, folder: Path | None, device: torch.device) -> Parts:
+def _molecules(run: Run) -> Parts:
+    dataset = run.dataset
     with _quiet():
-        molecules = load_graphs(dataset.source, folder)
-    train, validation, test = (
-        molecules.graphs.subset(rows) for rows in (molecules.train, molecules.validation, molecules.test)
-    )
-    on_device = train.to(device)
+        found = load_graphs(dataset.source, run.folder)
+    parts = [found.graphs.subset(rows) for rows in (found.train, found.validation, found.test)]
+    labels, on_device = parts[0].labels, parts[0].to(run.device)
 
     def batches(kind: str) -> GraphBatches:
-        size = dataset.positives + dataset.negatives
         if kind == "shuffled":
-            return GraphBatches(on_device, PlainSampler(len(train), batch_size=size, seed=run))
-        return GraphBatches(on_device, _balanced(train.labels, dataset, run))
+            size = dataset.positives + dataset.negatives
+            return GraphBatches(on_device, PlainSampler(len(labels), batch_size=size, seed=run.number))
+        return GraphBatches(on_device, _balanced(labels, run))
 
-    return Parts(
-        labels=train.labels,
-        train=batches,
-        training=GraphPart(train, device),
-        validation=GraphPart(validation, device),
-        test=GraphPart(test, device),
-        model=lambda: GIN(width=dataset.width) if dataset.width else GIN(),
-    )
+    def model() -> nn.Module:
+        return GIN(width=dataset.width) if dataset.width else GIN()
+
+    return Parts(labels, batches, model, *(GraphPart(part, run.device) for part in parts))
 
 
-def _balanced(labels: Tensor, dataset: DataSet, seed: int) -> PosNegSampler:
-    return PosNegSampler(labels, num_positives=dataset.positives, num_negatives=dataset.negatives, seed=seed)
+def _balanced(labels: Tensor, run: Run) -> PosNegSampler:
+    positives, negatives = run.dataset.positives, run.dataset.negatives
+    return PosNegSampler(labels, num_positives=positives, num_negatives=negatives, seed=run.number)
 
 
 @contextmanager
@@ -164,37 +173,21 @@ def _quiet() -> Iterator[None]:
 
 def load_graphs(name: str, folder: Path | None) -> Any:
     """Return molecules by name; "example" are made here."""
-    from experiments.data.molecules import example_molecules, load_molecules
-
-    if name == "example":
-        return example_molecules()
-    return load_molecules(name, folder)
+    return molecules.example_molecules() if name == "example" else molecules.load_molecules(name, folder)
 
 
-def _bags(
-    plan: Experiment,
-    dataset: DataSet,
-    split: int,
-    run: int,
-    pooling: PoolingName,
-    folder: Path | None,
-    device: torch.device,
-) -> Parts:
-    from experiments.data.splits import test_and_folds
-
-    bags, tiles = _load_bags(dataset, split, folder)
+def _bags(run: Run, pooling: PoolingName) -> Parts:
+    plan, dataset = run.plan, run.dataset
+    bags, tiles = _load_bags(run)
     groups = tiles if dataset.by == "tile" else None
-    test, folds = test_and_folds(bags.labels, folds=plan.runs, seed=split, groups=groups)
-    train, validation = folds[run]
-    pieces = [bags.subset(rows) for rows in (train, validation, test)]
+    test, folds = test_and_folds(bags.labels, folds=plan.runs, seed=run.split, groups=groups)
+    pieces = [bags.subset(rows) for rows in (*folds[run.number], test)]
     if plan.name == "bags":
-        from experiments.data.mil import standardize_instances
-
-        pieces = list(standardize_instances(*pieces))
+        pieces = list(mil.standardize_instances(*pieces))
     pool = get_pooling("make_parts", pooling, 0.1)
-    sampler = _balanced(pieces[0].labels, dataset, run)
-    columns = pieces[0].instances(0, torch.tensor([0])).shape[1]
-    attention = pooling == "attention"
+    train, attention = pieces[0], pooling == "attention"
+    sampler = _balanced(train.labels, run)
+    columns = train.instances(0, torch.tensor([0])).shape[1]
 
     def model() -> nn.Module:
         if plan.name == "bags":
@@ -203,26 +196,19 @@ def _bags(
         # convolutions of so few channels take half the time on a GPU where these come last; torch has no type for it
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    return Parts(
-        labels=pieces[0].labels,
-        train=lambda kind: BagBatches(pieces[0], sampler, instances_per_bag=dataset.instances, seed=run),
-        training=BagPart(pieces[0], pool, device),
-        validation=BagPart(pieces[1], pool, device),
-        test=BagPart(pieces[2], pool, device),
-        model=model,
-    )
+    def batches(kind: str) -> BagBatches:
+        return BagBatches(train, sampler, instances_per_bag=dataset.instances, seed=run.number)
+
+    return Parts(train.labels, batches, model, *(BagPart(piece, pool, run.device) for piece in pieces))
 
 
-def _load_bags(dataset: DataSet, split: int, folder: Path | None) -> tuple[Any, Any]:
+def _load_bags(run: Run) -> tuple[Any, Any]:
     """Return bags and, for images, the piece of tissue each was made of."""
-    if dataset.source in ("musk2", "fox", "digits"):
-        from experiments.data.mil import load_fox, load_musk2
-
-        if dataset.source == "digits":
-            return digit_bags(seed=0).train, None
-        return (load_musk2 if dataset.source == "musk2" else load_fox)(folder), None
-    from experiments.data.histology import example_histology, load_histology
-
-    known: Any = dataset.source  # the loader says which there are
-    images = example_histology() if known == "example" else load_histology(known, folder, seed=split)
+    source: Any = run.dataset.source
+    if source == "digits":
+        return digit_bags(seed=0).train, None
+    if source in ("musk2", "fox"):
+        return (mil.load_musk2 if source == "musk2" else mil.load_fox)(run.folder), None
+    example = source == "example"
+    images = histology.example_histology() if example else histology.load_histology(source, run.folder, seed=run.split)
     return images.bags, images.tiles

@@ -9,10 +9,8 @@ from typing import Any
 
 from experiments import sections
 from experiments.config import Experiment
-from experiments.curves import Curve, make_curves
 from experiments.figures import draw_curves, draw_table, save_figure
-from experiments.paper import Records
-from experiments.tables import Cell, Choice, Protocol, Table, make_table
+from experiments.tables import Cell, Choice, Curve, Protocol, Records, Table, make_curves, make_table
 from moreauc.report.pages import Report, Section
 
 __all__ = ["make_report"]

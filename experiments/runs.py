@@ -11,60 +11,40 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.choice import SMOOTHED, choose, of_the_paper, rounded, summary
-from experiments.config import Ablation, Contestant, DataSet, Experiment, batch_of, made_of, training_on
+from experiments.config import Ablation, Contestant, batch_of, made_of
 from experiments.machine import deterministic, device_name
-from experiments.parts import Parts, make_parts
-from experiments.trial import Curves, Weights, pretrain, score_weights, train_settings
+from experiments.parts import Parts, Run, make_parts
+from experiments.trial import SMOOTHED, Curves, Trial, Weights, pretrain, rounded, score_weights
 from moreauc.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from moreauc.methods import METHODS
 
 Record = dict[str, Any]
 
 
-def do_run(
-    *,
-    plan: Experiment,
-    dataset: DataSet,
-    contestant: Contestant,
-    split: int,
-    run: int,
-    folder: Path | None,
-    device: str,
-    start: Path | None = None,
-) -> Record:
+def do_run(*, run: Run, contestant: Contestant) -> Record:
     """Train a method by all its settings and test what validation chooses, in each region."""
-    columns = range(len(plan.regions))
-    seen, about = _train(plan, contestant, dataset, split, run, folder, device, start)
+    plan, columns = run.plan, range(len(run.plan.regions))
+    curves, about = _train(run, contestant)
     chosen = {
-        "chosen": [choose(seen, contestant, column) for column in columns],
-        "chosen_smoothed": [choose(seen, contestant, column, epochs=SMOOTHED) for column in columns],
+        "chosen": [curves.choose(column) for column in columns],
+        "chosen_smoothed": [curves.choose(column, epochs=SMOOTHED) for column in columns],
     }
     if plan.paper_grid:
-        chosen["chosen_paper"] = [choose(*of_the_paper(plan, seen, contestant), column) for column in columns]
+        chosen["chosen_paper"] = [curves.only(plan.in_paper).choose(column) for column in columns]
     return {
         **about,
         "regions": [list(region) for region in plan.regions],
         **chosen,
-        "settings": summary(seen, contestant),
-        "detail": {name: getattr(seen, name).tolist() for name in ("merit", "validation", "test", "auc")},
+        "settings": curves.summary(),
+        "detail": {name: getattr(curves, name).tolist() for name in ("merit", "validation", "test", "auc")},
     }
 
 
-def do_ablation(
-    *,
-    plan: Experiment,
-    ablation: Ablation,
-    dataset: DataSet,
-    run: int,
-    folder: Path | None,
-    device: str,
-    start: Path | None = None,
-) -> Record:
+def do_ablation(*, run: Run, ablation: Ablation) -> Record:
     """Train a method with each of the options to be compared, and keep the TPAUC of the training rows at each epoch."""
-    contestant = replace(plan.contestants[ablation.method], settings=ablation.settings)
-    looked = replace(plan, regions=(ablation.region,))
-    curves, about = _train(looked, contestant, dataset, 0, run, folder, device, start, look_at_training=True)
+    contestant = replace(run.plan.contestants[ablation.method], settings=ablation.settings)
+    one_region = replace(run, plan=replace(run.plan, regions=(ablation.region,)))
+    curves, about = _train(one_region, contestant, score_training=True)
     seen = {"training": curves.training, "validation": curves.validation, "test": curves.test}
     return {
         **about,
@@ -76,63 +56,58 @@ def do_ablation(
     }
 
 
-def do_start(
-    *, plan: Experiment, dataset: DataSet, split: int, run: int, folder: Path | None, device: str, start: Path
-) -> Record:
+def do_start(*, run: Run) -> Record:
     """Train the weights that all methods of a run start from, and keep them in a file."""
     with deterministic():
-        parts = make_parts(plan, dataset, split=split, run=run, folder=folder, device=device)
-        made = start_made_with(plan, dataset, split=split, run=run, device=device)
-        _, seconds = start_weights(plan, parts, made, start, device=device)
-    return {"seconds": seconds, "device": device_name(device), "made": made, "data": parts.data}
+        parts = make_parts(run)
+        _, seconds = start_weights(run, parts)
+    return {"seconds": seconds, "device": device_name(run.device), "made": start_made_with(run), "data": parts.data}
 
 
-def start_made_with(plan: Experiment, dataset: DataSet, *, split: int, run: int, device: str) -> Record:
+def start_made_with(run: Run) -> Record:
     """Return what the weights to start from depend on, beside the numbers in the data."""
-    training = plan.training
+    training = run.plan.training
     return {
-        "experiment": plan.name,
-        "source": dataset.source,
-        "split": split,
-        "run": run,
-        "batch": batch_of(dataset),
-        "width": dataset.width,
+        "experiment": run.plan.name,
+        "source": run.dataset.source,
+        "split": run.split,
+        "run": run.number,
+        "batch": batch_of(run.dataset),
+        "width": run.dataset.width,
         "pretrain_epochs": training.pretrain_epochs,
         "pretrain_lr": training.pretrain_lr,
         "weight_decay": training.weight_decay,
-        "device": device_name(device),
+        "device": device_name(run.device),
         "torch": str(torch.__version__),
     }
 
 
-def is_start(file: Path, made: Record) -> bool:
-    """Return whether a file has weights made like this; whether of the same data is seen when they are used."""
-    content = _read_start(file)
-    return content is not None and content["made"] == made
+def has_start(run: Run) -> bool:
+    """Return whether a run's file has weights made like this; whether of the same data is seen when they are used."""
+    content = _read_start(run.start)
+    return content is not None and content["made"] == start_made_with(run)
 
 
-def start_weights(
-    plan: Experiment, parts: Parts, made: Record, file: Path | None, *, device: str
-) -> tuple[Weights, float]:
+def start_weights(run: Run, parts: Parts) -> tuple[Weights, float]:
     """Return the weights to start from and how long they took: those of the file, or the same trained (again).
 
     A file that is damaged, or made with something else than today's plan, data, device or torch, is written anew.
     """
-    content = None if file is None else _read_start(file)
+    content, made = _read_start(run.start), start_made_with(run)
     if content is not None and content["made"] == made and content["data"] == parts.data:
         return content["weights"], content["seconds"]
     began = time.perf_counter()
-    weights = pretrain(plan, parts, seed=made["run"], device=device)
+    weights = pretrain(run, parts)
     seconds = time.perf_counter() - began
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_checkpoint(file, {"weights": weights, "made": made, "data": parts.data, "seconds": seconds})
+    if run.start is not None:
+        run.start.parent.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(run.start, {"weights": weights, "made": made, "data": parts.data, "seconds": seconds})
     return weights, seconds
 
 
-def _read_start(file: Path) -> Record | None:
+def _read_start(file: Path | None) -> Record | None:
     """Return what a file holds; None where there is none, or it is damaged or lacks an entry."""
-    if not file.exists():
+    if file is None or not file.exists():
         return None
     try:
         content = load_checkpoint(file)
@@ -141,31 +116,17 @@ def _read_start(file: Path) -> Record | None:
         return None
 
 
-def _train(
-    plan: Experiment,
-    contestant: Contestant,
-    dataset: DataSet,
-    split: int,
-    run: int,
-    folder: Path | None,
-    device: str,
-    start: Path | None,
-    *,
-    look_at_training: bool = False,
-) -> tuple[Curves, Record]:
+def _train(run: Run, contestant: Contestant, *, score_training: bool = False) -> tuple[Curves, Record]:
     """Train a method by all its settings; return the scores, and what a record says of every kind of run."""
-    pooling: Any = "mean" if plan.name == "molecules" else METHODS["bags"][contestant.preset].pooling
+    plan, dataset = run.plan, run.dataset
+    pooling: Any = "mean" if plan.task == "rows" else METHODS["bags"][contestant.preset].pooling
     weights, scores = None, {}
     with deterministic():
-        parts = make_parts(plan, dataset, split=split, run=run, pooling=pooling, folder=folder, device=device)
+        parts = make_parts(run, pooling)
         if plan.training.pretrain_epochs:
-            made = start_made_with(plan, dataset, split=split, run=run, device=device)
-            weights, _ = start_weights(plan, parts, made, start, device=device)
-            scores = score_weights(plan, parts, weights, device=device)
-        own = replace(plan, training=training_on(plan, dataset, contestant))
-        curves = train_settings(
-            own, contestant, parts, seed=run, start=weights, device=device, look_at_training=look_at_training
-        )
+            weights, _ = start_weights(run, parts)
+            scores = score_weights(run, parts, weights)
+        curves = Trial(run, contestant, parts, weights, score_training).train()
     about: Record = {
         "counts": parts.counts,
         "data": parts.data,
@@ -173,7 +134,7 @@ def _train(
         "options": dict(contestant.options),
         "made": made_of(dataset, contestant),
         "ties": "curve",
-        "device": device_name(device),
+        "device": device_name(run.device),
     }
     if dataset.epochs:
         about["epochs"] = dataset.epochs

@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from experiments.choice import SMOOTHED
 from experiments.config import DataSet, Experiment
-from experiments.curves import Curve
 from experiments.engine import Record
-from experiments.paper import Records
-from experiments.tables import Cell, PairedTest, Table, smallest_p, title_of
+from experiments.tables import Cell, Curve, PairedTest, Records, Table, smallest_p, title_of
+from experiments.trial import SMOOTHED
 from moreauc.report.pages import Section
 
 NONE = "–"  # noqa: RUF001

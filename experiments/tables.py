@@ -1,10 +1,10 @@
-"""From the records of runs to the cells of tables: means, spreads, wins, paired tests."""
+"""From the records of runs to cells of tables and points of curves: means, spreads, wins, paired tests."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -12,16 +12,74 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
-from experiments.config import Contestant, DataSet, Experiment
+from experiments.config import Contestant, DataSet, Experiment, Setting
 from experiments.engine import Record
 
-__all__ = ["Cell", "PairedTest", "Table", "make_table", "signed_rank", "smallest_p"]
-
+Numbers = NDArray[np.float64]
 Protocol = Literal["runs", "splits"]
 Choice = Literal["chosen", "chosen_paper", "chosen_smoothed"]
 Published = tuple[float, float]
 _EXACT = 16  # differences whose signs are all enumerated
+_OF_START = ("pretrain_epochs", "pretrain_lr", "weight_decay")  # what the weights to start from depend on
 _EQUAL = 1e-9  # scores nearer than this differ by the rounding of their mean only
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of an experiment by kind.
+
+    Attributes:
+        runs: in the order of the plan.
+        curves: training curves.
+        starts: weights that runs start from, those that were made as the plan says.
+        left_out: keys of runs that are no part of the plan.
+        unsaid: how many runs do not say their batch and options, as the first ones did not.
+        half: how many runs count a positive and a negative with equal scores as one half, as the first ones did.
+    """
+
+    runs: list[Record]
+    curves: list[Record] = field(default_factory=list)
+    starts: list[Record] = field(default_factory=list)
+    left_out: tuple[str, ...] = ()
+    unsaid: int = 0
+    half: int = 0
+
+
+def sort_records(plan: Experiment, records: Sequence[Record]) -> Records:
+    """Sort checked records by kind.
+
+    Raises:
+        ValueError: if there is no run of the plan, or methods of one run had other data.
+    """
+    every = [record for record in records if record["kind"] == "run"]
+    runs = [record for record in every if belongs(plan, record)]
+    if not runs:
+        raise ValueError(f"report {plan.name}: out must hold runs of {plan.name}, got none that belong to its plan")
+    known: dict[tuple[Any, ...], Any] = {}
+    for record in (record for record in runs if "data" in record):  # the first runs did not say which data
+        data = known.setdefault((record["dataset"], record["split"], record["run"]), record["data"])
+        if data != record["data"]:
+            raise ValueError(f"report {plan.name}: {record['key']} must have the data {data}, got {record['data']}")
+    datasets, methods = list(plan.datasets), list(plan.contestants)
+    runs.sort(key=lambda r: (datasets.index(r["dataset"]), methods.index(r["method"]), r["split"], r["run"]))
+    shown = () if plan.ablation is None else plan.ablation.datasets
+    training = asdict(plan.training)
+    starts = [record for record in records if record["kind"] == "start"]
+    return Records(
+        runs,
+        [record for record in records if record["kind"] == "ablation" and record["dataset"] in shown],
+        [r for r in starts if all(r["plan"]["training"].get(name) == training[name] for name in _OF_START)],
+        tuple(record["key"] for record in every if not belongs(plan, record)),
+        *(sum(name not in record for record in runs) for name in ("batch", "ties")),
+    )
+
+
+def belongs(plan: Experiment, record: Record) -> bool:
+    """Return whether a record is of a run of the plan."""
+    dataset = plan.datasets.get(record["dataset"])
+    known = dataset is not None and record["method"] in plan.contestants and record["split"] < dataset.splits
+    # there are as many folds as the plan says; seeds may be more
+    return known and (plan.name == "molecules" or record["run"] < plan.runs)
 
 
 @dataclass(frozen=True)
@@ -293,7 +351,7 @@ def smallest_p(pairs: int) -> float:
     return min(1.0, 2.0 ** (1 - pairs))
 
 
-def signed_rank(differences: Sequence[float] | NDArray[np.float64]) -> float:
+def signed_rank(differences: Sequence[float] | Numbers) -> float:
     """Return the two-sided p-value of Wilcoxon's signed-rank test: how likely signs by chance would be as one-sided.
 
     Equal pairs are left out; the p-value is 1 where all are equal. Up to 16 others are tested exactly, tied ranks
@@ -315,3 +373,75 @@ def signed_rank(differences: Sequence[float] | NDArray[np.float64]) -> float:
         sums = np.concatenate([sums, sums + rank])
     seen = ranks[values > 0.0].sum()
     return float(min(1.0, 2.0 * min((sums >= seen).mean(), (sums <= seen).mean())))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """TPAUC after each epoch with one setting, over the runs of a data set.
+
+    Attributes:
+        dataset: name of the data set.
+        label: what sets this setting apart from the others.
+        runs: number of runs.
+        diverged: runs whose scores were no longer finite at the end; they count as long as they are.
+        training: for each epoch mean and standard deviation of the TPAUC of the training rows, `(epochs, 2)`; the
+            deviation is NaN for a single run.
+        last: mean and standard deviation at the end, for "training", "validation" and "test".
+    """
+
+    dataset: str
+    label: str
+    runs: int
+    diverged: int
+    training: Numbers
+    last: dict[str, tuple[float, float]]
+
+
+def make_curves(plan: Experiment, records: Sequence[Record]) -> list[Curve]:
+    """Return the curves of each data set and setting, in the order of the plan, where there are runs."""
+    if plan.ablation is None:
+        return []
+    settings = plan.ablation.settings
+    curves = []
+    for dataset in plan.ablation.datasets:
+        own = [record for record in records if record["dataset"] == dataset]
+        for number in range(len(settings) if own else 0):
+            entries = [record["curves"][number] for record in own]
+            curves.append(_curve(dataset, label_of(settings[number], settings), entries))
+    return curves
+
+
+def _curve(dataset: str, label: str, entries: list[dict[str, Any]]) -> Curve:
+    moments = {part: _moments([entry[part] for entry in entries]) for part in ("training", "validation", "test")}
+    diverged = sum(entry["training"][-1] is None for entry in entries)
+    last = {part: (float(values[-1, 0]), float(values[-1, 1])) for part, values in moments.items()}
+    return Curve(dataset, label, len(entries), diverged, moments["training"], last)
+
+
+def _moments(curves: list[list[float | None]]) -> Numbers:
+    """Return mean and standard deviation for each epoch, of the runs whose scores are finite there."""
+    values = np.array(curves, dtype=float)
+    found = np.full((values.shape[1], 2), np.nan)
+    for epoch, column in enumerate(values.T):
+        finite = column[np.isfinite(column)]
+        if len(finite):
+            found[epoch, 0] = finite.mean()
+        if len(finite) > 1:
+            found[epoch, 1] = finite.std(ddof=1)
+    return found
+
+
+def label_of(setting: Setting, others: Sequence[Setting]) -> str:
+    """Return what sets a setting apart from others, in words.
+
+    Example:
+        >>> settings = [{"gamma": 0.1, "share": 0.5}, {"gamma": "theory", "share": 0.5}]
+        >>> [label_of(setting, settings) for setting in settings]
+        ['gamma 0.1', 'gamma of the theory']
+    """
+    words = []
+    for key, value in setting.items():
+        if any(other.get(key) != value for other in others):
+            number = f"{value:g}" if isinstance(value, float) else str(value)
+            words.append(f"{key} of the theory" if value == "theory" else f"{key} {number}")
+    return ", ".join(words)

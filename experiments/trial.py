@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from experiments.config import Contestant, Experiment, Setting, Training
+from experiments.config import Contestant, Experiment, Setting, training_on
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
-from experiments.parts import Part, Parts
+from experiments.parts import Part, Parts, Run
 from moreauc._checks import floor_count
-from moreauc.methods import METHODS, TaskName, build
+from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.train import Callback, TrainState, fit
 
@@ -26,6 +26,7 @@ Weights = dict[str, Tensor]
 _NOT_OF_THE_LOSS = ("lr", "momentum", "share", "sampler")
 Region = tuple[float, float]
 Numbers = NDArray[np.float64]
+SMOOTHED = 5  # epochs whose mean is judged for the choice that is reported beside the plain one
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Curves:
     """Scores after each epoch, for each setting and region.
 
     Attributes:
+        settings: what was tried.
         merit: validation TPAUC to choose by, `(settings, epochs, regions)`; -inf where it diverged.
         validation: validation TPAUC.
         test: test TPAUC.
@@ -41,6 +43,7 @@ class Curves:
         errors: why a setting diverged.
     """
 
+    settings: Sequence[Setting]
     merit: Numbers
     validation: Numbers
     test: Numbers
@@ -48,40 +51,137 @@ class Curves:
     training: Numbers | None = None
     errors: list[str | None] = field(default_factory=list)
 
+    def only(self, wanted: Callable[[Setting], bool]) -> Curves:
+        """Return merit and scores of some settings."""
+        kept = [number for number, setting in enumerate(self.settings) if wanted(setting)]
+        auc = None if self.auc is None else self.auc[kept]
+        settings = [self.settings[number] for number in kept]
+        return Curves(settings, self.merit[kept], self.validation[kept], self.test[kept], auc)
 
-def train_settings(
-    plan: Experiment,
-    contestant: Contestant,
-    parts: Parts,
-    *,
-    seed: int,
-    start: Weights | None = None,
-    settings: Sequence[Setting] | None = None,
-    device: torch.device | str = "cpu",
-    look_at_training: bool = False,
-) -> Curves:
-    """Train a method by each of its settings, a few at a time side by side, and score every epoch.
+    def choose(self, column: int, *, epochs: int = 1) -> dict[str, Any]:
+        """Return the setting and the epoch that are best in validation, and their scores.
 
-    A setting that diverges has no merit from then on, which may be so for all of them.
+        Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch; where the AUC was not
+        kept, in the first runs, the first setting and its latest epoch. Where every setting diverged before its first
+        score all entries are None.
 
-    Args:
-        plan: the experiment.
+        Args:
+            column: number of the region.
+            epochs: epochs whose mean is judged, each with those before it: with few positives the best of hundreds of
+                single epochs is often a lucky one. Where no setting lasted so long, as many as one did.
+        """
+        merit = self.merit[:, :, column]
+        for width in range(min(epochs, merit.shape[1]), 0, -1):
+            means = _means(merit, width)
+            if np.isfinite(means).any():
+                if self.auc is None:
+                    best = int(np.argmax(means.max(axis=1)))
+                    epoch = int(np.flatnonzero(means[best] == means[best].max())[-1])
+                else:
+                    auc = np.where(means == means.max(), _means(self.auc, width), -math.inf)
+                    best, epoch = (int(place) for place in np.unravel_index(np.argmax(auc), auc.shape))
+                epoch += width - 1
+                return {
+                    "setting": self.settings[best],
+                    "epoch": epoch + 1,
+                    "validation": rounded(self.validation[best, epoch, column]),
+                    "test": rounded(self.test[best, epoch, column]),
+                    "last": rounded(self.test[best, -1, column]),
+                }
+        return dict.fromkeys(("setting", "epoch", "validation", "test", "last"))
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Return for each setting its best validation score in each region, and why it diverged, if it did."""
+        rows = []
+        for setting, merit, error in zip(self.settings, self.merit, self.errors, strict=True):
+            row: dict[str, Any] = {**setting, "merit": [rounded(value) for value in merit.max(axis=0)]}
+            if error is None and not np.isfinite(merit).any():  # the last step of the first epoch may do this
+                error = "scores of the validation rows must be finite, got none that are"
+            rows.append(row if error is None else {**row, "error": error})
+        return rows
+
+
+def _means(merit: Numbers, width: int) -> Numbers:
+    with np.errstate(invalid="ignore"):
+        means: Numbers = np.lib.stride_tricks.sliding_window_view(merit, width, axis=1).mean(axis=2)
+    return means
+
+
+def rounded(value: float) -> float | None:
+    """Return a score as it stands in files: six digits; None where it is no number.
+
+    Example:
+        >>> rounded(0.12345678), rounded(float("nan"))
+        (0.123457, None)
+    """
+    return round(float(value), 6) if np.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A method on the data of one run.
+
+    Attributes:
+        run: the run; its number is the seed of weights and dropout.
         contestant: the method.
         parts: the data.
-        seed: seed of weights and dropout.
-        start: weights that all settings start from; None for fresh ones.
-        settings: settings to try; None for those of the method.
-        device: where to train.
-        look_at_training: whether to score the training rows, too.
+        start: weights that all settings start from; None for new ones.
+        score_training: whether to score the training rows, too.
     """
-    settings = contestant.settings if settings is None else settings
-    pieces = [
-        _train(plan, contestant, parts, together, seed, start, device, look_at_training)
-        for together in _batches_of(settings, plan.training.side_by_side)
-    ]
-    names = ["merit", "validation", "test", "auc", *(["training"] if look_at_training else [])]
-    joined: dict[str, Any] = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
-    return Curves(**joined, errors=[error for piece in pieces for error in piece.errors])
+
+    run: Run
+    contestant: Contestant
+    parts: Parts
+    start: Weights | None = None
+    score_training: bool = False
+
+    def train(self, settings: Sequence[Setting] | None = None) -> Curves:
+        """Train by each of the settings, a few at a time side by side, and score every epoch.
+
+        A setting that diverges has no merit from then on, which may be so for all of them. Without `settings` those of
+        the method are tried.
+        """
+        settings = self.contestant.settings if settings is None else settings
+        pieces = [self._train(together) for together in _batches_of(settings, self.run.plan.training.side_by_side)]
+        names = ["merit", "validation", "test", "auc", *(["training"] if self.score_training else [])]
+        joined: dict[str, Any] = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
+        return Curves(settings, **joined, errors=[error for piece in pieces for error in piece.errors])
+
+    def _train(self, settings: Sequence[Setting]) -> Curves:
+        plan, parts, seed = self.run.plan, self.parts, self.run.number
+        training = training_on(plan, self.run.dataset, self.contestant)
+        first = _new_model(parts, seed)
+        if self.start is not None:
+            first.load_state_dict(self.start)
+        model: nn.Module = _SingleModel(first) if len(settings) == 1 else SideBySide([first] * len(settings))
+        model.to(self.run.device)
+        guarded = [_GuardedLoss(_criterion(plan, self.contestant, setting, parts.labels)) for setting in settings]
+        rates = [float(setting.get("lr", training.lr)) for setting in settings]
+        options: dict[str, Any] = {"lr": max(rates), "weight_decay": training.weight_decay}
+        weights = list(model.parameters())
+        optimizer: Optimizer
+        if training.optimizer == "adam":
+            optimizer = AdamW(weights, **options)
+        else:
+            optimizer = SGD(weights, momentum=training.momentum, **options)
+        copies = CopyRates(optimizer, [rate / max(rates) for rate in rates]) if len(set(rates)) > 1 else None
+        recorder = _Recorder(plan, parts, training.epochs, self.score_training)
+        try:
+            fit(
+                model,
+                SideBySideLoss(guarded),
+                parts.train(settings[0].get("sampler", "balanced")),
+                epochs=training.epochs,
+                optimizer=optimizer,
+                milestones=training.milestones,
+                proximal=METHODS[plan.task][self.contestant.preset].proximal,
+                seed=seed,
+                callbacks=[recorder],
+            )
+        finally:
+            if copies is not None:
+                copies.remove()
+        return recorder.curves(settings, [loss.error for loss in guarded])
 
 
 def _batches_of(settings: Sequence[Setting], size: int) -> list[list[Setting]]:
@@ -96,79 +196,35 @@ def _batches_of(settings: Sequence[Setting], size: int) -> list[list[Setting]]:
     return together
 
 
-def pretrain(plan: Experiment, parts: Parts, *, seed: int, device: torch.device | str = "cpu") -> Weights:
+def pretrain(run: Run, parts: Parts) -> Weights:
     """Return the weights that all methods start from: those after some epochs of cross entropy with Adam."""
-    training = plan.training
-    model = _fresh(parts, seed).to(device)
-    preset = "ce" if plan.name == "molecules" else "ce_att"
-    task: TaskName = "rows" if plan.name == "molecules" else "bags"
-    criterion = build(task, preset, parts.labels, min_tpr=0.0, max_fpr=1.0)
+    training = run.plan.training
+    model = _new_model(parts, run.number).to(run.device)
+    preset = "ce" if run.plan.task == "rows" else "ce_att"
     fit(
         model,
-        criterion.to(device),
+        build(run.plan.task, preset, parts.labels, min_tpr=0.0, max_fpr=1.0).to(run.device),
         parts.train("shuffled"),
         epochs=training.pretrain_epochs,
         optimizer="adam",
         lr=training.pretrain_lr,
         weight_decay=training.weight_decay,
         milestones=(),
-        seed=seed,
+        seed=run.number,
     )
     return {name: value.detach().cpu() for name, value in model.state_dict().items()}
 
 
-def score_weights(
-    plan: Experiment, parts: Parts, weights: Weights, *, device: torch.device | str = "cpu"
-) -> dict[str, Numbers]:
+def score_weights(run: Run, parts: Parts, weights: Weights) -> dict[str, Numbers]:
     """Return validation and test TPAUC of a model with these weights in each region."""
-    model = _fresh(parts, 0)
+    model = _new_model(parts, 0)
     model.load_state_dict(weights)
-    alone = _Alone(model).to(device).eval()
+    single = _SingleModel(model).to(run.device).eval()
     named = {"validation": parts.validation, "test": parts.test}
-    return {name: _scores(part.labels, part.scores(alone), plan.regions)[0] for name, part in named.items()}
+    return {name: _scores(part.labels, part.scores(single), run.plan.regions)[0] for name, part in named.items()}
 
 
-def _train(
-    plan: Experiment,
-    contestant: Contestant,
-    parts: Parts,
-    settings: Sequence[Setting],
-    seed: int,
-    start: Weights | None,
-    device: torch.device | str,
-    look_at_training: bool,
-) -> Curves:
-    training = plan.training
-    first = _fresh(parts, seed)
-    if start is not None:
-        first.load_state_dict(start)
-    model: nn.Module = _Alone(first) if len(settings) == 1 else SideBySide([first] * len(settings))
-    model.to(device)
-    survivors = [_Survivor(_criterion(plan, contestant, setting, parts.labels)) for setting in settings]
-    rates = [float(setting.get("lr", training.lr)) for setting in settings]
-    optimizer = _optimizer(training, model, max(rates))
-    copies = CopyRates(optimizer, [rate / max(rates) for rate in rates]) if len(set(rates)) > 1 else None
-    recorder = _Recorder(plan, parts, look_at_training)
-    proximal = (METHODS["rows"] if plan.name == "molecules" else METHODS["bags"])[contestant.preset].proximal
-    try:
-        fit(
-            model,
-            SideBySideLoss(survivors),
-            parts.train(settings[0].get("sampler", "balanced")),
-            epochs=training.epochs,
-            optimizer=optimizer,
-            milestones=training.milestones,
-            proximal=proximal,
-            seed=seed,
-            callbacks=[recorder],
-        )
-    finally:
-        if copies is not None:
-            copies.remove()
-    return recorder.curves([survivor.error for survivor in survivors])
-
-
-def _fresh(parts: Parts, seed: int) -> nn.Module:
+def _new_model(parts: Parts, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return parts.model()
@@ -178,19 +234,11 @@ def _criterion(plan: Experiment, contestant: Contestant, setting: Setting, label
     named = {key: value for key, value in {**contestant.options, **setting}.items() if key not in _NOT_OF_THE_LOSS}
     options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
     share = float(setting.get("share", 1.0))
-    task: TaskName = "rows" if plan.name == "molecules" else "bags"
-    criterion: nn.Module = build(task, contestant.preset, labels, min_tpr=1.0 - share, max_fpr=share, **options)
+    criterion: nn.Module = build(plan.task, contestant.preset, labels, min_tpr=1.0 - share, max_fpr=share, **options)
     return criterion
 
 
-def _optimizer(training: Training, model: nn.Module, lr: float) -> Optimizer:
-    weights = list(model.parameters())
-    if training.optimizer == "adam":
-        return AdamW(weights, lr=lr, weight_decay=training.weight_decay)
-    return SGD(weights, lr=lr, momentum=training.momentum, weight_decay=training.weight_decay)
-
-
-class _Alone(nn.Module):
+class _SingleModel(nn.Module):
     """One model in the form of :class:`SideBySide`, for networks that fill a GPU by themselves."""
 
     row_dim = 1  # of the outputs, whose first dimension is that of the models
@@ -203,7 +251,7 @@ class _Alone(nn.Module):
         return self.model(*args, **kwargs).unsqueeze(0)
 
 
-class _Survivor(nn.Module):
+class _GuardedLoss(nn.Module):
     """A loss that, once its scores are no longer finite, lets the others go on without it."""
 
     def __init__(self, criterion: nn.Module) -> None:
@@ -230,16 +278,17 @@ class _Survivor(nn.Module):
 class _Recorder(Callback):
     """Scores validation and test rows after each epoch; ends the training once all settings have diverged."""
 
-    def __init__(self, plan: Experiment, parts: Parts, look_at_training: bool) -> None:
-        self._regions, self._parts, self._epochs = plan.regions, parts, plan.training.epochs
-        self._names = ["validation", "test", *(["training"] if look_at_training else [])]
+    def __init__(self, plan: Experiment, parts: Parts, epochs: int, score_training: bool) -> None:
+        self._regions, self._parts, self._epochs = plan.regions, parts, epochs
+        self._names = ["validation", "test", *(["training"] if score_training else [])]
         self._rows: dict[str, list[Numbers]] = {name: [] for name in ["merit", "auc", *self._names]}
 
     def on_epoch(self, state: TrainState) -> None:
         """Score the present weights of all copies."""
         state.model.eval()
-        survivors = _survivors(state)
-        state.stop = bool(survivors) and all(survivor.error is not None for survivor in survivors)
+        losses: list[_GuardedLoss] = list(getattr(state.criterion, "criteria", ()))
+        diverged = [loss.error is not None for loss in losses]
+        state.stop = bool(diverged) and all(diverged)
         for name in self._names:
             part: Part = getattr(self._parts, name)
             scores = part.scores(state.model)
@@ -247,22 +296,17 @@ class _Recorder(Callback):
             if name == "validation":
                 regions = [region_to_choose_by(part.labels, region) for region in self._regions]
                 merit = _scores(part.labels, scores, regions, missing=-math.inf)
-                merit[[survivor.error is not None for survivor in survivors]] = -math.inf
+                merit[diverged] = -math.inf
                 self._rows["merit"].append(merit)
                 self._rows["auc"].append(_scores(part.labels, scores, [(0.0, 1.0)]))
 
-    def curves(self, errors: list[str | None]) -> Curves:
+    def curves(self, settings: Sequence[Setting], errors: list[str | None]) -> Curves:
         """Return what was seen; a setting that diverged has no merit from then on, and epochs not run have no score."""
         for name, rows in self._rows.items():
             nothing = np.full_like(rows[0], -math.inf if name == "merit" else math.nan)
             rows.extend([nothing] * (self._epochs - len(rows)))
         stacked = {name: np.stack(rows, axis=1) for name, rows in self._rows.items()}
-        return Curves(**stacked | {"auc": stacked["auc"][:, :, 0]}, errors=errors)
-
-
-def _survivors(state: TrainState) -> list[_Survivor]:
-    loss = state.criterion
-    return [entry for entry in getattr(loss, "criteria", ()) if isinstance(entry, _Survivor)]
+        return Curves(settings, **stacked | {"auc": stacked["auc"][:, :, 0]}, errors=errors)
 
 
 def region_to_choose_by(labels: Tensor, region: Region) -> Region:

@@ -21,19 +21,24 @@ import moreauc
 from experiments import __main__ as command_line
 from experiments import engine, figures, machine, runs, sections
 from experiments import parts as parts_module
-from experiments.choice import SMOOTHED, choose, of_the_paper, summary
-from experiments.config import EXPERIMENTS, batch_of, load_experiment, made_of, parse_experiment, training_on
-from experiments.curves import make_curves
+from experiments.config import (
+    EXPERIMENTS,
+    batch_of,
+    load_experiment,
+    made_of,
+    parse_experiment,
+    smoke_plan,
+    training_on,
+)
 from experiments.data import histology, mil, molecules
 from experiments.engine import RECORDS, Setup, run_missing, select, write_records
 from experiments.figures import draw_curves, draw_table, save_figure
 from experiments.machine import deterministic
-from experiments.paper import PaperStudy, Records, load_paper_study, sort_records
-from experiments.parts import checksum, make_parts
+from experiments.paper import PaperStudy, load_paper_study
+from experiments.parts import Run, checksum, make_parts
 from experiments.sections import NONE
-from experiments.smoke import smoke_plan
-from experiments.tables import make_table, signed_rank, smallest_p
-from experiments.trial import Curves, _criterion, _scores, _Survivor, region_to_choose_by, train_settings
+from experiments.tables import Records, make_curves, make_table, signed_rank, smallest_p, sort_records
+from experiments.trial import SMOOTHED, Curves, Trial, _criterion, _GuardedLoss, _scores, region_to_choose_by
 from moreauc.checkpoint import load_checkpoint, save_checkpoint
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
@@ -106,6 +111,10 @@ def made_once():
 
 def plan_for_tables():
     return parse_experiment("bags", PLAN)
+
+
+def example(plan, **options):
+    return Run(plan, plan.datasets["example"], **options)
 
 
 def study_of(plan, seeds=None):
@@ -270,7 +279,7 @@ def test_a_region_that_holds_no_row_is_widened(positives, negatives, region, exp
 def curves_of(merit, test=None):
     values = np.array(merit, dtype=float)[:, :, None]
     tests = np.arange(values.size, dtype=float).reshape(values.shape) / 100 if test is None else np.array(test)
-    return Curves(values, values + 0.001, tests)
+    return Curves(plan_for_tables().contestants["base"].settings, values, values + 0.001, tests)
 
 
 @pytest.mark.parametrize(
@@ -288,10 +297,9 @@ def curves_of(merit, test=None):
     ],
 )
 def test_validation_chooses(merit, epochs, setting, epoch):
-    contestant = plan_for_tables().contestants["base"]
     curves = curves_of(merit)
-    found = choose(curves, contestant, 0, epochs=epochs)
-    assert found["setting"] == contestant.settings[setting] and found["epoch"] == epoch
+    found = curves.choose(0, epochs=epochs)
+    assert found["setting"] == curves.settings[setting] and found["epoch"] == epoch
     assert found["test"] == pytest.approx(curves.test[setting, epoch - 1, 0])
     assert found["last"] == pytest.approx(curves.test[setting, -1, 0])
     assert found["validation"] == pytest.approx(merit[setting][epoch - 1] + 0.001)
@@ -306,10 +314,9 @@ def test_validation_chooses(merit, epochs, setting, epoch):
     ],
 )
 def test_validation_chooses_between_equal_scores_by_the_auc(auc, setting, epoch):
-    contestant = plan_for_tables().contestants["base"]
     curves = replace(curves_of([[0.1, 0.5, 0.5], [0.5, 0.1, 0.1]]), auc=np.array(auc))
-    found = choose(curves, contestant, 0)
-    assert found["setting"] == contestant.settings[setting] and found["epoch"] == epoch
+    found = curves.choose(0)
+    assert found["setting"] == curves.settings[setting] and found["epoch"] == epoch
 
 
 def test_runs_that_count_ties_one_half_are_counted(tmp_path):
@@ -333,20 +340,18 @@ GONE = [-math.inf] * 20
     ],
 )
 def test_settings_that_diverge_soon_are_judged_by_the_epochs_they_had(merit, width, setting, epoch):
-    contestant = plan_for_tables().contestants["base"]
     curves = curves_of(merit)
-    found = choose(curves, contestant, 0, epochs=5)
-    assert found == choose(curves, contestant, 0, epochs=width)
-    assert found["setting"] == contestant.settings[setting] and found["epoch"] == epoch
+    found = curves.choose(0, epochs=5)
+    assert found == curves.choose(0, epochs=width)
+    assert found["setting"] == curves.settings[setting] and found["epoch"] == epoch
 
 
 def test_where_all_diverged_at_once_nothing_is_chosen():
-    contestant = plan_for_tables().contestants["base"]
     curves = replace(curves_of([GONE, GONE]), errors=["scores must be finite, got nan", None])
     for epochs in (1, 5):
-        found = choose(curves, contestant, 0, epochs=epochs)
+        found = curves.choose(0, epochs=epochs)
         assert found == {"setting": None, "epoch": None, "validation": None, "test": None, "last": None}
-    rows = summary(curves, contestant)
+    rows = curves.summary()
     assert [row["merit"] for row in rows] == [[None], [None]]
     assert [row["error"] for row in rows] == [
         "scores must be finite, got nan",
@@ -356,7 +361,7 @@ def test_where_all_diverged_at_once_nothing_is_chosen():
 
 def test_a_test_score_that_is_no_number_is_none():
     curves = curves_of([[0.5, 0.6]], test=[[[0.1], [math.nan]]])
-    found = choose(curves, replace(plan_for_tables().contestants["base"], settings=({"lr": 1.0},)), 0)
+    found = curves.choose(0)
     assert found["test"] is None and found["last"] is None
     json.dumps(found, allow_nan=False)
 
@@ -371,11 +376,11 @@ def test_what_is_chosen_of_the_papers_grid_alone():
         True,
         True,
     ]
-    curves, contestant = curves_of([[0.9, 0.8, 0.9, 0.7], [0.2, 0.4, 0.4, 0.3]]), plan.contestants["base"]
-    found = choose(*of_the_paper(plan, curves, contestant), 0)
+    curves = curves_of([[0.9, 0.8, 0.9, 0.7], [0.2, 0.4, 0.4, 0.3]])
+    found = curves.only(plan.in_paper).choose(0)
     assert found["setting"] == {"lr": 0.01} and found["epoch"] == 3
     assert found["test"] == pytest.approx(curves.test[1, 2, 0])
-    assert choose(*of_the_paper(plan_for_tables(), curves, contestant), 0) == choose(curves, contestant, 0)
+    assert curves.only(plan_for_tables().in_paper).choose(0) == curves.choose(0)
 
 
 # ---- runs
@@ -384,12 +389,12 @@ def test_what_is_chosen_of_the_papers_grid_alone():
 def test_a_setting_that_diverges_is_reported_and_leaves_the_others_alone():
     plan = smoke_plan(load_experiment("bags"))
     plan = replace(plan, training=replace(plan.training, epochs=2, side_by_side=3))
-    dataset = plan.datasets["example"]
     contestant = plan.contestants["auc_m_att"]
     settings = [{"lr": 0.01, "margin": 0.5, "dual_lr": rate} for rate in (0.1, 1e30, 1.0)]
     calm = [settings[0], {**settings[1], "dual_lr": 0.5}, settings[2]]
-    parts = make_parts(plan, dataset, split=0, run=0, pooling="attention")
-    wild, quiet = (train_settings(plan, contestant, parts, seed=0, settings=found) for found in (settings, calm))
+    run = example(plan)
+    parts = make_parts(run, "attention")
+    wild, quiet = (Trial(run, contestant, parts).train(found) for found in (settings, calm))
     assert wild.errors[0] is None and wild.errors[2] is None and "finite" in wild.errors[1]
     assert quiet.errors == [None] * 3
     assert np.isneginf(wild.merit[1]).all() and np.isfinite(wild.merit[::2]).all()  # so it cannot be chosen
@@ -397,24 +402,24 @@ def test_a_setting_that_diverges_is_reported_and_leaves_the_others_alone():
         for name in ("merit", "validation", "test"):
             assert np.array_equal(getattr(wild, name)[kept], getattr(quiet, name)[kept])
     one_by_one = replace(plan, training=replace(plan.training, side_by_side=1))
-    errors = train_settings(one_by_one, contestant, parts, seed=0, settings=settings).errors
+    errors = Trial(example(one_by_one), contestant, parts).train(settings).errors
     assert [error is None for error in errors] == [True, False, True]
     broken = {name: torch.full_like(value, math.nan) for name, value in parts.model().state_dict().items()}
-    lost = train_settings(plan, contestant, parts, seed=0, start=broken, settings=settings[::2])
+    lost = Trial(run, contestant, parts, broken).train(settings[::2])
     assert np.isneginf(lost.merit).all() and all("finite" in error for error in lost.errors)
 
 
 def test_training_ends_where_all_settings_have_diverged():
     plan = smoke_plan(load_experiment("bags"))
     plan = replace(plan, training=replace(plan.training, epochs=5, side_by_side=2))
-    made = make_parts(plan, plan.datasets["example"], split=0, run=0, pooling="attention")
+    made = make_parts(example(plan), "attention")
     begun = []
     parts = replace(made, train=lambda kind: Counted(made.train(kind), begun))
     broken = {name: torch.full_like(value, math.nan) for name, value in made.model().state_dict().items()}
-    curves = train_settings(plan, plan.contestants["auc_m_att"], parts, seed=0, start=broken)
+    curves = Trial(example(plan), plan.contestants["auc_m_att"], parts, broken).train()
     assert begun == [0] and curves.merit.shape == (2, 5, 3) and np.isneginf(curves.merit).all()
     assert np.isnan(curves.validation).all() and np.isnan(curves.test).all()
-    train_settings(plan, plan.contestants["auc_m_att"], parts, seed=0)
+    Trial(example(plan), plan.contestants["auc_m_att"], parts).train()
     assert begun == [0, 0, 1, 2, 3, 4]
 
 
@@ -482,14 +487,14 @@ def test_other_errors_of_a_loss_are_errors():
             raise ValueError("Strict: labels must be there, got none")
 
     with pytest.raises(ValueError, match="labels must be there"):
-        _Survivor(Strict())(torch.zeros(3))
+        _GuardedLoss(Strict())(torch.zeros(3))
 
 
 def test_adam_is_there_too():
     plan = smoke_plan(load_experiment("bags"))
-    parts = make_parts(plan, plan.datasets["example"], split=0, run=0, pooling="attention")
+    parts = make_parts(example(plan), "attention")
     adam = replace(plan, training=replace(plan.training, optimizer="adam"))
-    one, other = (train_settings(p, plan.contestants["sont_att"], parts, seed=0) for p in (plan, adam))
+    one, other = (Trial(example(p), plan.contestants["sont_att"], parts).train() for p in (plan, adam))
     assert one.errors == other.errors == [None, None] and not np.array_equal(one.test, other.test)
 
 
@@ -505,9 +510,9 @@ def test_molecules_are_loaded_by_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(molecules, "load_molecules", load)
     other = replace(plan.datasets["molmuv"], positives=2, negatives=2)
-    counts = make_parts(plan, other, split=0, run=0, folder=tmp_path).counts
+    counts = make_parts(Run(plan, other, folder=tmp_path)).counts
     assert {name: counts[name] for name in expected} == expected
-    assert make_parts(plan, other, split=0, run=0).counts == counts
+    assert make_parts(Run(plan, other)).counts == counts
     assert asked == [("molmuv", tmp_path), ("molmuv", None)]
 
 
@@ -518,7 +523,7 @@ def test_bags_of_the_literature_are_loaded_by_name(tmp_path, monkeypatch):
     for name in ("musk2", "fox"):
         monkeypatch.setattr(mil, f"load_{name}", lambda folder, name=name: asked.append((name, folder)) or bags)
         small = replace(plan.datasets[name], positives=4, negatives=4)
-        parts = [make_parts(plan, small, split=split, run=1, folder=tmp_path) for split in (0, 1)]
+        parts = [make_parts(Run(plan, small, split, 1, tmp_path)) for split in (0, 1)]
         (train, hits), (held, found), test = (parts[0].counts[part] for part in ("train", "validation", "test"))
         assert test == [6, 3] and (train, held) == (43, 11) and hits + found == 27 and found in (5, 6)
         instances = parts[0].validation._instances, parts[1].validation._instances
@@ -533,14 +538,12 @@ def test_checksums_tell_data_apart():
     assert checksum([rows, rows[:2]]) != checksum([rows[:2], rows])
     assert checksum([rows.reshape(2, 3).T]) == checksum([rows.reshape(2, 3).T.contiguous()])
     plan = smoke_plan(load_experiment("bags"))
-    one, again, other = (
-        make_parts(plan, plan.datasets["example"], split=split, run=0, pooling="attention").data for split in (0, 0, 1)
-    )
+    one, again, other = (make_parts(example(plan, split=split), "attention").data for split in (0, 0, 1))
     assert one == again and set(one) == {"train", "validation", "test"}
     assert all(one[part] != other[part] for part in one)
     plan = smoke_plan(load_experiment("molecules"))
-    data = make_parts(plan, plan.datasets["example"], split=0, run=0).data
-    assert len(set(data.values())) == 3 and data == make_parts(plan, plan.datasets["example"], split=0, run=1).data
+    data = make_parts(example(plan)).data
+    assert len(set(data.values())) == 3 and data == make_parts(example(plan, number=1)).data
 
 
 @pytest.mark.parametrize(
@@ -608,18 +611,18 @@ def two_threads():
 
 def test_threads_of_the_parent_do_not_matter(tmp_path, two_threads):
     plan = plan_with_start()
-    place = {"plan": plan, "dataset": plan.datasets["example"], "split": 0, "run": 0, "folder": None, "device": "cpu"}
-    parts = make_parts(plan, plan.datasets["example"], split=0, run=0)
-    loose = runs.pretrain(plan, parts, seed=0)
+    place = example(plan)
+    parts = make_parts(place)
+    loose = runs.pretrain(place, parts)
     torch.set_num_threads(1)
-    expected = runs.pretrain(plan, parts, seed=0)
-    run = runs.do_run(**place, contestant=plan.contestants["ce"])
+    expected = runs.pretrain(place, parts)
+    run = runs.do_run(run=place, contestant=plan.contestants["ce"])
     assert not same(loose, expected)  # else this would show nothing
     torch.set_num_threads(2)
     assert same(start_of(tmp_path, plan), expected)
     record = stored(tmp_path)[RUN]
     assert record["where"]["threads"] == 1 and record["chosen"] == run["chosen"]
-    again = runs.do_run(**place, contestant=plan.contestants["ce"])
+    again = runs.do_run(run=place, contestant=plan.contestants["ce"])
     assert again["settings"] == run["settings"] and torch.get_num_threads() == 2
 
 
@@ -705,7 +708,7 @@ def test_a_start_that_is_right_is_used_and_scored(tmp_path, monkeypatch):
 
 
 def made_model(plan, weights):
-    made = make_parts(plan, plan.datasets["example"], split=0, run=0)
+    made = make_parts(example(plan))
     model = made.model()
     model.load_state_dict(weights)
     return model.eval(), made
@@ -714,7 +717,7 @@ def made_model(plan, weights):
 def test_records_say_where_and_of_what(tmp_path, monkeypatch):
     plan = plan_with_start()
     record = reproduce(plan, tmp_path, methods=["ce"], seeds=1)[RUN]
-    assert record["data"] == make_parts(plan, plan.datasets["example"], split=0, run=0).data
+    assert record["data"] == make_parts(example(plan)).data
     where = record["where"]
     assert set(where) == {"date", "torch", "machine", "python", "moreauc", "commit", "threads", "rdkit"}
     assert where["moreauc"] == moreauc.__version__ and where["python"] == platform.python_version()
@@ -1450,13 +1453,13 @@ def test_the_choices_of_the_runs_on_tissue_are_those_of_their_curves():
     assert set(found) == set(details)
     for key, run in found.items():
         kept = [np.array(details[key][name], dtype=float) for name in ("merit", "validation", "test")]
-        curves = Curves(np.nan_to_num(kept[0], nan=-math.inf), *kept[1:])
-        method = plan.contestants[run["method"]]
+        settings = plan.contestants[run["method"]].settings
+        curves = Curves(settings, np.nan_to_num(kept[0], nan=-math.inf), *kept[1:])
         for column in range(len(plan.regions)):
             choices = {
-                "chosen": choose(curves, method, column),
-                "chosen_smoothed": choose(curves, method, column, epochs=SMOOTHED),
-                "chosen_paper": choose(*of_the_paper(plan, curves, method), column),
+                "chosen": curves.choose(column),
+                "chosen_smoothed": curves.choose(column, epochs=SMOOTHED),
+                "chosen_paper": curves.only(plan.in_paper).choose(column),
             }
             for name, choice in choices.items():
                 assert choice.pop("setting") == run[name][column]["setting"]
