@@ -2,7 +2,7 @@
 
 Networks are trained by SONX; after every epoch validation and test rows are scored. Epochs are equal where the TPAUC at
 (0.5, 0.5), that of the wider region and the AUC of the validation rows are. The rule of :func:`moreauc.train.fit` is
-"gap": :func:`moreauc.metrics.selection.selection_scores`, then the earliest.
+"gap": :func:`moreauc.metrics.ranking.selection_scores`, then the earliest.
 
 `python benchmarks/epoch_choice.py --out FILE` writes the report. Tables of scikit-learn, and those of KEEL and ADBench
 where the folder MOREAUC_DATA has them; no time is measured.
@@ -27,11 +27,10 @@ from sklearn.model_selection import train_test_split
 
 from experiments.data.keel import KEEL_SETS, load_keel
 from moreauc.data import TensorBatches
-from moreauc.data.doubts import ColumnWarning
-from moreauc.data.tabular import TableEncoder
+from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.methods import build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
-from moreauc.metrics.selection import selection_scores
+from moreauc.metrics.ranking import selection_scores
 from moreauc.models import MLP
 from moreauc.report.pages import versions
 from moreauc.samplers import PosNegSampler

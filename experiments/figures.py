@@ -17,7 +17,7 @@ from experiments.config import Contestant, Experiment
 from experiments.tables import Cell, Curve, Table, is_ours, title_of
 from moreauc._files import written_whole
 from moreauc._printable import show_as_written
-from moreauc.report.figures import COLORS
+from moreauc.report.pages import COLORS
 
 __all__ = ["draw_curves", "draw_table", "save_figure"]
 

@@ -36,6 +36,7 @@ from moreauc.data import (
     TensorBatches,
     WholeBags,
 )
+from moreauc.data.scoring import on_device
 from moreauc.distributed import (
     DistributedCriterion,
     gather_meter,
@@ -43,7 +44,6 @@ from moreauc.distributed import (
     predict_scores,
 )
 from moreauc.metrics import StreamingTPAUC
-from moreauc.models.calls import on_device
 from moreauc.optim.hooks import like_parameter
 from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler
 from moreauc.train import fit, train_step

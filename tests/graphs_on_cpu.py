@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from moreauc.models.calls import on_device
+from moreauc.data.scoring import on_device
 
 MADE: list[Graph] = []
 

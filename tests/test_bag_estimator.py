@@ -18,8 +18,8 @@ from moreauc.data import (
     ListBags,
 )
 from moreauc.estimators import MultiInstanceClassifier
+from moreauc.estimators.base import choose_threshold
 from moreauc.estimators.multi_instance import InstanceScores
-from moreauc.estimators.operating_point import choose_threshold
 
 
 def quick(**options):

@@ -15,7 +15,7 @@ from sklearn.neural_network import MLPClassifier
 from experiments.data import groups as module
 from experiments.data.groups import GROUP_SETS, load_adult, load_compas
 from moreauc.data import planted_groups
-from moreauc.data.planted import GroupData
+from moreauc.data.examples import GroupData
 from moreauc.data.tabular import TableEncoder
 
 ADULT = [

@@ -30,7 +30,7 @@ from moreauc.metrics import (
 )
 from moreauc.metrics.groups import GroupTable
 from moreauc.report.bag_figures import plot_instance_weights
-from moreauc.report.figures import draw_comparison
+from moreauc.report.pages import draw_comparison
 
 N = 400
 

@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from moreauc.metrics import (
     StreamingTPAUC,
-    _pair_counts,
+    _inputs,
     bootstrap_interval,
     pauc_score,
     pauc_standardized_score,
@@ -799,12 +799,12 @@ def test_order_statistic_of_many_scores(kind, rank):
     elif kind == "sorted":
         scores.sort()
     elif kind == "periodic":  # the sample sees one value only, which says nothing about the rest
-        scores[:: len(scores) // _pair_counts._SAMPLE] = -9.0
+        scores[:: len(scores) // _inputs._SAMPLE] = -9.0
     elif kind == "outlier":
         scores[::1000] = 1e300
     elif kind == "integers":
         scores = random.integers(-5, 5, len(scores))
-    assert _pair_counts.order_statistic(scores, rank) == np.sort(scores)[rank]
+    assert _inputs.order_statistic(scores, rank) == np.sort(scores)[rank]
 
 
 @pytest.mark.parametrize("decimals", [1, 9])
@@ -857,18 +857,18 @@ def test_pairs_counted_by_buckets_are_those_counted_by_sorting(kind, buckets, mo
         both = np.concatenate([positives, negatives])
         expected = int(sum((2 * (p > negatives) + (p == negatives)).sum() for p in positives))
         edges = float(both.min()), float(both.max())
-        monkeypatch.setattr(_pair_counts, "_FEW", 0)
-        monkeypatch.setattr(_pair_counts, "_BUCKETS", buckets)
-        assert _pair_counts.twice_won(positives, negatives, *edges) == expected
-        monkeypatch.setattr(_pair_counts, "_FEW", 10**9)
-        assert _pair_counts.twice_won(positives, negatives, *edges) == expected
+        monkeypatch.setattr(_inputs, "_FEW", 0)
+        monkeypatch.setattr(_inputs, "_BUCKETS", buckets)
+        assert _inputs.twice_won(positives, negatives, *edges) == expected
+        monkeypatch.setattr(_inputs, "_FEW", 10**9)
+        assert _inputs.twice_won(positives, negatives, *edges) == expected
 
 
 @pytest.mark.parametrize("kind", ["normal", "ties"])
 def test_pairs_of_many_scores_of_both_classes(kind):
     random = np.random.default_rng(4)
-    positives, negatives = (many_scores(kind, _pair_counts._BUCKETS + n, random) for n in (1, 2))
+    positives, negatives = (many_scores(kind, _inputs._BUCKETS + n, random) for n in (1, 2))
     both = np.concatenate([positives, negatives])
     auc = roc_auc_score(np.repeat([1, 0], [len(positives), len(negatives)]), both)
-    twice = _pair_counts.twice_won(positives, negatives, float(both.min()), float(both.max()))
+    twice = _inputs.twice_won(positives, negatives, float(both.min()), float(both.max()))
     assert twice / (2 * len(positives) * len(negatives)) == pytest.approx(auc, abs=1e-12)

@@ -18,13 +18,17 @@ from typer.testing import CliRunner
 from moreauc._extras import import_extra
 from moreauc.cli import app
 from moreauc.data.tables import TableError
-from moreauc.report.figures import (
+from moreauc.report.pages import (
+    Fact,
+    Image,
+    Report,
+    Section,
     draw_comparison,
     draw_histograms,
     draw_roc,
     draw_training,
+    rounded,
 )
-from moreauc.report.pages import Fact, Image, Report, Section, rounded
 from moreauc.tasks.row_tables import check_region_holds, evaluate_scores
 from moreauc.train import History
 

@@ -19,16 +19,15 @@ from moreauc.data.columns import (
     match_target,
     split_target,
 )
-from moreauc.data.doubts import doubtful_columns
 from moreauc.data.examples import EXAMPLES, load_example
-from moreauc.data.numbers import lost_in_floats
 from moreauc.data.tables import (
     TableError,
     read_table,
     read_texts,
     write_table,
 )
-from moreauc.data.texts import label_text, normal_text
+from moreauc.data.tabular import doubtful_columns
+from moreauc.data.texts import label_text, lost_in_floats, normal_text
 
 KINDS = {"age": "number", "ward": "text"}
 

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import make_classification
 
-from moreauc.data.doubts import ColumnWarning
-from moreauc.data.tabular import TableEncoder
+from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.estimators import GroupDROClassifier, TPAUCClassifier
 
 

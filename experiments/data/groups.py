@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from experiments.data.download import find_file
-from moreauc.data.planted import GroupData
+from moreauc.data.examples import GroupData
 
 Rows = NDArray[np.int64]
 

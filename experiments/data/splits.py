@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_flag, check_labels, check_real
-from moreauc.data.splits import deal_folds, take_share
+from moreauc.data.duplicates import deal_folds, take_share
 
 Folds = list[tuple[Tensor, Tensor]]
 Counts = NDArray[np.int64]

@@ -23,8 +23,7 @@ from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.models import InstanceMLP
 from moreauc.report.bag_figures import plot_instance_weights
-from moreauc.report.figures import as_image
-from moreauc.report.pages import Report, Section
+from moreauc.report.pages import Report, Section, as_image
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
 

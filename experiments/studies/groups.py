@@ -18,7 +18,7 @@ from experiments.data.groups import load_adult, load_compas
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies._nested import mean_and_std, show
 from moreauc.data import TensorBatches, planted_groups
-from moreauc.data.planted import GroupData
+from moreauc.data.examples import GroupData
 from moreauc.data.tabular import TableEncoder
 from moreauc.methods import METHODS, build
 from moreauc.metrics import group_accuracy, group_loss, group_values

@@ -18,8 +18,7 @@ from experiments.engine import Record, Setup, Study, Task
 from moreauc.criteria.group_dro import GroupDROLoss
 from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
 from moreauc.data import planted_groups
-from moreauc.report.figures import as_image
-from moreauc.report.pages import Image, Report, Section
+from moreauc.report.pages import Image, Report, Section, as_image
 from moreauc.samplers.groups import GroupSampler
 
 NUMBERS = (10, 100, 1000)

@@ -30,7 +30,7 @@ from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.estimators import MultiInstanceClassifier, TPAUCClassifier
 from moreauc.methods import METHODS
 from moreauc.metrics import tied_share, tpauc_score
-from moreauc.metrics.selection import selection_scores
+from moreauc.metrics.ranking import selection_scores
 from moreauc.tasks.bags import as_bags
 
 __all__ = ["Comparison", "Contestant", "contestants", "network"]

@@ -23,8 +23,7 @@ from moreauc._checks import shown
 from moreauc.checkpoint.file import CheckpointError
 from moreauc.checkpoint.rng import State, loader_parts, random_states, set_random_states, undealt
 from moreauc.data.bag_batches import BagBatches, BagSampler
-from moreauc.data.batches import SampledRows
-from moreauc.data.indexed import IndexedDataset
+from moreauc.data.batches import IndexedDataset, SampledRows
 from moreauc.samplers import DistributedBatchSampler
 from moreauc.samplers.base import PlannedSampler
 

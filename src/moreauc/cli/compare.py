@@ -15,13 +15,12 @@ from moreauc.cli.console import already_told, command_line, print_table, progres
 from moreauc.cli.options import CompareOptions
 from moreauc.cli.saved import PAGE, check_free, locked_folders, run_folder
 from moreauc.comparison import Comparison, ComparisonResult
-from moreauc.data.doubts import doubtful_columns
 from moreauc.data.examples import load_example
 from moreauc.data.tables import TableError, read_texts
+from moreauc.data.tabular import doubtful_columns
 from moreauc.methods import METHODS
-from moreauc.metrics.ties import ties_text
-from moreauc.report.figures import draw_comparison, draw_roc
-from moreauc.report.pages import Fact, Report, Section
+from moreauc.metrics.ranking import ties_text
+from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_roc
 from moreauc.tasks.row_tables import RowTableTask
 from moreauc.tasks.tables import Table, equal_rows, warning_text
 

@@ -47,7 +47,7 @@ def warn(*lines: str) -> None:
 @contextmanager
 def already_told() -> Iterator[None]:
     """Suppress the warnings of the estimators about columns: the command has printed them."""
-    from moreauc.data.doubts import ColumnWarning
+    from moreauc.data.tabular import ColumnWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)

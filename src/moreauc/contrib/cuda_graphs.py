@@ -29,8 +29,7 @@ from moreauc.contrib.graph_key import (
 )
 from moreauc.criteria._base import losses_in
 from moreauc.criteria._validation import several_processes
-from moreauc.data.scoring import scores_of
-from moreauc.models.calls import device_of, on_device
+from moreauc.data.scoring import device_of, on_device, scores_of
 from moreauc.optim import PreviousIterate
 from moreauc.train import train_step
 from moreauc.train.step import check_batch, open_batch

@@ -24,9 +24,8 @@ from moreauc._extras import import_extra
 from moreauc.contrib._lightning_callback import StatefulCriterion, criterion_loss, previous_iterate
 from moreauc.contrib.loader import ResumableLoader
 from moreauc.data.bag_batches import BagInputs
-from moreauc.data.scoring import scores_of
+from moreauc.data.scoring import instances_for, scores_of
 from moreauc.distributed import gather_scores
-from moreauc.models.calls import instances_for
 from moreauc.train.selection import Score, TwoWayScore, UserScore, validation_score
 
 __all__ = ["CriterionModule", "ResumableLoader", "StatefulCriterion", "criterion_loss", "previous_iterate"]

@@ -10,14 +10,10 @@
 """
 
 from moreauc.data.bag_batches import BagBatches, BagInputs, BagSampler, SampledBags, collate_bags
-from moreauc.data.bag_scores import WholeBags, bag_scores, instance_outputs
+from moreauc.data.bag_scores import WholeBags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags, from_padded, to_padded
-from moreauc.data.batches import TensorBatches
-from moreauc.data.digits import digit_bags
-from moreauc.data.examples import load_example
-from moreauc.data.indexed import IndexedDataset
-from moreauc.data.instance_weights import instance_weights
-from moreauc.data.planted import planted_groups
+from moreauc.data.batches import IndexedDataset, TensorBatches
+from moreauc.data.examples import digit_bags, load_example, planted_groups
 
 __all__ = [
     "BagBatches",

@@ -18,21 +18,26 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from moreauc.data.doubts import begin_with_numbers, like_numbers, too_many_texts
-from moreauc.data.numbers import (
+from moreauc.data.tables import TableError, list_names
+from moreauc.data.tabular import begin_with_numbers, like_numbers, too_many_texts
+from moreauc.data.texts import (
+    TRUTHS,
     NumberFormat,
+    class_text,
     distinct_texts,
     find_comma_or_dates,
     find_dates,
     find_format,
     find_numbers_or_dates,
     is_number,
+    label_text,
     lost_in_floats,
+    name_texts,
+    normal_text,
+    normal_texts,
     type_column,
     type_columns,
 )
-from moreauc.data.tables import TableError, list_names
-from moreauc.data.texts import TRUTHS, class_text, label_text, name_texts, normal_text, normal_texts
 
 _INDEX = re.compile(r"__index_level_\d+__")  # so Parquet calls an index without a name
 _ID_ROWS = 20  # below, distinct texts may be chance

@@ -19,8 +19,7 @@ from pandas.api.types import infer_dtype
 
 from moreauc._extras import import_extra
 from moreauc._files import written_whole
-from moreauc.data.numbers import type_columns
-from moreauc.data.texts import normal_fields, normal_text, normal_texts
+from moreauc.data.texts import normal_fields, normal_text, normal_texts, type_columns
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _SEPARATORS = ",;\t"

@@ -18,10 +18,16 @@ Groups:
 from moreauc.metrics.bootstrap import bootstrap_interval
 from moreauc.metrics.groups import group_accuracy, group_auc, group_gap, group_loss, group_table, group_values
 from moreauc.metrics.plots import plot_groups, plot_roc_region
-from moreauc.metrics.ranking import pauc_score, pauc_standardized_score, tpauc_area_score, tpauc_score
+from moreauc.metrics.ranking import (
+    TiedScoresWarning,
+    pauc_score,
+    pauc_standardized_score,
+    tied_share,
+    tpauc_area_score,
+    tpauc_score,
+)
 from moreauc.metrics.scorer import tpauc_scorer
 from moreauc.metrics.streaming import StreamingTPAUC
-from moreauc.metrics.ties import TiedScoresWarning, tied_share
 
 __all__ = [
     "StreamingTPAUC",

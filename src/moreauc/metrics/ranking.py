@@ -33,10 +33,11 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import roc_curve
 
 from moreauc._checks import check_region, floor_count, shown
-from moreauc.metrics._inputs import Array, Classes, split_classes
-from moreauc.metrics._pair_counts import order_statistic, twice_won
+from moreauc.metrics._inputs import Array, Classes, order_statistic, split_classes, twice_won
 
 Ties = Literal["curve", "half", "lost"]
+MUCH_TIED = 0.1  # share of the region's rows with tied scores that a user is warned of
+Region = tuple[float, float]
 
 
 def tpauc_score(
@@ -303,3 +304,72 @@ def _undefined(owner: str, reason: str) -> float:
     # The user's line is three calls up: public function, `selected_fraction` or `_area`, this one.
     warnings.warn(f"{owner}: the score is undefined, NaN is returned: {reason}", UndefinedMetricWarning, stacklevel=4)
     return math.nan
+
+
+class TiedScoresWarning(UserWarning):
+    """Many positives and negatives have one score, so that the model does not order them."""
+
+
+def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> float:
+    """Share of the region's rows whose score is also that of a row of the other class.
+
+    The rows of the region are the `k1` lowest positives and the `k2` highest negatives of :func:`tpauc_score`. A model
+    that has collapsed, and gives many rows one score, has a share near 1; ties among rows of one class do not count.
+
+    The arguments are those of :func:`tpauc_score`; the share is 0 where nothing is selected.
+
+    Example:
+        >>> tied_share([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1], min_tpr=0.5, max_fpr=0.5)
+        1.0
+        >>> tied_share([1, 1, 0, 0], [0.9, 0.4, 0.3, 0.3], min_tpr=0.5, max_fpr=0.5)
+        0.0
+    """
+    min_tpr, max_fpr = check_region("tied_share", min_tpr, max_fpr)
+    positives, negatives, *_ = split_classes("tied_share", y_true, y_score)
+    k1, k2 = floor_count(len(positives), 1.0 - min_tpr), floor_count(len(negatives), max_fpr)
+    if not k1 or not k2:
+        return 0.0
+    lowest, highest = np.sort(positives)[:k1], np.sort(negatives)[len(negatives) - k2 :]
+    tied = np.isin(lowest, negatives).sum() + np.isin(highest, positives).sum()
+    return float(tied / (k1 + k2))
+
+
+def ties_text(share: float, *, unit: str = "rows") -> str | None:
+    """Return a warning that names the share of tied scores where it exceeds a tenth; None otherwise."""
+    if share <= MUCH_TIED:
+        return None
+    return (
+        f"{share:.1%} of the {unit} of the region have a score that {unit} of the other class have too; the model does "
+        "not order them, which counts as a random order does"
+    )
+
+
+def widening_regions(min_tpr: float, max_fpr: float) -> tuple[Region, ...]:
+    """Return the region `(min_tpr, max_fpr)`, the one half way to the whole square, and the whole square.
+
+    Example:
+        >>> widening_regions(0.5, 0.2)
+        ((0.5, 0.2), (0.25, 0.6), (0.0, 1.0))
+    """
+    return (min_tpr, max_fpr), (0.5 * min_tpr, 0.5 * (1.0 + max_fpr)), (0.0, 1.0)
+
+
+def selection_scores(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> tuple[float, ...]:
+    """Return the score in each of these regions and the gap between the classes, to be compared in this order.
+
+    In a narrow region with few positives many models have one score, 0 most often; the wider regions, the last of which
+    is the AUC, tell which of them is better. Where every pair is in order they are all 1 and tell nothing more: then
+    the gap from the highest negative to the lowest positive does, in standard deviations of the scores (0 where some
+    pair is not in order). Of few validation rows the first model that happens to order them all is a poor choice.
+
+    Example:
+        >>> selection_scores([1, 0, 1, 0], [0.9, 0.8, 0.3, 0.1], min_tpr=0.5, max_fpr=0.5)
+        (0.0, 0.0, 0.75, 0.0)
+        >>> selection_scores([1, 0, 1, 0], [3.0, 1.0, 3.0, 1.0], min_tpr=0.5, max_fpr=0.5)
+        (1.0, 1.0, 1.0, 2.0)
+    """
+    regions = widening_regions(min_tpr, max_fpr)
+    scores = [tpauc_score(y_true, y_score, min_tpr=low, max_fpr=high) for low, high in regions]
+    values, positive = np.asarray(y_score, dtype=np.float64), np.asarray(y_true) == 1
+    gap = (values[positive].min() - values[~positive].max()) / values.std() if scores[-1] == 1.0 else 0.0
+    return (*scores, float(gap))

@@ -1,19 +1,33 @@
-"""A report: numbers as JSON, figures as PNG, and one page that shows both."""
+"""A report: numbers as JSON, figures as PNG, and one page that shows both. No window is opened for a figure."""
 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
 from moreauc._files import written_whole
+from moreauc._printable import printable, show_as_written
+from moreauc.metrics import plot_roc_region
+from moreauc.train import History
+
+COLORS = ("#0b6e99", "#d1495b", "#3fa7a0", "#8e6bbf", "#c98a1b")
+_NEGATIVE, _POSITIVE, _QUIET = "#9aa4b1", "#d1495b", "#66717f"
+_DPI = 200  # twice the pixels shown, for dense screens
+_BINS = 40
 
 
 @dataclass(frozen=True)
@@ -163,3 +177,129 @@ def rounded(value: Any, digits: int = 5) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value
+
+
+def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: float, max_fpr: float) -> Image:
+    """Draw ROC curves with the region of the partial AUC shaded.
+
+    Args:
+        y_true: labels 0 and 1, shape `(n,)`.
+        y_score: scores by name, each of shape `(n,)`; at most five.
+        min_tpr: lower edge of the true positive rate.
+        max_fpr: upper edge of the false positive rate.
+    """
+    figure = Figure(figsize=(5.2, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.set_prop_cycle(color=COLORS)
+    plot_roc_region(y_true, y_score, min_tpr=min_tpr, max_fpr=max_fpr, ax=axes)
+    plain_axes(axes)
+    *others, last = y_score
+    names = f"{', '.join(others)} and {last}" if others else last
+    return as_image(figure, f"ROC curve of {names}; the region that TPAUC looks at is shaded.")
+
+
+def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float | None = None) -> Image:
+    """Draw the scores of either class, each as shares of its class, and the threshold of the decision.
+
+    Args:
+        y_true: labels 0 and 1, shape `(n,)`.
+        y_score: scores, shape `(n,)`.
+        threshold: where the decision turns positive; None for no line.
+    """
+    labels, scores = np.asarray(y_true), np.asarray(y_score, dtype=float)
+    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    edges = np.histogram_bin_edges(scores, bins=_BINS).tolist()
+    for label, name, color in ((0, "negatives", _NEGATIVE), (1, "positives", _POSITIVE)):
+        members = scores[labels == label]
+        weights = np.full(len(members), 1.0 / max(len(members), 1))
+        axes.hist(members, edges, weights=weights, color=color, alpha=0.6, label=f"{name} ({len(members)})")
+    text = "Scores of the two classes, as shares of their class"
+    if threshold is not None:
+        axes.axvline(threshold, color="#1c2430", linestyle="--", linewidth=1.2, label=f"threshold {threshold:.3g}")
+        text += "; right of the dashed line the decision is positive"
+    axes.set(xlabel="score", ylabel="share of the class")
+    axes.legend(frameon=False)
+    plain_axes(axes)
+    return as_image(figure, f"{text}.")
+
+
+def draw_training(
+    histories: Mapping[str, History],
+    *,
+    quantity: str = "validation TPAUC",
+    caption: str = "TPAUC on the validation rows after every epoch; the epoch whose weights were kept is dotted.",
+    lower_is_better: bool = False,
+) -> list[Image]:
+    """Draw the objective of the first run and, where there is one, the validation score of all, over the epochs.
+
+    Args:
+        histories: what :func:`moreauc.train.fit` returned, by name; at most five.
+        quantity: what the validation score is.
+        caption: of the figure of validation scores.
+        lower_is_better: whether the score is a loss with its sign turned; the loss is drawn.
+    """
+    first = next(iter(histories))
+    text = f"Objective of {first}, mean over the steps of every epoch."
+    images = [_draw_epochs({first: histories[first]["loss"]}, {}, "objective", text)]
+    sign = -1.0 if lower_is_better else 1.0
+    lines = {name: [sign * score for score in history["score"]] for name, history in histories.items()}
+    if any(lines.values()):
+        best = {name: history.best_epoch for name, history in histories.items()}
+        images.append(_draw_epochs(lines, best, quantity, caption))
+    return images
+
+
+def _draw_epochs(
+    lines: Mapping[str, Sequence[float]], best: Mapping[str, int | None], quantity: str, caption: str
+) -> Image:
+    figure = Figure(figsize=(5.3, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for (name, values), color in zip(lines.items(), COLORS, strict=False):
+        axes.plot(range(1, len(values) + 1), values, color=color, label=name, marker="." if len(values) < 3 else None)
+        epoch = best.get(name)
+        if values and epoch is not None and epoch >= 0:
+            axes.plot(epoch + 1, values[epoch], "o", color=color, markersize=6)
+    axes.set(xlabel="epoch", ylabel=quantity)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plain_axes(axes)
+    if len(lines) > 1:
+        show_as_written(axes.legend(frameon=False).get_texts())
+    return as_image(figure, caption)
+
+
+def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
+    """Draw the scores of every method: a dot for each fold, the mean, and one standard deviation either way.
+
+    Args:
+        rows: one for each method, from top to bottom, with "title", "scores", "mean" and "std".
+    """
+    figure = Figure(figsize=(9.6, 0.9 + 0.42 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        color = COLORS[0] if place == 0 else _QUIET
+        scores = np.asarray(row["scores"], dtype=float)
+        # Equal scores would hide each other: dots are spread a little, by a fixed pattern.
+        heights = place + 0.22 * np.sin(2.4 * np.arange(len(scores)))
+        axes.plot(scores, heights, "o", color=color, alpha=0.3, markersize=5, markeredgewidth=0)
+        axes.errorbar(row["mean"], place, xerr=row["std"], fmt="D", color=color, markersize=7, capsize=4, linewidth=1.6)
+    axes.set_yticks(range(len(rows)), [printable(row["title"]) for row in rows])
+    show_as_written(axes.get_yticklabels())
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("TPAUC of the folds (dots), mean and standard deviation")
+    plain_axes(axes)
+    return as_image(figure, "TPAUC of every method: each fold, the mean, and one standard deviation either way.")
+
+
+def plain_axes(axes: Axes, *, grid: Literal["both", "x", "y"] = "both") -> None:
+    """Leave out the frame above and on the right, and draw a faint grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis=grid, alpha=0.25)
+    axes.set_axisbelow(True)
+
+
+def as_image(figure: Figure, caption: str) -> Image:
+    """Return a figure as a picture for a page, 100 pixels wide for each inch."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    return Image(buffer.getvalue(), caption, round(100 * figure.get_figwidth()))

@@ -17,8 +17,7 @@ from moreauc.data.tables import TableError
 from moreauc.data.tabular import TableEncoder
 from moreauc.data.texts import class_text, name_texts, normal_text
 from moreauc.report.bag_figures import plot_instance_weights
-from moreauc.report.figures import as_image
-from moreauc.report.pages import Section
+from moreauc.report.pages import Section, as_image
 from moreauc.tasks.row_tables import Evaluation, TwoClassTask
 from moreauc.tasks.tables import Array, Table, read_features, read_matching
 

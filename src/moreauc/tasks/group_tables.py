@@ -12,13 +12,11 @@ import pandas as pd
 
 from moreauc.data.columns import check_classes, check_present
 from moreauc.data.duplicates import Hashes, number_equal
-from moreauc.data.numbers import is_number, lost_in_floats, type_column
 from moreauc.data.tables import TableError, list_names
-from moreauc.data.texts import class_text, group_texts, name_texts, normal_text
+from moreauc.data.texts import class_text, group_texts, is_number, lost_in_floats, name_texts, normal_text, type_column
 from moreauc.metrics import plot_groups
 from moreauc.metrics.groups import GroupTable
-from moreauc.report.figures import as_image, draw_training
-from moreauc.report.pages import Fact, Section
+from moreauc.report.pages import Fact, Section, as_image, draw_training
 from moreauc.tasks.groups import hold_out, name_groups
 from moreauc.tasks.tables import (
     Array,

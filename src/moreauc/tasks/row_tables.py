@@ -18,9 +18,8 @@ from moreauc.data.duplicates import Codes, Hashes, any_equal, number_equal, take
 from moreauc.data.tables import TableError
 from moreauc.metrics import bootstrap_interval, tied_share, tpauc_score
 from moreauc.metrics.bootstrap import BootstrapInterval
-from moreauc.metrics.ties import ties_text
-from moreauc.report.figures import draw_histograms, draw_roc, draw_training
-from moreauc.report.pages import Fact, Section
+from moreauc.metrics.ranking import ties_text
+from moreauc.report.pages import Fact, Section, draw_histograms, draw_roc, draw_training
 from moreauc.tasks.tables import (
     Array,
     Cells,

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from pandas.util import hash_array
 
 from moreauc.data.columns import check_features, drop_columns, match_features
-from moreauc.data.doubts import ColumnWarning, doubtful_columns
 from moreauc.data.duplicates import Hashes, hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
-from moreauc.data.tabular import TableEncoder
+from moreauc.data.tabular import ColumnWarning, TableEncoder, doubtful_columns
 from moreauc.report.pages import Section
 
 Array = NDArray[Any]

@@ -23,11 +23,10 @@ from moreauc.checkpoint.rng import global_states_kept, loader_parts
 from moreauc.checkpoint.state import check_names
 from moreauc.core.pooling import Pooling
 from moreauc.criteria._base import check_all
-from moreauc.data.scoring import Evaluation
+from moreauc.data.scoring import Evaluation, device_of, on_device
 from moreauc.distributed import DistributedCriterion, Exchange
 from moreauc.distributed.agreement import check_agreement, check_draws
 from moreauc.distributed.criterion import exchange_of
-from moreauc.models.calls import device_of, on_device
 from moreauc.samplers.base import PlannedSampler
 from moreauc.train.callbacks import Callback, ProgressBar
 from moreauc.train.checkpointer import Checkpointer, make_checkpointer

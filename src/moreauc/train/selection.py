@@ -15,8 +15,7 @@ from moreauc.checkpoint.loader import held_labels, length_of
 from moreauc.data.scoring import Evaluation, predict_scores
 from moreauc.distributed import Exchange
 from moreauc.metrics import TiedScoresWarning, tied_share
-from moreauc.metrics.selection import selection_scores
-from moreauc.metrics.ties import ties_text
+from moreauc.metrics.ranking import selection_scores, ties_text
 from moreauc.train.state import TrainState
 
 Score = Callable[[Tensor, Tensor], float]

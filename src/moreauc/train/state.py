@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 from moreauc.checkpoint.loader import LoaderPosition, length_of
-from moreauc.models.calls import device_of
+from moreauc.data.scoring import device_of
 from moreauc.optim import PreviousIterate, ProximalPoint
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc.data.bag_batches import BagInputs
-from moreauc.data.scoring import scores_of
+from moreauc.data.scoring import instances_for, scores_of
 from moreauc.distributed.criterion import check_seen
-from moreauc.models.calls import instances_for
 from moreauc.optim import PreviousIterate
 
 
