@@ -110,11 +110,7 @@ class Table:
         return [(np.flatnonzero(part != fold), np.flatnonzero(part == fold)) for fold in range(folds)]
 
     def check_folds(self, folds: int, inner_folds: int, seeds: int, regions: Sequence[Region]) -> None:
-        """Check that every region holds a row of either class in every fold, which equal rows may prevent.
-
-        Raises:
-            ValueError: where one does not.
-        """
+        """Check that every region holds a row of either class in every fold, which equal rows may prevent."""
         if self.same is None or not any_equal(self.same):
             return
         shares = {1: min(1.0 - region[0] for region in regions), 0: min(region[1] for region in regions)}

@@ -220,9 +220,6 @@ def build(
         sample_loss: loss of a row in a group: "logistic", "cross_entropy", "squared", "absolute", or a function.
         options: keyword arguments of the loss, which go before those of the method.
 
-    Raises:
-        ValueError: for a name or an option that there is not, and for what the loss refuses.
-
     Example:
         >>> build("rows", "sonx", [0, 1, 0], min_tpr=0.5, max_fpr=0.5, gamma=0.1).threshold_lr
         'quantile'

@@ -86,11 +86,7 @@ def _run(plan: Comparison, table: Table) -> ComparisonResult:
 
 
 def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
-    """Return the methods to compare, and a line for each booster that is left out because it is not installed.
-
-    Raises:
-        ValueError: for an unknown method, one given twice, or a booster that was asked for and is not installed.
-    """
+    """Return the methods to compare, and a line for each booster that is left out because it is not installed."""
     absent = [name for name in BOOSTERS if find_spec(name) is None]
     advice = "is not installed; pip install 'moreauc[boosting]' brings it"
     if names is None:
@@ -109,11 +105,7 @@ def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
 
 
 def read_data(options: CompareOptions) -> tuple[Table, str]:
-    """Read a file or an example; return it, and what it is in words.
-
-    Raises:
-        ValueError: if both or neither are given, or the table cannot be used.
-    """
+    """Read a file or an example; return it, and what it is in words."""
     data, target = options.data, options.target
     if (data is None) == (options.example is None):
         raise TableError("give a table or --example, not both" if data else "give a table with --target, or --example")

@@ -106,11 +106,7 @@ def _train(title: str, model: Any, inputs: Any, targets: Any, **options: Any) ->
 
 
 def choose_task(options: FitOptions) -> type[TableTask[Any]]:
-    """Return the task that was asked for, after a check that the options fit it and each other.
-
-    Raises:
-        ValueError: for options that exclude each other.
-    """
+    """Return the task that was asked for, after a check that the options fit it and each other."""
     bags, groups = options.bags, options.groups
     if bags is not None and groups is not None:
         raise ValueError(f"{_OWNER}: --bags and --groups exclude each other, got {bags!r} and {groups!r}")
@@ -138,11 +134,7 @@ def _refuse(options: FitOptions, names: tuple[str, ...], why: str) -> None:
 
 
 def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
-    """Return the options with the defaults of the task, after a check of their values.
-
-    Raises:
-        ValueError: for a value that there is not.
-    """
+    """Return the options with the defaults of the task, after a check of their values."""
     changes: dict[str, Any] = {"loss": options.loss or kind.default}
     choices = {"loss": tuple(METHODS[kind.name]), "task": KINDS, "model": ("mlp", "linear")}
     if kind is not BagTableTask:

@@ -53,9 +53,6 @@ def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
         path: the folder.
         force: whether files of an earlier run may be replaced.
         with_model: whether the results include a model.
-
-    Raises:
-        OutputError: if it is a file, is not empty without `force`, or holds a model that the results would not replace.
     """
     if not path.exists() and not path.is_symlink():
         return
@@ -80,9 +77,6 @@ def locked_folders(**folders: str | Path | None) -> Iterator[None]:
 
     Taken before anything else is done, so that a second command is refused at once, and not after its training. The
     locks end with the command, and with its process if that is killed.
-
-    Raises:
-        OutputError: if another process has one of the folders, or one is inside another.
     """
     places = {option: _place(Path(value)) for option, value in folders.items() if value}
     _check_apart(places)
@@ -130,10 +124,6 @@ def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator
 
     A model, or the numbers of a comparison, survive an error: they are moved to `path` with the log, and a report that
     is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training, which can be resumed, leaves nothing.
-
-    Raises:
-        UnreportedError: for an error after the model or the numbers were written; it says where they are.
-        OutputError: as :func:`check_free`; where something came up at `path` meanwhile, it says where the results are.
     """
     path = Path(os.path.abspath(path))
     check_free(path, force=force, with_model=with_model)
@@ -277,11 +267,7 @@ def save_model(folder: Path, model: Any, task: TableTask[Any], trained_on: Hashe
 
 
 def load_model(run: Path) -> SavedModel:
-    """Read the model of a run.
-
-    Raises:
-        TableError: if the folder has none, or it cannot be read.
-    """
+    """Read the model of a run."""
     path = run / MODEL
     if not run.is_dir():
         raise TableError(f"{run}: no such folder; give the folder that `moreauc fit` wrote")
@@ -319,10 +305,6 @@ class Saving:
             data: the table.
             kinds: the features, with their kinds.
             facts: what else must be the same in a training that is resumed, as plain data.
-
-        Raises:
-            OutputError: if the folder holds another training, or one and there is no --resume.
-            ValueError: for an option without --checkpoint.
         """
         if self.folder is None:
             for name, value in (("resume", self.resume or None), ("save-every", self.every)):

@@ -76,9 +76,6 @@ def split_target(
     Returns:
         The other columns, the labels of shape `(n,)`, and which class is which.
 
-    Raises:
-        TableError: if the column is missing, has missing values, not two classes, or no class called `positive`.
-
     Example:
         >>> frame = pd.DataFrame({"age": [34, 61, 47], "ill": ["no", "yes", "no"]})
         >>> features, y, classes = split_target(frame, "ill")
@@ -104,11 +101,7 @@ def split_target(
 def match_target(
     frame: pd.DataFrame, target: Target, *, source: str = "table", unit: str = "rows"
 ) -> tuple[pd.DataFrame, NDArray[np.int64]]:
-    """Return the other columns and the labels of another table, which must have both classes of `target`.
-
-    Raises:
-        TableError: if the column is missing, has missing or other values, or lacks one of the classes.
-    """
+    """Return the other columns and the labels of another table, which must have both classes of `target`."""
     texts = name_texts(check_present(frame, target.name, "target", source), class_text)
     strange = texts[~texts.isin([target.positive, target.negative])]
     if len(strange):
@@ -127,11 +120,7 @@ def match_target(
 
 
 def drop_columns(frame: pd.DataFrame, names: Sequence[str], *, source: str = "table") -> pd.DataFrame:
-    """Return the table without some columns, which must exist.
-
-    Raises:
-        TableError: if one is missing.
-    """
+    """Return the table without some columns, which must exist."""
     names = [normal_text(name) for name in names]
     for name in names:
         _check_column(frame, name, "column to drop", source)
@@ -196,12 +185,7 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
 
 
 def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = "table") -> pd.DataFrame:
-    """Return the columns a model was trained on, in their order and kinds, as :func:`check_features` returned them.
-
-    Raises:
-        TableError: if a column is missing, holds text instead of numbers or the reverse, or numbers that are written in
-            another way than in training.
-    """
+    """Return the columns a model was trained on, in their order and kinds, as :func:`check_features` returned them."""
     missing = [name for name in kinds if name not in frame]
     if missing:
         raise TableError(
@@ -233,11 +217,7 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
 
 
 def check_present(frame: pd.DataFrame, name: str, role: str, source: str) -> pd.Series[Any]:
-    """Return a column that must be there and have no missing values; `role` is what it is called in errors.
-
-    Raises:
-        TableError: if it is not there, or has missing values.
-    """
+    """Return a column that must be there and have no missing values; `role` is what it is called in errors."""
     _check_column(frame, name, "target column" if role == "target" else role, source)
     column = frame[name]
     missing = column.index[column.isna()]

@@ -92,10 +92,6 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
         frame: the table; its row labels are not written.
         path: a `.csv`, `.tsv`, `.parquet` or `.pq` file, replaced where it exists.
 
-    Raises:
-        TableError: for another suffix.
-        OSError: if the file cannot be written; it names the file.
-
     Example:
         >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "scores.csv"
@@ -112,12 +108,7 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
 
 
 def check_table_path(path: str | Path) -> Path:
-    """Return `path`, whose suffix must be one that can be read and written here.
-
-    Raises:
-        TableError: for another suffix.
-        ModuleNotFoundError: for Parquet without the extra that brings it.
-    """
+    """Return `path`, whose suffix must be one that can be read and written here."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:

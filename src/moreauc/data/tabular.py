@@ -239,9 +239,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`.
 
         A :class:`~moreauc.data.tabular.ColumnWarning` tells of levels that were not there in `fit`.
-
-        Raises:
-            ValueError: for a column all of whose levels are unknown, and for kinds of columns other than in `fit`.
         """
         for column in self.unknown_levels(X):
             if column.unknown:
@@ -254,9 +251,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: the table.
             owner: name of the table in errors; None for the owner.
-
-        Raises:
-            ValueError: for a column all of whose levels are unknown.
         """
         check_is_fitted(self)
         if self.levels_ is None:
@@ -299,9 +293,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 def same_rows(owner: str, X: Any) -> Codes:
     """Return a number for each row of a table, from 0, the same for rows that are equal.
-
-    Raises:
-        ValueError: for columns that :class:`TableEncoder` does not take.
 
     Example:
         >>> same_rows("doctest", pd.DataFrame({"a": [1, 2, 1, 1], "b": ["x", "x", "x", None]}))
@@ -353,11 +344,7 @@ def _kinds(owner: str, X: Any) -> list[Kind]:
 
 
 def check_exact(owner: str, X: pd.DataFrame) -> None:
-    """Check that the columns of a table keep their values apart as floats.
-
-    Raises:
-        ValueError: for a column that does not.
-    """
+    """Check that the columns of a table keep their values apart as floats."""
     for j, name in enumerate(X.columns):
         if reason := lost_in_floats(X.iloc[:, j]):
             raise ValueError(f"{owner}: X column {name!r} {reason}, or drop it")
@@ -424,10 +411,6 @@ def find_unknown(owner: str, name: str, levels: Array, known: Array, *, numbers:
         levels: strings, None where missing, shape `(n,)`.
         known: the levels of the training.
         numbers: whether the column arrived as numbers.
-
-    Raises:
-        ValueError: where all values are unknown: of one row if they are numbers, of two or more if they are texts and
-            most rows have one.
     """
     names = [level for level in known if level is not None]
     codes, values = pd.factorize(levels)

@@ -137,11 +137,7 @@ def class_text(value: Any) -> str:
 
 
 def check_apart(owner: str, name: str, values: Iterable[Any]) -> None:
-    """Check that no two texts among values differ only in invisible characters, such as trailing spaces.
-
-    Raises:
-        ValueError: for two such texts.
-    """
+    """Check that no two texts among values differ only in invisible characters, such as trailing spaces."""
     seen: dict[str, str] = {}
     for text in (str(value) for value in values if isinstance(value, str)):
         if seen.setdefault(normal_text(text), text) != text:

@@ -208,9 +208,6 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         held_out_: numbers of the rows or bags held out; empty where nothing was.
         n_features_in_: numbers of features.
         feature_names_in_: their names, where the data came as DataFrames with string names.
-
-    Raises:
-        ValueError: in `fit`, for an argument out of range and for data that cannot be used; nothing is trained then.
     """
 
     _owner: str

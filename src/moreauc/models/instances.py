@@ -31,9 +31,6 @@ class AttentionHead(nn.Module):
         - features: `(T, num_features)`
         - output: `(T,)`
 
-    Raises:
-        ValueError: for an argument out of range.
-
     Example:
         >>> AttentionHead(8)(torch.zeros(5, 8)).shape
         torch.Size([5])

@@ -160,11 +160,7 @@ class BagTableTask(TwoClassTask[BagTable]):
 
 
 def find_bags(frame: pd.DataFrame, column: str, source: str) -> tuple[Array, list[str], Array]:
-    """Return the number of each row's bag, the names of the bags, and the first row of each.
-
-    Raises:
-        TableError: if the column is missing or has missing values.
-    """
+    """Return the number of each row's bag, the names of the bags, and the first row of each."""
     texts = name_texts(check_present(frame, normal_text(column), "bag column", source))
     codes, names = pd.factorize(texts)
     return codes, [str(name) for name in names], np.unique(codes, return_index=True)[1]

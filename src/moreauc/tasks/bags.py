@@ -112,10 +112,6 @@ def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[
         owner: name used in error messages.
         bags: bags, or a sequence of arrays, tensors or DataFrames, one for each.
         form: what instances must look like; None for whatever those of the first bag do.
-
-    Raises:
-        ValueError: for anything else, no bags, an empty one, features that differ or are no finite numbers, and bytes
-            among numbers.
     """
     if isinstance(bags, Bags):
         one = bags.instances(0, torch.tensor([0]))
@@ -220,9 +216,6 @@ def classes_of(owner: str, bags: Any, y: ArrayLike | None, count: int) -> Array:
         bags: the bags, as they came.
         y: their classes; None for the labels of :class:`~moreauc.data.Bags`.
         count: how many bags there are.
-
-    Raises:
-        ValueError: for no classes at all, and for another number of them.
     """
     if y is None:
         if not isinstance(bags, Bags):

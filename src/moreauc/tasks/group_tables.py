@@ -295,9 +295,6 @@ def find_target(frame: pd.DataFrame, name: str, task: str, *, source: str) -> tu
     With the task "auto", text and bool are classes, and so are two values and up to ten different whole numbers; other
     numbers are quantities.
 
-    Raises:
-        TableError: if the column is missing, has missing values, one class only, or no numbers for regression.
-
     Example:
         >>> find_target(pd.DataFrame({"y": [1.5, 2.0, 4.0]}), "y", "auto", source="t")[0].task
         'regression'
@@ -321,11 +318,7 @@ def find_target(frame: pd.DataFrame, name: str, task: str, *, source: str) -> tu
 
 
 def match_values(frame: pd.DataFrame, target: GroupTarget, *, source: str) -> Array:
-    """Return the target of each row of another table.
-
-    Raises:
-        TableError: if the column is missing, has missing values, or others than in training.
-    """
+    """Return the target of each row of another table."""
     column = check_present(frame, target.name, "target", source)
     if target.task == "regression":
         return _numbers(column, target.name, source)
@@ -342,11 +335,7 @@ def match_values(frame: pd.DataFrame, target: GroupTarget, *, source: str) -> Ar
 
 
 def split_names(groups: str, frame: pd.DataFrame, target: str) -> list[str]:
-    """Return the columns that an option like "race,sex" names; a column whose name has a comma is found as a whole.
-
-    Raises:
-        TableError: if there is none, one is named twice, or is the target.
-    """
+    """Return the columns that an option like "race,sex" names; a column whose name has a comma is found as a whole."""
     groups, target = normal_text(groups), normal_text(target)
     names = [groups] if groups in frame else [normal_text(name) for name in groups.split(",")]
     if not all(names):
@@ -359,11 +348,7 @@ def split_names(groups: str, frame: pd.DataFrame, target: str) -> list[str]:
 
 
 def find_groups(frame: pd.DataFrame, names: list[str], *, source: str) -> Array:
-    """Return the name of each row's group: the values of its columns with commas between them.
-
-    Raises:
-        TableError: if a column is missing or has missing values.
-    """
+    """Return the name of each row's group: the values of its columns with commas between them."""
     texts = {name: group_texts(check_present(frame, name, "group column", source)) for name in names}
     found, codes = name_groups(source, pd.DataFrame(texts), len(frame))
     return found[codes]

@@ -145,9 +145,6 @@ def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np
             are compared in normal form: "F" and "F " are one group.
         length: how many rows there are.
 
-    Raises:
-        ValueError: for another shape or length, missing labels, and labels that cannot be keys.
-
     Example:
         >>> name_groups("doctest", ["b", "a", "b"], 3)
         (array(['a', 'b'], dtype=object), array([1, 0, 1]))
@@ -242,9 +239,6 @@ def _spread(groups: NDArray[np.int64], targets: Array, share: float, random: Ran
 
 def count_worst(owner: str, top_k: Any, num_groups: int) -> int:
     """Return how many groups `top_k` is; a share of them is rounded down, and is at least one.
-
-    Raises:
-        ValueError: for more than there are, and for what is neither a count nor a share, such as 2.0.
 
     Example:
         >>> count_worst("doctest", 3, 10), count_worst("doctest", 0.35, 10), count_worst("doctest", 0.01, 10)

@@ -263,9 +263,6 @@ def check_region_holds(labels: Array, where: str, *, min_tpr: float, max_fpr: fl
         min_tpr: lower edge of the region.
         max_fpr: upper edge of the region.
         unit: what they are called, "rows" or "bags".
-
-    Raises:
-        TableError: if a class is missing, or too small for the region to hold one of its rows.
     """
     positives = int(np.sum(labels))
     for name, count, option, value, share in (
@@ -288,9 +285,6 @@ def draw_test_rows(labels: Array, share: float, seed: int, hashes: Hashes, *, un
         seed: of the draw.
         hashes: of the rows, or bags: equal ones stay together.
         unit: "rows" or "bags".
-
-    Raises:
-        TableError: if a class would be missing in one of the two parts.
     """
     random, same = np.random.default_rng(seed), number_equal(hashes)
     members = {name: np.flatnonzero(labels == label) for label, name in ((1, "positives"), (0, "negatives"))}

@@ -80,11 +80,7 @@ class TableTask(ABC, Generic[T]):
     @classmethod
     @abstractmethod
     def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, T]:
-        """Return the task that a table and the options of `moreauc fit` make, and the table; both are checked.
-
-        Raises:
-            TableError: if the table cannot be used.
-        """
+        """Return the task that a table and the options of `moreauc fit` make, and the table; both are checked."""
 
     @abstractmethod
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> T:
@@ -94,9 +90,6 @@ class TableTask(ABC, Generic[T]):
             frame: the table.
             source: its name in errors.
             labelled: whether it must have targets.
-
-        Raises:
-            TableError: if a column is missing or cannot be used.
         """
 
     def fitted(self, train: T) -> Self:
@@ -124,11 +117,7 @@ class TableTask(ABC, Generic[T]):
 
     @abstractmethod
     def draw_test(self, table: T, share: float, seed: int, hashes: Hashes) -> Array:
-        """Return the numbers of the rows (or bags) to test on, in order; equal rows stay on one side.
-
-        Raises:
-            TableError: if a part would lack something that it needs.
-        """
+        """Return the numbers of the rows (or bags) to test on, in order; equal rows stay on one side."""
 
     def check_test(self, targets: Array, where: str) -> None:
         """Check that a model can be tested on rows (or bags) of such targets, named `where` in errors."""
@@ -229,9 +218,6 @@ def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
     Args:
         kind: leaf of the task.
         options: those of `moreauc fit`.
-
-    Raises:
-        TableError: if a table cannot be used.
     """
     if options.test is not None and options.test_size is not None:
         raise TableError("--test and --test-size exclude each other")
@@ -270,11 +256,7 @@ def read_matching(task: TableTask[Any], frame: pd.DataFrame, source: str) -> pd.
 
 
 def unknown_levels(encoder: TableEncoder, features: pd.DataFrame, source: str) -> tuple[list[str], dict[str, float]]:
-    """Return warnings about columns without values or with unknown levels, and the share of unknown levels by column.
-
-    Raises:
-        TableError: for a column all of whose levels are unknown.
-    """
+    """Return warnings about columns without values or with unknown levels, and the share of unknown levels by column."""
     empty = [
         f"{source}: column {name!r} holds missing values only, and held others in training; scores may be far off"
         for name in (features if len(features) > 1 else ())  # in a single row a value may well be missing
@@ -321,9 +303,6 @@ def compare_rows(
         data: the table to train on.
         other: the table to test on.
         unit: "rows" or "bags".
-
-    Raises:
-        TableError: if both tables hold the same rows and targets, as a file and its copy do.
     """
     first, second = (np.sort(hashes + hash_array(targets)) for hashes, targets in (train, test))
     if np.array_equal(first, second):
