@@ -151,15 +151,7 @@ def compare_numbers(description: Sequence[str], result: ComparisonResult) -> dic
 def compare_report(
     title: str, command: str, description: Sequence[str], table: Table, result: ComparisonResult
 ) -> Report:
-    """Return the report of a comparison in one region.
-
-    Args:
-        title: title of the page.
-        command: what was typed.
-        description: what the table is, and which methods are missing.
-        table: what was compared on.
-        result: what was measured.
-    """
+    """Return the report of a comparison in one region."""
     rows = ranked(result.rows)
     min_tpr, max_fpr = result.comparison.regions[0]
     positives, number, joined = int(table.targets.sum()), len(table), result.scores()

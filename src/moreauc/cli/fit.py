@@ -184,16 +184,7 @@ def _command(options: FitOptions) -> str:
 def fit_report(
     data: Path, command: str, split: Split[Any], models: dict[str, Any], evaluations: Sequence[Any], inputs: Any
 ) -> Report:
-    """Return the report of a training.
-
-    Args:
-        data: the table.
-        command: what was typed.
-        split: its two parts.
-        models: the fitted estimators by title, the chosen one first.
-        evaluations: their numbers on the test part.
-        inputs: the test part as the estimators take it.
-    """
+    """Return the report of a training."""
     task, first = split.task, next(iter(models.values()))
     histories = {title: model.history_ for title, model in models.items()}
     notes = untrained_notes(histories)
@@ -243,9 +234,6 @@ def _data_text(data: Path, split: Split[Any]) -> list[str]:
 
 def untrained_notes(histories: dict[str, History]) -> list[str]:
     """Return a sentence for each model whose best weights are those from before its training.
-
-    Args:
-        histories: of the models, by their titles.
 
     Example:
         >>> untrained_notes({"SONX": History(best_epoch=3, restored=True)})

@@ -47,13 +47,7 @@ class UnreportedError(ValueError):
 
 
 def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
-    """Check that a folder of results may be written at `path`.
-
-    Args:
-        path: the folder.
-        force: whether files of an earlier run may be replaced.
-        with_model: whether the results include a model.
-    """
+    """Check that a folder of results may be written at `path`."""
     if not path.exists() and not path.is_symlink():
         return
     if not path.is_dir():
@@ -300,11 +294,6 @@ class Saving:
         """Check that the folder fits the options and the table, and note in it what is trained on.
 
         The training itself checks rows and labels again; only this check compares the columns.
-
-        Args:
-            data: the table.
-            kinds: the features, with their kinds.
-            facts: what else must be the same in a training that is resumed, as plain data.
         """
         if self.folder is None:
             for name, value in (("resume", self.resume or None), ("save-every", self.every)):

@@ -69,9 +69,6 @@ class SampledRows:
         """Return the rows of all batches: as one tensor on the CPU where the sampler has a plan, else one by one.
 
         The batches are fixed by this call, not at the first batch: the position of the sampler may change before it.
-
-        Args:
-            device: where the rows are without a sampler; those of a sampler come on the CPU.
         """
         if self.sampler is None:
             return iter(torch.split(torch.arange(len(self.labels), device=device), self.batch_size))

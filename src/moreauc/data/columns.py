@@ -132,10 +132,6 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
 
     A kind is "number", "text", or how the numbers are written, as in "number like 1,234.5 $".
 
-    Args:
-        frame: the columns without the target.
-        source: name of the table in errors.
-
     Raises:
         TableError: for columns without values, with one value only, with infinities, with numbers and text mixed, with
             dates, lists or other things, with numbers that have a comma or are written ambiguously, and with texts of
@@ -230,12 +226,6 @@ def check_present(frame: pd.DataFrame, name: str, role: str, source: str) -> pd.
 
 def check_classes(column: pd.Series[Any], name: str, remedy: str, *, source: str) -> None:
     """Check that classes are not numbers or dates that were read as texts.
-
-    Args:
-        column: a target without missing values.
-        name: of the column.
-        remedy: what to do if the values are classes after all.
-        source: name of the table in errors.
 
     Raises:
         TableError: for numbers and texts mixed, infinity, numbers with a comma, a currency or another unit, dates and

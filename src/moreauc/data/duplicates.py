@@ -53,12 +53,7 @@ def take_share(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]
 
 
 def deal_folds(counts: Counts, folds: int) -> Counts:
-    """Return the fold of each group: the largest groups first, each to the fold with the least of its classes.
-
-    Args:
-        counts: rows of each group (first dimension) and class (second).
-        folds: how many there are.
-    """
+    """Return the fold of each group: the largest groups first, each to the fold with the least of its classes."""
     total = np.maximum(counts.sum(0), 1)
     filled = np.zeros((folds, counts.shape[1]))
     result = np.zeros(len(counts), dtype=np.int64)
@@ -92,13 +87,7 @@ def hash_rows(table: pd.DataFrame) -> Hashes:
 
 
 def hash_bags(rows: Hashes, bags: Codes, number: int) -> Hashes:
-    """Return a hash of each bag, whatever the order of its instances.
-
-    Args:
-        rows: hashes of the instances.
-        bags: number of each instance's bag.
-        number: how many bags there are.
-    """
+    """Return a hash of each of `number` bags from the hashes of its instances, in any order."""
     order = np.argsort(bags, kind="stable")
     sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(hash_array(rows)[order], dtype=np.uint64)])
     ends = np.bincount(bags, minlength=number).cumsum()

@@ -88,10 +88,6 @@ def read_texts(path: str | Path) -> pd.DataFrame:
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:
     """Write a table in the format of the suffix; the file appears only when it is whole.
 
-    Args:
-        frame: the table; its row labels are not written.
-        path: a `.csv`, `.tsv`, `.parquet` or `.pq` file, replaced where it exists.
-
     Example:
         >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "scores.csv"

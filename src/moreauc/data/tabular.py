@@ -246,12 +246,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.encode(X)
 
     def unknown_levels(self, X: Any, *, owner: str | None = None) -> list[UnknownLevels]:
-        """Return for each column of levels how many values were not there in `fit`.
-
-        Args:
-            X: the table.
-            owner: name of the table in errors; None for the owner.
-        """
+        """Return for each column of levels how many values were not there in `fit`."""
         check_is_fitted(self)
         if self.levels_ is None:
             return []
@@ -403,15 +398,7 @@ def _spell_truths(levels: Array, known: list[Array]) -> None:
 
 
 def find_unknown(owner: str, name: str, levels: Array, known: Array, *, numbers: bool) -> UnknownLevels:
-    """Return how many values of a column are unknown.
-
-    Args:
-        owner: name used in error messages.
-        name: of the column.
-        levels: strings, None where missing, shape `(n,)`.
-        known: the levels of the training.
-        numbers: whether the column arrived as numbers.
-    """
+    """Return how many values of a column are unknown."""
     names = [level for level in known if level is not None]
     codes, values = pd.factorize(levels)
     seen = set(names)

@@ -53,11 +53,6 @@ def choose_threshold(labels: Array, scores: Array, budget: float) -> float:
     the fewest false positives is taken; it lies in the middle between the two neighbouring scores, or, beyond the
     last score on either side, half the distance to the score next to it away (0.5 where all scores are equal).
 
-    Args:
-        labels: 0/1 or bool, shape `(n,)`, both present.
-        scores: finite, shape `(n,)`.
-        budget: largest share of the negatives that may be called positive, in [0, 1].
-
     Example:
         >>> labels = np.array([0, 0, 0, 0, 1, 1])
         >>> scores = np.array([0.0, 1.0, 2.0, 4.0, 3.0, 5.0])
@@ -98,10 +93,6 @@ def fit_platt(labels: Array, scores: Array) -> PlattScaling:
 
     Instead of 1 and 0 the targets are `(n+ + 1) / (n+ + 2)` and `1 / (n- + 2)`, so that classes that the scores
     separate get a finite slope.
-
-    Args:
-        labels: 0/1 or bool, shape `(n,)`, both present.
-        scores: finite, shape `(n,)`.
 
     Example:
         >>> curve = fit_platt(np.array([0, 0, 1, 1]), np.array([-2.0, -1.0, 1.0, 2.0]))

@@ -180,14 +180,7 @@ def rounded(value: Any, digits: int = 5) -> Any:
 
 
 def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: float, max_fpr: float) -> Image:
-    """Draw ROC curves with the region of the partial AUC shaded.
-
-    Args:
-        y_true: labels 0 and 1, shape `(n,)`.
-        y_score: scores by name, each of shape `(n,)`; at most five.
-        min_tpr: lower edge of the true positive rate.
-        max_fpr: upper edge of the false positive rate.
-    """
+    """Draw ROC curves of at most five scores by name, with the region of the partial AUC shaded."""
     figure = Figure(figsize=(5.2, 5.2), layout="constrained")
     axes = figure.subplots()
     axes.set_prop_cycle(color=COLORS)
@@ -199,13 +192,7 @@ def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: fl
 
 
 def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float | None = None) -> Image:
-    """Draw the scores of either class, each as shares of its class, and the threshold of the decision.
-
-    Args:
-        y_true: labels 0 and 1, shape `(n,)`.
-        y_score: scores, shape `(n,)`.
-        threshold: where the decision turns positive; None for no line.
-    """
+    """Draw the scores of either class, each as shares of its class, and the threshold of the decision."""
     labels, scores = np.asarray(y_true), np.asarray(y_score, dtype=float)
     figure = Figure(figsize=(5.6, 5.2), layout="constrained")
     axes = figure.subplots()
@@ -231,14 +218,7 @@ def draw_training(
     caption: str = "TPAUC on the validation rows after every epoch; the epoch whose weights were kept is dotted.",
     lower_is_better: bool = False,
 ) -> list[Image]:
-    """Draw the objective of the first run and, where there is one, the validation score of all, over the epochs.
-
-    Args:
-        histories: what :func:`moreauc.train.fit` returned, by name; at most five.
-        quantity: what the validation score is.
-        caption: of the figure of validation scores.
-        lower_is_better: whether the score is a loss with its sign turned; the loss is drawn.
-    """
+    """Draw the objective of the first run and, where there is one, the validation score of all, over the epochs."""
     first = next(iter(histories))
     text = f"Objective of {first}, mean over the steps of every epoch."
     images = [_draw_epochs({first: histories[first]["loss"]}, {}, "objective", text)]

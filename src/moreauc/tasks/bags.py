@@ -106,13 +106,7 @@ def prepare(instances: Tensor, scale: tuple[Tensor, Tensor] | None) -> Tensor:
 
 
 def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[Bags, InstanceFormat]:
-    """Return bags as :class:`~moreauc.data.Bags`, and what their instances look like.
-
-    Args:
-        owner: name used in error messages.
-        bags: bags, or a sequence of arrays, tensors or DataFrames, one for each.
-        form: what instances must look like; None for whatever those of the first bag do.
-    """
+    """Return bags, or a sequence of arrays, tensors or DataFrames, as :class:`~moreauc.data.Bags`, and their format."""
     if isinstance(bags, Bags):
         one = bags.instances(0, torch.tensor([0]))
         found = InstanceFormat(tuple(one.shape[1:]), kind=_kind(one))
@@ -209,14 +203,7 @@ def _check_form(owner: str, name: str, found: InstanceFormat, wanted: InstanceFo
 
 
 def classes_of(owner: str, bags: Any, y: ArrayLike | None, count: int) -> Array:
-    """Return the classes of bags, their own labels where none are given.
-
-    Args:
-        owner: name used in error messages.
-        bags: the bags, as they came.
-        y: their classes; None for the labels of :class:`~moreauc.data.Bags`.
-        count: how many bags there are.
-    """
+    """Return the classes of bags, their own labels where none are given."""
     if y is None:
         if not isinstance(bags, Bags):
             raise ValueError(f"{owner}: y must be given, unless bags are Bags with labels, got None")

@@ -92,16 +92,7 @@ class Evaluation:
 def evaluate_scores(
     title: str, labels: Array, scores: Array, *, min_tpr: float, max_fpr: float, unit: str = "rows"
 ) -> Evaluation:
-    """Return the numbers of one model whose decisions turn at a score of 0.
-
-    Args:
-        title: name of the model.
-        labels: 0 and 1, shape `(n,)`.
-        scores: shape `(n,)`.
-        min_tpr: lower edge of the region.
-        max_fpr: upper edge of the region, and the false-positive budget.
-        unit: what is scored, "rows" or "bags".
-    """
+    """Return the numbers of one model whose decisions turn at a score of 0; `max_fpr` is also the budget."""
     fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
     resamples = min(1000, max(100, 20_000_000 // len(labels)))  # a minute at most
     decisions = scores > 0
@@ -255,15 +246,7 @@ class RowTableTask(TwoClassTask[Table]):
 
 
 def check_region_holds(labels: Array, where: str, *, min_tpr: float, max_fpr: float, unit: str = "rows") -> None:
-    """Check that some rows have a TPAUC.
-
-    Args:
-        labels: 0 and 1, shape `(n,)`.
-        where: name of the rows in errors.
-        min_tpr: lower edge of the region.
-        max_fpr: upper edge of the region.
-        unit: what they are called, "rows" or "bags".
-    """
+    """Check that the region holds a positive and a negative among 0/1 labels of rows, named `where` in errors."""
     positives = int(np.sum(labels))
     for name, count, option, value, share in (
         ("positive", positives, "--min-tpr", min_tpr, 1.0 - min_tpr),
@@ -277,15 +260,7 @@ def check_region_holds(labels: Array, where: str, *, min_tpr: float, max_fpr: fl
 
 
 def draw_test_rows(labels: Array, share: float, seed: int, hashes: Hashes, *, unit: str = "rows") -> Array:
-    """Draw a share of either class; return the numbers of the rows (or bags), in order.
-
-    Args:
-        labels: 0 and 1, shape `(n,)`.
-        share: in (0, 1).
-        seed: of the draw.
-        hashes: of the rows, or bags: equal ones stay together.
-        unit: "rows" or "bags".
-    """
+    """Draw a share of either class; return the numbers of the rows (or bags), in order; equal ones stay together."""
     random, same = np.random.default_rng(seed), number_equal(hashes)
     members = {name: np.flatnonzero(labels == label) for label, name in ((1, "positives"), (0, "negatives"))}
     for name, rows in members.items():

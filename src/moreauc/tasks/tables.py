@@ -84,13 +84,7 @@ class TableTask(ABC, Generic[T]):
 
     @abstractmethod
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> T:
-        """Return another table, which must have the columns that the model was trained on.
-
-        Args:
-            frame: the table.
-            source: its name in errors.
-            labelled: whether it must have targets.
-        """
+        """Return another table, which must have the columns that the model was trained on."""
 
     def fitted(self, train: T) -> Self:
         """Return the task with what must be learnt from the training rows before a model is fitted."""
@@ -176,12 +170,7 @@ class TableTask(ABC, Generic[T]):
     ) -> tuple[list[Section], dict[str, Any]]:
         """Return the sections of a report on the first model beside the others, and further numbers for its JSON.
 
-        Args:
-            evaluations: what :meth:`evaluate` returned, the model's own first.
-            model: the model.
-            inputs: those of the table.
-            table: what was tested on.
-            notes: warnings to show first.
+        `notes` are warnings to show first.
         """
 
     @abstractmethod
@@ -213,12 +202,7 @@ class Split(Generic[T]):
 
 
 def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
-    """Read and check a table, and draw rows to test on, or read those as well.
-
-    Args:
-        kind: leaf of the task.
-        options: those of `moreauc fit`.
-    """
+    """Read and check a table, and draw rows to test on, or read those as well."""
     if options.test is not None and options.test_size is not None:
         raise TableError("--test and --test-size exclude each other")
     source = str(options.data)
@@ -256,7 +240,7 @@ def read_matching(task: TableTask[Any], frame: pd.DataFrame, source: str) -> pd.
 
 
 def unknown_levels(encoder: TableEncoder, features: pd.DataFrame, source: str) -> tuple[list[str], dict[str, float]]:
-    """Return warnings about columns without values or with unknown levels, and the share of unknown levels by column."""
+    """Return warnings about empty columns and unknown levels, and the share of unknown levels by column."""
     empty = [
         f"{source}: column {name!r} holds missing values only, and held others in training; scores may be far off"
         for name in (features if len(features) > 1 else ())  # in a single row a value may well be missing
@@ -295,14 +279,9 @@ def _check_drawn(train: pd.DataFrame, test: pd.DataFrame, source: str) -> None:
 def compare_rows(
     train: tuple[Hashes, Array], test: tuple[Hashes, Array], data: Path, other: Path, *, unit: str = "rows"
 ) -> list[str]:
-    """Return a warning if rows of a test table are trained on, else nothing.
+    """Return a warning if rows of a test table are trained on; refuse a test table that is a copy.
 
-    Args:
-        train: hashes of the rows (or bags) to train on, and their targets.
-        test: the same of those to test on.
-        data: the table to train on.
-        other: the table to test on.
-        unit: "rows" or "bags".
+    Each table is given by the hashes and targets of its rows (or bags).
     """
     first, second = (np.sort(hashes + hash_array(targets)) for hashes, targets in (train, test))
     if np.array_equal(first, second):
@@ -323,13 +302,7 @@ def known_rows(train: Hashes, test: Hashes, other: Path, *, unit: str = "rows") 
 
 
 def equal_rows(hashes: Hashes, parts: str, *, unit: str = "rows") -> list[str]:
-    """Return a warning if so many rows (or bags) equal others that a split which keeps them together is not random.
-
-    Args:
-        hashes: of the rows, or bags.
-        parts: what the split makes, with its verb, such as "the folds are".
-        unit: "rows" or "bags".
-    """
+    """Return a warning if so many rows (or bags) equal others that a split which keeps them together is not random."""
     counts = np.bincount(number_equal(hashes))
     equal, number = int(counts[counts > 1].sum()), len(hashes)
     if equal <= _MANY_EQUAL * number:
