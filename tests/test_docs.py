@@ -38,29 +38,6 @@ def test_what_is_said_of_the_costs_of_a_step_is_in_the_reports():
         "batch 64"
     )
     assert said in " ".join(README.split())
-    times = [
-        row_of[key]["milliseconds"]["median"]
-        for key in (
-            ("ResNet20, batch 64", "TPAUC, gamma 0.1", "graphed"),
-            ("ResNet20, batch 64", "CE", "eager"),
-            ("MLP, batch 128", "CE", "eager"),
-            ("MLP, batch 128", "TPAUC, gamma 0", "eager"),
-            ("MLP, batch 128", "CE", "graphed"),
-            ("MLP, batch 128", "TPAUC, gamma 0", "graphed"),
-        )
-    ]
-    assert [f"{time:.2g}" for time in times] == ["3.3", "9.3", "1.3", "3.9", "0.15", "0.33"]
-    launched = {(row["case"], row["loss"]): row for row in report["launches"] if row["technique"] == "eager"}
-    kernels = [
-        launched["ResNet20, batch 64", loss]["launches"]["kernels and copies on the GPU"]
-        for loss in ("CE", "TPAUC, gamma 0")
-    ]
-    assert 112 < kernels[1] - kernels[0] < 118
-    reserved = {
-        (row["loss"], row["technique"]): row["reserved MiB"] for row in done if row["case"] == "ResNet20, batch 1024"
-    }
-    most = max(value / reserved["CE", technique] for (_, technique), value in reserved.items())
-    assert 1.165 < most < 1.175
     on_cpu = {row["target"].split(", ")[-2]: row["met"] for row in read("benchmarks/reports/step_cpu.json")["targets"]}
     assert on_cpu == {"eager": False, "compiled": True}
     unmet = [row["target"] for row in report["targets"] if not row["met"]]
