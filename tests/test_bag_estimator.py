@@ -12,11 +12,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from test_estimators import QUICK_BAGS, make_bags
 from torch import nn
 
-from moreauc.data import (
-    FileBags,
-    FlatBags,
-    ListBags,
-)
+from moreauc.data import FileBags, FlatBags, ListBags
 from moreauc.estimators import MultiInstanceClassifier
 from moreauc.estimators.base import choose_threshold
 from moreauc.estimators.multi_instance import InstanceScores

@@ -186,10 +186,7 @@ ROW_ERRORS = [
     (["tiny.csv", "--max-fpr", "0"], "moreauc fit: max_fpr must be a number in (0, 1], got 0.0"),
     (["tiny.csv", "--loss", "mse"], f"moreauc fit: --loss must be one of {', '.join(METHODS['rows'])}, got 'mse'"),
     (["tiny.csv", "--drop", "b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
-    (
-        ["tiny.csv", "--min-tpr", "0", "--model", "tree"],
-        "moreauc fit: --model must be one of mlp, linear, got 'tree'",
-    ),
+    (["tiny.csv", "--min-tpr", "0", "--model", "tree"], "moreauc fit: --model must be one of mlp, linear, got 'tree'"),
     (["tiny.csv", "--min-tpr", "0", "--lr", "-1"], "fit: lr must be a number in (0, inf), got -1.0"),
 ]
 BAG_ERRORS = [
@@ -206,10 +203,7 @@ BAG_ERRORS = [
     (["fine.csv", "--bags", "patient"], "{0}/fine.csv: no bag column 'patient'; columns are 'bag', 'x', 'y'"),
     (["fine.csv", "--bags", "y"], "--bags and --target must name two columns, got 'y' for both"),
     (["fine.csv", "--target", "z"], "{0}/fine.csv: no target column 'z'; columns are 'bag', 'x', 'y'"),
-    (
-        ["fine.csv", "--loss", "sonx"],
-        f"moreauc fit: --loss must be one of {', '.join(METHODS['bags'])}, got 'sonx'",
-    ),
+    (["fine.csv", "--loss", "sonx"], f"moreauc fit: --loss must be one of {', '.join(METHODS['bags'])}, got 'sonx'"),
     (["fine.csv", "--model", "mlp"], "moreauc fit: --model does not go with --bags, got 'mlp'"),
     (["fine.csv"], "no positives in the test split: the table has 2, of which --test-size 0.25 takes 0"),
     (
@@ -219,10 +213,7 @@ BAG_ERRORS = [
     (["fine.csv", "--groups", "y"], "moreauc fit: --bags and --groups exclude each other, got 'bag' and 'y'"),
 ]
 GROUP_ERRORS = [
-    (
-        ["--groups", "colour"],
-        "no group column 'colour'; columns are 'age', 'dose', 'gap', 'ward', 'race' and 3 more",
-    ),
+    (["--groups", "colour"], "no group column 'colour'; columns are 'age', 'dose', 'gap', 'ward', 'race' and 3 more"),
     (["--groups", "race,"], "--groups must name columns, with commas between them, got 'race,'"),
     (["--groups", "race,race"], "--groups must name every column once, got 'race,race'"),
     (["--groups", "race,state"], "--groups and --target must name different columns, got 'state' for both"),

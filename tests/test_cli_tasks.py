@@ -291,11 +291,7 @@ def test_predict_writes_instances(bag_run, tmp_path):
 def test_a_column_without_any_known_level_is_refused(run, tmp_path, ward, message):
     data, out = tmp_path / "new.csv", ["--out", tmp_path / "out.csv"]
     run.case.table(24, seed=3).assign(ward=ward).to_csv(data, index=False)
-    for words in (
-        ["evaluate", run.run, data],
-        ["predict", run.run, data, *out],
-        [*run.fit("--test", data), *out],
-    ):
+    for words in (["evaluate", run.run, data], ["predict", run.run, data, *out], [*run.fit("--test", data), *out]):
         result = call(*words)
         assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"error: {data}: {message}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]

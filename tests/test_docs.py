@@ -83,7 +83,7 @@ def test_torture_report_has_kills_of_every_loss_and_no_differences():
     counts = re.search(r"(\d+) kills, (\d+) of them inside a save, (\d+) differences", page)
     assert counts is not None
     assert [int(word) for word in counts.groups()] == [
-        *(report["kills"], report["kills_inside_a_save"], report["differences"]),
+        *(report["kills"], report["kills_inside_a_save"], report["differences"])
     ]
 
 

@@ -12,14 +12,7 @@ import torch
 from moreauc.cli.options import FitOptions
 from moreauc.comparison import Comparison, Table
 from moreauc.data import ListBags
-from moreauc.data.duplicates import (
-    fold_together,
-    hash_bags,
-    hash_rows,
-    number_equal,
-    same_bags,
-    take_together,
-)
+from moreauc.data.duplicates import fold_together, hash_bags, hash_rows, number_equal, same_bags, take_together
 from moreauc.data.tables import TableError
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier

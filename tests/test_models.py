@@ -10,14 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.models.resnet import (
-    ResNet20,
-)
+from experiments.models.resnet import ResNet20
 from moreauc.core.pooling import POOLINGS
-from moreauc.models import (
-    InstanceMLP,
-    InstanceNetwork,
-)
+from moreauc.models import InstanceMLP, InstanceNetwork
 from moreauc.models.instances import AttentionHead
 
 HEADS = [False, True, "gated"]

@@ -9,13 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from moreauc.core.surrogates import (
-    Hinge,
-    Logistic,
-    Squared,
-    SquaredHinge,
-    get_surrogate,
-)
+from moreauc.core.surrogates import Hinge, Logistic, Squared, SquaredHinge, get_surrogate
 
 DEFINITIONS: dict[str, Callable[[float], float]] = {  # of v = m + z
     "squared_hinge": lambda v: max(v, 0.0) ** 2,

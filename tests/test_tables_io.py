@@ -11,21 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moreauc.data.columns import (
-    Target,
-    check_features,
-    drop_columns,
-    match_features,
-    match_target,
-    split_target,
-)
+from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
 from moreauc.data.examples import EXAMPLES, load_example
-from moreauc.data.tables import (
-    TableError,
-    read_table,
-    read_texts,
-    write_table,
-)
+from moreauc.data.tables import TableError, read_table, read_texts, write_table
 from moreauc.data.tabular import doubtful_columns
 from moreauc.data.texts import label_text, lost_in_floats, normal_text
 
@@ -307,18 +295,8 @@ def test_the_positive_class(values, positive, expected, reason):
             "t: target 'y' must have two classes, got 6 classes: 6 (6 rows), 5 (5 rows), 4 (4 rows), 3 (3 rows), "
             "2 (2 rows) and 1 more",
         ),
-        (
-            "y",
-            ["a", "b", "b"],
-            "c",
-            "t: target 'y' has no class 'c' to be the positive one, its classes are 'a', 'b'",
-        ),
-        (
-            "y",
-            ["a", "b"],
-            None,
-            "t: target 'y' has as many a as b; say which is the positive class with --positive",
-        ),
+        ("y", ["a", "b", "b"], "c", "t: target 'y' has no class 'c' to be the positive one, its classes are 'a', 'b'"),
+        ("y", ["a", "b"], None, "t: target 'y' has as many a as b; say which is the positive class with --positive"),
     ],
 )
 def test_targets_that_are_refused(target, values, positive, message):

@@ -15,9 +15,7 @@ from typer.testing import CliRunner
 from moreauc.cli import app
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier, base
 from moreauc.train import UntrainedWarning
-from moreauc.train import (
-    loop as train,
-)
+from moreauc.train import loop as train
 
 
 class Turned(nn.Module):
