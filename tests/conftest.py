@@ -22,3 +22,9 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save no pictures: drawing takes more than half the time of a command. `monkeypatch.undo()` draws again."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, **options: None)

@@ -7,8 +7,8 @@ import importlib
 import json
 import math
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,20 +20,11 @@ from experiments.machine import deterministic
 from moreauc.criteria import CrossEntropyLoss
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
+Run = Callable[..., dict[str, Any]]
 HEAD = {"title", "command", "versions", "date", "device"}
 
 
-def run(program: str, out: Path, *options: str) -> dict[str, Any]:
-    command = [sys.executable, str(FOLDER / program), *options, "--out", str(out)]
-    subprocess.run(command, check=True, capture_output=True)
-    report: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    assert report.keys() >= HEAD
-    assert report["command"].startswith(f"python benchmarks/{program} ")
-    assert str(out.parent) not in out.read_text(encoding="utf-8")
-    return report
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
@@ -42,9 +33,27 @@ def program(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def test_pairs_report_has_time_and_memory_of_each_contestant_or_its_error(tmp_path: Path) -> None:
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """A function that runs a program in this process and returns its report."""
+
+    def called(file: str, *options: str) -> dict[str, Any]:
+        out = tmp_path / "report.json"
+        monkeypatch.setattr(sys, "argv", [str(FOLDER / file), *options, "--out", str(out)])
+        with deterministic():  # puts the settings of torch back at its end
+            program(file.removesuffix(".py")).main()
+        text = out.read_text(encoding="utf-8")
+        report: dict[str, Any] = json.loads(text)
+        assert report.keys() >= HEAD and report["command"].startswith(f"python benchmarks/{file} ")
+        assert str(tmp_path) not in text
+        return report
+
+    return called
+
+
+def test_pairs_report_has_time_and_memory_of_each_contestant_or_its_error(run: Run) -> None:
     options = ("--sizes", "30000", "--rounds", "3", "--memory-gib", "3", "--without-peer", "--without-crossover")
-    report = run("bench_pairs.py", tmp_path / "pairs.json", *options, "--seconds", "1")
+    report = run("bench_pairs.py", *options, "--seconds", "0")
     rows = {row["contestant"]: row for row in report["sizes"]}
     assert set(rows) == {"TPAUCLoss", "kernel", "kernel, pair matrix"}
     assert "allocate memory" in rows.pop("kernel, pair matrix")["error"]
@@ -57,9 +66,10 @@ def test_pairs_report_has_time_and_memory_of_each_contestant_or_its_error(tmp_pa
     assert "--without-peer --without-crossover" in report["command"]
 
 
-def test_metrics_report_has_ratios_and_edges(tmp_path: Path) -> None:
-    options = ("--number", "400", "--rounds", "3", "--seconds", "1", "--without-peer")
-    report = run("bench_metrics.py", tmp_path / "metrics.json", *options)
+def test_metrics_report_has_ratios_and_edges(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--number", "400", "--rounds", "3", "--seconds", "0", "--without-peer")
+    monkeypatch.setattr(program("bench_metrics"), "REGIONS", [(0.5, 0.5)])
+    report = run("bench_metrics.py", *options)
     assert {(row["share"], row["levels"]) for row in report["times"]} == {
         (share, levels) for share in (0.01, 0.1, 0.5) for levels in (None, 64, 1)
     }
@@ -70,15 +80,15 @@ def test_metrics_report_has_ratios_and_edges(tmp_path: Path) -> None:
         assert row["tpauc_score"] == row["pair definition"], row["case"]
 
 
-def test_the_choice_of_an_epoch_is_compared_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_of_an_epoch_is_compared_with_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOREAUC_DATA", raising=False)
-    report = run("epoch_choice.py", tmp_path / "choice.json", "--seeds", "1", "--epochs", "2")
+    report = run("epoch_choice.py", "--seeds", "1", "--epochs", "2")
     assert [row["table"] for row in report["tables"]] == ["breast_cancer", "digits, 9"]
     assert all(0 <= row[rule]["mean"] <= 1 for row in report["tables"] for rule in ("earliest", "latest", "gap"))
 
 
-def test_step_report_has_a_ratio_for_each_variant_and_width(tmp_path: Path) -> None:
-    report = run("bench_tpauc_step.py", tmp_path / "step.json", "--rounds", "2", "--steps", "1")
+def test_step_report_has_a_ratio_for_each_variant_and_width(run: Run) -> None:
+    report = run("bench_tpauc_step.py", "--rounds", "2", "--steps", "1")
     for part in ("small: 64-64-64-1", "medium: 64-256-256-256-1", "large: 64-512-512-512-1"):
         for name in ("cross entropy + forward without gradient", "TPAUCLoss, gamma 0", "TPAUCLoss, gamma 0.1"):
             ratio = report[part][f"{name} / cross entropy"]
@@ -87,7 +97,7 @@ def test_step_report_has_a_ratio_for_each_variant_and_width(tmp_path: Path) -> N
     assert all(row["met"] == (row["measured"] <= float(row["target"].split()[-1])) for row in report["targets"])
 
 
-def test_targets_of_pairs_compare_with_what_was_measured(programs: None) -> None:
+def test_targets_of_pairs_compare_with_what_was_measured() -> None:
     rows = [
         {"per class": 64, "contestant": "tpAUC_CVaR_loss", "times TPAUCLoss": 0.9},
         {"per class": 8192, "contestant": "tpAUC_CVaR_loss", "times TPAUCLoss": 900.0},
@@ -96,14 +106,14 @@ def test_targets_of_pairs_compare_with_what_was_measured(programs: None) -> None
     assert [row["met"] for row in program("bench_pairs").targets(rows)] == [False, True, False, True]
 
 
-def test_pair_definition_of_the_metrics_report(programs: None) -> None:
+def test_pair_definition_of_the_metrics_report() -> None:
     by_pairs = program("bench_metrics").by_pairs
     assert by_pairs([1, 1, 0, 0], [0.9, 0.3, 0.4, 0.3], 0.5, 1.0) == 0.25
     assert math.isnan(by_pairs([1, 0], [0.9, 0.3], 0.5, 1.0))
     assert by_pairs([1] * 10 + [0], [0.2] + [0.9] * 9 + [0.5], 0.9, 1.0) == 0.0
 
 
-def test_the_peer_answers_over_its_pipe_and_reports_failures(programs: None) -> None:
+def test_the_peer_answers_over_its_pipe_and_reports_failures() -> None:
     peer = program("peer")
     with peer.Peer(Path(sys.executable), memory_gib=64.0) as other:
         answer = other.ask("versions")
@@ -112,7 +122,7 @@ def test_the_peer_answers_over_its_pipe_and_reports_failures(programs: None) -> 
         assert "error" in other.ask("nonsense")
 
 
-def test_contestants_see_the_same_data(programs: None) -> None:
+def test_contestants_see_the_same_data() -> None:
     peer = program("peer")
     scores, labels, index = peer.loss_data(16)
     assert scores.requires_grad and labels.sum() == 16 and index.tolist() == list(range(32))
@@ -121,8 +131,20 @@ def test_contestants_see_the_same_data(programs: None) -> None:
     assert labels.sum() == 100 and len(set(values.tolist())) < 80
 
 
-def test_models_report_has_epochs_copies_and_processes(tmp_path: Path) -> None:
-    report = run("bench_models.py", tmp_path / "models.json", "--quick", "--processes", "1,2")
+def test_bags_report_has_memory_time_and_agreement(run: Run) -> None:
+    report = run("bench_bags.py", "--sizes", "300", "--steps", "2", "--instances", "8")
+    assert [row["instances per bag"] for row in report["sizes"]] == [300]
+    for row in report["sizes"]:
+        assert row["training"]["process_mib"] > row["training"]["growth_mib"] >= 0
+        assert row["microseconds per step"]["microseconds"] > 0
+    assert {row["pooling"] for row in report["scores"]} == {"mean", "smoothed_max", "attention"}
+    assert len(report["targets"]) == 3
+    assert all(row["met"] == (row["measured"] <= float(row["target"].split()[-1])) for row in report["targets"])
+    assert report["targets"][2]["met"]
+
+
+def test_models_report_has_epochs_copies_and_processes(run: Run) -> None:
+    report = run("bench_models.py", "--quick", "--processes", "1,2")
     assert report["threads"] == 1 and "torch" in report["versions"]
     assert report["CUDA_MPS_PIPE_DIRECTORY is set"] == ("CUDA_MPS_PIPE_DIRECTORY" in os.environ)
     sizes = report["sizes"]
@@ -149,15 +171,16 @@ def test_models_report_has_epochs_copies_and_processes(tmp_path: Path) -> None:
     assert rows[0]["times 1"] == {"median": 1.0, "quartiles": [1.0, 1.0]}
 
 
-def test_tissue_report_has_processes_with_and_without_a_graph(tmp_path: Path) -> None:
-    report = run("bench_tissue.py", tmp_path / "tissue.json", "--quick", "--processes", "1")
+def test_tissue_report_has_processes_with_and_without_a_graph(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program("bench_tissue"), "processes", lambda *parts: {1: [[2.0], [3.0]]})
+    report = run("bench_tissue.py", "--quick", "--processes", "1")
     assert [(row["gamma"], row["graphed"]) for row in report["rows"]] == [(0.1, False), (0.1, True)]
     for row in report["rows"]:
         assert [entry["processes"] for entry in row["processes"]] == [1]
-        check_spread(row["processes"][0]["steps of models per second, all"])
+        assert row["processes"][0]["steps of models per second, all"]["median"] == 2.5
 
 
-def test_a_step_of_the_benchmark_can_be_recorded(programs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_the_benchmark_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, recorded = program("model_steps"), []
     monkeypatch.setattr(steps, "GraphedStep", lambda *parts, previous: recorded.append)
     for graphed in (False, True):
@@ -183,9 +206,7 @@ def check_epochs(part: dict[str, Any], *, steps: int, variants: set[str]) -> Non
     assert rows["CE"]["times CE"]["median"] == 1.0
 
 
-def test_without_rdkit_models_are_timed_on_random_graphs_of_the_same_size(
-    programs: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_rdkit_models_are_timed_on_random_graphs_of_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = program("model_steps")
     for name in ("rdkit", "rdkit.Chem", "rdkit.rdBase"):  # parts that another test has imported, too
         monkeypatch.setitem(sys.modules, name, None)
@@ -205,7 +226,7 @@ def test_without_rdkit_models_are_timed_on_random_graphs_of_the_same_size(
         assert reached == set(range(int(graphs.nodes[row])))
 
 
-def test_rates_of_processes_are_added_in_each_window(programs: None) -> None:
+def test_rates_of_processes_are_added_in_each_window() -> None:
     options = argparse.Namespace(processes=[1, 2], windows=2, window=0.5)
     rates = {1: [[10.0], [20.0]], 2: [[9.0, 11.0], [15.0, 25.0]]}
     first, second = program("bench_models").process_rows(rates, options)["processes"]
@@ -215,7 +236,7 @@ def test_rates_of_processes_are_added_in_each_window(programs: None) -> None:
     assert second["times 1"]["median"] == 2.0
 
 
-def test_the_floor_of_a_correction_is_one_more_forward(programs: None) -> None:
+def test_the_floor_of_a_correction_is_one_more_forward() -> None:
     steps = program("model_steps")
     loader = steps.graph_loader(steps.random_graphs(40), steps.QUICK)
     batches = list(loader)[:2]
@@ -229,7 +250,7 @@ def test_the_floor_of_a_correction_is_one_more_forward(programs: None) -> None:
     assert calls == {False: 5 * [True], True: 5 * [False] + 5 * [True]}  # five layers
 
 
-def test_models_are_timed_with_the_settings_of_the_experiments(programs: None) -> None:
+def test_models_are_timed_with_the_settings_of_the_experiments() -> None:
     memory: Any = torch.utils.deterministic
 
     def settings() -> tuple[bool, bool, str]:
@@ -245,8 +266,11 @@ def test_models_are_timed_with_the_settings_of_the_experiments(programs: None) -
         assert settings() == wanted
 
 
-def test_report_of_whole_steps_has_each_loss_of_each_model(tmp_path: Path, programs: None) -> None:
-    report = run("step.py", tmp_path / "steps.json", "--quick", "--seconds", "1", "--techniques", "eager")
+def test_report_of_whole_steps_has_each_loss_of_each_model(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = program("step")
+    measured = step.process_memory(1, "TPAUC, gamma 0", SimpleNamespace(quick=True))
+    monkeypatch.setattr(step, "process_memory", lambda *parts: measured)  # one process is enough
+    report = run("step.py", "--quick", "--seconds", "1", "--techniques", "eager")
     rows = {(row["case"], row["loss"]): row for row in report["rows"]}
     losses = program("step_variants").LOSSES
     assert {case for case, _ in rows} == {"ResNet20, batch 16", "MLP, batch 16", "GIN, batch 16"}
@@ -258,7 +282,7 @@ def test_report_of_whole_steps_has_each_loss_of_each_model(tmp_path: Path, progr
         assert row["operations"] > 50 and row["peak MiB"] > 0
 
 
-def test_a_variant_that_fails_is_reported_and_its_targets_are_left_out(programs: None) -> None:
+def test_a_variant_that_fails_is_reported_and_its_targets_are_left_out() -> None:
     step = program("step")
     _, error = step.attempt(lambda: 1 / 0)
     assert error.startswith("ZeroDivisionError at test_benchmarks.py:")
@@ -278,14 +302,14 @@ def test_a_variant_that_fails_is_reported_and_its_targets_are_left_out(programs:
     assert target["met"] and "graphed, at most 1.02" in target["target"] and target["floor of a correction"] is None
 
 
-def test_steps_that_compile_come_last_with_a_base_for_their_ratios(programs: None) -> None:
+def test_steps_that_compile_come_last_with_a_base_for_their_ratios() -> None:
     step = program("step")
     plans = step.planned(4, ["eager", "compiled"])
     assert [number for number, *_ in plans] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert all(base == [("eager", "CE")] for _, kinds, base in plans if kinds[0][0] == "compiled")
 
 
-def test_a_floor_beside_the_forward_is_there_for_graphs_only(programs: None) -> None:
+def test_a_floor_beside_the_forward_is_there_for_graphs_only() -> None:
     step = program("step")
     kinds = [kind for _, early, _ in step.planned(1, ["eager", "graphed", "compiled and graphed"]) for kind in early]
     assert [technique for technique, loss in kinds if loss == step.BESIDE] == ["graphed", "compiled and graphed"]
@@ -296,7 +320,7 @@ def test_a_floor_beside_the_forward_is_there_for_graphs_only(programs: None) -> 
     ]
 
 
-def test_launches_that_were_not_counted_are_named(programs: None) -> None:
+def test_launches_that_were_not_counted_are_named() -> None:
     step, device = program("step"), torch.device("cpu")
     kinds = [("graphed", "CE"), ("eager", "CE")]
     for changing, reasons in ((True, ["the shapes of the inputs change", "no time"]), (False, ["no time", "no time"])):
@@ -304,7 +328,7 @@ def test_launches_that_were_not_counted_are_named(programs: None) -> None:
         assert all(reason in row["error"] for row, reason in zip(rows, reasons, strict=True))
 
 
-def test_memory_of_a_model_that_was_there_is_counted(programs: None) -> None:
+def test_memory_of_a_model_that_was_there_is_counted() -> None:
     variants = program("step_variants")
     model = torch.nn.Linear(1024, 256, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -57,6 +57,8 @@ import os, signal, sys
 from moreauc.checkpoint import Checkpoints
 from moreauc.cli import main
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 # a shell that runs the tests in the background has them ignore Ctrl-C, and so would their children
 signal.signal(signal.SIGINT, signal.default_int_handler)
 number, original, saves = int(sys.argv.pop(1)), Checkpoints.save, []

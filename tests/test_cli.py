@@ -24,6 +24,8 @@ from moreauc.estimators import TPAUCClassifier
 from moreauc.methods import METHODS
 from tests.cli_cases import FILES, call, groups_table, rows_table, snapshot, train
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 ROOT = Path(__file__).parent.parent
 QUICK = ["--epochs", "2", "--min-tpr", "0.4", "--max-fpr", "0.5"]
 make_table = rows_table

@@ -17,6 +17,8 @@ from moreauc.metrics import tpauc_score
 from moreauc.tasks.row_tables import draw_test_rows
 from tests.cli_cases import CASES, FILES, REGION, Run, call, done, groups_table, score_by_hand, snapshot, train
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 NEW = ["log.txt", "report.html", "report.json"]
 
 
@@ -87,11 +89,14 @@ def test_the_report_describes_data_models_and_settings(run):
     assert page.count("data:image/png") == case.images
 
 
-def test_the_command_in_the_report_makes_the_same_numbers_again(run, tmp_path):
+def test_the_command_in_the_report_makes_the_same_numbers_again(run, tmp_path, monkeypatch):
+    monkeypatch.undo()  # with its figures
     first = read_report(run.run)
     assert first["command"].startswith(f"moreauc fit {run.data} --target {run.case.target} --out {run.run} ")
     done(*first["command"].replace(str(run.run), str(tmp_path / "again")).split()[1:])
     assert read_report(tmp_path / "again")["test"] == first["test"]
+    pictures = re.findall('data:image/png;base64,([^"]*)', (tmp_path / "again" / "report.html").read_text())
+    assert len(pictures) == run.case.images and min(map(len, pictures)) > 5000
 
 
 @pytest.mark.parametrize("run", ["rows", "bags"], indirect=True)
@@ -478,8 +483,9 @@ def test_names_of_groups_are_read_as_text(texts, names, file, tmp_path):
 HOSTILE = ["$", r"$\frac$", "a$b$c", "[bold]", "[/]", ":key:", "\x1b[2Jgone", "\u202eturned", "%s", "{0}", "_hidden"]
 
 
-def test_names_are_shown_as_they_are_written(tmp_path):
+def test_names_are_shown_as_they_are_written(tmp_path, monkeypatch):
     """Neither read as mathematics in figures, nor as markup or escape sequences on the terminal."""
+    monkeypatch.undo()  # draws the figures
     frame = groups_table(rows=len(HOSTILE) * 12)[["age", "dose", "state"]]
     frame["[red]race\x1b[1m"] = np.array(HOSTILE)[np.arange(len(frame)) % len(HOSTILE)]
     frame["state"] = np.where(frame["state"] == "ill", "$ill$[/]\x1b[0m", "well")

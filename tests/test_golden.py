@@ -30,6 +30,8 @@ from typer.testing import CliRunner
 
 from moreauc.cli import app
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 GOLDEN = Path(__file__).parent / "golden"
 DROPPED = {"seconds", "versions", "command", "device", "file"}
 PROSE = {"warnings", "why", "description", "note"}

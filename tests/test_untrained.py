@@ -17,6 +17,8 @@ from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAU
 from moreauc.train import UntrainedWarning
 from moreauc.train import loop as train
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 
 class Turned(nn.Module):
     """Scores rows by their first column, and the other way round from the first step of training on."""
