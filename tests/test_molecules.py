@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import logging
 import os
 import subprocess
@@ -27,7 +28,7 @@ from experiments.data.molecules import (
     load_molecules,
     make_molecules,
 )
-from experiments.data.smiles import MoleculeReader, split_by_group
+from experiments.data.smiles import MoleculeReader, read_smiles_table, split_by_group
 from experiments.models.gin import GIN
 from moreauc import TPAUCLoss
 from moreauc.samplers import PosNegSampler
@@ -566,7 +567,6 @@ def test_a_network_learns_the_examples():
 
 STORED = Path(os.environ.get("MOREAUC_DATA", "nowhere")) / "molecules"
 needs_data = pytest.mark.skipif(not STORED.is_dir(), reason="needs the molecules in the folder of MOREAUC_DATA")
-FILES = {"moltox21": "tox21", "molmuv": "muv", "molhiv": "HIV"}
 
 
 def stored_split(file):
@@ -575,9 +575,8 @@ def stored_split(file):
 
 
 @needs_data
-@pytest.mark.parametrize("name", FILES if os.environ.get("MOREAUC_SLOW") else ["moltox21"])
-def test_public_tables_and_their_splits(name, tmp_path, monkeypatch):
-    """The split of all rows, in order, and the labelled ones of each part; MOREAUC_SLOW adds the two large tables."""
+def test_a_public_table_and_its_split(tmp_path, monkeypatch):
+    """The split of all rows, in order, and the labelled ones of each part."""
     monkeypatch.setenv("MOREAUC_CACHE", str(tmp_path))
     whole = []
 
@@ -587,12 +586,38 @@ def test_public_tables_and_their_splits(name, tmp_path, monkeypatch):
         return molecules, split
 
     monkeypatch.setattr(module, "make_molecules", remember)
-    molecules = load_molecules(name)
-    wanted = stored_split(FILES[name])
+    molecules = load_molecules("moltox21")
+    wanted = stored_split("tox21")
     assert [part.tolist() for part in whole[0]] == wanted
-    assert molecules.rejected == () and len(molecules) == sum(MOLECULE_SETS[name].counts)
+    known = MOLECULE_SETS["moltox21"]
+    assert molecules.rejected == () and len(molecules) == sum(known.counts)
     labelled = set(molecules.rows.tolist())
-    for part, rows in zip(PARTS, wanted, strict=True):
+    for part, rows, positives in zip(PARTS, wanted, known.positives, strict=True):
         found = molecules.rows[getattr(molecules, part)].tolist()
         assert found == [row for row in rows if row in labelled], part
-        assert int(molecules.part(part).labels.sum()) == MOLECULE_SETS[name].positives[PARTS.index(part)]
+        assert int(molecules.part(part).labels.sum()) == positives
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "file"), [("molmuv", "muv"), ("molhiv", "HIV")])
+def test_large_tables_and_pieces_of_their_splits(name, file):
+    """All labels by the stored split; at both ends of each part the scaffolds in the order of the recipe."""
+    known, parts, reader = MOLECULE_SETS[name], stored_split(file), MoleculeReader()
+    smiles, labels = read_smiles_table("test", STORED / f"{known.file}.gz", known.target)
+    assert sorted(itertools.chain(*parts)) == list(range(len(smiles)))
+    found = [[labels[row] for row in part if labels[row] is not None] for part in parts]
+    assert (tuple(map(len, found)), tuple(map(sum, found))) == (known.counts, known.positives)
+    seen = []
+    for part in parts:
+        own = set()
+        for piece in (part[:400], part[-400:]):
+            scaffolds = reader.read([smiles[row] for row in piece], [False] * len(piece)).scaffolds
+            rows = iter(piece)
+            groups = [(key, [next(rows) for _ in same]) for key, same in itertools.groupby(scaffolds)]
+            assert len({key for key, _ in groups}) == len(groups)  # rows of a scaffold stand together
+            order = [(len(group), group[0]) for _, group in groups[1:-1]]  # the first and the last may be cut
+            assert order == sorted(order, reverse=True)
+            assert all(group == sorted(group) for _, group in groups)
+            own.update(key for key, _ in groups if isinstance(key, str))
+        seen.append(own)
+    assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
