@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 
 from experiments.config import load_experiment
+from experiments.studies._shared import show
+from experiments.studies.bags import bag_rows
+from experiments.studies.groups import group_table
+from experiments.studies.keel import region_table, remedy_table
+from experiments.studies.label_noise import noise_table
+from experiments.studies.many_groups import TITLES
+from experiments.studies.thresholds import held_out_table
 
 __all__ = ["TABLES"]
 
 ROOT = Path(__file__).parent.parent
 _LARGER = ("auc_m_att", "midam_smx_after", "midam_att", "sota_s_att", "sont_att", "sont_att_after")
-_MEASURES = ("worst loss", "K worst, loss", "mean loss", "worst accuracy", "K worst, accuracy", "mean accuracy")
-_GROUP_TITLES = {"sonx": "SONX", "exponentiated": "exponentiated", "unscaled": "exponentiated, unscaled"}
 
 
 def _study(folder: str) -> Any:
@@ -28,10 +33,6 @@ def _study(folder: str) -> Any:
 def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
     return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
-
-
-def _spread(cell: Mapping[str, float]) -> str:
-    return f"{cell['mean']:.3f} ± {cell['std']:.3f}"
 
 
 def _short(name: str) -> str:
@@ -53,13 +54,8 @@ def convergence_table() -> str:
 
 def keel_table(region: tuple[float, float]) -> str:
     """TPAUC by method and table, the best rank first."""
-    report = _study("keel")
-    cells = [cell for cell in report["cells"] if tuple(cell["region"]) == region]
-    rows = []
-    for entry in sorted(report["ranks"], key=lambda entry: float(entry[str(region)])):
-        numbers = [_spread(cell) for cell in cells if cell["method"] == entry["method"]]
-        rows.append([entry["title"], *numbers, f"{entry[str(region)]:.2f}"])
-    return _markdown(["method", *dict.fromkeys(_short(cell["set"]) for cell in cells), "rank"], rows)
+    (first, *names, last), rows = region_table(_study("keel"), region)
+    return _markdown([first, *map(_short, names), last], sorted(rows, key=lambda row: float(row[-1])))
 
 
 def keel_ranks() -> str:
@@ -77,20 +73,11 @@ def keel_ranks() -> str:
 
 def keel_remedies() -> str:
     """Variants that were tried after the tables were seen."""
-    rows = []
-    for row in _study("keel")["remedies"]:
-        place = f"{_short(row['set'])}, ({row['region'][0]:g}, {row['region'][1]:g})"
-        best = f"{row['best']:.3f} ({row['best_title']})"
-        rows.append([place, row["title"], _spread(row), f"{row['sonx']:.3f}", best])
-    return _markdown(["table, region", "variant", "TPAUC", "SONX", "best of the table"], rows)
-
-
-def noise_table() -> str:
-    """TPAUC by method and share of flipped labels."""
-    cells = _study("label_noise")["cells"]
-    titles, flips = (list(dict.fromkeys(cell[key] for cell in cells)) for key in ("title", "flips"))
-    rows = [[title, *(_spread(cell) for cell in cells if cell["title"] == title)] for title in titles]
-    return _markdown(["method", *(f"{100 * share:g} % flipped" for share in flips)], rows)
+    report = _study("keel")
+    columns, rows = remedy_table(report)
+    for entry, row in zip(report["remedies"], rows, strict=True):
+        row[0] = f"{_short(entry['set'])}, ({entry['region'][0]:g}, {entry['region'][1]:g})"
+    return _markdown(columns, rows)
 
 
 def objective_table() -> str:
@@ -105,33 +92,15 @@ def objective_table() -> str:
     return _markdown(["thresholds", "link", *sets], rows)
 
 
-def held_out_table() -> str:
-    """TPAUC of test folds by rule and link."""
-    cells = _study("thresholds")["held_out"]
-    sets, rows = list(dict.fromkeys(cell["dataset"] for cell in cells)), []
-    for rule, link in dict.fromkeys((cell["rule"], cell["link"]) for cell in cells):
-        own = [cell for cell in cells if (cell["rule"], cell["link"]) == (rule, link)]
-        mean = float(np.mean([cell["mean"] for cell in own]))
-        rows.append([f"{rule}, {link}", *map(_spread, own), f"{mean:.3f}"])
-    return _markdown(["thresholds, link", *sets, "mean"], rows)
-
-
 def bag_table() -> str:
     """TPAUC, rank and heaviest instance by method, on bags of digits."""
-    rows = []
-    for cell in _study("bags")["cells"]:
-        rank = "" if cell["rank"] is None else f"{cell['rank']:.1f}"
-        found = "" if cell["target_found"] is None else f"{100 * cell['target_found']:.0f} %"
-        rows.append([cell["title"], _spread(cell), rank, found])
-    return _markdown(["method", "TPAUC (0.5, 0.5)", "average rank", "heaviest instance is the nine"], rows)
+    columns = ["method", "TPAUC (0.5, 0.5)", "average rank", "heaviest instance is the nine"]
+    return _markdown(columns, bag_rows(_study("bags")["cells"]))
 
 
-def group_table(name: str) -> str:
+def groups_table(name: str) -> str:
     """Losses and accuracies of groups by method."""
-    keys = ("worst_loss", "top_k_loss", "mean_loss", "worst_accuracy", "top_k_accuracy", "mean_accuracy")
-    cells = _study(f"groups/{name}")["cells"]
-    rows = [[cell["title"], *(f"{cell[key][0]:.3f} ± {cell[key][1]:.3f}" for key in keys)] for cell in cells]
-    return _markdown(["method", *_MEASURES], rows)
+    return _markdown(*group_table(_study(f"groups/{name}")["cells"]))
 
 
 def many_groups_table() -> str:
@@ -139,7 +108,7 @@ def many_groups_table() -> str:
     curves, places, rows = _study("groups/convergence")["curves"], (-9, -1), []
     for curve in curves:
         cells = [f"{curve[key][place]:.3f}" for key in ("top_k_loss", "worst_loss") for place in places]
-        rows.append([f"{curve['groups']:,}", _GROUP_TITLES[curve["method"]], *cells])
+        rows.append([f"{curve['groups']:,}", TITLES[curve["method"]], *cells])
     counts = [f"{curves[0]['samples'][place]:,}" for place in places]
     heads = [f"{words}, {count} samples" for words in ("worst tenth", "worst group") for count in counts]
     return _markdown(["groups", "method", *heads], rows)
@@ -156,7 +125,7 @@ def experiment_table(name: str, dataset: str, protocol: str = "runs", choice: st
         for cell in (cell for cell in cells if cell["method"] == method and cell["number"]):
             published, there = cell["published"], cell["number"] + cell["failed"]
             lost = f" ({cell['failed']} lost)" if cell["failed"] else f" ({there} folds)" if there < plan.runs else ""
-            row.append(_spread(cell) + lost)
+            row.append(show(cell) + lost)
             row += ["" if published is None else f"{published[0]:.3f} ± {published[1]:.3f}"] if beside else []
         if len(row) > 1 and not method.endswith("_large"):  # these have a table of their own
             rows.append(row)
@@ -193,11 +162,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "keel 0.5, 0.5": partial(keel_table, (0.5, 0.5)),
     "keel 0.6, 0.4": partial(keel_table, (0.6, 0.4)),
     "keel remedies": keel_remedies,
-    "label noise": noise_table,
+    "label noise": lambda: _markdown(*noise_table(_study("label_noise")["cells"])),
     "threshold objectives": objective_table,
-    "threshold scores": held_out_table,
+    "threshold scores": lambda: _markdown(*held_out_table(_study("thresholds")["held_out"])),
     "digit_bags": bag_table,
-    **{f"{name}_groups": partial(group_table, name) for name in ("planted", "adult", "compas")},
+    **{f"{name}_groups": partial(groups_table, name) for name in ("planted", "adult", "compas")},
     "many_groups": many_groups_table,
     **{name: partial(experiment_table, "molecules", name) for name in ("moltox21", "molmuv", "molhiv")},
     **{name: partial(experiment_table, "bags", name) for name in ("musk2", "fox")},

@@ -6,16 +6,17 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 import moreauc
 
+Made = TypeVar("Made")
 _PATIENCE = 10.0  # seconds for an answer of git
 
 
@@ -54,6 +55,13 @@ def _git(folder: Path, *words: str) -> str:
 def device_name(device: str) -> str:
     """Return the name of the hardware in words."""
     return torch.cuda.get_device_name() if torch.device(device).type == "cuda" else "CPU"
+
+
+def seeded(seed: int, make: Callable[..., Made], *args: Any, **options: Any) -> Made:
+    """Return what a function makes with torch's random numbers of a seed, and put the generator back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make(*args, **options)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from experiments.config import Contestant, Experiment, Setting, training_on
+from experiments.machine import seeded
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from experiments.parts import Part, Parts, Run
 from moreauc._checks import floor_count
@@ -150,7 +151,7 @@ class Trial:
     def _train(self, settings: Sequence[Setting]) -> Curves:
         plan, parts, seed = self.run.plan, self.parts, self.run.number
         training = training_on(plan, self.run.dataset, self.contestant)
-        first = _new_model(parts, seed)
+        first = seeded(seed, parts.model)
         if self.start is not None:
             first.load_state_dict(self.start)
         model: nn.Module = _SingleModel(first) if len(settings) == 1 else SideBySide([first] * len(settings))
@@ -199,7 +200,7 @@ def _batches_of(settings: Sequence[Setting], size: int) -> list[list[Setting]]:
 def pretrain(run: Run, parts: Parts) -> Weights:
     """Return the weights that all methods start from: those after some epochs of cross entropy with Adam."""
     training = run.plan.training
-    model = _new_model(parts, run.number).to(run.device)
+    model = seeded(run.number, parts.model).to(run.device)
     preset = "ce" if run.plan.task == "rows" else "ce_att"
     fit(
         model,
@@ -217,17 +218,11 @@ def pretrain(run: Run, parts: Parts) -> Weights:
 
 def score_weights(run: Run, parts: Parts, weights: Weights) -> dict[str, Numbers]:
     """Return validation and test TPAUC of a model with these weights in each region."""
-    model = _new_model(parts, 0)
+    model = seeded(0, parts.model)
     model.load_state_dict(weights)
     single = _SingleModel(model).to(run.device).eval()
     named = {"validation": parts.validation, "test": parts.test}
     return {name: _scores(part.labels, part.scores(single), run.plan.regions)[0] for name, part in named.items()}
-
-
-def _new_model(parts: Parts, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return parts.model()
 
 
 def _criterion(plan: Experiment, contestant: Contestant, setting: Setting, labels: Tensor) -> nn.Module:

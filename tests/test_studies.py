@@ -174,7 +174,7 @@ def test_a_method_of_bags_that_diverges_says_so(few_bags, monkeypatch):
         raise ValueError("fit: instances must be finite, got nan")
 
     monkeypatch.setattr(bags, "fit", fail)
-    with pytest.raises(ValueError, match=r"every setting of SONT \(mean\) diverged with seed 0"):
+    with pytest.raises(ValueError, match=r"digits, SONT \(mean\), seed 0: every setting diverged"):
         bags.tune_and_test(dataset="digits", method="sont_mean", seed=0, trials=1, epochs=1, folder=None)
 
 

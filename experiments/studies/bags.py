@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
-from sklearn.model_selection import train_test_split
 from torch import nn
 
 from experiments.data.mil import load_fox, load_musk2, standardize_instances
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._nested import mean_and_std, show
+from experiments.machine import seeded
+from experiments.studies._shared import combinations, mean_and_std, show, split_rows, tune
 from moreauc.data import BagBatches, Bags, WholeBags, digit_bags, instance_outputs, instance_weights
 from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
@@ -85,47 +86,34 @@ def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
         target = [digits.digits_of("test", bag).numpy() == digits.target for bag in range(len(digits.test))]
         return Parts(digits.train, digits.validation, digits.test, target)
     bags = (load_musk2 if name == "musk2" else load_fox)(folder)
-    labels, rows = bags.labels.numpy(), np.arange(len(bags))
-    rest, test = train_test_split(rows, test_size=0.2, stratify=labels, random_state=seed)
-    train, validation = train_test_split(rest, test_size=0.25, stratify=labels[rest], random_state=seed)
-    scaled = standardize_instances(*(bags.subset(torch.from_numpy(part)) for part in (train, validation, test)))
-    return Parts(scaled[0], scaled[1], scaled[2])
+    rows = split_rows(bags.labels.numpy(), seed)
+    train, validation, test = standardize_instances(*(bags.subset(torch.from_numpy(part)) for part in rows))
+    return Parts(train, validation, test)
 
 
 def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: int, folder: Path | None) -> Record:
     """Train by every setting, choose by the validation part, test the choice once."""
     parts, contestant = draw_parts(dataset, seed, folder), bag_contestants()[method]
-    tried: list[Record] = []
-    best: tuple[nn.Module, Record, Record] | None = None
-    for setting in contestant.settings(trials):
-        model, record = _train(contestant, parts, setting, seed, epochs)
-        tried.append({**setting, **record})
-        if model is not None and (best is None or record["scores"] > best[1]["scores"]):
-            best = (model, record, setting)
-    if best is None:
-        raise ValueError(f"{dataset}_bags: every setting of {contestant.title} diverged with seed {seed}")
-    model, record, setting = best
+    train = partial(_train, contestant, parts, seed, epochs)
+    model, choice = tune(contestant.settings(trials), train, "scores", f"{dataset}, {contestant.title}, seed {seed}")
     pooling = METHODS["bags"][contestant.method].pooling
     scores, labels = predict_scores(model, WholeBags(parts.test, pooling))
-    score = tpauc_score(labels.numpy(), scores.numpy(), **REGION)
-    result: Record = {"score": score, "validation": record["validation"], "setting": setting, "tried": tried}
+    result: Record = {"score": tpauc_score(labels.numpy(), scores.numpy(), **REGION), **choice}
     if parts.target is not None and pooling != "mean":
         result |= _look(model, pooling, parts, scores.numpy(), keep=seed == 0)
     return result
 
 
 def _train(
-    contestant: BagContestant, parts: Parts, setting: dict[str, Any], seed: int, epochs: int
-) -> tuple[nn.Module | None, dict[str, Any]]:
+    contestant: BagContestant, parts: Parts, seed: int, epochs: int, setting: Record
+) -> tuple[nn.Module | None, Record]:
     """Return the model of the best epoch, or None where it diverged, and what the validation part says."""
     preset = METHODS["bags"][contestant.method]
     labels = parts.train.labels
     options = {key: value for key, value in setting.items() if key != "lr"} | contestant.options
     criterion = build("bags", contestant.method, labels, **REGION, **options)
     features = parts.train.instances(0, torch.tensor([0])).shape[1]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = InstanceMLP(features, attention=preset.pooling == "attention")
+    model = seeded(seed, InstanceMLP, features, attention=preset.pooling == "attention")
     sampler = PosNegSampler(labels, num_positives=BAGS, num_negatives=BAGS, seed=seed)
     validation = WholeBags(parts.validation, preset.pooling)
     try:
@@ -199,11 +187,7 @@ class BagStudy(Study):
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each method and draw."""
-        places = [
-            {"dataset": self.dataset, "method": method, "seed": seed}
-            for method in self.methods
-            for seed in range(self.seeds)
-        ]
+        places = combinations(dataset=[self.dataset], method=self.methods, seed=range(self.seeds))
         return [Task(place, tune_and_test, {**place, **self.plan, "folder": setup.data}) for place in places]
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
@@ -221,13 +205,18 @@ class BagStudy(Study):
             f"method tries {self.trials} settings, judged with the best epoch by the validation bags. Rows before: "
             "the same with the rows that the paper's box reads, reported apart."
         ]
-        rows = []
-        for cell in cells:
-            rank = "" if cell["rank"] is None else f"{cell['rank']:.1f}"
-            found = "" if cell["target_found"] is None else f"{100 * cell['target_found']:.0f} %"
-            rows.append([cell["title"], show(cell), rank, found])
         columns = ["method", "TPAUC", "average rank", "heaviest instance is the target"]
-        return Section(f"Test TPAUC, {self.dataset}", text, columns=columns, rows=rows, labels=1)
+        return Section(f"Test TPAUC, {self.dataset}", text, columns=columns, rows=bag_rows(cells), labels=1)
+
+
+def bag_rows(cells: Sequence[Record]) -> list[list[str]]:
+    """Return the rows of the table: title, TPAUC, rank and share of bags whose heaviest instance is the target."""
+    rows = []
+    for cell in cells:
+        rank = "" if cell["rank"] is None else f"{cell['rank']:.1f}"
+        found = "" if cell["target_found"] is None else f"{100 * cell['target_found']:.0f} %"
+        rows.append([cell["title"], show(cell), rank, found])
+    return rows
 
 
 def _cells(entrants: dict[str, BagContestant], records: Sequence[Record]) -> list[Record]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from experiments.data.groups import load_adult, load_compas
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._nested import mean_and_std, show
+from experiments.machine import seeded
+from experiments.studies._shared import combinations, mean_and_std, show, split_rows, tune
 from moreauc.data import TensorBatches, planted_groups
 from moreauc.data.examples import GroupData
 from moreauc.data.tabular import TableEncoder
@@ -73,11 +74,7 @@ class GroupStudy(Study):
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each method and draw."""
-        places = [
-            {"dataset": self.dataset, "method": method, "seed": seed}
-            for method in METHODS["groups"]
-            for seed in range(self.seeds)
-        ]
+        places = combinations(dataset=[self.dataset], method=METHODS["groups"], seed=range(self.seeds))
         return [Task(place, tune_and_test, {"study": self, **place, "folder": setup.data}) for place in places]
 
     def settings(self, method: str) -> list[dict[str, Any]]:
@@ -124,11 +121,17 @@ class GroupStudy(Study):
             f"settings ({offered}), judged with the best epoch by the loss of the K "
             "worst validation groups. Losses: lower is better; mean is that over groups."
         ]
-        rows = []
-        for cell in cells:
-            pairs = [dict(zip(("mean", "std"), cell[key], strict=True)) for key in _MEASURES]
-            rows.append([cell["title"], *map(show, pairs)])
-        return Section(f"Test rows, {self.dataset}", text, columns=["method", *_MEASURES.values()], rows=rows, labels=1)
+        columns, rows = group_table(cells)
+        return Section(f"Test rows, {self.dataset}", text, columns=columns, rows=rows, labels=1)
+
+
+def group_table(cells: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the table: every measure of each method."""
+    rows = []
+    for cell in cells:
+        pairs = [dict(zip(("mean", "std"), cell[key], strict=True)) for key in _MEASURES]
+        rows.append([cell["title"], *map(show, pairs)])
+    return ["method", *_MEASURES.values()], rows
 
 
 @dataclass(frozen=True)
@@ -145,28 +148,19 @@ def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
     if name == "planted":
         return Parts(*planted_groups(seed=seed))
     data = load_adult(folder, drop_group_columns=True) if name == "adult" else load_compas(folder)
-    rows = np.arange(len(data))
-    rest, test = train_test_split(rows, test_size=0.2, stratify=data.groups, random_state=seed)
-    train, validation = train_test_split(rest, test_size=0.25, stratify=data.groups[rest], random_state=seed)
-    table = TableEncoder().fit(data.X, rows=train).encode(data.X)
+    rows = split_rows(data.groups, seed)
+    table = TableEncoder().fit(data.X, rows=rows[0]).encode(data.X)
     whole = GroupData(table, data.y, data.groups, data.names)
-    return Parts(*(whole.subset(part) for part in (train, validation, test)))
+    return Parts(*(whole.subset(part) for part in rows))
 
 
 def tune_and_test(*, study: GroupStudy, dataset: str, method: str, seed: int, folder: Path | None) -> Record:
     """Train by every setting, choose by the K worst groups of the validation part, test the choice once."""
     parts = draw_parts(dataset, seed, folder)
-    tried: list[Record] = []
-    best: tuple[nn.Module, float, Record] | None = None
-    for setting in study.settings(method):
-        model, merit = _train(study, method, parts, setting, seed)
-        tried.append({**setting, "validation": merit})
-        if model is not None and merit is not None and (best is None or merit > best[1]):
-            best = (model, merit, setting)
-    if best is None:
-        raise ValueError(f"{study.name}: every setting of {METHODS['groups'][method].title} diverged with seed {seed}")
-    model, _, setting = best
-    return {"setting": setting, "tried": tried, **_measure(model, parts.test, study.top_k)}
+    what = f"{study.name}, {METHODS['groups'][method].title}, seed {seed}"
+    model, choice = tune(study.settings(method), partial(_train, study, method, parts, seed), "validation", what)
+    del choice["validation"]  # it stands in what was tried
+    return {**choice, **_measure(model, parts.test, study.top_k)}
 
 
 def sample_losses(scores: Tensor, labels: Tensor) -> NDArray[np.float64]:
@@ -175,9 +169,7 @@ def sample_losses(scores: Tensor, labels: Tensor) -> NDArray[np.float64]:
     return losses.numpy()
 
 
-def _train(
-    study: GroupStudy, method: str, parts: Parts, setting: Record, seed: int
-) -> tuple[nn.Module | None, float | None]:
+def _train(study: GroupStudy, method: str, parts: Parts, seed: int, setting: Record) -> tuple[nn.Module | None, Record]:
     """Return the model of the best epoch, and minus its loss of the K worst validation groups; None if it diverged."""
     train, validation, top_k = parts.train, parts.validation, study.top_k
     options = {key: value for key, value in setting.items() if key not in ("lr", "sampler", "start")}
@@ -196,9 +188,7 @@ def _train(
             num_groups=train.num_groups,
             seed=seed,
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = MLP(train.X.shape[1], hidden=HIDDEN)
+    model = seeded(seed, MLP, train.X.shape[1], hidden=HIDDEN)
 
     def score(scores: Tensor, labels: Tensor) -> float:
         return -group_loss(sample_losses(scores, labels), validation.groups, top_k=top_k)
@@ -211,8 +201,8 @@ def _train(
             lr=setting["lr"], weight_decay=1e-4, seed=seed, warm_start_epochs=before,
         )  # fmt: skip
     except ValueError:  # losses that are not finite
-        return None, None
-    return model, history.best_score
+        return None, {"validation": None}
+    return model, {"validation": history.best_score}
 
 
 def _measure(model: nn.Module, test: GroupData, top_k: int) -> dict[str, Any]:

@@ -14,8 +14,15 @@ from sklearn.datasets import make_classification
 
 from experiments.data.keel import KEEL_SETS, load_keel
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._nested import FOLDS, INNER_FOLDS, Region, Table, mean_and_std, show, tune_and_score
-from moreauc.comparison import contestants, network
+from experiments.studies._shared import (
+    FOLDS,
+    INNER_FOLDS,
+    combinations,
+    mean_and_std,
+    show,
+    tune_and_score,
+)
+from moreauc.comparison import Region, Table, contestants, network
 from moreauc.methods import METHODS
 from moreauc.report.pages import Report, Section
 
@@ -62,14 +69,9 @@ class KeelStudy(Study):
         """Return a task for each table, method, seed and fold."""
         pairs = [(dataset, method) for dataset in self.sets for method in self.methods]
         pairs += [(dataset, method) for dataset in _REMEDIED if dataset in self.sets for method in REMEDIES]
-        places = [
-            {"dataset": dataset, "method": method, "seed": seed, "fold": fold}
-            for dataset, method in pairs
-            for seed in range(self.seeds)
-            for fold in range(FOLDS)
-        ]
-        more = {"trials": self.trials, "folder": setup.data}
-        return [Task(place, run_fold, {**place, **more}) for place in places]
+        folds, more = combinations(seed=range(self.seeds), fold=range(FOLDS)), {"folder": setup.data}
+        places = [{"dataset": dataset, "method": method, **fold} for dataset, method in pairs for fold in folds]
+        return [Task(place, run_fold, {**place, **more, "trials": self.trials}) for place in places]
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Return the tables of the sets that have records of all methods."""
@@ -170,17 +172,37 @@ def _remedies(scores: dict[tuple[Region, str, str], Any], cells: Sequence[Record
     return rows
 
 
+def region_table(results: Record, region: Region) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of TPAUC in a region: a column for each table, and the mean rank."""
+    cells = [cell for cell in results["cells"] if tuple(cell["region"]) == region]
+    rows = []
+    for entry in results["ranks"]:
+        own = [show(cell) for cell in cells if cell["method"] == entry["method"]]
+        rows.append([entry["title"], *own, f"{entry[str(region)]:.2f}"])
+    return ["method", *dict.fromkeys(cell["set"] for cell in cells), "rank"], rows
+
+
+def remedy_table(results: Record) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the variants."""
+    rows = [
+        [
+            f"{row['set']}, {row['region'][0]:g}, {row['region'][1]:g}",
+            row["title"],
+            show(row),
+            f"{row['sonx']:.3f}",
+            f"{row['best']:.3f} ({row['best_title']})",
+        ]
+        for row in results["remedies"]
+    ]
+    return ["table, region", "variant", "TPAUC", "SONX", "best of the table"], rows
+
+
 def _sections(results: dict[str, Any]) -> list[Section]:
     sections = []
     for region in REGIONS:
-        cells = [cell for cell in results["cells"] if cell["region"] == region]
-        rows = []
-        for entry in results["ranks"]:
-            own = [show(cell) for cell in cells if cell["method"] == entry["method"]]
-            rows.append([entry["title"], *own, f"{entry[str(region)]:.2f}"])
+        columns, rows = region_table(results, region)
         heading = f"TPAUC, TPR ≥ {region[0]:g}, FPR ≤ {region[1]:g}"
         text = ["Mean ± standard deviation over seeds and folds; rank is the mean over the tables."]
-        columns = ["method", *dict.fromkeys(cell["set"] for cell in cells), "rank"]
         sections.append(Section(heading, text, columns=columns, rows=rows, labels=1))
     rows = [
         [
@@ -194,17 +216,7 @@ def _sections(results: dict[str, Any]) -> list[Section]:
     columns = ["SONX against", "better", "equal", "worse", "mean difference", "p (signed ranks)"]
     text = ["Cells are pairs of table and region; equal means a difference of the means of at most 0.0005."]
     sections.append(Section("SONX against each", text, columns=columns, rows=rows, labels=1))
-    rows = [
-        [
-            f"{row['set']}, {row['region'][0]:g}, {row['region'][1]:g}",
-            row["title"],
-            show(row),
-            f"{row['sonx']:.3f}",
-            f"{row['best']:.3f} ({row['best_title']})",
-        ]
-        for row in results["remedies"]
-    ]
+    columns, rows = remedy_table(results)
     text = ["Variants of SONX that were tried after the tables above were seen."]
-    columns = ["table, region", "variant", "TPAUC", "SONX", "best of the table"]
     sections.append(Section("Remedies", text, columns=columns, rows=rows, labels=2))
     return [section for section in sections if section.rows]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._nested import Region, Table, mean_and_std, show, tune_and_score
-from moreauc.comparison import Contestant, network
+from experiments.studies._shared import combinations, mean_and_std, show, tune_and_score
+from moreauc.comparison import Contestant, Region, Table, network
 from moreauc.report.pages import Report, Section
 
 FLIPS = (0.0, 0.01, 0.02, 0.05)
@@ -90,12 +90,7 @@ class LabelNoiseStudy(Study):
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each method, share of flipped labels and table."""
-        places = [
-            {"method": method, "flips": flips, "seed": seed}
-            for method in self.methods
-            for flips in FLIPS
-            for seed in range(self.seeds)
-        ]
+        places = combinations(method=self.methods, flips=FLIPS, seed=range(self.seeds))
         return [Task(place, run_table, {**place, "trials": self.trials}) for place in places]
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
@@ -117,15 +112,19 @@ def run_table(*, method: str, flips: float, seed: int, trials: int) -> Record:
     return {key: found[key] for key in ("score", "inner_score", "options", "seconds")}
 
 
+def noise_table(cells: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the table: a column for each share of flipped labels."""
+    titles = dict.fromkeys(cell["title"] for cell in cells)
+    rows = [[title, *(show(cell) for cell in cells if cell["title"] == title)] for title in titles]
+    return ["method", *(f"{100 * flips:g} % flipped" for flips in FLIPS)], rows
+
+
 def _section(cells: list[Record]) -> Section:
-    rows = []
-    for title in dict.fromkeys(cell["title"] for cell in cells):
-        rows.append([title, *(show(cell) for cell in cells if cell["title"] == title)])
+    columns, rows = noise_table(cells)
     text = [
         f"{_TRAIN} training rows, 5 % positive, of scikit-learn's make_classification; a share of all training labels "
         f"is turned round; {_TEST} test rows with their true labels. TPAUC at TPR ≥ {REGION[0]:g}, FPR ≤ "
         f"{REGION[1]:g}, mean ± standard deviation over tables. Every method tries the same number of options, judged "
         "by inner folds of the noisy rows."
     ]
-    columns = ["method", *(f"{100 * flips:g} % flipped" for flips in FLIPS)]
     return Section("TPAUC on clean test rows", text, columns=columns, rows=rows, labels=1)

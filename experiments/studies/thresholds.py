@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from sklearn.datasets import make_classification
 
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._nested import FOLDS, Region, Table, mean_and_std, show, tune_and_score
-from moreauc.comparison import network
+from experiments.machine import seeded
+from experiments.studies._shared import FOLDS, combinations, mean_and_std, show, tune_and_score
+from moreauc.comparison import Region, Table, network
 from moreauc.core.objectives import tpauc_optimum
 from moreauc.criteria import TPAUCLoss
 from moreauc.data import TensorBatches
@@ -78,17 +80,11 @@ class ThresholdStudy(Study):
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each fold and, for the training objective, for each whole table."""
         tasks = []
-        for dataset in self.sets:
-            for rule in self.rules:
-                for link in LINKS:
-                    for seed in range(self.seeds):
-                        place = {"dataset": dataset, "rule": rule, "link": link, "seed": seed}
-                        tasks.append(
-                            Task({"kind": "objective", **place}, reach, {**place, "epochs": self.epochs}, stage=1)
-                        )
-                        for fold in range(FOLDS):
-                            own = {**place, "fold": fold}
-                            tasks.append(Task({"kind": "fold", **own}, run_fold, {**own, "trials": self.trials}))
+        for place in combinations(dataset=self.sets, rule=self.rules, link=LINKS, seed=range(self.seeds)):
+            tasks.append(Task({"kind": "objective", **place}, reach, {**place, "epochs": self.epochs}, stage=1))
+            for fold in range(FOLDS):
+                own = {**place, "fold": fold}
+                tasks.append(Task({"kind": "fold", **own}, run_fold, {**own, "trials": self.trials}))
         return tasks
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
@@ -96,15 +92,12 @@ class ThresholdStudy(Study):
         kept = ("dataset", "rule", "link", "seed", "objective", "lag", "lr")
         objectives = [{key: r[key] for key in kept} for r in records if r["kind"] == "objective"]
         held_out = []
-        for rule in self.rules:
-            for link in LINKS:
-                for dataset in self.sets:
-                    place = {"dataset": dataset, "rule": rule, "link": link}
-                    own = [r for r in records if r["kind"] == "fold" and place.items() <= r.items()]
-                    scores = [record["score"] for record in own]
-                    held_out.append({**place, **mean_and_std(scores), "folds": len(scores)})
+        for rule, link, dataset in product(self.rules, LINKS, self.sets):
+            place = {"dataset": dataset, "rule": rule, "link": link}
+            scores = [r["score"] for r in records if r["kind"] == "fold" and place.items() <= r.items()]
+            held_out.append({**place, **mean_and_std(scores), "folds": len(scores)})
         results = {"region": REGION, "seeds": self.seeds, **self.plan, "held_out": held_out, "objectives": objectives}
-        sections = [_objective_section(self.sets, objectives), _held_out_section(self.sets, held_out)]
+        sections = [_objective_section(self.sets, objectives), _held_out_section(held_out)]
         return Report(self.title, "", results, sections)
 
 
@@ -131,9 +124,7 @@ def reach(*, dataset: str, rule: str, link: Any, seed: int, epochs: int) -> Reco
     y = torch.from_numpy(np.asarray(table.positive))
     best: dict[str, Any] = {"objective": float("inf")}
     for lr in _RATES:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = MLP(x.shape[1])
+        model = seeded(seed, MLP, x.shape[1])
         criterion = TPAUCLoss(y, min_tpr=REGION[0], max_fpr=REGION[1], link=link, threshold_lr=RULES[rule])
         sampler = PosNegSampler(y, num_positives=64, num_negatives=128, seed=seed)
         batches = TensorBatches(x, y, sampler)
@@ -166,12 +157,17 @@ def _objective_section(names: Sequence[str], objectives: list[Record]) -> Sectio
     return Section("Training objective", text, columns=["thresholds", "link", *names], rows=rows, labels=2)
 
 
-def _held_out_section(names: Sequence[str], cells: list[Record]) -> Section:
+def _held_out_section(cells: list[Record]) -> Section:
+    text = [f"TPAUC on test folds at TPR ≥ {REGION[0]:g}, FPR ≤ {REGION[1]:g}, mean ± standard deviation over folds."]
+    columns, rows = held_out_table(cells)
+    return Section("Held-out TPAUC", text, columns=columns, rows=rows, labels=1)
+
+
+def held_out_table(cells: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the scores of test folds: a column for each table, and the mean over them."""
     rows = []
     for rule, link in dict.fromkeys((cell["rule"], cell["link"]) for cell in cells):
         own = [cell for cell in cells if (cell["rule"], cell["link"]) == (rule, link)]
         mean = float(np.mean([cell["mean"] for cell in own]))
-        rows.append([f"{rule}, {link}", *(show(cell) for cell in own), f"{mean:.3f}"])
-    text = [f"TPAUC on test folds at TPR ≥ {REGION[0]:g}, FPR ≤ {REGION[1]:g}, mean ± standard deviation over folds."]
-    columns = ["thresholds, link", *names, "mean"]
-    return Section("Held-out TPAUC", text, columns=columns, rows=rows, labels=1)
+        rows.append([f"{rule}, {link}", *map(show, own), f"{mean:.3f}"])
+    return ["thresholds, link", *dict.fromkeys(cell["dataset"] for cell in cells), "mean"], rows

@@ -1,0 +1,81 @@
+"""What studies share: combinations of a plan, tuning and testing, and how numbers are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+from torch import nn
+
+from experiments.engine import Record
+from moreauc.comparison import Comparison, Contestant, Piece, Region, Table
+
+INNER_FOLDS, FOLDS = 2, 5
+_KEPT = ("region", "score", "inner_score", "options", "failures", "seconds")
+
+
+def combinations(**entries: Iterable[Any]) -> list[Record]:
+    """Return every combination of the entries' values, those of the last entry changing first.
+
+    Example:
+        >>> combinations(method=["sonx", "ce"], seed=range(2))[1]
+        {'method': 'sonx', 'seed': 1}
+    """
+    return [dict(zip(entries, values, strict=True)) for values in product(*entries.values())]
+
+
+def split_rows(strata: Any, seed: int) -> list[Any]:
+    """Return the rows of training, validation and test, 60 : 20 : 20 in each stratum."""
+    rest, test = train_test_split(np.arange(len(strata)), test_size=0.2, stratify=strata, random_state=seed)
+    train, validation = train_test_split(rest, test_size=0.25, stratify=strata[rest], random_state=seed)
+    return [train, validation, test]
+
+
+def tune(
+    settings: Sequence[Record], train: Callable[[Record], tuple[nn.Module | None, Record]], key: str, what: str
+) -> tuple[nn.Module, Record]:
+    """Train by every setting; return the model that is best in validation, and what a record says of the choice.
+
+    Args:
+        settings: what is tried.
+        train: returns a model, None where it diverged, and what validation says of it.
+        key: the entry of that which is compared, higher is better.
+        what: what is tuned, for the error.
+
+    Raises:
+        ValueError: if every setting diverged.
+    """
+    tried: list[Record] = []
+    best: tuple[nn.Module, Record, Record] | None = None
+    for setting in settings:
+        model, found = train(setting)
+        tried.append({**setting, **found})
+        if model is not None and (best is None or found[key] > best[2][key]):
+            best = model, setting, found
+    if best is None:
+        raise ValueError(f"{what}: every setting diverged")
+    model, setting, found = best
+    return model, {"validation": found["validation"], "setting": setting, "tried": tried}
+
+
+def tune_and_score(
+    contestant: Contestant, table: Table, regions: Sequence[Region], *, seed: int, fold: int, trials: int
+) -> list[Record]:
+    """Tune a method on the training rows of a fold and test what was chosen; one entry for each region."""
+    plan = Comparison([contestant], regions, folds=FOLDS, inner_folds=INNER_FOLDS, trials=trials)
+    together = [(region,) for region in regions] if contestant.regional else [tuple(regions)]
+    found = [e for group in together for e in Piece(contestant, group, seed, fold).tune_and_test(table, plan)]
+    return [{name: entry[name] for name in _KEPT} for entry in found]
+
+
+def mean_and_std(values: Sequence[float]) -> dict[str, Any]:
+    """Return the mean and, with n - 1 below, the standard deviation; None for that of one value."""
+    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+
+
+def show(cell: Record) -> str:
+    """Format a mean and its standard deviation, where there is one."""
+    return f"{cell['mean']:.3f}" if cell["std"] is None else f"{cell['mean']:.3f} ± {cell['std']:.3f}"
