@@ -1,10 +1,12 @@
-"""A checkpoint goes on only with the settings it was made with: nested parts, their types, and what estimators know."""
+"""A checkpoint is refused with other settings or data than those it was made with; settings are compared as text."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import logging
+import random
+import shutil
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,28 +16,29 @@ import torch
 from interruptions import REGION, Kill, Killed, data, network, same, small_run
 from interruptions import settings as generator
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import TPAUCLoss
 from moreauc._description import describe, describe_network, text_of
-from moreauc.checkpoint import (
-    CheckpointError,
-    Checkpoints,
-    RunState,
-    load_checkpoint,
-    save_checkpoint,
-)
+from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
+from moreauc.checkpoint.loader import held_labels
 from moreauc.core.pooling import SmoothedMaxPooling
 from moreauc.criteria import (
+    CrossEntropyLoss,
     FCCOLoss,
+    GroupDROLoss,
     GroupedLoss,
     MultiInstanceTPAUCLoss,
     PooledLoss,
 )
+from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches, WholeBags
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.methods import build
 from moreauc.models import MLP
+from moreauc.samplers import PosNegSampler
 
 X, Y = data()
+OTHER_Y = Y.flip(0).clone()  # as many positives
 
 
 @pytest.mark.parametrize("kind", generator.losses(), ids=lambda kind: kind.__name__)
@@ -59,6 +62,42 @@ def test_an_option_without_a_known_other_value_is_an_error():
         generator.try_loss(NewLoss)
 
 
+# Runs with other settings or data
+
+
+class Own(nn.Module):
+    """A loss that holds no labels."""
+
+    def forward(self, scores, labels, index):
+        return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
+
+
+class OtherNames(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = network()
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Evaluated:
+    """Validation data whose labels cannot be seen."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def predict(self, model, device=None):
+        return torch.arange(60.0).double(), Y
+
+
+def wider():
+    return nn.Sequential(nn.Linear(4, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Dropout(), nn.Linear(7, 1), nn.Flatten(0))
+
+
 def tpauc(**options):
     return TPAUCLoss(Y, gamma=0.1, **{**REGION, **options})
 
@@ -67,37 +106,163 @@ def grouped(name):
     return build("groups", name, torch.arange(60) % 4, num_groups=4)
 
 
-CHANGES = {
-    "surrogate": (tpauc, {}, {"surrogate": "hinge"}, r"surrogate of the criterion must be Hinge\(margin=1\)"),
-    "logistic": (tpauc, {}, {"surrogate": "logistic"}, r"got SquaredHinge\(margin=1\) in the checkpoint"),
-    "margin": (tpauc, {}, {"margin": 0.5}, r"surrogate of the criterion must be SquaredHinge\(margin=0.5\)"),
-    "link": (tpauc, {}, {"link": "identity"}, "link of the criterion must be 'identity' as in this run, got 'sigmoid'"),
-    "groups": (
-        grouped,
-        {"name": "erm"},
-        {"name": "cvar"},
-        "the class of criterion of the criterion must be SampleCVaR",
-    ),
+def of_groups(groups):
+    return GroupedLoss(GroupDROLoss(4, top_k=2), groups % 4)
+
+
+def batches(y, sampled=Y, **options):
+    return TensorBatches(X, y, PosNegSampler(sampled, **{"num_positives": 4, "num_negatives": 8, **options}))
+
+
+def gap(scores, labels):
+    return float(scores[labels == 1].mean() - scores[labels == 0].mean())
+
+
+def other_gap(scores, labels):
+    return float(scores[labels == 1].amin() - scores[labels == 0].amax())
+
+
+FIRST = {  # runs that are saved
+    "plain": dict,
+    "erm": lambda: {"criterion": grouped("erm")},
+    "groups": lambda: {"criterion": of_groups(torch.arange(60))},
+    "loss without labels": lambda: {"criterion": Own()},
+    "pairs": lambda: {"criterion": Own(), "loader": pairs(Y)},
+    "given": lambda: {"criterion": Own(), "loader": given(Y)},
+    "validation": lambda: {"validation": TensorBatches(X, Y)},
+    "unseen validation": lambda: {"validation": Evaluated(60)},
+    "score": lambda: {"validation": TensorBatches(X, Y), "score": gap},
 }
 
 
-@pytest.mark.parametrize("done", [False, True])
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_run_under_another_loss_is_refused_before_anything_changes(what, done, tmp_path):
-    make, first, second, message = CHANGES[what]
-    if done:
-        small_run(tmp_path, criterion=make(**first))
-    else:
-        with pytest.raises(Killed):
-            small_run(tmp_path, criterion=make(**first), callbacks=[Kill(9)])
-    model, criterion = network(), make(**second)
-    before = copy.deepcopy([model.state_dict(), criterion.state_dict()])
+def pairs(y):
+    return DataLoader(IndexedDataset(TensorDataset(X, y)), batch_size=12)
+
+
+def given(y):
+    return DataLoader(IndexedDataset(list(X), y), batch_size=12)
+
+
+LABELS = "labels and groups of the training set must be those of this run, got others"
+LOADED = "labels of the training set must be those of this run, got others"
+VALIDATION = "validation_labels of the run must be"
+REFUSED = [  # the run that is saved, what another run has instead, and the message
+    ("plain", lambda: {"model": OtherNames()}, "names of the model must be the same as in this run, got a checkpoint"),
+    ("plain", lambda: {"model": wider()}, r"the shape of '0.weight' of the model must be \(7, 4\) .*, got \(6, 4\)"),
+    ("plain", lambda: {"model": network().double()}, "the type of '0.weight' of the model must be torch.float64 as in"),
+    ("plain", lambda: {"model": network(dropout=0.1)}, "3.p of the model must be 0.1 as in this run, got 0.4 in the"),
+    (
+        "plain",
+        lambda: {"model": nn.Sequential(*(nn.Tanh() if isinstance(part, nn.ReLU) else part for part in network()))},
+        "the class of 2 of the model must be torch.nn.modules.activation.Tanh as in this run, got torch.*ReLU",
+    ),
+    ("plain", lambda: {"criterion": CrossEntropyLoss(Y)}, "the class of the criterion must be CrossEntropyLoss as in"),
+    (
+        "plain",
+        lambda: {"criterion": tpauc(min_tpr=0.4)},
+        "min_tpr of the criterion must be 0.4 as in this run, got",
+    ),
+    (
+        "plain",
+        lambda: {"criterion": TPAUCLoss(Y, gamma=0.2, **REGION)},
+        "gamma of the criterion must be 0.2 as in this run, got 0.1 in the checkpoint; a run with other settings or "
+        "data needs another folder; the checkpoint is in ",
+    ),
+    ("plain", lambda: {"criterion": tpauc(surrogate="hinge")}, r"surrogate of the criterion must be Hinge\(margin=1\)"),
+    ("plain", lambda: {"criterion": tpauc(surrogate="logistic")}, r"got SquaredHinge\(margin=1\) in the checkpoint"),
+    ("plain", lambda: {"criterion": tpauc(margin=0.5)}, r"surrogate of .* must be SquaredHinge\(margin=0.5\)"),
+    (
+        "plain",
+        lambda: {"criterion": tpauc(link="identity")},
+        "link of the criterion must be 'identity' .* 'sigmoid'",
+    ),
+    ("erm", lambda: {"criterion": grouped("cvar")}, "the class of criterion of the criterion must be SampleCVaR"),
+    ("plain", lambda: {"optimizer": "adam"}, "the class of the optimizer must be AdamW as in this run, got SGD"),
+    ("plain", lambda: {"lr": 0.1}, "lr of the run must be 0.1 as in this run, got 0.05"),
+    ("plain", lambda: {"epochs": 4}, "epochs of the run must be 4 as in this run, got 3"),
+    ("plain", lambda: {"seed": 4}, "seed of the run must be 4 as in this run, got 3"),
+    (
+        "plain",
+        lambda: {"loader": batches(Y, seed=1)},
+        "loader.sampler.seed must be as in this run, 1, got 0: the",
+    ),
+    ("plain", lambda: {"loader": batches(Y, num_positives=5)}, "num_positives must be as in this run, 5, got 4"),
+    ("plain", lambda: {"loader": pairs(Y)}, "must be as in this run, .*: the batches would differ"),
+    ("plain", lambda: {"loader": batches(Y, OTHER_Y)}, "loader.sampler.checksum_of_labels must be as in this run"),
+    ("plain", lambda: {"labels": OTHER_Y}, LABELS),
+    ("groups", lambda: {"criterion": of_groups(torch.arange(60).flip(0))}, LABELS),
+    ("groups", lambda: {"loader": batches(OTHER_Y)}, LOADED),
+    ("loss without labels", lambda: {"loader": batches(OTHER_Y)}, LOADED),
+    ("pairs", lambda: {"loader": pairs(OTHER_Y)}, LOADED),
+    ("given", lambda: {"loader": given(OTHER_Y)}, LOADED),
+    ("plain", lambda: {"validation": TensorBatches(X, Y)}, "validation of the run must be True as in this run"),
+    ("validation", lambda: {"validation": TensorBatches(X, OTHER_Y)}, VALIDATION),
+    ("validation", lambda: {"validation": TensorBatches(X[:30], Y[:30])}, VALIDATION),
+    ("validation", lambda: {"validation": Evaluated(60)}, VALIDATION),
+    ("unseen validation", lambda: {"validation": Evaluated(50)}, "validation_length of the run must be 50 .* got 60"),
+    ("validation", lambda: {"score": gap}, f"score of the run must be {__name__}.gap as in this run, got None in"),
+    ("score", lambda: {"score": None}, f"score of the run must be None as in this run, got {__name__}.gap in"),
+    ("score", lambda: {"score": other_gap}, "score of the run must be .*.other_gap as in this run, got .*.gap in"),
+]
+KILLS = {"warm start": 3, "train": 13, "done": 0}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Return a function that copies a saved run of `FIRST` in a phase; each is trained once."""
+    made = {}
+
+    def copied(first, phase, target):
+        if (first, phase) not in made:
+            made[first, phase] = place = tmp_path_factory.mktemp("saved")
+            try:
+                small_run(place, callbacks=[Kill(KILLS[phase])], **FIRST[first]())
+            except Killed:
+                assert phase != "done"
+        shutil.copytree(made[first, phase], target, dirs_exist_ok=True)
+
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "message", "phase"),  # the check is the same in every phase, whatever the saved run is
+    [(*row, phase) for row in REFUSED for phase in (KILLS if row[0] == "plain" else ["train"])],
+)
+def test_a_checkpoint_of_another_run_is_refused_and_nothing_changes(first, other, message, phase, saved, tmp_path):
+    saved(first, phase, tmp_path)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(CheckpointError, match=f"{message}.* needs another folder; the checkpoint is in "):
-        small_run(tmp_path, model=model, criterion=criterion)
+    options = {**FIRST[first](), **other()}
+    model = options.pop("model", None) or network()
+    criterion = options.pop("criterion", None) or TPAUCLoss(options.get("labels", Y), gamma=0.1, **REGION)
+    before = copy.deepcopy([model.state_dict(), criterion.state_dict()])
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    with pytest.raises(CheckpointError, match=f"^checkpoint: .*{message}"):
+        small_run(tmp_path, model=model, criterion=criterion, **options)
     assert same([model.state_dict(), criterion.state_dict()], before) == []
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    assert torch.equal(states[0], after[0]) and states[1:] == after[1:]
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
-    small_run(tmp_path, criterion=make(**first))
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_the_same_run_is_resumed(first, saved, tmp_path):
+    saved(first, "train", tmp_path)
+    assert len(small_run(tmp_path, **FIRST[first]())[2].rows) == 4
+
+
+def test_the_batch_size_of_the_validation_is_free(saved, tmp_path):
+    saved("validation", "train", tmp_path)
+    small_run(tmp_path, validation=TensorBatches(X, Y, batch_size=30))
+
+
+def test_checkpoints_are_resumed_only_where_asked_and_only_those_of_fit(saved, tmp_path):
+    saved("plain", "done", tmp_path / "a")
+    with pytest.raises(ValueError, match="fit: checkpoint must hold no checkpoints where resume is False, got"):
+        small_run(tmp_path / "a", resume=False)
+    Checkpoints(tmp_path / "b").save({"epoch": 3})
+    message = "fit: checkpoint must be that of a run of fit, got another: KeyError: 'others'; the"
+    with pytest.raises(CheckpointError, match=message):
+        small_run(tmp_path / "b")
 
 
 def test_a_setting_that_a_schedule_changes_is_compared_with_where_it_began(tmp_path):
@@ -114,24 +279,7 @@ def test_a_setting_that_a_schedule_changes_is_compared_with_where_it_began(tmp_p
     assert criterion.tau == 0.1
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (lambda: network(dropout=0.1), "3.p of the model must be 0.1 as in this run, got 0.4 in the checkpoint"),
-        (
-            lambda: nn.Sequential(*(nn.Tanh() if isinstance(part, nn.ReLU) else part for part in network())),
-            "the class of 2 of the model must be torch.nn.modules.activation.Tanh as in this run, got torch.*ReLU",
-        ),
-    ],
-)
-def test_a_model_with_other_layers_is_refused(other, message, tmp_path):
-    with pytest.raises(Killed):
-        small_run(tmp_path, callbacks=[Kill(9)])
-    with pytest.raises(CheckpointError, match=message):
-        small_run(tmp_path, model=other())
-
-
-def test_attributes_of_a_model_that_move_are_no_settings(tmp_path):
+def test_attributes_of_a_model_that_change_are_no_settings(tmp_path):
     class Counting(nn.Sequential):
         calls = 0
 
@@ -145,26 +293,50 @@ def test_attributes_of_a_model_that_move_are_no_settings(tmp_path):
     small_run(tmp_path, model=model)  # which has counted on after it was saved
 
 
-def test_settings_of_the_users_own(tmp_path):
+def test_settings_of_the_user(tmp_path):
     first = {"tokens": 512, "augment": functools.partial(torch.clamp, min=0.0), "network": nn.Dropout(0.2)}
     with pytest.raises(Killed):
         small_run(tmp_path, settings=first, callbacks=[Kill(9)])
-    with pytest.raises(
-        CheckpointError, match="tokens of the run must be 256 as in this run, got 512 in the checkpoint"
-    ):
-        small_run(tmp_path, settings={**first, "tokens": 256})
-    with pytest.raises(CheckpointError, match=r"augment of the run must be partial\(.*clamp, min=1\)"):
-        small_run(tmp_path, settings={**first, "augment": functools.partial(torch.clamp, min=1)})
-    with pytest.raises(CheckpointError, match=r"network of the run must be torch.*Dropout\(p=0.3, inplace=False\)"):
-        small_run(tmp_path, settings={**first, "network": nn.Dropout(0.3)})
-    with pytest.raises(CheckpointError, match="tokens of the run must be absent as in this run, got 512"):
-        small_run(tmp_path, settings={name: first[name] for name in ("augment", "network")})
-    with pytest.raises(ValueError, match="fit: settings must not hold 'epochs', which is compared anyway"):
-        small_run(tmp_path, settings={"epochs": 3})
-    with pytest.raises(ValueError, match="fit: names of settings must be texts, got 3"):
-        small_run(tmp_path, settings={3: 3})
-    small_run(tmp_path, settings=first)
+    for other, message in [
+        ({**first, "tokens": 256}, "tokens of the run must be 256 as in this run, got 512 in the checkpoint"),
+        ({**first, "augment": functools.partial(torch.clamp, min=1)}, r"augment .* must be partial\(.*clamp, min=1\)"),
+        ({**first, "network": nn.Dropout(0.3)}, r"network of the run must be torch.*Dropout\(p=0.3, inplace=False\)"),
+        ({"augment": first["augment"], "network": first["network"]}, "tokens of the run must be absent .* got 512"),
+        ({**first, "more": 2}, "more of the run must be 2 as in this run, got absent"),
+        ({"epochs": 3}, "fit: settings must not hold 'epochs', which is compared anyway"),
+        ({3: 3}, "fit: names of settings must be texts, got 3"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            small_run(tmp_path, settings=other)
+    small_run(tmp_path, settings=dict(reversed(first.items())))
 
+
+def test_processes_have_the_same_checksums():
+    states = []
+    for rank in range(2):
+        model = network()
+        loader = batches(Y, num_positives=2, num_negatives=2, world_size=2, rank=rank)
+        states.append(RunState(model, Own(), torch.optim.SGD(model.parameters(), 0.1), loader))
+    states[1].check(states[0].state_dict())
+
+
+def test_labels_of_bags_and_lists():
+    bags = [ListBags([X[row : row + 2] for row in range(0, 60, 2)], labels) for labels in (Y[:30], OTHER_Y[:30])]
+    sampler = PosNegSampler(Y[:30], num_positives=2, num_negatives=2)
+    for make in (lambda b: BagBatches(b, sampler, instances_per_bag=1), lambda b: WholeBags(b, "mean")):
+        first, second = (held_labels(make(b)) for b in bags)
+        assert list(first) == ["loader.labels"] and first != second and first == held_labels(make(bags[0]))
+
+    class Images:
+        def __init__(self, targets):
+            self.targets = targets
+
+    assert held_labels(Images([0, 1])) == held_labels(Images(torch.tensor([0, 1], dtype=torch.int32)))
+    assert held_labels(Images([0.0, 1.0])) == held_labels(Images(torch.tensor([0.0, 1.0])))
+    assert held_labels(Images(["a"])) == held_labels(Images([])) == held_labels(range(3)) == {}
+
+
+# Estimators
 
 ESTIMATORS = {
     "dropout": (TPAUCClassifier, {}, {"dropout": 0.3}),
@@ -185,31 +357,41 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize("what", ESTIMATORS)
-def test_a_finished_estimator_does_not_come_back_as_another(what, tmp_path):
-    kind, first, second = ESTIMATORS[what]
-    inputs = list(X.numpy()[:, None]) if kind is MultiInstanceClassifier else X.numpy()
+def inputs_of(kind):
     more = {"groups": np.arange(60) % 3} if kind is GroupDROClassifier else {}
+    return list(X.numpy()[:, None]) if kind is MultiInstanceClassifier else X.numpy(), more
+
+
+@pytest.mark.parametrize("what", ESTIMATORS)
+def test_a_complete_estimator_is_not_restored_as_another(what, tmp_path):
+    kind, first, second = ESTIMATORS[what]
+    inputs, more = inputs_of(kind)
     make = functools.partial(kind, epochs=1, random_state=0)
     make(**first).fit(inputs, Y.numpy(), **more, checkpoint=tmp_path)
     name = next(name for name in second if first.get(name) != second[name])
     other = make(**second)
-    with pytest.raises(
-        CheckpointError, match=rf"checkpoint: {kind.__name__}.{name} of the run must be .* as in this run"
-    ):
+    message = rf"checkpoint: {kind.__name__}.{name} of the run must be .* as in this run"
+    with pytest.raises(CheckpointError, match=message):
         other.fit(inputs, Y.numpy(), **more, checkpoint=tmp_path)
     assert not hasattr(other, "classes_")
 
 
-def test_checkpoints_without_a_description_are_refused(tmp_path):
-    with pytest.raises(Killed):
-        small_run(tmp_path, callbacks=[Kill(9)])
-    for path in Checkpoints(tmp_path).files():
-        state = load_checkpoint(path)
-        del state["attributes"]
-        save_checkpoint(path, state)
-    with pytest.raises(CheckpointError, match=r"must hold the attributes of the loss, got .* needs another folder"):
-        small_run(tmp_path)
+@pytest.mark.parametrize("kind", [TPAUCClassifier, MultiInstanceClassifier, GroupDROClassifier])
+def test_other_inputs_or_labels_of_an_estimator_are_refused(kind, tmp_path):
+    inputs, more = inputs_of(kind)
+
+    def fitted(inputs, y=Y):
+        estimator = kind(epochs=2, random_state=0, validation_fraction=0.0)
+        return estimator.fit(inputs, y.numpy(), **more, checkpoint=tmp_path)
+
+    scores = fitted(inputs).predict(inputs)
+    other = [-bag for bag in inputs] if isinstance(inputs, list) else -inputs
+    message = r"loader.checksum_of_inputs must be as in this run, '[0-9a-f]{8}', got '"
+    with pytest.raises(CheckpointError, match=message):
+        fitted(other)
+    with pytest.raises(CheckpointError, match=r"labels (and groups )?of the training set must be those of this run"):
+        fitted(inputs, OTHER_Y)
+    np.testing.assert_array_equal(fitted(inputs).predict(inputs), scores)
 
 
 # The description
