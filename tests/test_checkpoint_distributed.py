@@ -12,7 +12,7 @@ WORLDS = (2, 3)
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("together")
+    folder = tmp_path_factory.mktemp("distributed")
     torch.set_num_threads(1)
     for world in WORLDS:
         runs.cut(folder / f"half-1-for-{world}", 1, 2)

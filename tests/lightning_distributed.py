@@ -1,4 +1,4 @@
-"""What the processes of tests/test_lightning_together.py do: runs of Lightning on several processes."""
+"""What the processes of tests/test_lightning_distributed.py do: runs of Lightning on several processes."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-import lightning_together as together
+import lightning_distributed as distributed
 import pytest
 import torch
 from lightning_runs import REGION, X, Y, assert_same
@@ -18,8 +18,8 @@ ACCUMULATE = {"accumulate_grad_batches": 3}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lightning")
-    together.cut(together.make(dropout=0.0), folder / "of one.ckpt", 6, **ACCUMULATE)
-    run_processes(together.work, 2, folder)
+    distributed.cut(distributed.make(dropout=0.0), folder / "of one.ckpt", 6, **ACCUMULATE)
+    run_processes(distributed.work, 2, folder)
     return folder
 
 
@@ -30,7 +30,7 @@ def results(folder):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    return together.fit(together.make(dropout=0.0), tmp_path_factory.mktemp("alone") / "end.ckpt", **ACCUMULATE)
+    return distributed.fit(distributed.make(dropout=0.0), tmp_path_factory.mktemp("alone") / "end.ckpt", **ACCUMULATE)
 
 
 def assert_close(found, expected):
@@ -49,7 +49,7 @@ def test_two_processes_do_what_one_does(results, alone):
 
 
 def test_the_score_is_of_all_rows_each_once(results):
-    model = together.network().eval()
+    model = distributed.network().eval()
     for found in results:
         state = found["without dropout"]["weights and tables"]
         model.load_state_dict({name.removeprefix("model."): state[name] for name in state if name[:6] == "model."})
@@ -59,7 +59,7 @@ def test_the_score_is_of_all_rows_each_once(results):
         assert found["without dropout"]["logged"]["val_score"] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", list(together.CUTS))
+@pytest.mark.parametrize("name", list(distributed.CUTS))
 def test_a_run_resumed_is_the_uninterrupted_one_to_the_last_bit(results, folder, name):
     for found in results:
         whole, resumed = found[f"whole, {name}"], found[f"resumed, {name}"]
@@ -82,8 +82,8 @@ def test_other_numbers_of_processes_go_on_with_the_same_steps(results, alone, fo
         assert_close({**found["from one"], "logged": alone["logged"]}, alone)
         assert found["from one"]["logged"]["val_score"] == pytest.approx(alone["logged"]["val_score"], abs=1e-6)
     with caplog.at_level(logging.WARNING, logger="moreauc"):
-        parts = together.make(dropout=0.0)
-        found = together.fit(parts, tmp_path / "end.ckpt", checkpoint=folder / "of two.ckpt", **ACCUMULATE)
+        parts = distributed.make(dropout=0.0)
+        found = distributed.fit(parts, tmp_path / "end.ckpt", checkpoint=folder / "of two.ckpt", **ACCUMULATE)
     assert_close({**found, "logged": alone["logged"]}, alone)
     assert "the checkpoint is of 2 processes, there are 1: what is drawn at random will be different" in caplog.text
 
