@@ -69,19 +69,13 @@ XGBOOST_GRID: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, or bags of instances, and their 0/1 labels.
+    """Rows, or bags of instances, and their 0/1 labels."""
 
-    Attributes:
-        X: array or DataFrame; or a list of bags.
-        positive: the labels.
-        split: training and test rows, where these are given.
-        same: numbers from 0, equal where rows are: those are in one fold. None to ignore equal rows, as the
-            committed studies do.
-    """
-
-    X: Any
-    positive: Array
-    split: tuple[Array, Array] | None = None
+    X: Any  # array or DataFrame; or a list of bags
+    positive: Array  # the labels
+    split: tuple[Array, Array] | None = None  # training and test rows, where these are given
+    # numbers from 0, equal where rows are: those are in one fold. None to ignore equal rows, as the committed studies
+    # do.
     same: Codes | None = None
 
     def take(self, rows: Array) -> Any:

@@ -47,26 +47,18 @@ _REGION = ("min_tpr", "max_fpr")
 
 @dataclass(frozen=True)
 class Method:
-    """A method as users name it.
+    """A method as users name it."""
 
-    Attributes:
-        title: name in tables.
-        loss: class of its loss.
-        options: keyword arguments of that class.
-        grid: options worth tuning, with the values to try; the first of each is the default.
-        takes: what the loss is built from besides its options: of `labels`, `min_tpr`, `max_fpr`, `pooling` (tasks of
-            labels), `num_groups`, `top_k`, `group_sizes` and `num_samples` (groups).
-        pooling: how instances become the score of their bag; None for other tasks.
-        proximal: weight of the proximal term of a reference point (AUC-M; see :class:`~moreauc.optim.ProximalPoint`).
-    """
-
-    title: str
-    loss: type[Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    title: str  # name in tables
+    loss: type[Any]  # class of its loss
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of that class
+    # options worth tuning, with the values to try; the first of each is the default
     grid: Grid = field(default_factory=dict)
+    # what the loss is built from besides its options: of `labels`, `min_tpr`, `max_fpr`, `pooling` (tasks of labels),
+    # `num_groups`, `top_k`, `group_sizes` and `num_samples` (groups)
     takes: tuple[str, ...] = ("labels",)
-    pooling: Any = None
-    proximal: float = 0.0
+    pooling: Any = None  # how instances become the score of their bag; None for other tasks
+    proximal: float = 0.0  # weight of the proximal term of a reference point (AUC-M; see `ProximalPoint`)
 
     @property
     def regional(self) -> bool:

@@ -239,19 +239,12 @@ def _log_to(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A fitted model and the tables it takes.
+    """A fitted model and the tables it takes."""
 
-    Attributes:
-        model: the estimator.
-        task: what a table must hold.
-        trained_on: hashes of the rows, or bags, that it was trained on.
-        versions: of what it was trained with.
-    """
-
-    model: Any
-    task: TableTask[Any]
-    trained_on: Hashes
-    versions: dict[str, str]
+    model: Any  # the estimator
+    task: TableTask[Any]  # what a table must hold
+    trained_on: Hashes  # hashes of the rows, or bags, that it was trained on
+    versions: dict[str, str]  # of what it was trained with
 
 
 def save_model(folder: Path, model: Any, task: TableTask[Any], trained_on: Hashes) -> None:
@@ -278,17 +271,11 @@ def load_model(run: Path) -> SavedModel:
 
 @dataclass(frozen=True)
 class Saving:
-    """The options --checkpoint, --resume and --save-every.
+    """The options --checkpoint, --resume and --save-every."""
 
-    Attributes:
-        folder: where to save; each method that is trained has a folder in it. None to save nothing.
-        resume: whether to continue what is there.
-        every: steps between two saves; None for the ends of epochs.
-    """
-
-    folder: Path | None = None
-    resume: bool = False
-    every: int | None = None
+    folder: Path | None = None  # where to save; each method that is trained has a folder in it. None to save nothing.
+    resume: bool = False  # whether to continue what is there
+    every: int | None = None  # steps between two saves; None for the ends of epochs
 
     def begin(self, data: Path, kinds: Mapping[str, str], **facts: Any) -> None:
         """Check that the folder fits the options and the table, and note in it what is trained on.

@@ -75,21 +75,13 @@ def check_instance_shape(owner: str, name: str, shape: tuple[int, ...]) -> None:
 
 
 class NpyFile(NamedTuple):
-    """Where the rows of an array lie in a `.npy` file; no handle is kept open.
+    """Where the rows of an array lie in a `.npy` file; no handle is kept open."""
 
-    Attributes:
-        path: the file.
-        shape: of the array, rows first.
-        kind: type of the numbers in the file.
-        offset: bytes before the first row.
-        by_columns: whether the array is in Fortran order, so that the numbers of a row lie far apart.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    kind: np.dtype[Any]
-    offset: int
-    by_columns: bool
+    path: str  # the file
+    shape: tuple[int, ...]  # of the array, rows first
+    kind: np.dtype[Any]  # type of the numbers in the file
+    offset: int  # bytes before the first row
+    by_columns: bool  # whether the array is in Fortran order, so that the numbers of a row lie far apart
 
     @classmethod
     def open(cls, owner: str, path: str | PathLike[str]) -> NpyFile:

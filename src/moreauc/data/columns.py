@@ -45,19 +45,12 @@ _ID_ROWS = 20  # below, distinct texts may be chance
 
 @dataclass(frozen=True)
 class Target:
-    """The two classes of a table.
+    """The two classes of a table."""
 
-    Attributes:
-        name: the column.
-        positive: value of the positive class, as text.
-        negative: value of the other class, as text.
-        reason: how the positive class was found, for people.
-    """
-
-    name: str
-    positive: str
-    negative: str
-    reason: str
+    name: str  # the column
+    positive: str  # value of the positive class, as text
+    negative: str  # value of the other class, as text
+    reason: str  # how the positive class was found, for people
 
 
 def split_target(

@@ -139,19 +139,12 @@ def too_many_texts(column: pd.Series[Any]) -> str | None:
 
 @dataclass(frozen=True)
 class UnknownLevels:
-    """A column, and how many of its values are levels that were not seen in training.
+    """A column, and how many of its values are levels that were not seen in training."""
 
-    Attributes:
-        name: of the column.
-        unknown: rows with such a value.
-        present: rows with any value.
-        example: one of the unknown levels, None where there is none.
-    """
-
-    name: str
-    unknown: int
-    present: int
-    example: str | None
+    name: str  # of the column
+    unknown: int  # rows with such a value
+    present: int  # rows with any value
+    example: str | None  # one of the unknown levels, None where there is none
 
     @property
     def share(self) -> float:

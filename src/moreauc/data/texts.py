@@ -344,17 +344,11 @@ def _is_date(text: str) -> bool:
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How the numbers of a column are written.
+    """How the numbers of a column are written."""
 
-    Attributes:
-        thousands: what stands between thousands, "" for nothing.
-        decimal: what stands before decimals.
-        unit: currency or percent sign, "" for none. It is left out: 12 % is 12.
-    """
-
-    thousands: str
-    decimal: str
-    unit: str
+    thousands: str  # what stands between thousands, "" for nothing
+    decimal: str  # what stands before decimals
+    unit: str  # currency or percent sign, "" for none. It is left out: 12 % is 12.
 
     @property
     def kind(self) -> str:

@@ -131,19 +131,12 @@ class Saving:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training leaves besides the attributes of the estimator.
+    """What a training leaves besides the attributes of the estimator."""
 
-    Attributes:
-        task: with what it learnt from the training data.
-        data: what the scores are of: the held-out data, or the training data where nothing is held out.
-        numbers: of these rows or bags.
-        scores: raw scores.
-    """
-
-    task: Any
-    data: Data
-    numbers: Array
-    scores: Array
+    task: Any  # with what it learnt from the training data
+    data: Data  # what the scores are of: the held-out data, or the training data where nothing is held out
+    numbers: Array  # of these rows or bags
+    scores: Array  # raw scores
 
 
 def all_or_nothing(

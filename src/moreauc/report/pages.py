@@ -32,17 +32,11 @@ _BINS = 40
 
 @dataclass(frozen=True)
 class Image:
-    """A picture that the page carries inside itself.
+    """A picture that the page carries inside itself."""
 
-    Attributes:
-        png: content of a PNG file.
-        caption: what it shows, below it and as its alternative text.
-        width: width on the page, in pixels, where there is room.
-    """
-
-    png: bytes
-    caption: str
-    width: int
+    png: bytes  # content of a PNG file
+    caption: str  # what it shows, below it and as its alternative text
+    width: int  # width on the page, in pixels, where there is room
 
     @property
     def base64(self) -> str:
@@ -52,65 +46,38 @@ class Image:
 
 @dataclass(frozen=True)
 class Fact:
-    """A number to see at once.
+    """A number to see at once."""
 
-    Attributes:
-        name: what it is.
-        value: the number, formatted.
-        note: an interval or a remark, in small.
-    """
-
-    name: str
-    value: str
-    note: str = ""
+    name: str  # what it is
+    value: str  # the number, formatted
+    note: str = ""  # an interval or a remark, in small
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a heading, facts, paragraphs, and perhaps a figure, a table and pictures, in this order.
+    """A part of the page: a heading, facts, paragraphs, and perhaps a figure, a table and pictures, in this order."""
 
-    Attributes:
-        heading: its title.
-        text: paragraphs.
-        figure: name of an image file beside the page.
-        caption: what the image shows, also its alternative text.
-        columns: heads of the table.
-        rows: cells of the table, already formatted.
-        labels: how many columns of the table, from the left, are text.
-        facts: numbers to see at once.
-        images: pictures inside the page.
-    """
-
-    heading: str
-    text: Sequence[str] = ()
-    figure: str | None = None
-    caption: str = ""
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    labels: int = 2
-    facts: Sequence[Fact] = ()
-    images: Sequence[Image] = ()
+    heading: str  # its title
+    text: Sequence[str] = ()  # paragraphs
+    figure: str | None = None  # name of an image file beside the page
+    caption: str = ""  # what the image shows, also its alternative text
+    columns: Sequence[str] = ()  # heads of the table
+    rows: Sequence[Sequence[str]] = ()  # cells of the table, already formatted
+    labels: int = 2  # how many columns of the table, from the left, are text
+    facts: Sequence[Fact] = ()  # numbers to see at once
+    images: Sequence[Image] = ()  # pictures inside the page
 
 
 @dataclass
 class Report:
-    """What a run leaves behind.
+    """What a run leaves behind."""
 
-    Attributes:
-        title: title of the page.
-        command: the command that makes it again.
-        results: everything measured, plain data for JSON.
-        sections: the page.
-        seconds: how long it took; None where that is not known.
-        made_with: versions that the results depend on; None for those of this process.
-    """
-
-    title: str
-    command: str
-    results: dict[str, Any]
-    sections: list[Section] = field(default_factory=list)
-    seconds: float | None = 0.0
-    made_with: dict[str, str] | None = None
+    title: str  # title of the page
+    command: str  # the command that makes it again
+    results: dict[str, Any]  # everything measured, plain data for JSON
+    sections: list[Section] = field(default_factory=list)  # the page
+    seconds: float | None = 0.0  # how long it took; None where that is not known
+    made_with: dict[str, str] | None = None  # versions that the results depend on; None for those of this process
 
     def write(self, folder: Path, page: str = "index.html") -> Path:
         """Write `report.json` and the page into `folder`; return the page's path."""

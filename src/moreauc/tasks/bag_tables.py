@@ -33,15 +33,10 @@ _MEANING = (
 
 @dataclass(frozen=True)
 class BagTable(Table):
-    """Rows of a table, grouped into bags in the order in which these first appear; `targets` are those of the bags.
+    """Rows of a table, grouped into bags in the order in which these first appear; `targets` are those of the bags."""
 
-    Attributes:
-        codes: number of each row's bag.
-        names: of the bags.
-    """
-
-    codes: Array
-    names: list[str]
+    codes: Array  # number of each row's bag
+    names: list[str]  # of the bags
 
     def part(self, numbers: Array) -> Self:
         new = np.full(len(self), -1)
@@ -66,12 +61,7 @@ class BagTable(Table):
 
 @dataclass(frozen=True)
 class BagTableTask(TwoClassTask[BagTable]):
-    """A table of instances whose bags are classified.
-
-    Attributes:
-        column: names the bag of each row.
-        instance_encoder: turns rows into what the classifier takes; None before training.
-    """
+    """A table of instances whose bags are classified."""
 
     name = "bags"
     unit = "bags"
@@ -79,8 +69,8 @@ class BagTableTask(TwoClassTask[BagTable]):
     baseline = "ce_att"
     role = "bag"
 
-    column: str
-    instance_encoder: TableEncoder | None = None
+    column: str  # names the bag of each row
+    instance_encoder: TableEncoder | None = None  # turns rows into what the classifier takes; None before training
 
     @classmethod
     def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, BagTable]:

@@ -28,21 +28,14 @@ _TYPES = {"bytes": "bytes (uint8)", "numbers": "numbers that are no bytes"}
 
 @dataclass(frozen=True, kw_only=True)
 class BagTask(RankingTask):
-    """Bags of instances; a step sees a few instances of a few bags.
-
-    Attributes:
-        num_positives: positive bags of a step; fewer where there are fewer.
-        num_negatives: the same for negative bags.
-        instances_per_bag: instances drawn of each bag at a step, all where it has no more; None for all.
-        chunk: instances scored at once.
-    """
+    """Bags of instances; a step sees a few instances of a few bags."""
 
     name: ClassVar[TaskName] = "bags"
 
-    num_positives: int = 8
-    num_negatives: int = 8
-    instances_per_bag: int | None = 4
-    chunk: int = 4096
+    num_positives: int = 8  # positive bags of a step; fewer where there are fewer
+    num_negatives: int = 8  # the same for negative bags
+    instances_per_bag: int | None = 4  # instances drawn of each bag at a step, all where it has no more; None for all
+    chunk: int = 4096  # instances scored at once
 
     def batches(self, data: Data, loss: nn.Module, model: nn.Module, seeds: Sequence[int]) -> BagBatches:
         """Return batches of bags."""
@@ -61,16 +54,11 @@ class BagTask(RankingTask):
 
 @dataclass(frozen=True)
 class InstanceFormat:
-    """What an instance looks like.
+    """What an instance looks like."""
 
-    Attributes:
-        shape: of one instance.
-        names: of its features, where bags came as DataFrames with string names; else None.
-        kind: "bytes" for uint8, which are images and reach the network as they are; "numbers" for all else.
-    """
-
-    shape: tuple[int, ...]
-    names: tuple[str, ...] | None = None
+    shape: tuple[int, ...]  # of one instance
+    names: tuple[str, ...] | None = None  # of its features, where bags came as DataFrames with string names; else None
+    # "bytes" for uint8, which are images and reach the network as they are; "numbers" for all else
     kind: Literal["numbers", "bytes"] = "numbers"
 
 

@@ -26,19 +26,12 @@ Random = np.random.RandomState | np.random.Generator
 
 @dataclass(frozen=True)
 class Data:
-    """Rows or bags in one order, as a network takes them.
+    """Rows or bags in one order, as a network takes them."""
 
-    Attributes:
-        inputs: a tensor with one row for each, or :class:`~moreauc.data.Bags`.
-        targets: what the loss takes, shape `(n,)`.
-        values: the targets in the user's terms, shape `(n,)`: 0/1 labels, numbers of classes, or values.
-        groups: number of each row's group; None for other tasks.
-    """
-
-    inputs: Any
-    targets: Tensor
-    values: Array
-    groups: NDArray[np.int64] | None = None
+    inputs: Any  # a tensor with one row for each, or `Bags`
+    targets: Tensor  # what the loss takes, shape `(n,)`
+    values: Array  # the targets in the user's terms, shape `(n,)`: 0/1 labels, numbers of classes, or values
+    groups: NDArray[np.int64] | None = None  # number of each row's group; None for other tasks
 
     def __len__(self) -> int:
         return len(self.values)
@@ -53,17 +46,12 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """What a training needs to know of rows, bags or groups; its fields are its settings.
+    """What a training needs to know of rows, bags or groups; its fields are its settings."""
 
-    Attributes:
-        name: key of :data:`moreauc.methods.METHODS`.
-        loss: key of its methods.
-        loss_options: keyword arguments of the loss, which go before those of the method.
-    """
+    name: ClassVar[TaskName]  # key of `METHODS`
 
-    name: ClassVar[TaskName]
-
-    loss: str
+    loss: str  # key of its methods
+    # keyword arguments of the loss, which go before those of the method
     loss_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -38,30 +38,19 @@ _SHOWN = 20  # groups printed, or named in a sentence
 
 @dataclass(frozen=True)
 class GroupTarget:
-    """What is predicted.
+    """What is predicted."""
 
-    Attributes:
-        name: the column.
-        task: "classification" or "regression".
-        classes: the classes as texts, sorted; none for regression.
-        reason: how the task was found, for people.
-    """
-
-    name: str
-    task: str
-    classes: tuple[str, ...]
-    reason: str
+    name: str  # the column
+    task: str  # "classification" or "regression"
+    classes: tuple[str, ...]  # the classes as texts, sorted; none for regression
+    reason: str  # how the task was found, for people
 
 
 @dataclass(frozen=True)
 class GroupedTable(Table):
-    """Rows in groups; `targets` are texts of classes, or numbers.
+    """Rows in groups; `targets` are texts of classes, or numbers."""
 
-    Attributes:
-        groups: name of each row's group.
-    """
-
-    groups: Array
+    groups: Array  # name of each row's group
 
     def part(self, numbers: Array) -> Self:
         return replace(super().part(numbers), groups=self.groups[numbers])
@@ -69,21 +58,13 @@ class GroupedTable(Table):
 
 @dataclass(frozen=True)
 class GroupEvaluation:
-    """One model on rows in groups.
+    """One model on rows in groups."""
 
-    Attributes:
-        title: name of the model in tables.
-        table: its groups, the worst first.
-        top_k: how many of the worst groups count; not more than there are.
-        score: accuracy of all rows, or R² for regression.
-        quantity: which of them.
-    """
-
-    title: str
-    table: GroupTable
-    top_k: int
-    score: float
-    quantity: str
+    title: str  # name of the model in tables
+    table: GroupTable  # its groups, the worst first
+    top_k: int  # how many of the worst groups count; not more than there are
+    score: float  # accuracy of all rows, or R² for regression
+    quantity: str  # which of them
 
     @property
     def warnings(self) -> list[str]:
@@ -142,18 +123,14 @@ _QUANTITIES = {"loss": "loss", "accuracy": "accuracy", "auc": "AUC"}
 
 @dataclass(frozen=True)
 class GroupTableTask(TableTask[GroupedTable]):
-    """A table whose rows are in groups.
-
-    Attributes:
-        columns: name the group of a row; they need not be among `kinds`.
-    """
+    """A table whose rows are in groups."""
 
     name = "groups"
     default = "sonx"
     baseline = "erm"
 
     target: GroupTarget
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # name the group of a row; they need not be among `kinds`
 
     @classmethod
     def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, GroupedTable]:

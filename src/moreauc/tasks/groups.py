@@ -31,25 +31,14 @@ _PLAIN = ("erm", "erm_reweighted", "cvar")
 
 @dataclass(frozen=True, kw_only=True)
 class GroupTask(Task):
-    """Rows in groups, of which the worst count.
-
-    Attributes:
-        num_groups: number of groups.
-        top_k: how many of the worst groups count.
-        goal: what is predicted.
-        groups_per_batch: groups of a step, at most as many as there are; 2 instead of 1 where a module with a batch
-            norm could get a single row.
-        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows, or a few more
-            where a single row would be left for the last.
-        sampler: "groups" for a fixed number of groups and of rows of each per batch, "plain" for shuffled rows; "auto"
-            is "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
-    """
+    """Rows in groups, of which the worst count."""
 
     name: ClassVar[TaskName] = "groups"
 
-    num_groups: int
-    top_k: int
-    goal: Classes | Numbers
+    num_groups: int  # number of groups
+    top_k: int  # how many of the worst groups count
+    goal: Classes | Numbers  # what is predicted
+    # as arguments of the estimators for groups
     groups_per_batch: int = 8
     samples_per_group: int = 16
     sampler: Literal["auto", "groups", "plain"] = "auto"
@@ -286,13 +275,9 @@ def _sorted(values: list[Any]) -> list[int]:
 
 @dataclass(frozen=True)
 class Classes:
-    """Two classes by one score, more by one score each; values are numbers of classes.
+    """Two classes by one score, more by one score each; values are numbers of classes."""
 
-    Attributes:
-        classes: their names, sorted.
-    """
-
-    classes: Array
+    classes: Array  # their names, sorted
 
     @property
     def num_outputs(self) -> int:
@@ -345,17 +330,11 @@ class Classes:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A number, which the network sees in units of its deviation.
+    """A number, which the network sees in units of its deviation."""
 
-    Attributes:
-        loss: name of the loss of a row.
-        center: mean of the training rows.
-        scale: their deviation.
-    """
-
-    loss: RegressionLoss
-    center: float = 0.0
-    scale: float = 1.0
+    loss: RegressionLoss  # name of the loss of a row
+    center: float = 0.0  # mean of the training rows
+    scale: float = 1.0  # their deviation
 
     @property
     def num_outputs(self) -> int:
@@ -393,11 +372,6 @@ class Numbers:
 class EpochChoice:
     """The loss of the held-out rows that an epoch is chosen by; the lowest is kept.
 
-    Attributes:
-        top_k: how many of the worst groups count; None for a mean over rows.
-        balanced: whether that mean gives all groups the same weight.
-        fraction: share of the rows in that mean, those with the largest losses, in (0, 1].
-
     Example:
         >>> losses, groups = np.array([0.0, 1.0, 1.0, 2.0, 6.0, 8.0]), np.array([0, 0, 1, 1, 2, 2])
         >>> EpochChoice()(losses, groups), EpochChoice(fraction=0.5)(losses, groups)
@@ -406,9 +380,9 @@ class EpochChoice:
         6.84
     """
 
-    top_k: int | None = None
-    balanced: bool = False
-    fraction: float = 1.0
+    top_k: int | None = None  # how many of the worst groups count; None for a mean over rows
+    balanced: bool = False  # whether that mean gives all groups the same weight
+    fraction: float = 1.0  # share of the rows in that mean, those with the largest losses, in (0, 1]
 
     def __call__(self, losses: Floats, groups: NDArray[np.int64]) -> float:
         """Return the loss, from the losses of the rows and the numbers of their groups, both of shape `(n,)`."""

@@ -45,31 +45,18 @@ _EXPLANATION = (
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of one model on labelled rows or bags.
+    """Scores of one model on labelled rows or bags."""
 
-    Attributes:
-        title: name of the model in tables.
-        tpauc: TPAUC with its bootstrap interval.
-        auc: area under the whole curve.
-        tpr_at_budget: highest true positive rate at a false positive rate of at most the budget.
-        threshold: the model's own threshold; a higher score is a positive decision.
-        tpr: true positive rate there.
-        fpr: false positive rate there.
-        tied: share of the region's rows whose score is also that of a row of the other class.
-        unit: what is scored, "rows" or "bags".
-        scores: of the rows or bags, shape `(n,)`.
-    """
-
-    title: str
-    tpauc: BootstrapInterval
-    auc: float
-    tpr_at_budget: float
-    threshold: float
-    tpr: float
-    fpr: float
-    tied: float
-    unit: str
-    scores: Array
+    title: str  # name of the model in tables
+    tpauc: BootstrapInterval  # TPAUC with its bootstrap interval
+    auc: float  # area under the whole curve
+    tpr_at_budget: float  # highest true positive rate at a false positive rate of at most the budget
+    threshold: float  # the model's own threshold; a higher score is a positive decision
+    tpr: float  # true positive rate there
+    fpr: float  # false positive rate there
+    tied: float  # share of the region's rows whose score is also that of a row of the other class
+    unit: str  # what is scored, "rows" or "bags"
+    scores: Array  # of the rows or bags, shape `(n,)`
 
     @property
     def warnings(self) -> list[str]:
@@ -112,19 +99,13 @@ def evaluate_scores(
 
 @dataclass(frozen=True)
 class TwoClassTask(TableTask[T]):
-    """A table with two classes, scored by the two-way partial AUC.
-
-    Attributes:
-        target: which column and value is the positive class.
-        min_tpr: lower edge of the region.
-        max_fpr: upper edge of the region, and the false-positive budget.
-    """
+    """A table with two classes, scored by the two-way partial AUC."""
 
     role: ClassVar[str] = "row"  # of a line of predictions
 
-    target: Target
-    min_tpr: float
-    max_fpr: float
+    target: Target  # which column and value is the positive class
+    min_tpr: float  # lower edge of the region
+    max_fpr: float  # upper edge of the region, and the false-positive budget
 
     def draw_test(self, table: T, share: float, seed: int, hashes: Hashes) -> Array:
         return draw_test_rows(table.targets, share, seed, hashes, unit=self.unit)

@@ -28,15 +28,10 @@ _SMALLEST_PART = 2  # of each class, to train on and to hold out
 
 @dataclass(frozen=True, kw_only=True)
 class RankingTask(Task):
-    """Two classes, ranked so that the two-way partial AUC is high; rows and bags are its leaves.
+    """Two classes, ranked so that the two-way partial AUC is high; rows and bags are its leaves."""
 
-    Attributes:
-        min_tpr: lower end of the true positive rate.
-        max_fpr: upper end of the false positive rate.
-    """
-
-    min_tpr: float
-    max_fpr: float
+    min_tpr: float  # lower end of the true positive rate
+    max_fpr: float  # upper end of the false positive rate
 
     def hold_out(
         self,
@@ -82,20 +77,13 @@ class RankingTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class RowTask(RankingTask):
-    """Rows of a table.
-
-    Attributes:
-        batch_size: rows of a step, at least 2.
-        positive_fraction: share of positives in balanced batches, in (0, 1).
-        sampler: "balanced" for a fixed number of positives and negatives per batch, "shuffled" for shuffled rows,
-            "auto" for "shuffled" with cross entropy and "balanced" with the others, which need both classes.
-    """
+    """Rows of a table."""
 
     name: ClassVar[TaskName] = "rows"
 
-    batch_size: int = 128
-    positive_fraction: float = 0.5
-    sampler: Literal["auto", "balanced", "shuffled"] = "auto"
+    batch_size: int = 128  # rows of a step, at least 2
+    positive_fraction: float = 0.5  # share of positives in balanced batches, in (0, 1)
+    sampler: Literal["auto", "balanced", "shuffled"] = "auto"  # as of TPAUCClassifier
 
     def batches(self, data: Data, loss: nn.Module, model: nn.Module, seeds: Sequence[int]) -> TensorBatches:
         """Return batches of rows."""

@@ -33,15 +33,10 @@ _MANY_EQUAL = 0.1  # share of rows that equal others, above which a split is far
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a table.
+    """Rows of a table."""
 
-    Attributes:
-        features: the columns to learn from; the index is the row of the file, from 0.
-        targets: what is predicted, for each row (or bag); zeros where the table has no target.
-    """
-
-    features: pd.DataFrame
-    targets: Array
+    features: pd.DataFrame  # the columns to learn from; the index is the row of the file, from 0
+    targets: Array  # what is predicted, for each row (or bag); zeros where the table has no target
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -60,20 +55,15 @@ T = TypeVar("T", bound=Table)
 
 @dataclass(frozen=True)
 class TableTask(ABC, Generic[T]):
-    """What a table of rows, bags or groups holds, and how a model of it is tested and reported.
-
-    Attributes:
-        kinds: the columns to learn from, and whether they hold numbers or text.
-        target: what is predicted.
-    """
+    """What a table of rows, bags or groups holds, and how a model of it is tested and reported."""
 
     name: ClassVar[Any]  # key of the task in `moreauc.methods.METHODS`
     unit: ClassVar[str] = "rows"
     default: ClassVar[str]  # loss to train with
     baseline: ClassVar[str]  # loss to compare with
 
-    kinds: dict[str, str]
-    target: Any
+    kinds: dict[str, str]  # the columns to learn from, and whether they hold numbers or text
+    target: Any  # what is predicted
 
     # Reading
 
@@ -184,21 +174,13 @@ class TableTask(ABC, Generic[T]):
 
 @dataclass(frozen=True)
 class Split(Generic[T]):
-    """A table in two parts.
+    """A table in two parts."""
 
-    Attributes:
-        task: what the table holds.
-        train: rows (or bags) to train on.
-        test: rows (or bags) to test on.
-        warnings: what to tell about columns and rows.
-        test_name: name of the table to test on; None where the test rows are drawn from the one table.
-    """
-
-    task: TableTask[T]
-    train: T
-    test: T
-    warnings: tuple[str, ...] = ()
-    test_name: str | None = None
+    task: TableTask[T]  # what the table holds
+    train: T  # rows (or bags) to train on
+    test: T  # rows (or bags) to test on
+    warnings: tuple[str, ...] = ()  # what to tell about columns and rows
+    test_name: str | None = None  # name of the table to test on; None where the test rows are drawn from the one table
 
 
 def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
