@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from experiments.models.resnet import ResNet20
 from moreauc.core.pooling import POOLINGS
-from moreauc.models import InstanceMLP, InstanceNetwork
-from moreauc.models.instances import AttentionHead
+from moreauc.models import AttentionHead, InstanceMLP, InstanceNetwork
 
 HEADS = [False, True, "gated"]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, ThreeLevelProblem, WorstOfLosses
-from moreauc.problems._linear_program import LinearProgram
+from moreauc.problems.base import LinearProgram
 from moreauc.theory import falsify, moreau_envelope
 
 PROBLEMS = {

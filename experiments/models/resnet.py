@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_shape
-from moreauc.models.instances import Attention, InstanceNetwork
+from moreauc.models import Attention, InstanceNetwork
 
 
 class ResNet20(InstanceNetwork):

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
-from moreauc.problems._linear_program import LinearProgram
-from moreauc.problems.base import Optimum, ThreeLevelProblem
+from moreauc.problems.base import LinearProgram, Optimum, ThreeLevelProblem
 
 
 class BagRanking(ThreeLevelProblem):

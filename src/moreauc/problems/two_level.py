@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
-from moreauc.problems._linear_program import LinearProgram
-from moreauc.problems.base import Optimum, TwoLevelProblem
+from moreauc.problems.base import LinearProgram, Optimum, TwoLevelProblem
 
 
 def _affine(a: Tensor, b: Tensor, w: Tensor, index: Tensor, samples: Tensor) -> Tensor:

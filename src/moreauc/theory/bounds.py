@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 
 from moreauc._checks import check_count, check_real
-from moreauc.theory._checks import check_batch, non_negative
+from moreauc.theory.parameters import check_batch, non_negative
 
 
 def sonx_table_bound(
