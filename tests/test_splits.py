@@ -48,20 +48,18 @@ def check_parts(labels, test, folds, groups=None):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("stratify", [True, False])
 @pytest.mark.parametrize(
     ("labels", "test_size", "positives"), [(MUSK2, 10, 4), (FOX, 20, 10), (HISTOLOGY, 110, 10)], ids=str
 )
-def test_sizes_of_the_sets_of_the_paper(labels, test_size, positives, stratify, seed):
-    test, folds = split(labels, seed=seed, stratify=stratify)
+def test_sizes_of_the_sets_of_the_paper(labels, test_size, positives, seed):
+    test, folds = split(labels, seed=seed)
     check_parts(labels, test, folds)
     assert len(test) == test_size and len(folds) == 5
     sizes = [len(validation) for _, validation in folds]
     assert max(sizes) - min(sizes) <= 1
-    if stratify:
-        assert sum(labels[row] for row in test) == positives
-        of_folds = [sum(labels[row] for row in validation) for _, validation in folds]
-        assert max(of_folds) - min(of_folds) <= 1
+    assert sum(labels[row] for row in test) == positives
+    of_folds = [sum(labels[row] for row in validation) for _, validation in folds]
+    assert max(of_folds) - min(of_folds) <= 1
 
 
 @pytest.mark.parametrize(("load", "bags", "test_size"), [(load_musk2, 102, 10), (load_fox, 200, 20)])
@@ -81,18 +79,16 @@ def test_the_real_bags(load, bags, test_size):
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("stratify", [True, False])
 @pytest.mark.parametrize("share", [0.1, 0.25])
-def test_groups_are_never_shared(seed, stratify, share):
+def test_groups_are_never_shared(seed, share):
     groups = tiles_of(HISTOLOGY, seed)
-    test, folds = split(HISTOLOGY, seed=seed, groups=groups, stratify=stratify, test_share=share)
+    test, folds = split(HISTOLOGY, seed=seed, groups=groups, test_share=share)
     check_parts(HISTOLOGY, test, folds, groups)
     sizes = np.array([len(validation) for _, validation in folds])
     largest = max(Counter(groups.tolist()).values())
     assert abs(len(test) - 1100 * share) <= largest / 2 and np.ptp(sizes) <= 2
-    if stratify:
-        positives = np.array([sum(HISTOLOGY[row] for row in part) for part in (test, *(held for _, held in folds))])
-        assert abs(positives[0] - 100 * share) <= 1 and np.ptp(positives[1:]) <= 1
+    positives = np.array([sum(HISTOLOGY[row] for row in part) for part in (test, *(held for _, held in folds))])
+    assert abs(positives[0] - 100 * share) <= 1 and np.ptp(positives[1:]) <= 1
 
 
 def test_groups_of_both_classes():
@@ -147,24 +143,17 @@ def test_the_rows_of_a_seed_stay_what_they_are():
     assert folds[0][1].tolist() == [3, 4, 5, 10, 11, 12, 14, 17]
 
 
-@pytest.mark.parametrize("stratify", [True, False])
-def test_every_row_is_as_likely_for_test_and_for_each_fold(stratify):
+def test_every_row_is_as_likely_for_test_and_for_each_fold():
     """1000 splits: each frequency within five standard errors."""
-    labels, number = [1] * 10 + [0] * 20, 1000
     tested: Counter[int] = Counter()
     first: Counter[int] = Counter()
     for seed in range(1000):
-        try:
-            test, folds = split(labels, seed=seed, folds=2, test_share=0.2, stratify=stratify)
-        except ValueError:  # without strata a part may lack a class, and the few that are left out hardly count
-            number -= 1
-            continue
+        test, folds = split([1] * 10 + [0] * 20, seed=seed, folds=2, test_share=0.2)
         tested.update(test.tolist())
         first.update(folds[0][1].tolist())
-    assert number > 900
-    bound = 5 * np.sqrt(0.25 / number) + (0.0 if stratify else 0.03)
-    assert all(abs(tested[row] / number - 0.2) < bound for row in range(30))
-    assert all(abs(first[row] / number - 0.4) < bound for row in range(30))
+    bound = 5 * np.sqrt(0.25 / 1000)
+    assert all(abs(tested[row] / 1000 - 0.2) < bound for row in range(30))
+    assert all(abs(first[row] / 1000 - 0.4) < bound for row in range(30))
 
 
 def test_small_and_large_groups_are_about_as_likely_for_test():
@@ -194,7 +183,6 @@ def test_no_global_random_state_is_used():
         (MUSK2, {"test_share": 1.0}, r"test_share must be a number in \(0, 1\), got 1.0"),
         (MUSK2, {"folds": 1}, "folds must be an integer of at least 2, got 1"),
         (MUSK2, {"seed": -1}, "seed must be an integer of at least 0, got -1"),
-        (MUSK2, {"stratify": 1}, "stratify must be True or False, got 1"),
         (MUSK2, {"groups": [0, 1]}, r"groups must have shape \(102,\), as labels, got \(2,\)"),
         (MUSK2, {"groups": np.zeros((102, 1), int)}, r"groups must have shape \(102,\), as labels, got \(102, 1\)"),
         (MUSK2, {"groups": np.zeros(102)}, "groups must be integers or strings, got float64"),
@@ -207,7 +195,6 @@ def test_no_global_random_state_is_used():
         ),
         ([1] + [0] * 50, {}, r"training rows of fold 0 must hold both classes, got 0 positive and .* smaller groups"),
         ([1, 0] * 20, {"groups": [0] * 40}, "training rows of fold 0 must hold both classes, got 0 positive and 0 neg"),
-        ([1] * 2 + [0] * 98, {"stratify": False}, r".* rows.* must hold both classes, got 0 positive .*; set strat"),
     ],
 )
 def test_what_cannot_be_split(labels, arguments, message):

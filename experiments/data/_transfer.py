@@ -29,9 +29,7 @@ class TransferError(Exception):
         self.retries, self.offline = retries, offline
 
 
-def transfer(
-    url: str, part: Path, *, title: str, progress: bool = False, sleep: Callable[[float], None] = time.sleep
-) -> None:
+def transfer(url: str, part: Path, *, title: str, sleep: Callable[[float], None] = time.sleep) -> None:
     """Download an address into `part`, after the bytes that it already has; the file stays when the transfer breaks.
 
     Raises:
@@ -39,18 +37,18 @@ def transfer(
     """
     for number, pause in enumerate((*PAUSES, 0.0)):
         try:
-            return _attempt(url, part, title, progress)
+            return _attempt(url, part, title)
         except TransferError as error:
             if number >= min(error.retries, len(PAUSES)):
                 raise
             sleep(pause)
 
 
-def _attempt(url: str, part: Path, title: str, progress: bool) -> None:
+def _attempt(url: str, part: Path, title: str) -> None:
     errors = import_extra("requests", "experiments").exceptions
     lower = import_extra("urllib3", "experiments").exceptions
     try:
-        _request(url, part, title, progress)
+        _request(url, part, title)
     except errors.SSLError as error:  # a kind of ConnectionError, but a server was reached
         raise TransferError(f"the secure connection (TLS) failed: {_tls_reason(error)}", retries=1) from error
     except errors.ProxyError as error:
@@ -63,7 +61,7 @@ def _attempt(url: str, part: Path, title: str, progress: bool) -> None:
         raise TransferError(f"the transfer broke off ({type(error).__name__})", retries=_ALWAYS) from error
 
 
-def _request(url: str, part: Path, title: str, progress: bool) -> None:
+def _request(url: str, part: Path, title: str) -> None:
     have = part.stat().st_size if part.exists() else 0
     # without compression on the way the lengths are those of the file
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
@@ -79,7 +77,7 @@ def _request(url: str, part: Path, title: str, progress: bool) -> None:
             have = 0
         stated = response.headers.get("Content-Length", "")
         length = int(stated) if stated.isascii() and stated.isdecimal() else None
-        with _bar(title, have, length, progress) as advance:
+        with _bar(title, have, length) as advance:
             received = _write(response.raw, part, have, advance)
     if length is not None and received < length:  # older versions of urllib3 do not raise
         raise TransferError("the transfer broke off", retries=_ALWAYS)
@@ -99,14 +97,14 @@ def _write(stream: Any, part: Path, have: int, advance: Callable[[float], None])
 
 
 @contextmanager
-def _bar(title: str, have: int, length: int | None, progress: bool) -> Iterator[Callable[[float], None]]:
+def _bar(title: str, have: int, length: int | None) -> Iterator[Callable[[float], None]]:
     from rich import progress as parts
     from rich.console import Console
 
     console = Console(stderr=True)
     columns = (parts.BarColumn(), parts.DownloadColumn(), parts.TransferSpeedColumn(), parts.TimeRemainingColumn())
     text = parts.TextColumn("{task.description}", markup=False)
-    with parts.Progress(text, *columns, console=console, disable=not (progress and console.is_terminal)) as bars:
+    with parts.Progress(text, *columns, console=console, disable=not console.is_terminal) as bars:
         bar = bars.add_task(title, total=None if length is None else have + length, completed=have)
         yield lambda done: bars.advance(bar, done)
 

@@ -91,8 +91,6 @@ def find_file(
     *,
     folder: Path | None = None,
     download: bool = True,
-    progress: bool = True,
-    verify: bool = False,
 ) -> Path:
     """Return the path of a public file, downloading it where neither the user's folder nor the cache has it.
 
@@ -104,8 +102,6 @@ def find_file(
         folder: folder that has the file, or the file with `.gz` added, or a subfolder with either (see
             `PublicFile.subfolder`); None for MOREAUC_DATA, if set.
         download: whether the file may be downloaded.
-        progress: whether a download shows a bar, where standard error is a terminal.
-        verify: whether a file in the user's folder must have the right checksum too.
 
     Raises:
         ValueError: for an unknown name, a folder that does not exist, a wrong checksum, and a file that is nowhere.
@@ -118,8 +114,6 @@ def find_file(
     root = data_folder(folder) if folder is not None or os.environ.get("MOREAUC_DATA") else None
     found = None if root is None else in_folder(root, entry.subfolder, name, f"{name}.gz")
     if found is not None:
-        if verify and entry.checksum(found) != entry.sha256:
-            raise ValueError(f"{owner}: {found} must have the sha256 {entry.sha256}, got {entry.checksum(found)}")
         return found
     try:
         target = cache_folder() / entry.subfolder / name
@@ -134,7 +128,7 @@ def find_file(
             f"{owner}: {name} or {name}.gz must be in the folder given or named by MOREAUC_DATA, in a subfolder "
             f"{entry.subfolder} of it, or in the cache, as download is False, got {_text(root)} and {_text(target)}"
         )
-    return _download(owner, entry, target, progress)
+    return _download(owner, entry, target)
 
 
 def _is_good(entry: PublicFile, target: Path) -> bool:
@@ -148,7 +142,7 @@ def _text(path: Path | None) -> str:
     return "no folder" if path is None else repr(str(path))
 
 
-def _download(owner: str, entry: PublicFile, target: Path, progress: bool) -> Path:
+def _download(owner: str, entry: PublicFile, target: Path) -> Path:
     filelock = import_extra("filelock", "experiments")
     failures, offline = [], False
     try:
@@ -160,7 +154,7 @@ def _download(owner: str, entry: PublicFile, target: Path, progress: bool) -> Pa
             for url in entry.urls:
                 _LOG.info("%s: downloads %s (%s) from %s to %s", owner, entry.name, entry.source, url, target)
                 try:
-                    _from_url(entry, url, target, progress)
+                    _from_url(entry, url, target)
                 except TransferError as error:
                     failures.append(f"{url}: {error}")
                     offline = offline or error.offline
@@ -181,17 +175,17 @@ def part_file(target: Path, url: str) -> Path:
     return target.with_name(f"{target.name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.part")
 
 
-def _from_url(entry: PublicFile, url: str, target: Path, progress: bool) -> None:
+def _from_url(entry: PublicFile, url: str, target: Path) -> None:
     """Download one address, resuming an earlier attempt; prepare, check, and only then write `target`."""
     part = part_file(target, url)
     resumed = part.exists()
-    transfer(url, part, title=entry.name, progress=progress)
+    transfer(url, part, title=entry.name)
     try:
         _finish(entry, part, target)
     except TransferError:
         if not resumed:
             raise
-        _from_url(entry, url, target, progress)  # the part was of another file; it is gone, so start from byte 0
+        _from_url(entry, url, target)  # the part was of another file; it is gone, so start from byte 0
 
 
 def _finish(entry: PublicFile, part: Path, target: Path) -> None:

@@ -7,7 +7,7 @@ dollars?); Larson, Mattu, Kirchner and Angwin, How We Analyzed the COMPAS Recidi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,6 @@ _ADULT_COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
     *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country"),
 )
-_ADULT_FILES = {"all": ("adult.data", "adult.test"), "train": ("adult.data",), "test": ("adult.test",)}
 _ADULT_RACES = ("Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White")
 _ADULT_GROUPS = [f"{race}, {sex}" for race in _ADULT_RACES for sex in ("Female", "Male")]
 _COMPAS_COUNTS = ["juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count"]
@@ -33,35 +32,24 @@ _COMPAS_COLUMNS = ["age", "sex", *_COMPAS_COUNTS, "c_charge_degree"]
 _COMPAS_GROUPS = ["African-American", "Asian", "Caucasian", "Hispanic", "Native American", "Other"]
 
 
-def load_adult(
-    folder: Path | None = None,
-    *,
-    part: Literal["all", "train", "test"] = "all",
-    drop_group_columns: bool = False,
-    download: bool = True,
-) -> GroupData:
+def load_adult(folder: Path | None = None, *, download: bool = True) -> GroupData:
     """Return Adult: does a person of the census of 1994 earn more than 50 000 dollars? Ten groups by race and sex.
 
-    All 14 columns are kept, `fnlwgt` too, which is a weight of the survey, not a property of the person. Texts become
-    categories, and `?` a missing value. The groups are numbered by name, alike in both parts.
+    The rows are those of adult.data, then those of adult.test. Race and sex are left out of X, though other columns
+    tell of them still (a husband's sex); the other 12 columns are kept, `fnlwgt` too, which is a weight of the survey,
+    not a property of the person. Texts become categories, and `?` a missing value. Groups are numbered by name.
 
     Args:
         folder: folder that has `adult.data` or `adult.data.gz` (and the same of `adult.test`), or a subfolder `groups`
             with them; None for MOREAUC_DATA, if set.
-        part: "train" for the 32 561 rows of adult.data, "test" for the 16 281 of adult.test, "all" for one after the
-            other.
-        drop_group_columns: whether to leave race and sex out of X. Other columns tell of them still (a husband's sex).
         download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
     """
-    if part not in _ADULT_FILES:
-        raise ValueError(f"load_adult: part must be one of {', '.join(_ADULT_FILES)}, got {part!r}")
-    places = {name: find_file("load_adult", name, folder=folder, download=download) for name in _ADULT_FILES[part]}
+    names = ("adult.data", "adult.test")
+    places = {name: find_file("load_adult", name, folder=folder, download=download) for name in names}
     table = pd.concat([_adult_table(place, name) for name, place in places.items()], ignore_index=True)
     labels = (table.pop("income") == ">50K").to_numpy().astype(np.int64)
     groups = _numbers("load_adult", table["race"].astype(str) + ", " + table["sex"].astype(str), _ADULT_GROUPS)
-    if drop_group_columns:
-        table = table.drop(columns=["race", "sex"])
-    return GroupData(_with_categories(table), labels, groups, _ADULT_GROUPS)
+    return GroupData(_with_categories(table.drop(columns=["race", "sex"])), labels, groups, _ADULT_GROUPS)
 
 
 def load_compas(folder: Path | None = None, *, download: bool = True) -> GroupData:

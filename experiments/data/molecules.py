@@ -10,7 +10,7 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -106,23 +106,6 @@ class Molecules:
         rows: Tensor = getattr(self, part)
         return self.graphs.subset(rows)
 
-    def without(self, rows: Sequence[int]) -> Molecules:
-        """Return the molecules without those of some rows of the table, which count as rejected."""
-        kept = ~torch.isin(self.rows, torch.tensor(rows, dtype=torch.long))
-        number = kept.cumsum(0) - 1
-        train, validation, test = (number[part[kept[part]]] for part in (self.train, self.validation, self.test))
-        return replace(
-            self,
-            graphs=self.graphs.subset(kept.nonzero().squeeze(1)),
-            rows=self.rows[kept],
-            smiles=tuple(text for text, keep in zip(self.smiles, kept.tolist(), strict=True) if keep),
-            train=train,
-            validation=validation,
-            test=test,
-            rejected=tuple(sorted({*self.rejected, *rows})),
-            relaxed=(),
-        )
-
     def save(self, path: Path | str) -> None:
         """Write everything into one compressed `.npz` file, which can be read without RDKit."""
         texts = {"smiles": "\n".join(self.smiles), "name": self.name}
@@ -148,10 +131,10 @@ class Molecules:
 
 
 def make_molecules(
-    name: str, smiles: Sequence[str], labels: Sequence[int | None], reader: MoleculeReader, progress: bool = False
+    name: str, smiles: Sequence[str], labels: Sequence[int | None], reader: MoleculeReader
 ) -> tuple[Molecules, ScaffoldSplit]:
     """Return the molecules that have a label, and the split of all rows, labelled or not."""
-    reading = reader.read(smiles, [label is not None for label in labels], progress=progress)
+    reading = reader.read(smiles, [label is not None for label in labels])
     if not reading.graphs:
         raise ValueError(f"{_OWNER}: {name} must have a labelled molecule that RDKit can read, got none")
     split = split_by_group(reading.scaffolds)
@@ -190,16 +173,16 @@ def load_molecules(
     name: str,
     folder: Path | None = None,
     *,
-    strict: bool = False,
-    cache: bool = True,
     download: bool = True,
-    progress: bool = False,
-    verify: bool = False,
 ) -> Molecules:
     """Return the labelled molecules of a public table as graphs, with the scaffold split of the whole table.
 
     A molecule that is left out takes part in the split, so that the others stand where they would otherwise; it is
-    named in `rejected`, and the log says how many there are.
+    named in `rejected`, and the log says how many there are. Molecules with an atom that has more bonds than RDKit
+    permits are kept: old versions of RDKit permit them, and the published counts have them.
+
+    Graphs made before, by the same version of RDKit from the same file, are read from the cache folder; where that
+    cannot be written there is a warning.
 
     For machines without RDKit the folder may have the graphs themselves, in a file such as `moltox21.npz` that
     :meth:`Molecules.save` wrote elsewhere. It comes before the table, and must have the name and the counts of the set.
@@ -211,14 +194,7 @@ def load_molecules(
             ogbg-molpcba.
         folder: folder that has the table or the graphs, or a subfolder `molecules` with them; None for MOREAUC_DATA or
             a download.
-        strict: whether to leave out molecules with an atom that has more bonds than RDKit permits. Old versions of
-            RDKit permit them, and the published counts have them: with RDKit 2026.09 seven of moltox21 and of molhiv.
-        cache: whether to reuse graphs made before, by the same version of RDKit from the same file, and to keep these
-            in the cache folder; where that cannot be written there is a warning.
         download: whether the table may be downloaded.
-        progress: whether to show bars.
-        verify: whether a table in the user's folder must have the right checksum. Graphs in the folder are not used
-            then, and molpcba has no known checksum.
 
     Raises:
         ValueError: for an unknown name, a missing file, or a file that is not the set.
@@ -226,15 +202,9 @@ def load_molecules(
     """
     if name not in MOLECULE_SETS:
         raise ValueError(f"{_OWNER}: name must be one of {', '.join(MOLECULE_SETS)}, got {name!r}")
-    if verify and name == "molpcba":
-        raise ValueError(f"{_OWNER}: verify must be False for molpcba, whose checksum is not known, got {verify!r}")
-    molecules = None if verify else _ready_made(name, folder)
+    molecules = _ready_made(name, folder)
     if molecules is None:
-        reader = MoleculeReader()
-        source = _find(name, folder, download=download, progress=progress, verify=verify)
-        molecules = (_cached if cache else _from_table)(name, source, reader, progress)
-    if strict:
-        molecules = molecules.without(molecules.relaxed)
+        molecules = _cached(name, _find(name, folder, download), MoleculeReader())
     for kind, rows in (("left out", molecules.rejected), ("read without the valence check", molecules.relaxed)):
         if rows:
             _log.warning("%s: %s: %d molecules that RDKit rejects are %s: rows %s", _OWNER, name, len(rows), kind, rows)
@@ -263,10 +233,10 @@ def _ready_made(name: str, folder: Path | None) -> Molecules | None:
     return molecules
 
 
-def _find(name: str, folder: Path | None, **options: Any) -> Path:
+def _find(name: str, folder: Path | None, download: bool) -> Path:
     file = MOLECULE_SETS[name].file
     if name != "molpcba":
-        return find_file(_OWNER, file, folder=folder, **options)
+        return find_file(_OWNER, file, folder=folder, download=download)
     root = data_folder(folder)
     place = in_folder(root, "molecules", file, f"{file}.gz")
     if place is None:
@@ -277,19 +247,19 @@ def _find(name: str, folder: Path | None, **options: Any) -> Path:
     return place
 
 
-def _cached(name: str, source: Path, reader: MoleculeReader, progress: bool) -> Molecules:
+def _cached(name: str, source: Path, reader: MoleculeReader) -> Molecules:
     """As `_from_table`, from the cache where it has them; otherwise they are written there, if that can be done."""
     checksum = content_sha256(source)
     if checksum == "unreadable":  # such as a plain file named .gz: readable, but without a key of its own
-        return _from_table(name, source, reader, progress)
+        return _from_table(name, source, reader)
     try:
         place = cache_folder() / "graphs" / f"{name}-{checksum[:16]}-rdkit{reader.version}-format{_FORMAT}.npz"
     except ModuleNotFoundError as error:
         _warn(error)
-        return _from_table(name, source, reader, progress)
+        return _from_table(name, source, reader)
     molecules = _from_cache(place)
     if molecules is None:
-        molecules = _from_table(name, source, reader, progress)
+        molecules = _from_table(name, source, reader)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             molecules.save(place)
@@ -309,13 +279,13 @@ def _from_cache(place: Path) -> Molecules | None:
 
 
 def _warn(error: Exception) -> None:
-    advice = "set MOREAUC_CACHE to a folder that can be written, or cache=False"
+    advice = "set MOREAUC_CACHE to a folder that can be written"
     warnings.warn(f"{_OWNER}: graphs could not be cached ({error}); {advice}", stacklevel=4)
 
 
-def _from_table(name: str, source: Path, reader: MoleculeReader, progress: bool) -> Molecules:
+def _from_table(name: str, source: Path, reader: MoleculeReader) -> Molecules:
     smiles, labels = read_smiles_table(_OWNER, source, MOLECULE_SETS[name].target)
-    molecules, split = make_molecules(name, smiles, labels, reader, progress)
+    molecules, split = make_molecules(name, smiles, labels, reader)
     values = np.array([-1 if label is None else label for label in labels])  # rejected ones included
     counts, positives = (tuple(int((values[part] >= low).sum()) for part in split) for low in (0, 1))
     known = MOLECULE_SETS[name]

@@ -84,13 +84,11 @@ class MoleculeReader:
         """The version of RDKit, which features and scaffolds may depend on."""
         return str(self._base.rdkitVersion)
 
-    def read(self, smiles: Sequence[str], wanted: Sequence[bool], *, progress: bool = False) -> Reading:
+    def read(self, smiles: Sequence[str], wanted: Sequence[bool]) -> Reading:
         """Return the scaffolds of all molecules and the graphs of those that are wanted."""
-        from rich.progress import track
-
         result = Reading([], [], [], [])
         with self._base.BlockLogs():
-            for row, text in enumerate(track(smiles, "molecules", disable=not progress)):
+            for row, text in enumerate(smiles):
                 molecule, relaxed = self.molecule(text)
                 result.scaffolds.append(row if molecule is None else self.scaffold(molecule))
                 if wanted[row] and molecule is None:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_count, check_flag, check_labels, check_real
+from moreauc._checks import check_count, check_labels, check_real
 from moreauc.data.duplicates import deal_folds, take_share
 
 Folds = list[tuple[Tensor, Tensor]]
@@ -31,14 +31,11 @@ def test_and_folds(
     folds: int = 5,
     seed: int,
     groups: Tensor | Sequence[Any] | NDArray[Any] | None = None,
-    stratify: bool = True,
 ) -> tuple[Tensor, Folds]:
     """Return test rows, and the other rows in folds: each fold once for validation, the rest of them for training.
 
     Without groups every choice of rows is equally likely, among those of the same sizes. Sizes are: for test the share
     of each class, rounded and at least 1; for the folds the same number of each class and of all rows, up to 1.
-    `stratify=False` looks at the number of all rows only, which is literally what "uniformly random" says; with few
-    positives it may leave a part without any, an error then.
 
     With groups sizes are as near to these as whole groups allow. For test, groups in random order are taken where they
     bring the part nearer to its sizes; to the folds groups go one by one, those with the largest shares of a class
@@ -51,7 +48,6 @@ def test_and_folds(
         seed: at least 0; the same seed gives the same rows.
         groups: group of each row, numbers or strings, shape `(n,)`: rows of a group are in the same part, both for
             test and for the folds. None where rows do not belong together.
-        stratify: whether each part is to have the classes in their proportion.
 
     Returns:
         Test rows and, for each fold, training rows and validation rows: int64 row numbers in increasing order. Each
@@ -68,11 +64,9 @@ def test_and_folds(
     check_real(_OWNER, "test_share", test_share, low=0.0, high=1.0, low_open=True, high_open=True)
     check_count(_OWNER, "folds", folds, minimum=2)
     check_count(_OWNER, "seed", seed, minimum=0)
-    check_flag(_OWNER, "stratify", stratify)
     group = np.arange(len(values)) if groups is None else _check_groups(groups, len(values))
-    classes = values if stratify else np.zeros_like(values)
-    counts = np.zeros((group.max() + 1, classes.max() + 1), dtype=np.int64)
-    np.add.at(counts, (group, classes), 1)
+    counts = np.zeros((group.max() + 1, 2), dtype=np.int64)
+    np.add.at(counts, (group, values), 1)
     order = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM,)))
     for_test = take_share(counts, test_share, _shuffled(np.arange(len(counts)), order))
     rest = _shuffled(np.flatnonzero(~for_test), order)
@@ -81,10 +75,10 @@ def test_and_folds(
     part = of_group[group]  # of each row: its fold, or -1 for test
     chosen = [np.flatnonzero((part != -1) & (part != fold)) for fold in range(folds)]
     held = [np.flatnonzero(part == fold) for fold in range(-1, folds)]
-    _check_classes(values, held[0], "test rows", stratify)
+    _check_classes(values, held[0], "test rows")
     for fold, (train, validation) in enumerate(zip(chosen, held[1:], strict=True)):
-        _check_classes(values, train, f"training rows of fold {fold}", stratify)
-        _check_classes(values, validation, f"validation rows of fold {fold}", stratify)
+        _check_classes(values, train, f"training rows of fold {fold}")
+        _check_classes(values, validation, f"validation rows of fold {fold}")
     pairs = [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in zip(chosen, held[1:], strict=True)]
     return torch.from_numpy(held[0]), pairs
 
@@ -103,12 +97,11 @@ def _check_groups(groups: Any, rows: int) -> Counts:
     return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
-def _check_classes(labels: Counts, rows: Counts, name: str, stratify: bool) -> None:
+def _check_classes(labels: Counts, rows: Counts, name: str) -> None:
     positives = int(labels[rows].sum())
     if positives in (0, len(rows)):
-        remedy = "take fewer folds or smaller groups" if stratify else "set stratify, or take fewer folds"
-        found = f"got {positives} positive and {len(rows) - positives} negative rows; {remedy}"
-        raise ValueError(f"{_OWNER}: {name} must hold both classes, {found}")
+        found = f"{positives} positive and {len(rows) - positives} negative rows; take fewer folds or smaller groups"
+        raise ValueError(f"{_OWNER}: {name} must hold both classes, got {found}")
 
 
 def _shuffled(values: Counts, source: np.random.PCG64) -> Counts:

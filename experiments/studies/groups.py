@@ -147,7 +147,7 @@ def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
     """Return the parts of a data set: planted rows drawn anew for each seed, the others split 60 : 20 : 20 by group."""
     if name == "planted":
         return Parts(*planted_groups(seed=seed))
-    data = load_adult(folder, drop_group_columns=True) if name == "adult" else load_compas(folder)
+    data = (load_adult if name == "adult" else load_compas)(folder)
     rows = split_rows(data.groups, seed)
     table = TableEncoder().fit(data.X, rows=rows[0]).encode(data.X)
     whole = GroupData(table, data.y, data.groups, data.names)
