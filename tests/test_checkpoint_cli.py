@@ -25,6 +25,8 @@ from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAU
 from moreauc.samplers import PosNegSampler
 from moreauc.train import Callback, fit
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 RUNNER = CliRunner()
 KINDS = {
     "table": (["--epochs", "8", "--batch-size", "32"], "sonx", "ce"),
@@ -56,8 +58,6 @@ SIGNALLED = """
 import os, signal, sys
 from moreauc.checkpoint import Checkpoints
 from moreauc.cli import main
-
-pytestmark = pytest.mark.usefixtures("blank_figures")
 
 # a shell that runs the tests in the background has them ignore Ctrl-C, and so would their children
 signal.signal(signal.SIGINT, signal.default_int_handler)
