@@ -1,21 +1,192 @@
-"""The tables of the documentation, written from reports between markers.
+"""The tables of the documentation, made from committed reports and written between markers.
 
-A page has `<!-- begin: NAME -->` and `<!-- end: NAME -->` around a table; NAME is a key of
-:data:`experiments.doc_tables.TABLES`.
+A page has `<!-- begin: NAME -->` and `<!-- end: NAME -->` around a table; NAME is a key of :data:`TABLES`. Tables of
+the benchmarks are made in `benchmarks/doc_tables.py`.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import runpy
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from experiments.doc_tables import TABLES
+import numpy as np
+
+from experiments.config import load_experiment
 from experiments.engine import write_text
+from experiments.studies._shared import show
+from experiments.studies.bags import bag_rows
+from experiments.studies.groups import group_table
+from experiments.studies.keel import region_table, remedy_table
+from experiments.studies.label_noise import noise_table
+from experiments.studies.many_groups import TITLES
+from experiments.studies.thresholds import held_out_table
 
-__all__ = ["update_pages"]
+__all__ = ["TABLES", "update_pages"]
 
 ROOT = Path(__file__).parent.parent
 _MARKED = re.compile(r"(<!-- begin: (?P<name>[^>]+) -->\n)(?P<text>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
+_LARGER = ("auc_m_att", "midam_smx_after", "midam_att", "sota_s_att", "sont_att", "sont_att_after")
+
+
+def _study(folder: str) -> Any:
+    return json.loads((ROOT / "docs" / "reports" / folder / "report.json").read_text(encoding="utf-8"))
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
+
+
+def _short(name: str) -> str:
+    """Return the first word of the name of a KEEL table."""
+    return name.split("_")[0].split("-")[0]
+
+
+def convergence_table() -> str:
+    """Stationarity in the second half of the run, by problem and method."""
+    methods = ["table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in"]
+    rows: dict[str, list[str]] = {}
+    for entry in _study("convergence")["methods"]:
+        if entry["method"] in methods:
+            mean, std = entry["final_stationarity"]
+            name = entry["problem"].replace("|squares|", "squares")
+            rows.setdefault(name, [name]).append(f"{mean:.3f} ± {std:.3f}")
+    return _markdown(["problem", *methods], rows.values())
+
+
+def keel_table(region: tuple[float, float]) -> str:
+    """TPAUC by method and table, the best rank first."""
+    (first, *names, last), rows = region_table(_study("keel"), region)
+    return _markdown([first, *map(_short, names), last], sorted(rows, key=lambda row: float(row[-1])))
+
+
+def keel_ranks() -> str:
+    """Average rank and mean of each method, and SONX against it."""
+    report = _study("keel")
+    against = {entry["method"]: entry for entry in report["sonx_against"]}
+    rows = []
+    for entry in sorted(report["ranks"], key=lambda entry: float(entry["all"])):
+        row, other = [entry["title"], f"{entry['all']:.2f}", f"{entry['mean']:.3f}"], against.get(entry["method"])
+        tally = "" if other is None else f"{other['better']} / {other['equal']} / {other['worse']}"
+        rows.append([*row, tally, "" if other is None else f"{other['p_of_signed_ranks']:.3f}"])
+    columns = ["method", "average rank", "mean TPAUC", "SONX better / equal / worse", "p (signed ranks)"]
+    return _markdown(columns, rows)
+
+
+def keel_remedies() -> str:
+    """Variants that were tried after the tables were seen."""
+    report = _study("keel")
+    columns, rows = remedy_table(report)
+    for entry, row in zip(report["remedies"], rows, strict=True):
+        row[0] = f"{_short(entry['set'])}, ({entry['region'][0]:g}, {entry['region'][1]:g})"
+    return _markdown(columns, rows)
+
+
+def objective_table() -> str:
+    """Training objective by rule, link and table."""
+    runs = _study("thresholds")["objectives"]
+    sets = list(dict.fromkeys(run["dataset"] for run in runs))
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for run in runs:
+        found.setdefault((run["link"], run["rule"]), {}).setdefault(run["dataset"], []).append(run["objective"])
+    order = sorted(found, key=lambda key: ("sigmoid", "identity").index(key[0]))
+    rows = [[rule, link, *(f"{np.mean(found[link, rule][name]):.3f}" for name in sets)] for link, rule in order]
+    return _markdown(["thresholds", "link", *sets], rows)
+
+
+def bag_table() -> str:
+    """TPAUC, rank and heaviest instance by method, on bags of digits."""
+    columns = ["method", "TPAUC (0.5, 0.5)", "average rank", "heaviest instance is the nine"]
+    return _markdown(columns, bag_rows(_study("bags")["cells"]))
+
+
+def groups_table(name: str) -> str:
+    """Losses and accuracies of groups by method."""
+    return _markdown(*group_table(_study(f"groups/{name}")["cells"]))
+
+
+def many_groups_table() -> str:
+    """Loss of the worst groups after some and after all samples."""
+    curves, places, rows = _study("groups/convergence")["curves"], (-9, -1), []
+    for curve in curves:
+        cells = [f"{curve[key][place]:.3f}" for key in ("top_k_loss", "worst_loss") for place in places]
+        rows.append([f"{curve['groups']:,}", TITLES[curve["method"]], *cells])
+    counts = [f"{curves[0]['samples'][place]:,}" for place in places]
+    heads = [f"{words}, {count} samples" for words in ("worst tenth", "worst group") for count in counts]
+    return _markdown(["groups", "method", *heads], rows)
+
+
+def experiment_table(name: str, dataset: str, protocol: str = "runs", choice: str = "chosen") -> str:
+    """Test TPAUC of an experiment of the paper beside the published numbers."""
+    plan, rows = load_experiment(name), []
+    wanted = {"dataset": dataset, "protocol": protocol, "choice": choice}
+    cells = [cell for cell in _study(f"experiments/{name}")["cells"] if wanted.items() <= cell.items()]
+    beside = plan.datasets[dataset].published is not None
+    for method, contestant in plan.contestants.items():
+        row = [contestant.title + ("†" if contestant.remedy else "")]
+        for cell in (cell for cell in cells if cell["method"] == method and cell["number"]):
+            published, there = cell["published"], cell["number"] + cell["failed"]
+            lost = f" ({cell['failed']} lost)" if cell["failed"] else f" ({there} folds)" if there < plan.runs else ""
+            row.append(show(cell) + lost)
+            row += ["" if published is None else f"{published[0]:.3f} ± {published[1]:.3f}"] if beside else []
+        if len(row) > 1 and not method.endswith("_large"):  # these have a table of their own
+            rows.append(row)
+    heads = [head for low, high in plan.regions for head in (f"({low}, {high})", *(["published"] if beside else []))]
+    return _markdown(["method", *heads], rows)
+
+
+def larger_table() -> str:
+    """Means over all test splits of bags, with the paper's learning rates and with larger ones."""
+    plan, means = load_experiment("bags"), {}
+    for cell in _study("experiments/bags")["cells"]:
+        if (cell["protocol"], cell["choice"]) == ("splits", "chosen"):
+            means[cell["dataset"], cell["method"], tuple(cell["region"])] = cell["mean"]
+    columns = [(dataset, region) for dataset in ("musk2", "fox") for region in plan.regions]
+    rows = []
+    for method in (name for plain in _LARGER for name in (plain, f"{plain}_large")):
+        title = plan.contestants[method].title + ("†" if plan.contestants[method].remedy else "")
+        rows.append([title, *(f"{means[dataset, method, region]:.3f}" for dataset, region in columns)])
+    heads = [f"{plan.datasets[dataset].title} ({low}, {high})" for dataset, (low, high) in columns]
+    return _markdown(["method", *heads], rows)
+
+
+def size_table() -> str:
+    """Sizes of the library, in one column for each state that was measured."""
+    columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
+    keys = dict.fromkeys(key for column in columns.values() for key in column)
+    rows = [[key, *(f"{column[key]:,}" if key in column else "" for column in columns.values())] for key in keys]
+    return _markdown(["what", *columns], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "convergence": convergence_table,
+    "keel ranks": keel_ranks,
+    "keel 0.5, 0.5": partial(keel_table, (0.5, 0.5)),
+    "keel 0.6, 0.4": partial(keel_table, (0.6, 0.4)),
+    "keel remedies": keel_remedies,
+    "label noise": lambda: _markdown(*noise_table(_study("label_noise")["cells"])),
+    "threshold objectives": objective_table,
+    "threshold scores": lambda: _markdown(*held_out_table(_study("thresholds")["held_out"])),
+    "digit_bags": bag_table,
+    **{f"{name}_groups": partial(groups_table, name) for name in ("planted", "adult", "compas")},
+    "many_groups": many_groups_table,
+    **{name: partial(experiment_table, "molecules", name) for name in ("moltox21", "molmuv", "molhiv")},
+    **{name: partial(experiment_table, "bags", name) for name in ("musk2", "fox")},
+    **{f"{name}, all splits": partial(experiment_table, "bags", name, "splits") for name in ("musk2", "fox")},
+    "bags, larger learning rates": larger_table,
+    **{name: partial(experiment_table, "histology", name) for name in ("colon", "lung", "lung_tiles", "lung_long")},
+    **{
+        f"{name}, the paper's grid": partial(experiment_table, "histology", name, choice="chosen_paper")
+        for name in ("colon", "lung")
+    },
+    "size": size_table,
+    **runpy.run_path(str(ROOT / "benchmarks" / "doc_tables.py"))["TABLES"],
+}
 
 
 def update_pages(*, root: Path = ROOT, write: bool = True) -> list[str]:
@@ -37,7 +208,7 @@ def update_pages(*, root: Path = ROOT, write: bool = True) -> list[str]:
         for match in reversed(found):
             name = match["name"]
             if name not in TABLES:
-                raise ValueError(f"docs: {page.name} must name a table of experiments.doc_tables, got {name!r}")
+                raise ValueError(f"docs: {page.name} must name a table of experiments.docs, got {name!r}")
             table = TABLES[name]() + "\n"
             if table != match["text"]:
                 changed.append(f"{page.relative_to(root)}, {name}")

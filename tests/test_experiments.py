@@ -282,41 +282,37 @@ def curves_of(merit, test=None):
     return Curves(plan_for_tables().contestants["base"].settings, values, values + 0.001, tests)
 
 
+GONE = [-math.inf] * 20
+EQUAL = [[0.1, 0.5, 0.5], [0.5, 0.1, 0.1]]
+
+
 @pytest.mark.parametrize(
-    ("merit", "epochs", "setting", "epoch"),
+    ("merit", "auc", "epochs", "setting", "epoch"),
     [
-        ([[0.1, 0.5, 0.5, 0.2], [0.1, 0.1, 0.1, 0.1]], 1, 0, 3),  # the later of equal epochs
-        ([[0.1, 0.2, 0.3, 0.4], [0.4, 0.1, 0.1, 0.4]], 1, 0, 4),  # the first of equal settings
-        ([[0.1, 0.2, 0.3, 0.4], [0.1, 0.5, 0.1, 0.1]], 1, 1, 2),
-        ([[0.6, -math.inf, -math.inf, -math.inf], [0.1, 0.5, 0.1, 0.1]], 1, 0, 1),  # good until it diverged
-        ([[-math.inf] * 4, [0.1, 0.1, 0.1, 0.1]], 1, 1, 4),
-        ([[0.0, 0.9, 0.0, 0.0], [0.5, 0.5, 0.6, 0.6]], 2, 1, 4),  # one lucky epoch does not count for two
-        ([[0.0, 0.9, 0.8, 0.0], [0.5, 0.5, 0.6, 0.6]], 2, 0, 3),
-        ([[0.5, 0.7, -math.inf, -math.inf], [0.1, 0.1, 0.1, 0.1]], 2, 0, 2),
-        ([[0.1, 0.2, 0.3, 0.4], [0.2, 0.2, 0.2, 0.2]], 9, 0, 4),  # no more epochs than there are
+        ([[0.1, 0.5, 0.5, 0.2], [0.1, 0.1, 0.1, 0.1]], None, 1, 0, 3),  # the later of equal epochs
+        ([[0.1, 0.2, 0.3, 0.4], [0.4, 0.1, 0.1, 0.4]], None, 1, 0, 4),  # the first of equal settings
+        ([[0.1, 0.2, 0.3, 0.4], [0.1, 0.5, 0.1, 0.1]], None, 1, 1, 2),
+        ([[0.6, -math.inf, -math.inf, -math.inf], [0.1, 0.5, 0.1, 0.1]], None, 1, 0, 1),  # good until it diverged
+        ([[-math.inf] * 4, [0.1, 0.1, 0.1, 0.1]], None, 1, 1, 4),
+        ([[0.0, 0.9, 0.0, 0.0], [0.5, 0.5, 0.6, 0.6]], None, 2, 1, 4),  # one lucky epoch does not count for two
+        ([[0.0, 0.9, 0.8, 0.0], [0.5, 0.5, 0.6, 0.6]], None, 2, 0, 3),
+        ([[0.5, 0.7, -math.inf, -math.inf], [0.1, 0.1, 0.1, 0.1]], None, 2, 0, 2),
+        ([[0.1, 0.2, 0.3, 0.4], [0.2, 0.2, 0.2, 0.2]], None, 9, 0, 4),  # no more epochs than there are
+        ([GONE, [0.2, 0.8, 0.5, *GONE[3:]]], None, 5, 1, 3),  # no window of five is finite, one of three is
+        ([[0.9, *GONE[1:]], [0.2, 0.8, *GONE[2:]]], None, 5, 1, 2),
+        ([[0.3, *GONE[1:]], [0.2, *GONE[1:]]], None, 5, 0, 1),
+        (EQUAL, [[0.6, 0.7, 0.8], [0.6, 0.9, 0.9]], 1, 0, 3),  # the AUC decides among equal scores only
+        (EQUAL, [[0.6, 0.8, 0.8], [0.6, 0.9, 0.8]], 1, 0, 2),  # then the earliest epoch
+        (EQUAL, [[0.6, 0.7, 0.7], [0.8, 0.9, 0.9]], 1, 1, 1),
     ],
 )
-def test_validation_chooses(merit, epochs, setting, epoch):
-    curves = curves_of(merit)
+def test_validation_chooses(merit, auc, epochs, setting, epoch):
+    curves = replace(curves_of(merit), auc=None if auc is None else np.array(auc))
     found = curves.choose(0, epochs=epochs)
     assert found["setting"] == curves.settings[setting] and found["epoch"] == epoch
     assert found["test"] == pytest.approx(curves.test[setting, epoch - 1, 0])
     assert found["last"] == pytest.approx(curves.test[setting, -1, 0])
     assert found["validation"] == pytest.approx(merit[setting][epoch - 1] + 0.001)
-
-
-@pytest.mark.parametrize(
-    ("auc", "setting", "epoch"),
-    [
-        ([[0.6, 0.7, 0.8], [0.6, 0.9, 0.9]], 0, 3),  # the AUC decides among equal scores only
-        ([[0.6, 0.8, 0.8], [0.6, 0.9, 0.8]], 0, 2),  # then the earliest epoch
-        ([[0.6, 0.7, 0.7], [0.8, 0.9, 0.9]], 1, 1),
-    ],
-)
-def test_validation_chooses_between_equal_scores_by_the_auc(auc, setting, epoch):
-    curves = replace(curves_of([[0.1, 0.5, 0.5], [0.5, 0.1, 0.1]]), auc=np.array(auc))
-    found = curves.choose(0)
-    assert found["setting"] == curves.settings[setting] and found["epoch"] == epoch
 
 
 def test_runs_that_count_ties_one_half_are_counted(tmp_path):
@@ -326,24 +322,6 @@ def test_runs_that_count_ties_one_half_are_counted(tmp_path):
     write_runs(tmp_path, runs)
     _, section = rows_of(make_report(plan, tmp_path), "What was run where")
     assert any("count a tie of a positive and a negative one half" in line and ": 1." in line for line in section.text)
-
-
-GONE = [-math.inf] * 20
-
-
-@pytest.mark.parametrize(
-    ("merit", "width", "setting", "epoch"),
-    [
-        ([GONE, [0.2, 0.8, 0.5, *GONE[3:]]], 3, 1, 3),  # no window of five is finite, one of three is
-        ([[0.9, *GONE[1:]], [0.2, 0.8, *GONE[2:]]], 2, 1, 2),
-        ([[0.3, *GONE[1:]], [0.2, *GONE[1:]]], 1, 0, 1),
-    ],
-)
-def test_settings_that_diverge_soon_are_judged_by_the_epochs_they_had(merit, width, setting, epoch):
-    curves = curves_of(merit)
-    found = curves.choose(0, epochs=5)
-    assert found == curves.choose(0, epochs=width)
-    assert found["setting"] == curves.settings[setting] and found["epoch"] == epoch
 
 
 def test_where_all_diverged_at_once_nothing_is_chosen():
@@ -879,6 +857,12 @@ def test_records_are_read_in_the_order_of_the_plan(tmp_path):
     assert found.left_out == ("0", "1", "2", "3")
 
 
+def made_otherwise(name):
+    plan = plan_for_tables()
+    made = made_of(plan.datasets["first"], plan.contestants["base"])
+    return lambda r: r.update(made={**made, name: "x"})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -903,6 +887,7 @@ def test_records_are_read_in_the_order_of_the_plan(tmp_path):
         (lambda r: r.update(chosen=[]), "chosen for as many regions: 1, got 0"),
         (lambda r: r.update(start=[{"validation": 0.1}]), "'test'"),
         (lambda r: r["settings"][1].update(merit=[0.1, 0.2]), "merit for as many regions: 1, got 2"),
+        *((made_otherwise(name), f"with made .*, got .*'{name}': 'x'") for name in ("preset", "source", "by", "width")),
     ],
 )
 def test_a_record_of_another_plan_or_without_something_is_named(change, message, tmp_path):
@@ -933,22 +918,10 @@ def test_all_methods_of_a_run_have_the_same_data(tmp_path):
         entry["data"] = {"train": data}
     write_runs(tmp_path, records)
     assert len(read_records(plan, tmp_path).runs) == 4
+    records[0]["made"] = made_of(plan.datasets["first"], plan.contestants["base"])  # which is right
     records[3]["data"] = {"train": "a"}
     write_runs(tmp_path, records)
     with pytest.raises(ValueError, match=r"run/first/sont/0/1 must have the data .*'b'.*, got .*'a'"):
-        read_records(plan, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["preset", "source", "by", "width"])
-def test_what_a_run_is_of_must_be_what_the_plan_says(name, tmp_path):
-    plan = plan_for_tables()
-    own = record(plan, "first", "base", 0.5)
-    own["made"] = made_of(plan.datasets["first"], plan.contestants["base"])
-    write_runs(tmp_path, [own])
-    assert len(read_records(plan, tmp_path).runs) == 1
-    own["made"][name] = "x"
-    write_runs(tmp_path, [own])
-    with pytest.raises(ValueError, match=rf"run/first/base/0/0 .*must be made with made .*, got .*'{name}': 'x'"):
         read_records(plan, tmp_path)
 
 
@@ -1178,15 +1151,25 @@ def narrow_records(plan):
 
 def test_the_papers_grid_alone_is_a_table_of_its_own(tmp_path):
     plan = parse_experiment("bags", NARROW)
-    records = narrow_records(plan)
+    records = [*narrow_records(plan), *runs_of(plan, "first", "sont_a", [0.4] * 3)]
     table = make_table(plan, records, choice="chosen_paper")
     assert [table.cell("first", name, 0).mean for name in ("base", "sont")] == pytest.approx([0.2, 0.5])
     assert table.cell("first", "base", 0).merit == pytest.approx(0.3)
     assert make_table(plan, records).cell("first", "base", 0).merit == pytest.approx(0.8)
     write_runs(tmp_path, records)
-    rows, section = rows_of(make_report(plan, tmp_path), "First, one test split, settings of the paper's grid alone")
-    assert [row[1] for row in rows] == ["0.200±0.100", "0.500±0.100"]
+    report = make_report(plan, tmp_path)
+    heading = "First, one test split, settings of the paper's grid alone"
+    rows, section = rows_of(report, heading)
+    # a method without that choice was run all the same
+    assert [row[:2] for row in rows] == [["Base", "0.200±0.100"], ["SONT", "0.500±0.100"], ["SONT A†", f"{NONE} (0)"]]
     assert "among settings that the paper's grid has, too (lr 0.01)" in section.text[0]
+    assert section.text[1:] == [
+        "Not run here: SONT B†; Base A†.",
+        "Runs are missing: a number in parentheses says how many folds a cell has, of 3.",
+    ]
+    assert rows_of(report, f"{heading}: SONT against the baselines")[0] == [["Base", "+0.300", "3/3", "0.25"]]
+    found = {test["choice"]: test["difference"] for test in report.results["tests"] if test["ours"] == "sont"}
+    assert found == pytest.approx({"chosen": -0.7, "chosen_paper": 0.3})
 
 
 def test_a_choice_of_another_grid_is_refused(tmp_path):
@@ -1201,27 +1184,6 @@ def test_a_choice_of_another_grid_is_refused(tmp_path):
     write_runs(tmp_path, records)
     with pytest.raises(ValueError, match=r"run/first/sont/0/0 .*must be made with a choice .*0\.01\}, got .*0\.1\}"):
         read_records(plan, tmp_path)
-
-
-def test_a_method_without_that_choice_was_run_all_the_same(tmp_path):
-    plan = parse_experiment("bags", NARROW)
-    write_runs(tmp_path, [*narrow_records(plan), *runs_of(plan, "first", "sont_a", [0.4] * 3)])
-    rows, section = rows_of(make_report(plan, tmp_path), "First, one test split, settings of the paper's grid alone")
-    assert [row[0] for row in rows] == ["Base", "SONT", "SONT A†"] and rows[2][1] == f"{NONE} (0)"
-    assert section.text[1:] == [
-        "Not run here: SONT B†; Base A†.",
-        "Runs are missing: a number in parentheses says how many folds a cell has, of 3.",
-    ]
-
-
-def test_the_papers_grid_alone_is_tested_by_pairs(tmp_path):
-    plan = parse_experiment("bags", NARROW)
-    write_runs(tmp_path, narrow_records(plan))
-    report = make_report(plan, tmp_path)
-    heading = "First, one test split, settings of the paper's grid alone: SONT against the baselines"
-    assert rows_of(report, heading)[0] == [["Base", "+0.300", "3/3", "0.25"]]
-    found = {test["choice"]: test["difference"] for test in report.results["tests"]}
-    assert found == pytest.approx({"chosen": -0.7, "chosen_paper": 0.3})
 
 
 def slow_signed_rank(values):

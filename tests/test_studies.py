@@ -297,7 +297,11 @@ def test_weights_as_published_have_no_factor():
 # ---- convergence
 
 
-def test_convergence(tmp_path):
+def test_convergence(tmp_path, monkeypatch):
+    sweeps = {"samples_per_batch": (1, 4), "outer_per_batch": (2, 8), "num_blocks": (10,)}
+    monkeypatch.setattr(convergence, "SWEEPS", sweeps)
+    settings = [(tau, lr, 10, 4, samples) for tau in (0.5, 0.1) for lr in (1e-5, 1e-3) for samples in (1, 4)]
+    monkeypatch.setattr(convergence, "BOUND_SETTINGS", settings[:6])
     _, report = run(replace(STUDIES["convergence"], steps=50, seeds=2, points=4), tmp_path)
     keys = [(entry["problem"], entry["method"]) for entry in report["methods"]]
     assert keys == [(problem, method) for problem in convergence.PROBLEMS for method in convergence.METHODS]
