@@ -32,14 +32,10 @@ def check_offsets(owner: str, offsets: Any, count: int) -> Tensor:
 
 
 def group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Return the number of each instance's bag, in order of first appearance, and the labels of the bags.
+    """Return the number of each of `count` instances' bag, in order of first appearance, and the labels of the bags.
 
-    Args:
-        owner: who is called, for errors.
-        count: number of instances.
-        ids: the bag of each instance, anything hashable but NaN, None and the like; texts are compared in normal form,
-            in which "F" and "F " are one bag.
-        labels: 0/1 label of each id, or of each instance.
+    Ids are anything hashable but missing values; texts are compared in normal form: "F" and "F " are one bag. Labels
+    are those of the ids, or of the instances.
     """
     values = list(map(_normal, ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids))
     if len(values) != count:

@@ -58,16 +58,8 @@ def split_target(
 ) -> tuple[pd.DataFrame, NDArray[np.int64], Target]:
     """Take the target column out of a table and turn it into labels 0 and 1.
 
-    Args:
-        frame: the table.
-        target: name of the column with the classes.
-        positive: value of the positive class. By default 1 of 0/1 and -1/1, True of False/True, and the rarer one of
-            other pairs of values.
-        source: name of the table in errors.
-        unit: what a row of it stands for, in errors.
-
-    Returns:
-        The other columns, the labels of shape `(n,)`, and which class is which.
+    Returns the other columns, the labels, and which class is which. By default the positive class is 1 of 0/1 and
+    -1/1, True of False/True, and the rarer one of other pairs of values.
 
     Example:
         >>> frame = pd.DataFrame({"age": [34, 61, 47], "ill": ["no", "yes", "no"]})
@@ -218,12 +210,7 @@ def check_present(frame: pd.DataFrame, name: str, role: str, source: str) -> pd.
 
 
 def check_classes(column: pd.Series[Any], name: str, remedy: str, *, source: str) -> None:
-    """Check that classes are not numbers or dates that were read as texts.
-
-    Raises:
-        TableError: for numbers and texts mixed, infinity, numbers with a comma, a currency or another unit, dates and
-            the like, and texts that are all distinct.
-    """
+    """Refuse classes that are numbers with a unit or comma, infinity, dates, mixed, or texts that are all distinct."""
     remedy = f"{remedy} if these are classes"
     found = _as_number_or_text(source, name, type_column(column), f"; make it one kind, or {remedy}")
     if found.dtype.kind != "f":

@@ -21,13 +21,7 @@ _FEW, _COPIES = 30, 4  # fewer different rows, with more copies each on average,
 
 
 def take_share(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]:
-    """Return which groups make up a share of each class, as nearly as the order lets them.
-
-    Args:
-        counts: rows of each group (first dimension) and class (second).
-        share: of the rows of each class.
-        order: the order in which groups are considered.
-    """
+    """Return which groups make up a share of each class, as nearly as the order allows; counts: (group, class)."""
     total = counts.sum(0)
     missing = np.maximum(share * total, 1.0)
     weight = 1.0 / np.maximum(total, 1) ** 2
@@ -67,10 +61,7 @@ def deal_folds(counts: Counts, folds: int) -> Counts:
 
 
 def hash_rows(table: pd.DataFrame) -> Hashes:
-    """Return a hash of each row, shape `(n,)`; missing values are equal to each other, and 0.0 to -0.0.
-
-    Args:
-        table: columns of floats, or of objects: strings, None or NaN where missing.
+    """Return a hash of each row of floats and texts; missing values are equal to each other, and 0.0 to -0.0.
 
     Example:
         >>> hashes = hash_rows(pd.DataFrame({"a": [0.0, 1.0, -0.0, None], "b": ["x", "x", "x", None]}))

@@ -101,9 +101,8 @@ def predict_scores(
 def scores_of(model: Any, inputs: Any) -> Tensor:
     """Call a model with a tuple by position, a dictionary by name, anything else as one argument.
 
-    Returns:
-        Shape `(B,)`, or `(B, columns)` where the model has several; a pair of vectors, score and attention logit,
-        becomes two columns. Outputs of a model with a `row_dim` other than 0 are returned as they are.
+    One column becomes shape `(B,)`, a pair of vectors, score and attention logit, two columns. Outputs of a model with
+    a `row_dim` other than 0 are returned as they are.
     """
     if isinstance(inputs, Mapping):
         scores = model(**inputs)

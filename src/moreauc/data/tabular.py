@@ -44,10 +44,7 @@ class ColumnWarning(UserWarning):
 
 
 def doubtful_columns(table: pd.DataFrame) -> list[str]:
-    """Return a warning for each column that looks like a number of rows, or has too many texts to be told apart.
-
-    Args:
-        table: columns of numbers, NaN where missing, and of texts or categories, None or NaN where missing.
+    """Return a warning for each column that looks like row numbers, or has too many texts to be told apart.
 
     Example:
         >>> doubtful_columns(pd.DataFrame({"age": [40.0, 31.0] * 15, "case": np.arange(30.0)}))[0][:57]
@@ -197,13 +194,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.owner = owner
 
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
-        """Learn the kinds of the columns of a DataFrame or a 2-d array, and medians, scales and levels of `rows` of it.
-
-        Args:
-            X: the table; an array must hold numbers.
-            y: not used, as in scikit-learn.
-            rows: row numbers that the statistics are taken from; None for all.
-        """
+        """Learn the kinds of the columns of a table, and medians, scales and levels of its `rows`; None for all."""
         kinds = _kinds(self.owner, X)
         numbers, levels = _split(self.owner, X, kinds)
         if isinstance(X, pd.DataFrame):

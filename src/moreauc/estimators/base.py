@@ -20,13 +20,13 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
-from sklearn.utils.validation import check_consistent_length, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real, check_region, floor_count
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes
-from moreauc.data.tabular import check_exact
+from moreauc.data.tabular import TableEncoder, check_exact
 from moreauc.data.texts import check_apart
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
@@ -267,13 +267,8 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> Trained:
         """Train the model and set the attributes that all estimators have.
 
-        Args:
-            task: the task.
-            source: the inputs as the leaf's :meth:`_prepare` takes them.
-            values: see :class:`~moreauc.tasks.base.Data`.
-            saving: where to save the training.
-            groups: see :class:`~moreauc.tasks.base.Data`.
-            same: numbers from 0, equal where rows or bags are.
+        `source` is what :meth:`_prepare` takes, `values` and `groups` are as in :class:`~moreauc.tasks.base.Data`, and
+        `same` are numbers from 0, equal where rows or bags are.
         """
         random = check_random_state(self.random_state)
         train, held = task.hold_out(values, self.validation_fraction, random, groups=groups, same=same)
@@ -362,7 +357,40 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return scores
 
-    # Tables
+    def _check_known(self, values: Array) -> None:
+        """Check that targets which come after `fit` are of its classes."""
+        strange = values[~np.isin(values, self.classes_)]
+        if len(strange):
+            raise ValueError(
+                f"{self._owner}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}"
+            )
+
+
+class TableEstimator(NetworkEstimator):
+    """Rows of a table.
+
+    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
+    columns; see the guide for what is done with them.
+
+    Attributes:
+        preprocessor_: turns `X` into what `model_` takes.
+    """
+
+    preprocessor_: TableEncoder
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor:
+        self.preprocessor_ = TableEncoder(standardize=self.standardize, owner=self._owner).fit(source, rows=train)
+        return torch.from_numpy(self.preprocessor_.encode(source)).to(self.device)
+
+    def _scores(self, X: Any) -> Array:
+        check_is_fitted(self, "model_")
+        inputs = self.preprocessor_.transform(self._check_table(X, reset=False))
+        return self._raw_scores(torch.from_numpy(inputs))
 
     def _check_table(self, X: Any, *, reset: bool) -> Any:
         """Return a DataFrame as it is and anything else as a float array without infinity."""
@@ -385,14 +413,6 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         check_consistent_length(X, values)
         check_apart(self._owner, "y", values)
         return values
-
-    def _check_known(self, values: Array) -> None:
-        """Check that targets which come after `fit` are of its classes."""
-        strange = values[~np.isin(values, self.classes_)]
-        if len(strange):
-            raise ValueError(
-                f"{self._owner}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}"
-            )
 
     def _table_scores(self, model: nn.Module, inputs: Tensor) -> Array:
         """Return the raw scores of the rows of an encoded table, shape `(n,)` or `(n, outputs)`."""

@@ -15,12 +15,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from moreauc.data.tabular import TableEncoder, same_rows
+from moreauc.data.tabular import same_rows
 from moreauc.data.texts import label_text
-from moreauc.estimators.base import Array, NetworkEstimator, Saving, all_or_nothing
+from moreauc.estimators.base import Array, Saving, TableEstimator, all_or_nothing
 from moreauc.metrics import group_accuracy, group_table
 from moreauc.metrics.groups import GroupTable
 from moreauc.models import MLP
@@ -40,7 +39,7 @@ class GroupsWarning(UserWarning):
     """No groups were given to an estimator that trains for the worst of them."""
 
 
-class GroupDROEstimator(NetworkEstimator):
+class GroupDROEstimator(TableEstimator):
     """Arguments and attributes of the estimators for groups.
 
     Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of :mod:`moreauc.methods`;
@@ -51,9 +50,7 @@ class GroupDROEstimator(NetworkEstimator):
     on only; where all are, the last epoch is kept. Where no epoch is better than the weights before training these are
     kept, with an :class:`~moreauc.train.UntrainedWarning`.
 
-    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
-    columns, as for :class:`~moreauc.estimators.TPAUCClassifier`. Without `groups` all rows are one group, and what is
-    trained is the mean loss; a :class:`GroupsWarning` says so.
+    Without `groups` all rows are one group, and what is trained is the mean loss; a :class:`GroupsWarning` says so.
 
     Args:
         loss: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
@@ -77,7 +74,6 @@ class GroupDROEstimator(NetworkEstimator):
             :class:`~moreauc.metrics.GroupTable`.
         top_k_: how many groups `top_k` was.
         loss_threshold_: of "sonx", the mean loss above which a group counted at the end; None for other methods.
-        preprocessor_: turns `X` into what `model_` takes.
         chosen_by_: the loss of the held-out rows that the epoch was chosen by, in words; `score` of `history_` is minus
             that. None where nothing is held out.
     """
@@ -173,11 +169,6 @@ class GroupDROEstimator(NetworkEstimator):
         names, codes = name_groups(self._owner, groups, len(values))
         return self._table(scores, values, codes, names)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
     @abstractmethod
     def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
         """Return for each row the number of its class or its value, and what is to be learnt."""
@@ -204,10 +195,6 @@ class GroupDROEstimator(NetworkEstimator):
         self._check_module()
         self._check_counts("groups_per_batch", "samples_per_group")
 
-    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor:
-        self.preprocessor_ = TableEncoder(standardize=self.standardize, owner=self._owner).fit(source, rows=train)
-        return torch.from_numpy(self.preprocessor_.encode(source)).to(self.device)
-
     def _make_module(self, data: Data, task: GroupTask, loss: Any, seed: int) -> nn.Module:
         num_inputs, num_outputs = data.inputs.shape[1], task.goal.num_outputs
         if self.module is None:
@@ -218,11 +205,6 @@ class GroupDROEstimator(NetworkEstimator):
         if tuple(scores.shape) != wanted:
             raise ValueError(f"{self._owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")
         return made
-
-    def _scores(self, X: Any) -> Floats:
-        check_is_fitted(self, "model_")
-        inputs = self.preprocessor_.transform(self._check_table(X, reset=False))
-        return self._raw_scores(torch.from_numpy(inputs))
 
     def _raw_scores(self, inputs: Tensor) -> Floats:
         model, inputs = self.model_, inputs.cpu()

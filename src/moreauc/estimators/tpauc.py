@@ -12,18 +12,17 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
-from moreauc.data.tabular import TableEncoder, same_rows
-from moreauc.estimators.base import Array, RankingClassifier, Saving, all_or_nothing
+from moreauc.data.tabular import same_rows
+from moreauc.estimators.base import Array, RankingClassifier, Saving, TableEstimator, all_or_nothing
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
 
 
-class TPAUCClassifier(RankingClassifier):
+class TPAUCClassifier(RankingClassifier, TableEstimator):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
     A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.methods`.
@@ -148,11 +147,6 @@ class TPAUCClassifier(RankingClassifier):
         scores = self._scores(X)
         return self._partial_auc(column_or_1d(y), scores, sample_weight)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
     def _check_own_arguments(self) -> None:
         self._check_choices(sampler=("auto", "balanced", "shuffled"))
         if self.module not in ("mlp", "linear") and not callable(self.module):
@@ -175,10 +169,6 @@ class TPAUCClassifier(RankingClassifier):
             raise ValueError(f"{self._owner}: y must hold two classes, got one class, {classes[:1].tolist()}")
         return classes
 
-    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor:
-        self.preprocessor_ = TableEncoder(standardize=self.standardize, owner=self._owner).fit(source, rows=train)
-        return torch.from_numpy(self.preprocessor_.encode(source)).to(self.device)
-
     def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
         module = self.module
         if isinstance(module, str):
@@ -187,8 +177,3 @@ class TPAUCClassifier(RankingClassifier):
 
     def _raw_scores(self, inputs: Tensor) -> Array:
         return self._table_scores(self.model_, inputs.cpu())
-
-    def _scores(self, X: Any) -> Array:
-        check_is_fitted(self, "model_")
-        X = self._check_table(X, reset=False)
-        return self._raw_scores(torch.from_numpy(self.preprocessor_.transform(X)))

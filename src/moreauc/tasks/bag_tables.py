@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from moreauc.data import Bags, FlatBags
-from moreauc.data.columns import check_present, match_target, split_target
+from moreauc.data.columns import check_present, match_features, match_target, split_target
 from moreauc.data.duplicates import Hashes, hash_bags, hash_rows
 from moreauc.data.tables import TableError
 from moreauc.data.tabular import TableEncoder
@@ -19,7 +19,7 @@ from moreauc.data.texts import class_text, name_texts, normal_text
 from moreauc.report.bag_figures import plot_instance_weights
 from moreauc.report.pages import Section, as_image
 from moreauc.tasks.row_tables import Evaluation, TwoClassTask
-from moreauc.tasks.tables import Array, Table, read_features, read_matching
+from moreauc.tasks.tables import Array, Table, read_features
 
 _MOST = 10  # instances shown of a bag
 _BEST = ("best scored positive bag", "No other positive bag has a higher score.")
@@ -92,7 +92,7 @@ class BagTableTask(TwoClassTask[BagTable]):
             _, labels = match_target(frame.iloc[first], self.target, source=source, unit="bags")
             _check_agreement(frame, self.target.name, codes, names, first, source)
             self.check_test(labels, source)
-        return BagTable(read_matching(self, frame, source), labels, codes, names)
+        return BagTable(match_features(frame, self.kinds, source=source), labels, codes, names)
 
     def fitted(self, train: BagTable) -> Self:
         return replace(self, instance_encoder=TableEncoder(owner="fit").fit(self.typed(train.features)))

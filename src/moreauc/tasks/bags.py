@@ -63,13 +63,7 @@ class InstanceFormat:
 
 
 class PreparedBags(Bags):
-    """A view on bags with other labels, whose features are shifted and scaled.
-
-    Args:
-        source: the bags.
-        labels: 0/1 labels, shape `(n,)`.
-        scale: what to take off each feature and what to divide it by; None to leave instances as they are.
-    """
+    """A view on bags with other labels, whose features are shifted and divided by `scale`, unless that is None."""
 
     def __init__(self, source: Bags, labels: Tensor, scale: tuple[Tensor, Tensor] | None) -> None:
         self.labels, self.sizes = labels, source.sizes

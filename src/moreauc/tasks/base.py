@@ -71,12 +71,8 @@ class Task(ABC):
     ) -> tuple[Array, Array]:
         """Return numbers of what to train on and of what to choose the epoch by, which may be nothing.
 
-        Args:
-            values: as in :class:`Data`.
-            fraction: share to hold out.
-            random: draws them.
-            groups: as in :class:`Data`.
-            same: numbers from 0, equal where rows or bags are: those stay together. None where all differ.
+        `values` and `groups` are as in :class:`Data`. Rows or bags with equal numbers `same`, from 0, stay together;
+        None where all differ.
         """
 
     def fitted(self, values: Array) -> Self:

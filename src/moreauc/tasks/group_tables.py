@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from moreauc.data.columns import check_classes, check_present
+from moreauc.data.columns import check_classes, check_present, match_features
 from moreauc.data.duplicates import Hashes, number_equal
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import class_text, group_texts, is_number, lost_in_floats, name_texts, normal_text, type_column
@@ -26,7 +26,6 @@ from moreauc.tasks.tables import (
     TableTask,
     kept_epoch,
     read_features,
-    read_matching,
     warning_text,
 )
 
@@ -148,7 +147,7 @@ class GroupTableTask(TableTask[GroupedTable]):
         if labelled:
             values = match_values(frame, self.target, source=source)
             groups = find_groups(frame, list(self.columns), source=source)
-        return GroupedTable(read_matching(self, frame, source), values, groups)
+        return GroupedTable(match_features(frame, self.kinds, source=source), values, groups)
 
     def fit_options(self, table: GroupedTable) -> dict[str, Any]:
         return {"groups": table.groups}

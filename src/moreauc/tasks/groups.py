@@ -128,11 +128,8 @@ class GroupTask(Task):
 def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np.int64]]:
     """Return the names of the groups, sorted where they can be, and the number of each row's group.
 
-    Args:
-        owner: name used in error messages.
-        groups: one label for each row, anything that can be a key; or several columns, whose values are combined. Texts
-            are compared in normal form: "F" and "F " are one group.
-        length: how many rows there are.
+    `groups` has one label for each of `length` rows, anything that can be a key; or several columns, whose values are
+    combined. Texts are compared in normal form: "F" and "F " are one group.
 
     Example:
         >>> name_groups("doctest", ["b", "a", "b"], 3)
@@ -187,10 +184,9 @@ def hold_out(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return row numbers of what stays and of what is held out: the share of each group, rounded.
 
-    At least one row of each group stays. What is held out of a group is spread evenly over its targets, in their order,
-    so that its classes, or its large and small values, are in both parts as far as may be. Where the targets are
-    `classes`, none is held out as a whole: it could not be learnt. Rows with equal numbers `same`, from 0, stay
-    together: the first of them is drawn or not, and the others follow, whatever their groups and targets.
+    At least one row of each group stays, and of each class where the targets are `classes`. What is held out of a group
+    is spread evenly over its sorted targets. Rows with equal numbers `same`, from 0, stay together: the first of them
+    is drawn or not, and the others follow, whatever their groups and targets.
 
     Example:
         >>> groups, targets = np.array([0, 0, 0, 0, 1]), np.array([1, 0, 1, 0, 1])

@@ -13,7 +13,7 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from moreauc._checks import floor_count
-from moreauc.data.columns import Target, match_target, split_target
+from moreauc.data.columns import Target, match_features, match_target, split_target
 from moreauc.data.duplicates import Codes, Hashes, any_equal, number_equal, take_together
 from moreauc.data.tables import TableError
 from moreauc.metrics import bootstrap_interval, tied_share, tpauc_score
@@ -29,7 +29,6 @@ from moreauc.tasks.tables import (
     TableTask,
     kept_epoch,
     read_features,
-    read_matching,
     warning_text,
 )
 
@@ -220,7 +219,7 @@ class RowTableTask(TwoClassTask[Table]):
         if labelled:
             _, labels = match_target(frame, self.target, source=source)
             self.check_test(labels, source)
-        return Table(read_matching(self, frame, source), labels)
+        return Table(match_features(frame, self.kinds, source=source), labels)
 
     def names(self, table: Table) -> Array:
         return np.arange(1, len(table) + 1)

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.util import hash_array
 
-from moreauc.data.columns import check_features, drop_columns, match_features
+from moreauc.data.columns import check_features, drop_columns
 from moreauc.data.duplicates import Hashes, hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import ColumnWarning, TableEncoder, doubtful_columns
@@ -211,11 +211,6 @@ def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
 def read_features(frame: pd.DataFrame, drop: Sequence[str] | None, source: str) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return the columns to learn from, checked, and their kinds."""
     return check_features(drop_columns(frame, drop or [], source=source), source=source)
-
-
-def read_matching(task: TableTask[Any], frame: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Return the columns of another table that the model was trained on."""
-    return match_features(frame, task.kinds, source=source)
 
 
 # Levels that training has not seen
