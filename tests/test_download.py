@@ -173,6 +173,16 @@ def test_first_the_folder_given_then_the_environment_then_the_cache(toy, cache, 
     assert find_file("test", "toy.csv", folder=tmp_path / "empty", download=False) == cache / "molecules" / "toy.csv"
 
 
+def test_a_file_of_the_user_is_checked_when_asked_for(toy, tmp_path):
+    (tmp_path / "toy.csv.gz").write_bytes(gzip.compress(BODY))
+    assert find_file("test", "toy.csv", folder=tmp_path, verify=True).name == "toy.csv.gz"
+    (tmp_path / "toy.csv").write_bytes(BODY[1:])
+    found = hashlib.sha256(BODY[1:]).hexdigest()
+    with pytest.raises(ValueError, match=rf"test: .*toy\.csv must have the sha256 {SHA256}, got {found}"):
+        find_file("test", "toy.csv", folder=tmp_path, verify=True)
+    assert find_file("test", "toy.csv", folder=tmp_path).name == "toy.csv"
+
+
 def test_wrong_names_and_folders(toy, tmp_path):
     with pytest.raises(ValueError, match=r"test: name must be one of tox21\.csv, .*toy\.csv, got 'iris\.csv'"):
         find_file("test", "iris.csv")

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image
 
 from experiments.data import histology
 from experiments.data._images import cut_patches, image_names, read_tiles
+from experiments.data.download import PUBLIC_FILES
 from experiments.data.histology import HISTOLOGY_SETS, Histology, example_histology, load_histology
 from experiments.data.splits import test_and_folds as split
 from experiments.models.resnet import ResNet20
@@ -248,6 +250,21 @@ def test_images_that_are_missing(small, monkeypatch, counts, message):
         monkeypatch.setitem(histology._IMAGES, of_class, count)
     with pytest.raises(ValueError, match=rf"load_histology: colon_224\.tar must have {message}"):
         load(small)
+
+
+@pytest.mark.parametrize("wrong", ["colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"])
+def test_checksums_of_the_users_files(small, monkeypatch, wrong):
+    for name in ("colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"):
+        entry = PUBLIC_FILES[name]
+        right = entry.checksum(small / "lc25000" / name)
+        monkeypatch.setitem(PUBLIC_FILES, name, replace(entry, sha256=right))
+    assert len(load(small, verify=True)) == 20
+    monkeypatch.setitem(PUBLIC_FILES, wrong, replace(PUBLIC_FILES[wrong], sha256="0" * 64))
+    with pytest.raises(
+        ValueError, match=rf"load_histology: .*{wrong} must have the sha256 0{{64}}, got [0-9a-f]{{64}}"
+    ):
+        load(small, verify=True)
+    assert len(load(small)) == 20
 
 
 @pytest.mark.parametrize(

@@ -389,6 +389,13 @@ def test_without_a_folder_there_is_no_file(small):
         load_molecules("moltox21", download=False)
 
 
+def test_the_checksum_of_the_table(small):
+    with pytest.raises(ValueError, match=r"load_molecules: .*tox21\.csv must have the sha256 7d7e7f\w+, got \w+"):
+        load_molecules("moltox21", small / "data", verify=True)
+    with pytest.raises(ValueError, match="verify must be False for molpcba, whose checksum is not known, got True"):
+        load_molecules("molpcba", small / "data", verify=True)
+
+
 def test_files_and_no_rdkit_to_read_them(small, tmp_path):
     molecules = load_molecules("moltox21", small / "data")
     molecules.save(tmp_path / "some.npz")

@@ -91,6 +91,7 @@ def find_file(
     *,
     folder: Path | None = None,
     download: bool = True,
+    verify: bool = False,
 ) -> Path:
     """Return the path of a public file, downloading it where neither the user's folder nor the cache has it.
 
@@ -102,6 +103,7 @@ def find_file(
         folder: folder that has the file, or the file with `.gz` added, or a subfolder with either (see
             `PublicFile.subfolder`); None for MOREAUC_DATA, if set.
         download: whether the file may be downloaded.
+        verify: whether a file in the user's folder must have the right checksum too.
 
     Raises:
         ValueError: for an unknown name, a folder that does not exist, a wrong checksum, and a file that is nowhere.
@@ -114,6 +116,8 @@ def find_file(
     root = data_folder(folder) if folder is not None or os.environ.get("MOREAUC_DATA") else None
     found = None if root is None else in_folder(root, entry.subfolder, name, f"{name}.gz")
     if found is not None:
+        if verify and entry.checksum(found) != entry.sha256:
+            raise ValueError(f"{owner}: {found} must have the sha256 {entry.sha256}, got {entry.checksum(found)}")
         return found
     try:
         target = cache_folder() / entry.subfolder / name

@@ -109,6 +109,7 @@ def load_histology(
     negatives: int = 1000,
     patch: int = 32,
     download: bool = True,
+    verify: bool = False,
 ) -> Histology:
     """Return images of Colon or Lung as bags of patches that do not overlap, some of each class drawn by a seed.
 
@@ -126,6 +127,7 @@ def load_histology(
         negatives: negative images, at least 1.
         patch: height and width of a patch, at least 1; it must divide those of the images, nothing is cut off.
         download: whether a missing file may be downloaded.
+        verify: whether files in the user's folder must have the right checksums.
 
     Raises:
         ValueError: for an argument out of range, more images than there are, a missing file, or one that is not what
@@ -143,7 +145,7 @@ def load_histology(
             raise ValueError(
                 f"{owner}: {kind} must be at most the images of {of_class}, {_IMAGES[of_class]}, got {many}"
             )
-    find = partial(find_file, owner, folder=folder, download=download)
+    find = partial(find_file, owner, folder=folder, download=download, verify=verify)
     path = find(f"{name}_224.tar")
     names: list[str] = []
     rows: list[int] = []

@@ -169,12 +169,7 @@ def _joined(graphs: Sequence[MoleculeGraph], labels: Sequence[Any]) -> Graphs:
     return Graphs.from_arrays(parts)
 
 
-def load_molecules(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-) -> Molecules:
+def load_molecules(name: str, folder: Path | None = None, *, download: bool = True, verify: bool = False) -> Molecules:
     """Return the labelled molecules of a public table as graphs, with the scaffold split of the whole table.
 
     A molecule that is left out takes part in the split, so that the others stand where they would otherwise; it is
@@ -195,6 +190,8 @@ def load_molecules(
         folder: folder that has the table or the graphs, or a subfolder `molecules` with them; None for MOREAUC_DATA or
             a download.
         download: whether the table may be downloaded.
+        verify: whether a table in the user's folder must have the right checksum. Graphs in the folder are not used
+            then, and molpcba has no known checksum.
 
     Raises:
         ValueError: for an unknown name, a missing file, or a file that is not the set.
@@ -202,9 +199,12 @@ def load_molecules(
     """
     if name not in MOLECULE_SETS:
         raise ValueError(f"{_OWNER}: name must be one of {', '.join(MOLECULE_SETS)}, got {name!r}")
-    molecules = _ready_made(name, folder)
+    if verify and name == "molpcba":
+        raise ValueError(f"{_OWNER}: verify must be False for molpcba, whose checksum is not known, got {verify!r}")
+    molecules = None if verify else _ready_made(name, folder)
     if molecules is None:
-        molecules = _cached(name, _find(name, folder, download), MoleculeReader())
+        reader = MoleculeReader()  # says what is missing before anything is downloaded
+        molecules = _cached(name, _find(name, folder, download=download, verify=verify), reader)
     for kind, rows in (("left out", molecules.rejected), ("read without the valence check", molecules.relaxed)):
         if rows:
             _log.warning("%s: %s: %d molecules that RDKit rejects are %s: rows %s", _OWNER, name, len(rows), kind, rows)
@@ -233,10 +233,10 @@ def _ready_made(name: str, folder: Path | None) -> Molecules | None:
     return molecules
 
 
-def _find(name: str, folder: Path | None, download: bool) -> Path:
+def _find(name: str, folder: Path | None, **options: bool) -> Path:
     file = MOLECULE_SETS[name].file
     if name != "molpcba":
-        return find_file(_OWNER, file, folder=folder, download=download)
+        return find_file(_OWNER, file, folder=folder, **options)
     root = data_folder(folder)
     place = in_folder(root, "molecules", file, f"{file}.gz")
     if place is None:
