@@ -336,19 +336,6 @@ def test_a_callback_may_stop_the_run_and_change_step_sizes():
     assert len(history.rows) == 3 and criterion.threshold_lr == (0.25, 0.25)
 
 
-def test_stopping_in_the_warm_start_ends_the_run():
-    x, y = make_data()
-
-    class Stop(Callback):
-        def on_epoch(self, state):
-            state.stop = True
-
-    history = fit(
-        make_model(), TPAUCLoss(y, **REGION), batches(x, y), epochs=2, warm_start_epochs=3, callbacks=[Stop()]
-    )
-    assert [row["phase"] for row in history.rows] == ["warm start"]
-
-
 def test_milestones_default_to_the_thirds():
     x, y = make_data()
     recorder = Recorder()
