@@ -1,11 +1,10 @@
 """Settings as text, by which losses and runs are compared: for checkpoints, agreement of processes, and `repr`.
 
-A value is described by its type and by all that it holds, nested parts included. Weights and buffers are state, not
-settings, and are left out; tensors that are neither are described by a checksum. Functions cannot be compared: they are
-described by their qualified names, with the arguments of a `functools.partial` and the object of a bound method. So
-two lambdas of one place in the code look alike. Objects whose attributes cannot be listed are described by their
-`repr`, or by their type where it names an address only; loggers by their names. What counts as equal in Python is
-described alike: 1 and 1.0, and a list and a tuple of the same values.
+A value is described by its type and by all that it holds. Weights and buffers are state and left out; other tensors
+are described by a checksum, functions by their qualified names (so two lambdas of one line look alike), with the
+arguments of a `functools.partial` and the object of a bound method, loggers by their names. Objects whose attributes
+cannot be listed are described by their `repr`, or by their type where it names an address. Values that are equal in
+Python have one text: 1 and 1.0, and a list and a tuple of the same values.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -59,20 +59,15 @@ class SignalWatch:
                     signal.signal(number, self._catch)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Restore the handlers."""
-        self._set_back()
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._process:
             self.caught = number
-            self._set_back()
+            self.__exit__()
         elif number != signal.SIGINT:
-            self._set_back()
+            self.__exit__()
             os.kill(os.getpid(), number)
-
-    def _set_back(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())

@@ -1,9 +1,8 @@
 """The position of a run in its loader, and how to return to the middle of an epoch.
 
-A loader is resumed in one of two ways. Loaders of the library, and a `DataLoader` without workers over a sampler of the
-library, are set to the position directly. Any other loader starts the epoch again, with all generators as they were at
-its beginning, and the batches that were consumed are skipped: workers then draw the same numbers again, random
-augmentations included, at the cost of reading these batches twice.
+Loaders of the library, and a `DataLoader` without workers over a sampler of the library, are set to the position
+directly. Any other loader starts the epoch again, with all generators as at its beginning, and consumed batches are
+skipped: workers then draw the same numbers again, at the cost of reading these batches twice.
 """
 
 from __future__ import annotations

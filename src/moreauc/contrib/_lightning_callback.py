@@ -226,12 +226,9 @@ class _Run:
             self.point = ProximalPoint(trainer.optimizers[0], proximal)
         self.follow()
 
-    def follow(self) -> PreviousIterate | None:
+    def follow(self, *, always: bool = False) -> PreviousIterate | None:
         """Keep previous weights from now on, if the loss needs them."""
-        return self._follow() if getattr(self.criterion, "needs_previous", False) else self.previous
-
-    def _follow(self) -> PreviousIterate:
-        if self.previous is None:
+        if self.previous is None and (always or getattr(self.criterion, "needs_previous", False)):
             self.previous = PreviousIterate(self.model, self.trainer.optimizers)
         return self.previous
 
@@ -263,7 +260,7 @@ class _Run:
         """Resume from what :meth:`state_dict` returned, if loss and callback are as they were."""
         self._check_settings(state)
         if state["previous"] is not None:
-            self._follow()  # a loss may need them later only, if its gamma is set when the first batch begins
+            self.follow(always=True)  # a loss may need them later only, if its gamma is set when the first batch begins
         for name, part in {"previous": self.previous, "proximal": self.point}.items():
             if part is not None and state[name] is not None:
                 part.load_state_dict(state[name])

@@ -32,9 +32,8 @@ _Result = TypeVar("_Result")
 class Checkpointer(Callback):
     """Saves a run every so many steps, at the end of each epoch, and when a signal asks it to stop.
 
-    It must be the last callback, so that it saves what the others have done. A saved run is read and compared with this
-    one when the object is made, before anything of the run has changed. As a context manager it watches signals and,
-    at the end, releases the folder.
+    It must be the last callback. A saved run is read and compared with this one in the constructor, before anything of
+    the run has changed. As a context manager it watches signals and, at the end, releases the folder.
 
     Args:
         state: the state of the loop, before the first phase, with the loss of the phase "train".
@@ -203,7 +202,7 @@ class Checkpointer(Callback):
         if "selector" in parts:
             check_best(run.model, parts["selector"]["state"]["best"])
 
-    # What several processes do otherwise
+    # What the checkpointer of several processes overrides
 
     def _prepare(self) -> None:
         """Make the folder, check that it can be written to, and lock it."""
@@ -229,12 +228,11 @@ class Checkpointer(Callback):
 
 
 class DistributedCheckpointer(Checkpointer):
-    """Saves a run of several processes in one file, which the first process reads and writes; see the base.
+    """Saves a run of several processes in one file, which the first process reads and writes.
 
-    Weights, tables and history are the same in all processes. The states of the random generators differ and are saved
-    for each process. As many processes as before resume the run to the last bit; another number of processes sees the
-    same batches, with generators as at the beginning of a run. The folder need only exist for the first process.
-    Processes ask each other after every step whether to stop, since a signal may reach only one of them.
+    Random states differ between processes and are saved for each. The same number of processes resumes the run bit for
+    bit; another number sees the same batches, with generators as at the beginning of a run. After every step the
+    processes agree whether to stop, since a signal may reach only one of them.
 
     Args:
         parts: as for the base.

@@ -147,7 +147,10 @@ def fit(
     check_count(_OWNER, "warm_start_epochs", warm_start_epochs, minimum=0)
     if milestones is None:
         milestones = sorted({epochs // 3, 2 * epochs // 3} - {0})
-    _check_selection(validation, patience)
+    if patience is not None:
+        check_count(_OWNER, "patience", patience)
+        if validation is None:
+            raise ValueError(f"{_OWNER}: patience must be None without validation, got {patience}")
     _check_optimization(optimizer, lr, momentum, weight_decay, milestones, lr_factor, proximal)
     _check_saving(train, checkpoint, every, resume)
     _check_callbacks(callbacks)
@@ -173,25 +176,27 @@ def fit(
     hooks += [] if exchange is None else [_AgreedStop(exchange)]
     checkpointer = None
     if checkpoint is not None:
+        check_names("settings", settings, _OWNER)
         compared: dict[str, Any] = {"validation": False} if selector is None else selector.settings
         compared |= {"epochs": epochs, "milestones": list(milestones), "lr_factor": lr_factor, "proximal": proximal}
         compared |= {"warm_start_epochs": warm_start_epochs, "patience": patience, "seed": seed}
         if not isinstance(optimizer, Optimizer):
             compared |= {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        options: dict[str, Any] = {"every": every, "resume": resume, "settings": _joined(settings, compared)}
+        for name in settings or {}:
+            if name in compared:
+                raise ValueError(f"{_OWNER}: settings must not hold {name!r}, which is compared anyway")
+        compared = {**(settings or {}), **compared}  # an error names the first that differs, of the user's settings
+        options: dict[str, Any] = {"every": every, "resume": resume, "settings": compared}
         checkpointer = make_checkpointer(state, hooks, selector, checkpoint, exchange, **options)
     with checkpointer or nullcontext(), _random_state(model, seed, rank):
         _train(plan, state, hooks, checkpointer)
-    if rank == 0:
-        _warn_untrained(state.history, "after the warm start" if warm_start_epochs else "before training")
-    return state.history
-
-
-def _warn_untrained(history: History, before: str) -> None:
-    if history.untrained:
+    history = state.history
+    if rank == 0 and history.untrained:
+        before = "after the warm start" if warm_start_epochs else "before training"
         text = f"no epoch did better on the validation data than the weights {before}, score {history.best_score:.4g}"
         advice = "which were kept; try another learning rate, more rows or other features"
-        warnings.warn(f"{_OWNER}: {text}, {advice}", UntrainedWarning, stacklevel=3)
+        warnings.warn(f"{_OWNER}: {text}, {advice}", UntrainedWarning, stacklevel=2)
+    return history
 
 
 @dataclass
@@ -298,13 +303,6 @@ class _AgreedStop(Callback):
         state.stop = self._exchange.anyone(state.stop, "the end of an epoch")
 
 
-def _check_selection(validation: Any, patience: Any) -> None:
-    if patience is not None:
-        check_count(_OWNER, "patience", patience)
-    if patience is not None and validation is None:
-        raise ValueError(f"{_OWNER}: patience must be None without validation, got {patience}")
-
-
 def _check_optimization(
     optimizer: Any, lr: Any, momentum: Any, weight_decay: Any, milestones: Sequence[Any], factor: Any, proximal: Any
 ) -> None:
@@ -355,15 +353,6 @@ def _check_lengths(exchange: Exchange, name: str, batches: Any) -> None:
     every = exchange.gather_objects(length_of(batches), f"a comparison of {name}")
     if len({*every} - {None}) > 1:
         raise ValueError(f"{_OWNER}: {name} must have as many batches in all processes, got {every}")
-
-
-def _joined(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's settings and those of the loop, by which saved runs are compared."""
-    check_names("settings", given, _OWNER)
-    for name in given or {}:
-        if name in own:
-            raise ValueError(f"{_OWNER}: settings must not hold {name!r}, which is compared anyway")
-    return {**(given or {}), **own}
 
 
 class _CrossEntropy(nn.Module):
