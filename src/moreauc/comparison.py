@@ -256,18 +256,11 @@ class _NetworkMaker:
     settings: Mapping[str, Any]
 
     def __call__(self, options: Options, region: Region, seed: int) -> Any:
-        arguments = set(self.kind().get_params())
-        own = {key: value for key, value in options.items() if key not in arguments}
-        shared = {key: value for key, value in options.items() if key in arguments}
-        fixed = {"validation_fraction": 0.0, **self.settings}
-        return self.kind(
-            min_tpr=region[0],
-            max_fpr=region[1],
-            loss=self.name,
-            random_state=seed,
-            **{**fixed, **shared},
-            loss_options=own,
-        )
+        shared = {key: options[key] for key in self.kind().get_params() if key in options}
+        given = {"validation_fraction": 0.0, **self.settings, **shared}
+        own = {key: options[key] for key in options if key not in shared}
+        area: Any = {"min_tpr": region[0], "max_fpr": region[1]}
+        return self.kind(loss=self.name, loss_options=own, **area, random_state=seed, **given)
 
 
 def _make_lightgbm(options: Options, region: Region, seed: int) -> Any:
@@ -360,12 +353,10 @@ class Comparison:
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of work: one for each seed, fold and method (and region, where the method knows one)."""
-        pieces = []
-        for seed in range(self.seeds):
-            for fold in range(self.folds):
-                for contestant in contestants(self.methods, **self.settings):
-                    groups = [(region,) for region in self.regions] if contestant.regional else [tuple(self.regions)]
-                    pieces += [Piece(contestant, regions, seed, fold) for regions in groups]
+        pieces, methods = [], contestants(self.methods, **self.settings)
+        for seed, fold, contestant in product(range(self.seeds), range(self.folds), methods):
+            groups = [(region,) for region in self.regions] if contestant.regional else [tuple(self.regions)]
+            pieces += [Piece(contestant, regions, seed, fold) for regions in groups]
         return pieces
 
     def run(self, X: Any, y: ArrayLike, *, progress: Callable[[int, int], None] | None = None) -> ComparisonResult:

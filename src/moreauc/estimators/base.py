@@ -9,7 +9,6 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -118,15 +117,6 @@ def fit_platt(labels: Array, scores: Array) -> PlattScaling:
     start = np.array([1.0, np.log(rate / (1.0 - rate))])
     slope, intercept = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE, None), (None, None)]).x
     return PlattScaling(float(slope / scale), float(intercept - slope * centre / scale))
-
-
-@dataclass(frozen=True)
-class Saving:
-    """Where a training is saved; the attributes are arguments of :func:`moreauc.train.fit`."""
-
-    checkpoint: str | Path | None = None
-    every: int | None = None
-    resume: bool = True
 
 
 @dataclass(frozen=True)
@@ -260,7 +250,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         task: Task,
         source: Any,
         values: Array,
-        saving: Saving,
+        saving: Mapping[str, Any],
         *,
         groups: NDArray[np.int64] | None = None,
         same: Codes | None = None,
@@ -268,7 +258,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         """Train the model and set the attributes that all estimators have.
 
         `source` is what :meth:`_prepare` takes, `values` and `groups` are as in :class:`~moreauc.tasks.base.Data`, and
-        `same` are numbers from 0, equal where rows or bags are.
+        `same` are numbers from 0, equal where rows or bags are. `saving` holds `checkpoint`, `every` and `resume`.
         """
         random = check_random_state(self.random_state)
         train, held = task.hold_out(values, self.validation_fraction, random, groups=groups, same=same)
@@ -280,7 +270,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         loss = task.build(own)
         model = self._make_module(data, task, loss, seeds[0])
         batches = task.batches(own, loss, model, (seeds[1], *seeds[3:]))
-        if saving.checkpoint is not None:
+        if saving["checkpoint"] is not None:
             batches.checksum_of_inputs = task.checksum(data)
         history = fit(
             model,
@@ -288,9 +278,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
             batches,
             validation=None if other is None else task.validation(other, loss),
             proximal=task.method.proximal,
-            checkpoint=saving.checkpoint,
-            every=saving.every,
-            resume=saving.resume,
+            **saving,
             seed=seeds[2],
             **({} if other is None else task.score(other, loss)),
             **self._training_arguments(has_validation=other is not None),

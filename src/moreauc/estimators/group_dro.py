@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from moreauc.data.tabular import same_rows
 from moreauc.data.texts import label_text
-from moreauc.estimators.base import Array, Saving, TableEstimator, all_or_nothing
+from moreauc.estimators.base import Array, TableEstimator, all_or_nothing
 from moreauc.metrics import group_accuracy, group_table
 from moreauc.metrics.groups import GroupTable
 from moreauc.models import MLP
@@ -147,7 +147,8 @@ class GroupDROEstimator(TableEstimator):
         if groups is None:
             warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=3)
         same = same_rows(self._owner, X) if self.validation_fraction else None
-        trained = self._train(task, X, values, Saving(checkpoint, every, resume), groups=codes, same=same)
+        saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
+        trained = self._train(task, X, values, saving, groups=codes, same=same)
         self._goal, loss = trained.task.goal, self.loss_
         self.groups_, self.top_k_ = names, task.top_k
         self.chosen_by_ = task.choice(loss).text if len(self.held_out_) else None

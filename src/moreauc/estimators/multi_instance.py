@@ -19,7 +19,7 @@ from moreauc.core.pooling import Pooling
 from moreauc.data import Bags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
-from moreauc.estimators.base import Array, RankingClassifier, Saving, all_or_nothing
+from moreauc.estimators.base import Array, RankingClassifier, all_or_nothing
 from moreauc.models import InstanceMLP
 from moreauc.tasks.bags import (
     BagTask,
@@ -169,7 +169,8 @@ class MultiInstanceClassifier(RankingClassifier):
             chunk=self.chunk,
         )
         same = same_bags(source) if self.validation_fraction else None  # which reads all bags
-        trained = self._train(task, source, values == label, Saving(checkpoint, every, resume), same=same)
+        saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
+        trained = self._train(task, source, values == label, saving, same=same)
         self._decide_by(classes, label, trained)
         self.n_features_in_ = math.prod(self.form_.shape)
         if self.form_.names is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
 from moreauc.data.tabular import same_rows
-from moreauc.estimators.base import Array, RankingClassifier, Saving, TableEstimator, all_or_nothing
+from moreauc.estimators.base import Array, RankingClassifier, TableEstimator, all_or_nothing
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
@@ -120,7 +120,8 @@ class TPAUCClassifier(RankingClassifier, TableEstimator):
             sampler=self.sampler,
         )
         same = same_rows(self._owner, X) if self.validation_fraction else None
-        trained = self._train(task, X, values == label, Saving(checkpoint, every, resume), same=same)
+        saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
+        trained = self._train(task, X, values == label, saving, same=same)
         self._decide_by(classes, label, trained)
         return self
 
