@@ -196,7 +196,7 @@ def test_variants_of_a_network():
 def test_bags_are_compared_as_rows_are():
     bags, y = make_bags(48)
     plan = Comparison(
-        ["sont_att", "ce_att"], (REGION,), folds=2, inner_folds=2, trials=2, settings={"instances_per_bag": 3}
+        ["sont_att", "ce_att"], (REGION,), folds=2, inner_folds=2, trials=1, settings={"instances_per_bag": 3}
     )
     result = plan.run(bags, y)
     assert [row["title"] for row in result.rows] == ["SONT (attention)", "CE (attention)"]

@@ -45,7 +45,7 @@ class TestLearning:
     @pytest.mark.parametrize("task", KINDS)
     def test_the_worst_group_does_better_than_by_the_mean_of_rows(self, task):
         train, _, test = planted_groups(
-            num_groups=4, samples=2000, minority_share=0.08, separation=3.0, task=task, test_samples=4000, seed=1
+            num_groups=4, samples=1000, minority_share=0.1, separation=3.0, task=task, test_samples=2000, seed=1
         )
         worst = {}
         for method in ("sonx", "erm"):
