@@ -11,12 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc import (
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    PreviousIterate,
-    TPAUCLoss,
-)
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.contrib.lightning import (
     CriterionModule,
     ResumableLoader,

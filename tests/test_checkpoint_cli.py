@@ -316,12 +316,7 @@ def test_two_first_starts_in_one_folder(place, table, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["evaluate", "no_run", "no_table.csv"],
-        ["compare", "no_table.csv", "--target", "y"],
-    ],
-    ids=" ".join,
+    "words", [["evaluate", "no_run", "no_table.csv"], ["compare", "no_table.csv", "--target", "y"]], ids=" ".join
 )
 def test_other_commands_lock_their_folder_too(words, tmp_path):
     out = tmp_path / "folder" / ".." / "out"

@@ -74,7 +74,7 @@ def test_numbers_of_numpy_become_plain_and_weights_lose_their_gradient(tmp_path)
     assert not found["weights"].requires_grad
 
 
-def test_a_view_does_not_bring_all_it_views(tmp_path):
+def test_a_view_is_saved_without_the_rest_of_its_storage(tmp_path):
     save_checkpoint(tmp_path / "view", {"row": torch.zeros(100_000, 4)[3]})
     save_checkpoint(tmp_path / "row", {"row": torch.zeros(4)})
     assert os.path.getsize(tmp_path / "view") == os.path.getsize(tmp_path / "row")
@@ -409,7 +409,7 @@ def test_the_new_one_is_there_before_an_old_one_goes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89moreauc\r\n", b"something else that is longer than a header" * 3])
-def test_a_damaged_newest_file_is_passed_over_with_a_warning(tmp_path, content):
+def test_a_damaged_newest_file_is_skipped_with_a_warning(tmp_path, content):
     checkpoints = Checkpoints(tmp_path)
     for epoch in range(3):
         checkpoints.save({"epoch": epoch})
@@ -430,7 +430,7 @@ def test_where_all_are_damaged_nothing_is_loaded(tmp_path):
         checkpoints.load()
 
 
-def test_a_newer_version_is_not_passed_over(tmp_path):
+def test_a_newer_version_is_not_skipped(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save({"epoch": 0})
     (tmp_path / "run-00000001.checkpoint").write_bytes(forged(b"new", version=9))
@@ -490,7 +490,7 @@ def test_mistakes_are_named_and_nothing_is_written(call, message, tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_without_folders_that_can_be_flushed_it_works_all_the_same(tmp_path, monkeypatch):
+def test_systems_that_cannot_flush_folders(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "O_DIRECTORY")
     save_checkpoint(tmp_path / "a", STATE)
     assert same(load_checkpoint(tmp_path / "a"), STATE)

@@ -42,7 +42,7 @@ def assert_close(found, expected):
     assert found["logged"] == pytest.approx(expected["logged"], abs=1e-6)
 
 
-def test_two_processes_do_what_one_does(results, alone):
+def test_two_processes_compute_what_one_does(results, alone):
     for found in results:
         assert_close(found["without dropout"], alone)
     assert alone["weights and tables"].keys() == results[0]["whole, a batch"]["weights and tables"].keys()
@@ -60,7 +60,7 @@ def test_the_score_is_of_all_rows_each_once(results):
 
 
 @pytest.mark.parametrize("name", list(distributed.CUTS))
-def test_a_run_resumed_is_the_uninterrupted_one_to_the_last_bit(results, folder, name):
+def test_a_resumed_run_equals_the_uninterrupted_one(results, folder, name):
     for found in results:
         whole, resumed = found[f"whole, {name}"], found[f"resumed, {name}"]
         logged = [part.pop("logged") for part in (whole, resumed)]
@@ -77,7 +77,7 @@ def test_a_run_resumed_is_the_uninterrupted_one_to_the_last_bit(results, folder,
         assert gradients == [None, None]
 
 
-def test_other_numbers_of_processes_go_on_with_the_same_steps(results, alone, folder, tmp_path, caplog):
+def test_another_number_of_processes_resumes_with_the_same_steps(results, alone, folder, tmp_path, caplog):
     for found in results:
         assert_close({**found["from one"], "logged": alone["logged"]}, alone)
         assert found["from one"]["logged"]["val_score"] == pytest.approx(alone["logged"]["val_score"], abs=1e-6)

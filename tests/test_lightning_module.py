@@ -201,14 +201,14 @@ def test_what_cannot_work_is_refused():
 
 @pytest.mark.parametrize("several", [lambda loader: loader, lambda loader: {"a": loader}, lambda loader: [loader]])
 @pytest.mark.parametrize("problem", [rows, bags_by_loader])
-def test_loaders_that_lightning_cannot_place_are_refused(several, problem):
+def test_loaders_whose_position_would_be_lost_are_refused(several, problem):
     criterion, loader, validation, _ = problem()
     sampler = type(getattr(loader, "batch_sampler", None) or loader.sampler).__name__
     message = rf"train_dataloaders must be ResumableLoader\(loader\), got {type(loader).__name__} with {sampler}"
     fit_error(message, CriterionModule(network(), criterion), several(loader), validation=validation)
 
 
-def test_batches_dealt_to_processes_that_are_not_there_are_refused():
+def test_batches_of_other_processes_are_refused():
     parts = make(rows)
     dealt = DistributedBatchSampler(parts.loader.loader.sampler, rank=1, world_size=2)
     message = "must split its batches by a DistributedBatchSampler with rank 0 and world_size 1, got 1 and 2"
@@ -216,7 +216,7 @@ def test_batches_dealt_to_processes_that_are_not_there_are_refused():
 
 
 @pytest.mark.parametrize("plain_loader", [True, False])
-def test_a_loader_without_a_place_is_said_to_be_one(plain_loader, caplog):
+def test_a_loader_without_a_position_is_logged(plain_loader, caplog):
     """Lightning makes its iterators at other moments where it resumes, and each draws from the global generator."""
     parts = make(rows)
     loader = TensorBatches(X, Y, batch_size=12) if plain_loader else parts.loader

@@ -158,7 +158,7 @@ def test_a_run_resumed_after_an_epoch_equals_the_uninterrupted_one(problem, at, 
         ({"proximal": 0.2}, "proximal of the StatefulCriterion must be 0.2 as in this run, got 0.0 in the checkpoint"),
     ],
 )
-def test_another_loss_or_callback_does_not_go_on(settings, message, tmp_path):
+def test_another_loss_or_callback_is_refused(settings, message, tmp_path):
     own = {name: settings[name] for name in settings if name == "proximal"}
     options = {name: settings[name] for name in settings if name not in own}
     parts = make(rows)
@@ -278,7 +278,7 @@ def test_a_batch_that_was_not_finished_is_done_again(batch, accumulate, tmp_path
     assert_same(resume(make(rows), tmp_path / "last.ckpt", tmp_path / "resumed.ckpt", **options), expected)
 
 
-def test_a_finished_run_goes_on_for_more_epochs(tmp_path):
+def test_a_finished_run_is_resumed_for_more_epochs(tmp_path):
     expected = run(make(rows), tmp_path / "whole.ckpt")
     first = make(rows)
     run(first, tmp_path / "two.ckpt", epochs=2)

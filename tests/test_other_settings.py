@@ -23,14 +23,7 @@ from moreauc._description import describe, describe_network, text_of
 from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
 from moreauc.checkpoint.loader import held_labels
 from moreauc.core.pooling import SmoothedMaxPooling
-from moreauc.criteria import (
-    CrossEntropyLoss,
-    FCCOLoss,
-    GroupDROLoss,
-    GroupedLoss,
-    MultiInstanceTPAUCLoss,
-    PooledLoss,
-)
+from moreauc.criteria import CrossEntropyLoss, FCCOLoss, GroupDROLoss, GroupedLoss, MultiInstanceTPAUCLoss, PooledLoss
 from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches, WholeBags
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.methods import build
@@ -157,11 +150,7 @@ REFUSED = [  # the run that is saved, what another run has instead, and the mess
         "the class of 2 of the model must be torch.nn.modules.activation.Tanh as in this run, got torch.*ReLU",
     ),
     ("plain", lambda: {"criterion": CrossEntropyLoss(Y)}, "the class of the criterion must be CrossEntropyLoss as in"),
-    (
-        "plain",
-        lambda: {"criterion": tpauc(min_tpr=0.4)},
-        "min_tpr of the criterion must be 0.4 as in this run, got",
-    ),
+    ("plain", lambda: {"criterion": tpauc(min_tpr=0.4)}, "min_tpr of the criterion must be 0.4 as in this run, got"),
     (
         "plain",
         lambda: {"criterion": TPAUCLoss(Y, gamma=0.2, **REGION)},
@@ -171,21 +160,13 @@ REFUSED = [  # the run that is saved, what another run has instead, and the mess
     ("plain", lambda: {"criterion": tpauc(surrogate="hinge")}, r"surrogate of the criterion must be Hinge\(margin=1\)"),
     ("plain", lambda: {"criterion": tpauc(surrogate="logistic")}, r"got SquaredHinge\(margin=1\) in the checkpoint"),
     ("plain", lambda: {"criterion": tpauc(margin=0.5)}, r"surrogate of .* must be SquaredHinge\(margin=0.5\)"),
-    (
-        "plain",
-        lambda: {"criterion": tpauc(link="identity")},
-        "link of the criterion must be 'identity' .* 'sigmoid'",
-    ),
+    ("plain", lambda: {"criterion": tpauc(link="identity")}, "link of the criterion must be 'identity' .* 'sigmoid'"),
     ("erm", lambda: {"criterion": grouped("cvar")}, "the class of criterion of the criterion must be SampleCVaR"),
     ("plain", lambda: {"optimizer": "adam"}, "the class of the optimizer must be AdamW as in this run, got SGD"),
     ("plain", lambda: {"lr": 0.1}, "lr of the run must be 0.1 as in this run, got 0.05"),
     ("plain", lambda: {"epochs": 4}, "epochs of the run must be 4 as in this run, got 3"),
     ("plain", lambda: {"seed": 4}, "seed of the run must be 4 as in this run, got 3"),
-    (
-        "plain",
-        lambda: {"loader": batches(Y, seed=1)},
-        "loader.sampler.seed must be as in this run, 1, got 0: the",
-    ),
+    ("plain", lambda: {"loader": batches(Y, seed=1)}, "loader.sampler.seed must be as in this run, 1, got 0: the"),
     ("plain", lambda: {"loader": batches(Y, num_positives=5)}, "num_positives must be as in this run, 5, got 4"),
     ("plain", lambda: {"loader": pairs(Y)}, "must be as in this run, .*: the batches would differ"),
     ("plain", lambda: {"loader": batches(Y, OTHER_Y)}, "loader.sampler.checksum_of_labels must be as in this run"),
@@ -536,7 +517,7 @@ def test_learning_rates_of_any_kind_are_compared(kind):
         run(0.2).check(saved)
 
 
-def test_numpy_numbers_that_a_schedule_set_are_put_back():
+def test_numpy_numbers_that_a_schedule_set_are_restored():
     def run():
         model = network()
         return RunState(model, tpauc(), torch.optim.SGD(model.parameters(), lr=0.1), [])

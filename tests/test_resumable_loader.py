@@ -1,4 +1,4 @@
-"""A loader with a place."""
+"""A loader whose position is saved and restored."""
 
 from __future__ import annotations
 
@@ -11,21 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from moreauc.contrib import ResumableLoader
-from moreauc.data import (
-    BagBatches,
-    BagSampler,
-    IndexedDataset,
-    ListBags,
-    SampledBags,
-    TensorBatches,
-    collate_bags,
-)
-from moreauc.samplers import (
-    DistributedBatchSampler,
-    GroupSampler,
-    PlainSampler,
-    PosNegSampler,
-)
+from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
+from moreauc.samplers import DistributedBatchSampler, GroupSampler, PlainSampler, PosNegSampler
 from moreauc.train import fit
 
 Y = (torch.arange(24) % 3 == 0).long()
@@ -83,7 +70,7 @@ def test_passes_are_the_epochs_of_the_sampler(make):
 @pytest.mark.parametrize("make", LOADERS)
 @pytest.mark.parametrize("step", [0, 1, 3, 4])
 @pytest.mark.parametrize("told", [True, False])
-def test_a_new_loader_goes_on_where_another_stopped(make, step, told):
+def test_a_new_loader_resumes_where_another_stopped(make, step, told):
     expected = epochs_of(make, 3)
     first = ResumableLoader(make())
     list(first)
@@ -101,7 +88,7 @@ def test_a_new_loader_goes_on_where_another_stopped(make, step, told):
     assert as_lists(second) == (expected[2] if step < 4 else epochs_of(make, 4)[3])
 
 
-def test_the_epoch_can_be_told_after_the_iterator_was_made():
+def test_the_epoch_can_be_set_after_the_iterator_was_made():
     expected = epochs_of(tensors, 3)
     loader = ResumableLoader(tensors())
     batches = iter(loader)
@@ -109,7 +96,7 @@ def test_the_epoch_can_be_told_after_the_iterator_was_made():
     assert as_lists(batches) == expected[2]
 
 
-def test_a_pass_left_in_the_middle_goes_on_unless_an_epoch_is_told():
+def test_an_unfinished_pass_is_resumed_unless_an_epoch_is_set():
     expected = epochs_of(tensors, 2)
     loader = ResumableLoader(tensors())
     next(iter(loader))
@@ -126,7 +113,7 @@ def test_a_pass_left_in_the_middle_goes_on_unless_an_epoch_is_told():
     assert as_lists(loader) == expected[1]
 
 
-def test_it_begins_where_the_sampler_is_and_can_be_placed():
+def test_it_begins_at_the_position_of_the_sampler_or_another():
     expected = epochs_of(tensors, 6)
     inner = tensors()
     inner.sampler.set_position(5, 2)
@@ -239,7 +226,7 @@ def test_samplers_of_others():
 
 @pytest.mark.parametrize("state", [None, 3, "epoch", [("epoch", 1), ("step", 1)]])
 @pytest.mark.parametrize("make", [*LOADERS, lambda: TensorBatches(X, Y, Bare())])
-def test_states_that_are_none_are_refused(make, state):
+def test_states_of_the_wrong_kind_are_refused(make, state):
     loader = ResumableLoader(make())
     loader.set_position(1, 2)
     with pytest.raises(ValueError, match=r"^ResumableLoader: state must be a dictionary, got "):

@@ -1,19 +1,13 @@
-"""The parts of a run in a loop of one's own: saved, checked and put back."""
+"""The parts of a run in a loop of the user: saved, checked and restored."""
 
 from __future__ import annotations
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from conformance import CASES
-from interruptions import (
-    data,
-    network,
-    planned,
-    same,
-)
+from interruptions import data, network, planned, same
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -41,7 +35,7 @@ def test_a_state_that_is_no_run_is_refused(tmp_path):
             run.load_state_dict(state)
 
 
-# A loop of one's own
+# A loop of the user
 
 
 class Values(nn.Module):
@@ -92,10 +86,10 @@ def case_train(case, run, *, stop=12):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_loss_goes_on_in_a_loop_of_ones_own(case, device, tmp_path):
+def test_every_loss_is_resumed_in_a_loop_of_the_user(case, device, tmp_path):
     torch.manual_seed(0)
     whole = copy.deepcopy(case_train(case, case_run(case, device)))
-    for stop in (1, 4, 6, 11):
+    for stop in (4, 6, 11):
         torch.manual_seed(0)
         checkpoints = Checkpoints(tmp_path / str(stop))
         checkpoints.save(case_train(case, case_run(case, device), stop=stop))
@@ -218,7 +212,7 @@ def test_settings_of_schedulers_and_reference_points(other, message):
         ({"settings": ["f"]}, "settings must be a dictionary, got a list"),
     ],
 )
-def test_parts_that_are_none_are_refused_at_once(options, message):
+def test_parts_of_the_wrong_kind_are_refused_at_once(options, message):
     model = network()
     parts = {"model": model, "criterion": CrossEntropyLoss(Y), "loader": range(3)}
     parts["optimizer"] = torch.optim.SGD(model.parameters(), 0.1)
@@ -247,13 +241,13 @@ class Restarting:
 
 
 @pytest.mark.parametrize("loader", [Rows(), Restarting()])
-def test_loaders_of_any_kind_that_can_be_gone_through_again(loader):
+def test_any_loader_that_can_be_iterated_again(loader):
     model = network()
     run = RunState(model, CrossEntropyLoss(Y), torch.optim.SGD(model.parameters(), 0.1), loader)
     assert [list(run.batches(epoch)) for epoch in range(2)] == [[0, 1, 2]] * 2
 
 
-def test_asking_for_a_loader_starts_no_worker_and_draws_nothing():
+def test_checking_a_loader_starts_no_worker_and_draws_nothing():
     class Counted(DataLoader):
         passes = 0
 
@@ -265,16 +259,6 @@ def test_asking_for_a_loader_starts_no_worker_and_draws_nothing():
     loader, before = Counted(range(3)), torch.get_rng_state()
     RunState(run.model, run.criterion, run.optimizer, loader)
     assert loader.passes == 0 and torch.equal(torch.get_rng_state(), before)
-
-
-def test_settings_of_numpy_are_the_numbers_they_are(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(parts_run(settings={"rate": np.float64(0.5)})[0].state_dict())
-    run, _, _ = parts_run(settings={"rate": np.float64(0.5)})
-    run.load_state_dict(checkpoints.load())
-    other, _, _ = parts_run(settings={"rate": np.float64(0.25)})
-    with pytest.raises(CheckpointError, match=r"rate of the run must be 0.25 as in this run, got 0.5"):
-        other.load_state_dict(checkpoints.load())
 
 
 class Part:
@@ -334,7 +318,7 @@ def test_previous_weights_and_reference_point_of_another_model_are_refused():
     assert same(run.state_dict(), before) == []
 
 
-def test_wrapped_models_leave_no_trace(tmp_path):
+def test_wrappers_of_a_model_are_left_out(tmp_path):
     model = network()
     compiled = torch.compile(network(), backend="eager")
     x, y = data()
@@ -346,7 +330,7 @@ def test_wrapped_models_leave_no_trace(tmp_path):
     assert states[0]["state"].keys() == states[1]["state"].keys() and same(*states) == []
 
 
-def test_generators_of_missing_gpus_are_told(caplog, monkeypatch):
+def test_generators_of_missing_gpus_are_logged(caplog, monkeypatch):
     from moreauc.checkpoint.rng import random_states, set_random_states
 
     state = random_states()

@@ -62,12 +62,7 @@ class StatefulCriterion(Callback):
     """
 
     def __init__(
-        self,
-        *,
-        model: str = "model",
-        criterion: str = "criterion",
-        proximal: float = 0.0,
-        restarts: Sequence[int] = (),
+        self, *, model: str = "model", criterion: str = "criterion", proximal: float = 0.0, restarts: Sequence[int] = ()
     ) -> None:
         for name, value in {"model": model, "criterion": criterion}.items():
             if not isinstance(value, str) or not value:

@@ -15,11 +15,7 @@ from moreauc.optim import PreviousIterate
 
 
 def train_step(
-    model: nn.Module,
-    criterion: nn.Module,
-    optimizer: Optimizer,
-    batch: Any,
-    previous: PreviousIterate | None = None,
+    model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Any, previous: PreviousIterate | None = None
 ) -> Tensor:
     """Do one step: scores, loss, backward, optimizer. Return the loss without gradient.
 
