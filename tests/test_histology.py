@@ -15,9 +15,16 @@ import torch
 from PIL import Image
 
 from experiments.data import histology
-from experiments.data._images import cut_patches, image_names, read_tiles
 from experiments.data.download import PUBLIC_FILES
-from experiments.data.histology import HISTOLOGY_SETS, Histology, example_histology, load_histology
+from experiments.data.histology import (
+    HISTOLOGY_SETS,
+    Histology,
+    cut_patches,
+    example_histology,
+    image_names,
+    load_histology,
+    read_tiles,
+)
 from experiments.data.splits import test_and_folds as split
 from experiments.models.resnet import ResNet20
 from moreauc.data.bag_batches import BagBatches
