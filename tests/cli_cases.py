@@ -110,6 +110,7 @@ class Case:
 
 
 _POSITIVE = "Positive class: state = ill (the rarer of two values)"
+_BY_GROUP = ("--groups", "race,sex", "--top-k", "2", "--epochs", "4", "--lr", "0.02")
 _GROUPS = ("Result", "Groups", "Training", "Data", "Settings")
 _SIZES = (
     {"rows": 180, "groups": 6, "smallest": 30, "largest": 30},
@@ -149,20 +150,7 @@ CASES = {
     ),
     "classes": Case(
         groups_table,
-        (
-            "--groups",
-            "race,sex",
-            "--target",
-            "state",
-            "--drop",
-            "cost",
-            "--top-k",
-            "2",
-            "--epochs",
-            "4",
-            "--lr",
-            "0.02",
-        ),
+        (*_BY_GROUP, "--target", "state", "--drop", "cost"),
         "state",
         "Task: classification of state (the target is no number)",
         _SIZES,
@@ -175,20 +163,7 @@ CASES = {
     ),
     "numbers": Case(
         groups_table,
-        (
-            "--groups",
-            "race,sex",
-            "--target",
-            "cost",
-            "--drop",
-            "state",
-            "--top-k",
-            "2",
-            "--epochs",
-            "4",
-            "--lr",
-            "0.02",
-        ),
+        (*_BY_GROUP, "--target", "cost", "--drop", "state"),
         "cost",
         "Task: regression of cost (the target has 240 different numbers)",
         _SIZES,

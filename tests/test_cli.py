@@ -43,25 +43,23 @@ def test_what_commands_log_is_not_printed_beside_what_they_print():
 
 @pytest.mark.parametrize("column", ["age", "ward"])
 def test_a_column_without_values_is_told(trained, tmp_path, column):
-    folder = trained
     new = tmp_path / "new.csv"
     warning = f"warning: {new}: column {column!r} holds missing values only, and held others in training; scores may"
     make_table(60, seed=3).assign(**{column: None}).to_csv(new, index=False)
     for words in (
-        ["predict", folder / "run", new, "--out", tmp_path / "scores.csv"],
-        ["evaluate", folder / "run", new],
-        ["fit", folder / "data.csv", "--target", "state", "--out", tmp_path / "run", *QUICK, "--test", new],
+        ["predict", trained / "run", new, "--out", tmp_path / "scores.csv"],
+        ["evaluate", trained / "run", new],
+        ["fit", trained / "data.csv", "--target", "state", "--out", tmp_path / "run", *QUICK, "--test", new],
     ):
         result = call(*words)
         assert result.exit_code == 0 and warning in result.stderr
     make_table(1, seed=3).assign(**{column: None}).to_csv(new, index=False)
-    result = call("predict", folder / "run", new, "--out", tmp_path / "scores.csv", "--force")
+    result = call("predict", trained / "run", new, "--out", tmp_path / "scores.csv", "--force")
     assert result.exit_code == 0 and result.stderr == ""
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_spaces_and_accents_change_no_decision(trained, tmp_path, suffix):
-    folder = trained
     frame = make_table(60, seed=3)
     spelt = frame.assign(
         ward=frame["ward"].map({"A": "A ", "B": "\u00a0B", "C": "C\u200b"}), state=frame["state"] + " "
@@ -70,11 +68,11 @@ def test_spaces_and_accents_change_no_decision(trained, tmp_path, suffix):
     for name, table in (("plain", frame), ("spelt", spelt)):
         write_table(table, tmp_path / f"{name}.{suffix}")
         result = call(
-            "predict", folder / "run", tmp_path / f"{name}.{suffix}", "--out", tmp_path / f"{name}-scores.csv"
+            "predict", trained / "run", tmp_path / f"{name}.{suffix}", "--out", tmp_path / f"{name}-scores.csv"
         )
         assert result.exit_code == 0, result.output
     assert (tmp_path / "plain-scores.csv").read_bytes() == (tmp_path / "spelt-scores.csv").read_bytes()
-    shown = [call("evaluate", folder / "run", tmp_path / f"{name}.{suffix}").stdout for name in ("plain", "spelt")]
+    shown = [call("evaluate", trained / "run", tmp_path / f"{name}.{suffix}").stdout for name in ("plain", "spelt")]
     assert shown[0].replace("plain", "") == shown[1].replace("spelt", "") and "TPAUC" in shown[0]
 
 
@@ -159,10 +157,7 @@ ROW_ERRORS = [
     ),
     (["ragged.csv"], "{0}/ragged.csv: line 3 has 3 fields, the header has 2"),
     (["few.csv", "--target", "Y"], "{0}/few.csv: no target column 'Y'; did you mean 'y'?"),
-    (
-        ["three.csv"],
-        "{0}/three.csv: target 'y' must have two classes, got 3 classes: 0 (1 rows), 1 (1 rows), 2 (1 rows)",
-    ),
+    (["three.csv"], "target 'y' must have two classes, got 3 classes: 0 (1 rows), 1 (1 rows), 2 (1 rows)"),
     (["constant.csv"], "{0}/constant.csv: column 'b' holds one value only; leave out with --drop b"),
     (
         ["mixed.csv"],
@@ -192,15 +187,9 @@ ROW_ERRORS = [
     (["tiny.csv", "--min-tpr", "0", "--lr", "-1"], "fit: lr must be a number in (0, inf), got -1.0"),
 ]
 BAG_ERRORS = [
-    (
-        ["differ.csv"],
-        "{0}/differ.csv: target 'y' must be the same inside a bag, got 1 in row 3 and 0 in row 4 of bag 'b'",
-    ),
+    (["differ.csv"], "target 'y' must be the same inside a bag, got 1 in row 3 and 0 in row 4 of bag 'b'"),
     (["gap.csv"], "{0}/gap.csv: bag column 'bag' has missing values in 1 rows, the first is row 5"),
-    (
-        ["labels.csv"],
-        "{0}/labels.csv: target 'y' must have two classes, got 3 classes: 0 (2 bags), 1 (2 bags), 2 (1 bags)",
-    ),
+    (["labels.csv"], "target 'y' must have two classes, got 3 classes: 0 (2 bags), 1 (2 bags), 2 (1 bags)"),
     (["unlabelled.csv"], "{0}/unlabelled.csv: target 'y' has missing values in 1 rows, the first is row 6"),
     (["fine.csv", "--bags", "patient"], "{0}/fine.csv: no bag column 'patient'; columns are 'bag', 'x', 'y'"),
     (["fine.csv", "--bags", "y"], "--bags and --target must name two columns, got 'y' for both"),
@@ -286,13 +275,12 @@ def test_a_bad_option_is_refused(tables, tmp_path, words):
 
 
 def test_an_output_folder_with_something_in_it(trained, tmp_path):
-    folder = trained
     out = tmp_path / "run"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
     (out / "report.html").write_text("old")
     before = snapshot(tmp_path)
-    command = ["fit", folder / "data.csv", "--target", "state", "--out", out, *QUICK]
+    command = ["fit", trained / "data.csv", "--target", "state", "--out", out, *QUICK]
     result = call(*command)
     line = f"error: {out}: the folder is not empty; choose another --out, or replace its report with --force\n"
     assert (result.exit_code, result.stderr) == (2, line)
@@ -315,20 +303,18 @@ def test_an_empty_output_folder_is_fine(tmp_path):
 
 
 def test_an_output_path_that_is_a_file(trained, tmp_path):
-    folder = trained
     (tmp_path / "run").write_text("mine")
-    result = call("fit", folder / "data.csv", "--target", "state", "--out", tmp_path / "run", "--force", *QUICK)
+    result = call("fit", trained / "data.csv", "--target", "state", "--out", tmp_path / "run", "--force", *QUICK)
     assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / 'run'}: is a file, --out needs a folder\n")
     assert (tmp_path / "run").read_text() == "mine"
 
 
 def test_a_report_does_not_come_beside_a_model(trained):
-    folder = trained
-    before = snapshot(folder)
-    result = call("evaluate", folder / "run", folder / "data.csv", "--out", folder / "run", "--force")
+    before = snapshot(trained)
+    result = call("evaluate", trained / "run", trained / "data.csv", "--out", trained / "run", "--force")
     message = "holds a model, which a report of this command does not belong to; choose another --out"
-    assert (result.exit_code, result.stderr) == (2, f"error: {folder / 'run'}: {message}\n")
-    assert snapshot(folder) == before
+    assert (result.exit_code, result.stderr) == (2, f"error: {trained / 'run'}: {message}\n")
+    assert snapshot(trained) == before
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
