@@ -27,12 +27,7 @@ from torch import Tensor, nn
 
 from moreauc import MultiInstanceTPAUCLoss
 from moreauc.core.pooling import POOLINGS, Pooling, get_pooling
-from moreauc.data import (
-    BagBatches,
-    FileBags,
-    ListBags,
-    bag_scores,
-)
+from moreauc.data import BagBatches, FileBags, ListBags, bag_scores
 from moreauc.report.pages import versions
 from moreauc.samplers import PosNegSampler
 

@@ -228,12 +228,7 @@ def process_rows(rates: Mapping[int, Sequence[Sequence[float]]], options: argpar
         }
         for number, windows in rates.items()
     ]
-    return {
-        "threads of each": 1,
-        "windows": options.windows,
-        "seconds of a window": options.window,
-        "processes": rows,
-    }
+    return {"threads of each": 1, "windows": options.windows, "seconds of a window": options.window, "processes": rows}
 
 
 def described(graphs: Graphs, kind: str) -> dict[str, Any]:

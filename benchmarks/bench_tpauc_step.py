@@ -32,10 +32,7 @@ WIDTHS = {"small": (64, 64), "medium": (256, 256, 256), "large": (512, 512, 512)
 CE, FLOOR = "cross entropy", "cross entropy + forward without gradient"
 PAIRS = "pair matrix written directly"
 # Name of a variant: arguments of its loss.
-LOSSES: dict[str, dict[str, Any]] = {
-    "TPAUCLoss, gamma 0": {},
-    "TPAUCLoss, gamma 0.1": {"gamma": 0.1},
-}
+LOSSES: dict[str, dict[str, Any]] = {"TPAUCLoss, gamma 0": {}, "TPAUCLoss, gamma 0.1": {"gamma": 0.1}}
 LIMITS = {"TPAUCLoss, gamma 0": 1.3, "TPAUCLoss, gamma 0.1": 1.8}
 
 

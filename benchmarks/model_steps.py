@@ -17,18 +17,9 @@ import torch
 from bench_step import Step
 from torch import Tensor, nn
 
-from experiments.data.graphs import (
-    ATOM_CATEGORIES,
-    BOND_CATEGORIES,
-    GraphBatches,
-    Graphs,
-)
-from experiments.models.gin import (
-    GIN,
-)
-from experiments.models.resnet import (
-    ResNet20,
-)
+from experiments.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, GraphBatches, Graphs
+from experiments.models.gin import GIN
+from experiments.models.resnet import ResNet20
 from experiments.models.side_by_side import SideBySide, SideBySideLoss
 from moreauc import MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.contrib.cuda_graphs import GraphedStep

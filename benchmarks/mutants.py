@@ -166,12 +166,7 @@ def _run(copy: Path, words: Sequence[str], limit: float, **extra: str) -> int | 
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | extra
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
     process = subprocess.Popen(
-        command,
-        cwd=copy,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     _RUNNING.add(process.pid)
     try:

@@ -19,23 +19,12 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim import Optimizer
 
-from experiments.models.gin import (
-    GIN,
-)
-from experiments.models.resnet import (
-    ResNet20,
-)
-from moreauc import (
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    PreviousIterate,
-    TPAUCLoss,
-)
+from experiments.models.gin import GIN
+from experiments.models.resnet import ResNet20
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.contrib.cuda_graphs import GraphedStep
 from moreauc.criteria import GroupedLoss
-from moreauc.models import (
-    MLP,
-)
+from moreauc.models import MLP
 from moreauc.train import train_step
 
 CE, FLOOR, BESIDE = "CE", "CE + forward without gradient", "CE + forward without gradient beside it"

@@ -25,20 +25,9 @@ from torch import Tensor, nn
 
 import experiments.models.side_by_side  # noqa: F401 (classes are found among those that are loaded)
 import moreauc.estimators
-from moreauc.checkpoint import (
-    CheckpointError,
-    RunState,
-    load_checkpoint,
-    save_checkpoint,
-)
+from moreauc.checkpoint import CheckpointError, RunState, load_checkpoint, save_checkpoint
 from moreauc.core.surrogates import _SURROGATES
-from moreauc.criteria import (
-    AUCMinMaxLoss,
-    CrossEntropyLoss,
-    GroupDROLoss,
-    GroupERMLoss,
-    SampleCVaRLoss,
-)
+from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupDROLoss, GroupERMLoss, SampleCVaRLoss
 from moreauc.distributed.agreement import fingerprint
 from moreauc.estimators.base import FREE
 from moreauc.methods import METHODS

@@ -362,10 +362,7 @@ CASES = (
             moves=name == "msvr",
         )
         for name, build in [
-            (
-                "moving-average",
-                lambda: GroupedLoss(GroupERMLoss(3, group_sizes=[5, 5, 5]), torch.arange(15) % 3),
-            ),
+            ("moving-average", lambda: GroupedLoss(GroupERMLoss(3, group_sizes=[5, 5, 5]), torch.arange(15) % 3)),
             ("msvr", lambda: GroupedLoss(GroupDROLoss(3, top_k=1, gamma=0.2), torch.arange(15) % 3)),
         ]
     ]

@@ -15,34 +15,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from moreauc import (
-    FCCOLoss,
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    PreviousIterate,
-    TPAUCLoss,
-)
-from moreauc.criteria import (
-    AUCMinMaxLoss,
-    CrossEntropyLoss,
-    GroupedLoss,
-    MIDAMLoss,
-    PooledLoss,
-    SOTAsLoss,
-)
-from moreauc.data import (
-    BagBatches,
-    ListBags,
-    TensorBatches,
-    WholeBags,
-)
+from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAMLoss, PooledLoss, SOTAsLoss
+from moreauc.data import BagBatches, ListBags, TensorBatches, WholeBags
 from moreauc.data.scoring import on_device
-from moreauc.distributed import (
-    DistributedCriterion,
-    gather_meter,
-    gather_scores,
-    predict_scores,
-)
+from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
 from moreauc.metrics import StreamingTPAUC
 from moreauc.optim.hooks import like_parameter
 from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler
@@ -155,11 +132,7 @@ class Run:
     """One training run, alone or as one of several processes."""
 
     def __init__(
-        self,
-        case: Case,
-        place: tuple[int, int] | None,
-        group: dist.ProcessGroup | None = None,
-        device: str = "cpu",
+        self, case: Case, place: tuple[int, int] | None, group: dist.ProcessGroup | None = None, device: str = "cpu"
     ) -> None:
         torch.manual_seed(7)
         self.device = torch.device(device)

@@ -8,23 +8,11 @@ from conformance import CASES, LABELS
 from torch._dynamo.utils import counters
 
 from experiments.data.graphs import Graphs
-from experiments.models.gin import (
-    GIN,
-)
-from experiments.models.resnet import (
-    ResNet20,
-)
-from moreauc import (
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    PreviousIterate,
-    TPAUCLoss,
-)
+from experiments.models.gin import GIN
+from experiments.models.resnet import ResNet20
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import GroupedLoss
-from moreauc.models import (
-    MLP,
-    InstanceMLP,
-)
+from moreauc.models import MLP, InstanceMLP
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 ON_EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)

@@ -13,15 +13,8 @@ import torch
 from graphs_on_cpu import MADE, Generator, Stream, play
 from torch import nn
 
-from moreauc import (
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    PreviousIterate,
-    TPAUCLoss,
-)
-from moreauc.contrib import (
-    cuda_graphs,
-)
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc.contrib import cuda_graphs
 from moreauc.contrib.cuda_graphs import GraphedStep
 from moreauc.contrib.graph_key import copy_into, form_of, mapped
 from moreauc.criteria import GroupedLoss

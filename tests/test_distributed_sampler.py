@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from moreauc.data import (
-    BagBatches,
-    BagSampler,
-    ListBags,
-    TensorBatches,
-)
-from moreauc.samplers import (
-    DistributedBatchSampler,
-    GroupSampler,
-    PlainSampler,
-    PosNegSampler,
-)
+from moreauc.data import BagBatches, BagSampler, ListBags, TensorBatches
+from moreauc.samplers import DistributedBatchSampler, GroupSampler, PlainSampler, PosNegSampler
 
 LABELS = [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0]
 GROUPS = torch.arange(13) % 4

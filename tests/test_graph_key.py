@@ -10,18 +10,9 @@ import torch
 from graphs_on_cpu import MADE, play
 from torch import nn
 
-from moreauc import (
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    PreviousIterate,
-    TPAUCLoss,
-)
-from moreauc.contrib import (
-    cuda_graphs,
-)
-from moreauc.contrib import (
-    graph_key as _graph_key,
-)
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc.contrib import cuda_graphs
+from moreauc.contrib import graph_key as _graph_key
 from moreauc.contrib.cuda_graphs import GraphedStep
 from moreauc.criteria import GroupedLoss
 from moreauc.optim import ProximalPoint

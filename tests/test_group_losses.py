@@ -744,8 +744,7 @@ BAD_GROUPED = [
 
 
 @pytest.mark.parametrize(
-    ("loss", "name", "change", "message"),
-    [(loss, *entry) for losses, *entry in BAD_GROUPED for loss in losses],
+    ("loss", "name", "change", "message"), [(loss, *entry) for losses, *entry in BAD_GROUPED for loss in losses]
 )
 def test_bad_batches_of_grouped_are_named_and_change_nothing(loss, name, change, message):
     criterion = GroupedLoss(GroupDROLoss(2, top_k=1), torch.arange(8) % 2, loss=loss)

@@ -294,8 +294,7 @@ def test_bad_arguments_of_plain_batches(change, match):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["groups_per_batch", "samples_per_group", "num_groups", "num_rows", "num_memberships", "checksum_of_groups"],
+    "name", ["groups_per_batch", "samples_per_group", "num_groups", "num_rows", "num_memberships", "checksum_of_groups"]
 )
 def test_states_of_other_groups_are_refused(name):
     sampler = group_sampler()

@@ -10,19 +10,11 @@ import pytest
 import torch
 from conformance import CASES, LABELS
 
-from moreauc import (
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    TPAUCLoss,
-)
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, TPAUCLoss
 from moreauc.core import pairs
 from moreauc.core.pairs import Pairs, cvar_and_vjp, cvar_over_negatives
 from moreauc.core.surrogates import get_surrogate
-from moreauc.criteria import (
-    GroupedLoss,
-    _base,
-    _validation,
-)
+from moreauc.criteria import GroupedLoss, _base, _validation
 from moreauc.criteria._base import Criterion
 from moreauc.train import fit
 
@@ -143,8 +135,7 @@ def can_be_wrong(case, wrong):
 
 
 @pytest.mark.parametrize(
-    ("case", "wrong"),
-    [pytest.param(c, w, id=f"{c.name}-{w}") for c in CASES for w in WRONG if can_be_wrong(c, w)],
+    ("case", "wrong"), [pytest.param(c, w, id=f"{c.name}-{w}") for c in CASES for w in WRONG if can_be_wrong(c, w)]
 )
 @pytest.mark.parametrize("device", DEVICES)
 def test_errors_come_with_a_later_call_and_change_nothing(case, wrong, device):

@@ -6,13 +6,7 @@ import pytest
 import torch
 from conformance import LABELS
 
-from moreauc import (
-    FCCOLoss,
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    TCCOLoss,
-    TPAUCLoss,
-)
+from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
 from moreauc.criteria import GroupedLoss
 
 # torch warns of what its compiler itself does with a user's autograd function

@@ -11,13 +11,7 @@ import torch
 from torch import nn
 
 from moreauc import MultiInstanceTPAUCLoss, PreviousIterate
-from moreauc.core.pooling import (
-    POOLINGS,
-    AttentionPooling,
-    MeanPooling,
-    SmoothedMaxPooling,
-    get_pooling,
-)
+from moreauc.core.pooling import POOLINGS, AttentionPooling, MeanPooling, SmoothedMaxPooling, get_pooling
 
 STEPS = 100
 MARGIN, TEMPERATURE = 0.5, 0.7

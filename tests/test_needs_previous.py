@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from moreauc import (
-    FCCOLoss,
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    TCCOLoss,
-    TPAUCLoss,
-)
+from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
 
 LABELS = torch.tensor([0, 1, 0, 1])
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}

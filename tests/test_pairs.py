@@ -38,10 +38,7 @@ SIZES = [(1, 1), (1, 7), (9, 1), (13, 17), (30, 11)]
 
 cases = pytest.mark.parametrize(("name", "method"), CASES)
 sizes = pytest.mark.parametrize("size", SIZES, ids=str)
-devices = pytest.mark.parametrize(
-    "device",
-    ["cpu", *(["cuda"] if torch.cuda.is_available() else [])],
-)
+devices = pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import TPAUCLoss, distributed
-from moreauc.data import (
-    BagBatches,
-    IndexedDataset,
-    ListBags,
-    TensorBatches,
-)
+from moreauc.data import BagBatches, IndexedDataset, ListBags, TensorBatches
 from moreauc.samplers import DistributedBatchSampler, PosNegSampler
 from moreauc.train import fit, predict_scores
 

@@ -8,12 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from moreauc import (
-    GroupDROLoss,
-    MultiInstanceTPAUCLoss,
-    PreviousIterate,
-    TPAUCLoss,
-)
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import GroupedLoss
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -3,12 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from moreauc.core.rules import (
-    UpdateRule,
-    project,
-    theory_gamma,
-    update_row,
-)
+from moreauc.core.rules import UpdateRule, project, theory_gamma, update_row
 from moreauc.core.tables import EstimatorTable
 
 

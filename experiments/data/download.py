@@ -86,12 +86,7 @@ def in_folder(root: Path, subfolder: str, *names: str) -> Path | None:
 
 
 def find_file(
-    owner: str,
-    name: str,
-    *,
-    folder: Path | None = None,
-    download: bool = True,
-    verify: bool = False,
+    owner: str, name: str, *, folder: Path | None = None, download: bool = True, verify: bool = False
 ) -> Path:
     """Return the path of a public file, downloading it where neither the user's folder nor the cache has it.
 

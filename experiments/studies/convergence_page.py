@@ -14,12 +14,7 @@ from experiments.figures import save_figure
 from moreauc.report.pages import Section
 
 Parts = dict[str, list[Record]]
-TABLE, AVERAGE, PLUG_IN, FULL = (
-    "table, gamma of the theory",
-    "table, moving average",
-    "plug-in",
-    "full subgradient",
-)
+TABLE, AVERAGE, PLUG_IN, FULL = ("table, gamma of the theory", "table, moving average", "plug-in", "full subgradient")
 COLORS = {TABLE: "#0b6e99", "table, gamma 0.1": "#3fa7a0", AVERAGE: "#8e6bbf", PLUG_IN: "#d1495b", FULL: "#9aa4b1"}
 FACTORS = {
     "samples_per_batch": "samples per block, $B_2$",

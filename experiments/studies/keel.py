@@ -14,14 +14,7 @@ from sklearn.datasets import make_classification
 
 from experiments.data.keel import KEEL_SETS, load_keel
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._shared import (
-    FOLDS,
-    INNER_FOLDS,
-    combinations,
-    mean_and_std,
-    show,
-    tune_and_score,
-)
+from experiments.studies._shared import FOLDS, INNER_FOLDS, combinations, mean_and_std, show, tune_and_score
 from moreauc.comparison import Region, Table, contestants, network
 from moreauc.methods import METHODS
 from moreauc.report.pages import Report, Section

@@ -128,8 +128,7 @@ class PredictOptions:
     data: Annotated[Path, _Table]
     out: Annotated[Path, _option("File for the scores: .csv, .tsv, .parquet or .pq.")]
     instances: Annotated[
-        Path | None,
-        _option("File for bag, row, score and weight of every instance; only for a model of bags."),
+        Path | None, _option("File for bag, row, score and weight of every instance; only for a model of bags.")
     ] = None
     force: Annotated[bool, _option("Replace the files where they exist.", "--force")] = False
 

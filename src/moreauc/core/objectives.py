@@ -116,14 +116,7 @@ def tpauc_optimum(
 
 
 def _prepare(
-    owner: str,
-    scores: Tensor,
-    labels: Tensor,
-    min_tpr: float,
-    max_fpr: float,
-    surrogate: str,
-    margin: float,
-    link: str,
+    owner: str, scores: Tensor, labels: Tensor, min_tpr: float, max_fpr: float, surrogate: str, margin: float, link: str
 ) -> tuple[Tensor, Tensor, float, float, Surrogate]:
     """Check the arguments; return positives and negatives after the link, alpha, beta and the loss."""
     alpha = 1.0 - check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)

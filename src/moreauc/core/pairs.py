@@ -17,12 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from moreauc._checks import (
-    check_floating,
-    check_real,
-    check_same_shape,
-    check_shape,
-)
+from moreauc._checks import check_floating, check_real, check_same_shape, check_shape
 from moreauc.core.sorted_pairs import VJP, sorted_pairs
 from moreauc.core.surrogates import Surrogate
 

@@ -12,12 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from moreauc._checks import (
-    check_device,
-    check_floating,
-    check_same_shape,
-    check_shape,
-)
+from moreauc._checks import check_device, check_floating, check_same_shape, check_shape
 from moreauc._description import settings_text
 from moreauc.core.pairs import refuse_second_derivatives
 from moreauc.criteria._validation import FLAGS, NEVER, Check, Pending, capturing, several_processes

@@ -13,15 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from moreauc._checks import (
-    as_index,
-    as_labels,
-    check_device,
-    check_floating,
-    check_index,
-    check_labels,
-    check_shape,
-)
+from moreauc._checks import as_index, as_labels, check_device, check_floating, check_index, check_labels, check_shape
 from moreauc.core.pooling import Pooling
 from moreauc.criteria._validation import Check, repeats
 

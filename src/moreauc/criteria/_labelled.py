@@ -8,13 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from moreauc._checks import (
-    check_device,
-    check_floating,
-    check_labels,
-    check_link,
-    check_shape,
-)
+from moreauc._checks import check_device, check_floating, check_labels, check_link, check_shape
 from moreauc.core.surrogates import get_surrogate
 from moreauc.criteria._base import Criterion
 from moreauc.criteria._batches import Rows, labelled_rows, widened

@@ -71,12 +71,7 @@ class AUCMinMaxLoss(PairCriterion):
     """
 
     def __init__(
-        self,
-        labels: Tensor | Sequence[int],
-        *,
-        margin: float = 1.0,
-        link: Link = "sigmoid",
-        dual_lr: float = 0.1,
+        self, labels: Tensor | Sequence[int], *, margin: float = 1.0, link: Link = "sigmoid", dual_lr: float = 0.1
     ) -> None:
         super().__init__(labels, "squared", margin, link)
         self.dual_lr = dual_lr

@@ -14,12 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from moreauc._checks import (
-    check_count,
-    check_device,
-    check_floating,
-    check_shape,
-)
+from moreauc._checks import check_count, check_device, check_floating, check_shape
 from moreauc.core.rules import Gamma, UpdateRule
 from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._base import (

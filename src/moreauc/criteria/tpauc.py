@@ -131,12 +131,7 @@ class TPAUCLoss(TwoWayCriterion):
         return self.table_u.rule.corrects
 
     def _batch(
-        self,
-        check: Check,
-        scores: Tensor,
-        labels: Tensor,
-        index: Tensor,
-        previous_scores: Tensor | None = None,
+        self, check: Check, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None
     ) -> Batch:
         wide = self._check_scores(scores)
         rows = self._rows(check, labels, index, tuple(scores.shape))

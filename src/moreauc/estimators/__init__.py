@@ -9,10 +9,4 @@ from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, 
 from moreauc.estimators.multi_instance import MultiInstanceClassifier
 from moreauc.estimators.tpauc import TPAUCClassifier
 
-__all__ = [
-    "GroupDROClassifier",
-    "GroupDRORegressor",
-    "GroupsWarning",
-    "MultiInstanceClassifier",
-    "TPAUCClassifier",
-]
+__all__ = ["GroupDROClassifier", "GroupDRORegressor", "GroupsWarning", "MultiInstanceClassifier", "TPAUCClassifier"]

@@ -59,12 +59,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(
-        self,
-        sampler: Any,
-        *,
-        rank: int,
-        world_size: int,
-        owners: Tensor | Sequence[int] | NDArray[Any] | None = None,
+        self, sampler: Any, *, rank: int, world_size: int, owners: Tensor | Sequence[int] | NDArray[Any] | None = None
     ) -> None:
         if not hasattr(sampler, "__iter__"):
             raise ValueError(f"{_OWNER}: sampler must be an iterable over batches, got {type(sampler).__name__}")

@@ -18,16 +18,7 @@ from moreauc.metrics import plot_groups
 from moreauc.metrics.groups import GroupTable
 from moreauc.report.pages import Fact, Section, as_image, draw_training
 from moreauc.tasks.groups import hold_out, name_groups
-from moreauc.tasks.tables import (
-    Array,
-    Cells,
-    Split,
-    Table,
-    TableTask,
-    kept_epoch,
-    read_features,
-    warning_text,
-)
+from moreauc.tasks.tables import Array, Cells, Split, Table, TableTask, kept_epoch, read_features, warning_text
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 KINDS = ("auto", "classification", "regression")

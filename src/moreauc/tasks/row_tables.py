@@ -20,17 +20,7 @@ from moreauc.metrics import bootstrap_interval, tied_share, tpauc_score
 from moreauc.metrics.bootstrap import BootstrapInterval
 from moreauc.metrics.ranking import ties_text
 from moreauc.report.pages import Fact, Section, draw_histograms, draw_roc, draw_training
-from moreauc.tasks.tables import (
-    Array,
-    Cells,
-    Split,
-    T,
-    Table,
-    TableTask,
-    kept_epoch,
-    read_features,
-    warning_text,
-)
+from moreauc.tasks.tables import Array, Cells, Split, T, Table, TableTask, kept_epoch, read_features, warning_text
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 _COLUMNS = ("method", "TPAUC", "95 % interval", "AUC", "TPR at budget", "TPR", "FPR")
