@@ -65,6 +65,7 @@ _LOSSES = (
     "quantile*",
     "*late*",
     "*criteri*",
+    "algorithms",
 )
 PARTS = {
     "criteria": Part(["criteria/**/*.py"], ["criteria/**/test_*.py", *(f"**/test_{name}.py" for name in _LOSSES)]),
@@ -75,7 +76,7 @@ PARTS = {
             *(f"**/test_{name}.py" for name in ("*pairs*", "surrogate*", "tables", "rules", "outer", "*pooling*")),
             *(
                 f"**/test_{name}.py"
-                for name in ("objectives", "tpauc", "multi_instance*", "coupled", "*visit*", "*late*")
+                for name in ("objectives", "tpauc", "multi_instance*", "coupled", "algorithms", "*late*")
             ),
         ],
     ),
