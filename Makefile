@@ -7,7 +7,8 @@ OUT ?= reports/demo
 .PHONY: demo test check lint format bench study reproduce torture size mutants setup browser clean
 .DEFAULT_GOAL := demo
 
-bench torture: export PYTHONPATH := $(CURDIR) # benchmarks use models of experiments/, which is not installed
+# benchmarks use models of experiments/, which is not installed
+bench torture: export PYTHONPATH := $(CURDIR)
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) with $(PYTHON)"
