@@ -10,11 +10,14 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
 
 from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
-from moreauc.data.examples import EXAMPLES, load_example
+from moreauc.data.examples import EXAMPLES, fraud_table, load_example
 from moreauc.data.tables import TableError, read_table, read_texts, write_table
-from moreauc.data.tabular import doubtful_columns
+from moreauc.data.tabular import TableEncoder, doubtful_columns
 from moreauc.data.texts import label_text, lost_in_floats, normal_text
 
 KINDS = {"age": "number", "ward": "text"}
@@ -677,7 +680,9 @@ def test_columns_to_drop():
         drop_columns(frame, ["nam"], source="t")
 
 
-@pytest.mark.parametrize(("name", "share"), [("digits", 0.04), ("breast_cancer", 0.05), ("diabetes", 0.1)])
+@pytest.mark.parametrize(
+    ("name", "share"), [("digits", 0.04), ("breast_cancer", 0.05), ("diabetes", 0.1), ("fraud", 0.02)]
+)
 def test_examples(name, share):
     X, y, description = load_example(name)
     assert len(X) == len(y) and set(y.tolist()) == {0, 1}
@@ -690,7 +695,37 @@ def test_examples(name, share):
     np.testing.assert_array_equal(y, again[1])
 
 
+def test_payments_are_of_mixed_types_and_follow_the_seed():
+    X, y = fraud_table(samples=5000)
+    missing = X.isna().mean()
+    assert missing[missing > 0.0].to_dict() == pytest.approx({"account_age_days": 0.03, "distance_km": 0.08}, abs=0.01)
+    assert X["amount"].max() > 50 * X["amount"].median()  # a heavy tail
+    assert X["category"].nunique() == 12 and X["country"].nunique() == 7 and set(X["new_device"]) == {"yes", "no"}
+    np.testing.assert_array_equal(y, fraud_table(samples=5000)[1])
+    assert (y != fraud_table(samples=5000, seed=1)[1]).any()
+    assert fraud_table(samples=5000, positive_rate=0.3)[1].mean() == pytest.approx(0.3, abs=0.03)
+
+
+def test_logistic_regression_is_good_on_payments_and_not_perfect():
+    X, y, _ = load_example("fraud")
+    model = make_pipeline(TableEncoder(), LogisticRegression(max_iter=500)).fit(X, y)
+    assert 0.84 < roc_auc_score(y, model.decision_function(X)) < 0.92
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 99}, "fraud_table: samples must be an integer of at least 100, got 99"),
+        ({"positive_rate": 0.0}, "fraud_table: positive_rate must be a number in (0, 0.5], got 0.0"),
+        ({"seed": -1}, "fraud_table: seed must be an integer of at least 0, got -1"),
+    ],
+)
+def test_payments_that_cannot_be_made(options, message):
+    with pytest.raises(ValueError, match=exactly(message)):
+        fraud_table(**options)
+
+
 def test_an_unknown_example():
-    assert list(EXAMPLES) == ["digits", "breast_cancer", "diabetes"]
-    with pytest.raises(ValueError, match="name must be one of digits, breast_cancer, diabetes, got 'iris'"):
+    assert list(EXAMPLES) == ["digits", "breast_cancer", "diabetes", "fraud"]
+    with pytest.raises(ValueError, match="name must be one of digits, breast_cancer, diabetes, fraud, got 'iris'"):
         load_example("iris")

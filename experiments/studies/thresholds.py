@@ -20,7 +20,7 @@ from moreauc.comparison import Region, Table, network
 from moreauc.core.objectives import tpauc_optimum
 from moreauc.criteria import TPAUCLoss
 from moreauc.data import TensorBatches
-from moreauc.data.examples import EXAMPLES, load_example
+from moreauc.data.examples import load_example
 from moreauc.data.tabular import TableEncoder
 from moreauc.models import MLP
 from moreauc.report.pages import Report, Section
@@ -65,7 +65,7 @@ class ThresholdStudy(Study):
 
     trials: int
     epochs: int
-    sets: tuple[str, ...] = (*EXAMPLES, "made")
+    sets: tuple[str, ...] = ("digits", "breast_cancer", "diabetes", "made")
     rules: tuple[str, ...] = tuple(RULES)
 
     @property

@@ -145,7 +145,7 @@ class CompareOptions:
     data: Annotated[Path | None, _Table] = None
     target: Annotated[str | None, _option("Column of DATA with the two classes.")] = None
     example: Annotated[
-        str | None, _option("A table of scikit-learn instead of DATA: digits, breast_cancer or diabetes.")
+        str | None, _option("A table to try instead of DATA: digits, breast_cancer, diabetes or fraud.")
     ] = None
     positive: Annotated[str | None, _Positive] = None
     min_tpr: Annotated[float, _MinTPR] = 0.5
