@@ -9,6 +9,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
@@ -45,12 +47,13 @@ Result = TypeVar("Result")
 FREE = frozenset({"device", "verbose", "chunk", "fpr_budget", "probabilities"})
 
 
-def choose_threshold(labels: Array, scores: Array, budget: float) -> float:
+def choose_threshold(labels: Array, scores: Array, budget: float, weight: Array | None = None) -> float:
     """Return the threshold with the most true positives among those whose false positive rate is at most `budget`.
 
     A row is called positive where its score is above the threshold. Of several thresholds with as many the one with
     the fewest false positives is taken; it lies in the middle between the two neighbouring scores, or, beyond the
     last score on either side, half the distance to the score next to it away (0.5 where all scores are equal).
+    A row of `weight` 2 counts as two rows, one of weight 0 not at all; None for 1 each.
 
     Example:
         >>> labels = np.array([0, 0, 0, 0, 1, 1])
@@ -58,14 +61,20 @@ def choose_threshold(labels: Array, scores: Array, budget: float) -> float:
         >>> choose_threshold(labels, scores, 0.25), choose_threshold(labels, scores, 0.0)
         (2.5, 4.5)
     """
-    values, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
-    positive = np.asarray(labels, dtype=bool)
-    hits = np.bincount(place[positive], minlength=len(values))
-    alarms = np.bincount(place[~positive], minlength=len(values))
+    values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
+    if weight is None:
+        hit, alarm, most = positive, ~positive, float(floor_count(int((~positive).sum()), budget))
+    else:
+        some = weight > 0
+        values, positive, weight = values[some], positive[some], weight[some]
+        hit, alarm = weight * positive, weight * ~positive
+        most = alarm.sum() * (budget + (4.0 + len(values)) * np.finfo(np.float64).eps)  # sums are rounded
+    values, place = np.unique(values, return_inverse=True)
+    hits, alarms = (np.bincount(place, weights=part, minlength=len(values)) for part in (hit, alarm))
     # Entry k: rows at or above values[k], the last entry for none.
     hits = np.append(hits[::-1].cumsum()[::-1], 0)
     alarms = np.append(alarms[::-1].cumsum()[::-1], 0)
-    hits[alarms > floor_count(int((~positive).sum()), budget)] = -1
+    hits[alarms > most] = -1
     # Alarms fall with k: the last of the best is the one with the fewest.
     cut = len(hits) - 1 - int(np.argmax(hits[::-1]))
     gap = np.diff(values) if len(values) > 1 else np.ones(1)
@@ -87,11 +96,11 @@ class PlattScaling(NamedTuple):
         return probability
 
 
-def fit_platt(labels: Array, scores: Array) -> PlattScaling:
+def fit_platt(labels: Array, scores: Array, weight: Array | None = None) -> PlattScaling:
     """Fit the logistic curve by maximum likelihood, with Platt's targets and a slope that cannot turn.
 
     Instead of 1 and 0 the targets are `(n+ + 1) / (n+ + 2)` and `1 / (n- + 2)`, so that classes that the scores
-    separate get a finite slope.
+    separate get a finite slope. A row of `weight` 2 counts as two rows; None for 1 each.
 
     Example:
         >>> curve = fit_platt(np.array([0, 0, 1, 1]), np.array([-2.0, -1.0, 1.0, 2.0]))
@@ -102,18 +111,21 @@ def fit_platt(labels: Array, scores: Array) -> PlattScaling:
         Platt, Probabilistic outputs for support vector machines, 1999.
     """
     positive = np.asarray(labels, dtype=bool)
-    number = int(positive.sum())
-    target = np.where(positive, (number + 1) / (number + 2), 1 / (len(positive) - number + 2))
+    mean = np.mean if weight is None else partial(np.average, weights=weight)
+    rows = len(positive) if weight is None else weight.sum()
+    number = rows * mean(positive)
+    target = np.where(positive, (number + 1) / (number + 2), 1 / (rows - number + 2))
     values = np.asarray(scores, dtype=np.float64)
-    centre, scale = values.mean(), values.std() or 1.0
+    centre = mean(values)
+    scale = np.sqrt(mean((values - centre) ** 2)) or 1.0
     x = (values - centre) / scale
 
     def loss(parameters: Array) -> tuple[float, Array]:
         z = parameters[0] * x + parameters[1]
         wrong = expit(z) - target
-        return float(np.mean(np.logaddexp(0.0, z) - target * z)), np.array([np.mean(wrong * x), np.mean(wrong)])
+        return float(mean(np.logaddexp(0.0, z) - target * z)), np.array([mean(wrong * x), mean(wrong)])
 
-    rate = target.mean()
+    rate = mean(target)
     start = np.array([1.0, np.log(rate / (1.0 - rate))])
     slope, intercept = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE, None), (None, None)]).x
     return PlattScaling(float(slope / scale), float(intercept - slope * centre / scale))
@@ -155,7 +167,50 @@ def all_or_nothing(
     return fit_whole
 
 
-class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
+class ScoringEstimator(BaseEstimator):  # type: ignore[misc]
+    """Arguments kept as attributes, and the checks that every estimator makes."""
+
+    _owner: str
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let errors name the leaf."""
+        super().__init_subclass__(**options)
+        cls._owner = cls.__name__
+
+    def _keep(self, arguments: Mapping[str, Any]) -> None:
+        """Set the arguments of a constructor, its `locals()`, as attributes of the same names, as scikit-learn asks."""
+        for name, value in arguments.items():
+            if name not in ("self", "__class__"):
+                setattr(self, name, value)
+
+    def _check_choices(self, **choices: Collection[str]) -> None:
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{self._owner}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
+
+    def _check_counts(self, *names: str) -> None:
+        for name in names:
+            check_count(self._owner, name, getattr(self, name))
+
+    def _check_scores(self, scores: Array, *, data: str = "X") -> Array:
+        """Return scores, which must be finite; `data` is what the estimator calls its input."""
+        if not np.isfinite(scores).all():
+            raise ValueError(
+                f"{self._owner}: the model gave scores that are not finite; {data} may lie far outside what it was "
+                "fitted on"
+            )
+        return scores
+
+    def _check_known(self, values: Array) -> None:
+        """Check that targets which come after `fit` are of its classes."""
+        strange = values[~np.isin(values, self.classes_)]
+        if len(strange):
+            raise ValueError(
+                f"{self._owner}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}"
+            )
+
+
+class NetworkEstimator(ScoringEstimator):
     """Arguments and attributes of all estimators.
 
     Args:
@@ -184,7 +239,6 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         feature_names_in_: their names, where the data came as DataFrames with string names.
     """
 
-    _owner: str
     _task: type[Task]
     _num_seeds = 3
     model_: nn.Module
@@ -196,17 +250,10 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     def __init_subclass__(cls, **options: Any) -> None:
         """Let `help` of a leaf show the arguments and attributes that it shares, after its own."""
         super().__init_subclass__(**options)
-        cls._owner = cls.__name__
         own = cls.__dict__.get("__doc__")
         parent = next((base.__doc__ for base in cls.__mro__[1:] if issubclass(base, NetworkEstimator)), None)
         if own and parent:  # neither is there where Python runs without docstrings
             cls.__doc__ = f"{inspect.cleandoc(own)}\n\n{inspect.cleandoc(parent)}\n"
-
-    def _keep(self, arguments: Mapping[str, Any]) -> None:
-        """Set the arguments of a constructor, its `locals()`, as attributes of the same names, as scikit-learn asks."""
-        for name, value in arguments.items():
-            if name not in ("self", "__class__"):
-                setattr(self, name, value)
 
     def _check_arguments(self) -> None:
         """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
@@ -226,11 +273,6 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     def _check_own_arguments(self) -> None:
         """Check the arguments that only the leaf has."""
 
-    def _check_choices(self, **choices: Collection[str]) -> None:
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{self._owner}: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
-
     def _check_options(self) -> None:
         """Check that the options of the loss are a dictionary without what the estimator gives itself."""
         options = self.loss_options
@@ -240,10 +282,6 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         for key in options or {}:
             if not isinstance(key, str) or key in taken:
                 raise ValueError(f"{self._owner}: loss_options must not hold {key!r}: given elsewhere, or no name")
-
-    def _check_counts(self, *names: str) -> None:
-        for name in names:
-            check_count(self._owner, name, getattr(self, name))
 
     def _train(
         self,
@@ -336,49 +374,14 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
                 f"{self._owner}: module must be None, a module or a function that makes one, got {self.module!r}"
             )
 
-    def _check_scores(self, scores: Array, *, data: str = "X") -> Array:
-        """Return scores, which must be finite; `data` is what the estimator calls its input."""
-        if not np.isfinite(scores).all():
-            raise ValueError(
-                f"{self._owner}: the model gave scores that are not finite; {data} may lie far outside what it was "
-                "fitted on"
-            )
-        return scores
 
-    def _check_known(self, values: Array) -> None:
-        """Check that targets which come after `fit` are of its classes."""
-        strange = values[~np.isin(values, self.classes_)]
-        if len(strange):
-            raise ValueError(
-                f"{self._owner}: y must hold the classes {self.classes_.tolist()}, got {strange[:1].tolist()}"
-            )
-
-
-class TableEstimator(NetworkEstimator):
-    """Rows of a table.
-
-    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
-    columns; see the guide for what is done with them.
-
-    Attributes:
-        preprocessor_: turns `X` into what `model_` takes.
-    """
-
-    preprocessor_: TableEncoder
+class TableInput(ScoringEstimator):
+    """Checks of a table and of one target for each of its rows."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor:
-        self.preprocessor_ = TableEncoder(standardize=self.standardize, owner=self._owner).fit(source, rows=train)
-        return torch.from_numpy(self.preprocessor_.encode(source)).to(self.device)
-
-    def _scores(self, X: Any) -> Array:
-        check_is_fitted(self, "model_")
-        inputs = self.preprocessor_.transform(self._check_table(X, reset=False))
-        return self._raw_scores(torch.from_numpy(inputs))
 
     def _check_table(self, X: Any, *, reset: bool) -> Any:
         """Return a DataFrame as it is and anything else as a float array without infinity."""
@@ -402,37 +405,36 @@ class TableEstimator(NetworkEstimator):
         check_apart(self._owner, "y", values)
         return values
 
+
+class TableEstimator(TableInput, NetworkEstimator):
+    """Rows of a table.
+
+    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
+    columns; see the guide for what is done with them.
+
+    Attributes:
+        preprocessor_: turns `X` into what `model_` takes.
+    """
+
+    preprocessor_: TableEncoder
+
+    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor:
+        self.preprocessor_ = TableEncoder(standardize=self.standardize, owner=self._owner).fit(source, rows=train)
+        return torch.from_numpy(self.preprocessor_.encode(source)).to(self.device)
+
+    def _scores(self, X: Any) -> Array:
+        check_is_fitted(self, "model_")
+        inputs = self.preprocessor_.transform(self._check_table(X, reset=False))
+        return self._raw_scores(torch.from_numpy(inputs))
+
     def _table_scores(self, model: nn.Module, inputs: Tensor) -> Array:
         """Return the raw scores of the rows of an encoded table, shape `(n,)` or `(n, outputs)`."""
         batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=CHUNK)
         return self._check_scores(predict_scores(model, batches)[0].numpy())
 
 
-class RankingClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
-    """Arguments and attributes of the two classifiers that are trained for the two-way partial AUC.
-
-    A stratified part of the data is held out: the epoch that scores best on it is kept (there is no second training on
-    all data), and the threshold of `predict` is chosen on it. Where a class is too small for that (2 in each part, and
-    enough for the region to hold a pair), or where the part would be many copies of few rows, since equal ones stay
-    together, nothing is held out: the last epoch is kept and the threshold is chosen on the training data.
-
-    Args:
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        momentum: momentum of "sgd".
-        warm_start_epochs: epochs of cross entropy before.
-        fpr_budget: largest false positive rate that `predict` may have on the held-out data, in [0, 1]; None for
-            `max_fpr`.
-        probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class, as
-            scikit-learn expects; "calibrated" for Platt's estimate, by which `predict` does not go.
-        positive_label: the class to find; None for the second of `classes_`, which are sorted.
-
-    Attributes:
-        classes_: the two classes, sorted.
-        positive_label_: the class to find.
-        threshold_: raw scores above it are called positive.
-        platt_: slope and intercept of the calibrated log odds over the raw score.
-    """
+class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
+    """Two classes, one of them to be found: decisions and probabilities by scores, at a false-positive budget."""
 
     classes_: Array
     positive_label_: Any
@@ -444,12 +446,12 @@ class RankingClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc
         tags.classifier_tags.multi_class = False
         return tags
 
-    def _check_arguments(self) -> None:
+    def _check_decisions(self) -> None:
+        """Check the region, the budget and the kind of probabilities."""
         check_region(self._owner, self.min_tpr, self.max_fpr)
         self._check_choices(probabilities=("threshold", "calibrated"))
         if self.fpr_budget is not None:
             check_real(self._owner, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
-        super()._check_arguments()
 
     def _region(self) -> dict[str, Any]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
@@ -461,12 +463,14 @@ class RankingClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc
             raise ValueError(f"{self._owner}: positive_label must be one of {classes.tolist()}, got {label!r}")
         return label
 
-    def _decide_by(self, classes: Array, label: Any, trained: Trained) -> None:
-        """Set the classes, and the threshold and the probabilities by what was held out."""
+    def _decide_by(
+        self, classes: Array, label: Any, positive: Array, scores: Array, weight: Array | None = None
+    ) -> None:
+        """Set the classes, and the threshold and the probabilities by raw scores, of held-out data where there are."""
         budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
         self.classes_, self.positive_label_ = classes, label
-        self.threshold_ = choose_threshold(trained.data.values, trained.scores, budget)
-        self.platt_ = fit_platt(trained.data.values, trained.scores)
+        self.threshold_ = choose_threshold(positive, scores, budget, weight)
+        self.platt_ = fit_platt(positive, scores, weight)
 
     def _direction(self) -> int:
         """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
@@ -498,3 +502,78 @@ class RankingClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc
         if text is not None:
             warnings.warn(f"{self._owner}: {text}", TiedScoresWarning, stacklevel=3)
         return tpauc_score(positive, scores, sample_weight=sample_weight, **self._region())
+
+
+class RowRanker(RankingDecisions, TableInput):
+    """Predictions for the rows of a table."""
+
+    _precision: type[np.floating[Any]] = np.float32  # of what is returned
+
+    @abstractmethod
+    def _scores(self, X: Any) -> Array:
+        """Return the raw scores of a table, shape `(n,)`, which rise with the chance of `positive_label_`."""
+
+    def decision_function(self, X: Any) -> Array:
+        """Return how far the raw scores are from the threshold, shape `(n,)`; above 0 is `classes_[1]`."""
+        return self._margins(self._scores(X)).astype(self._precision)
+
+    def predict(self, X: Any) -> Array:
+        """Return the class of each row, shape `(n,)`, at the threshold chosen for the false-positive budget."""
+        return self._decide(self.decision_function(X))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
+        return self._probabilities(self._scores(X)).astype(self._precision)
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the two-way partial AUC of the raw scores in the region; see :func:`moreauc.metrics.tpauc_score`.
+
+        Args:
+            X: array or DataFrame, shape `(n, n_features)`.
+            y: classes, shape `(n,)`.
+            sample_weight: weights of at least 0, shape `(n,)`.
+        """
+        scores = self._scores(X)
+        return self._partial_auc(column_or_1d(y), scores, sample_weight)
+
+    def _two_classes(self, values: Array) -> Array:
+        """Return the classes, which must be two."""
+        check_classification_targets(values)
+        kind = type_of_target(values, input_name="y", raise_unknown=True)
+        if kind != "binary":  # scikit-learn's wording
+            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+        classes: Array = np.unique(values)
+        if len(classes) < 2:
+            raise ValueError(f"{self._owner}: y must hold two classes, got one class, {classes[:1].tolist()}")
+        return classes
+
+
+class RankingClassifier(RankingDecisions, NetworkEstimator):
+    """Arguments and attributes of the two classifiers that are trained for the two-way partial AUC.
+
+    A stratified part of the data is held out: the epoch that scores best on it is kept (there is no second training on
+    all data), and the threshold of `predict` is chosen on it. Where a class is too small for that (2 in each part, and
+    enough for the region to hold a pair), or where the part would be many copies of few rows, since equal ones stay
+    together, nothing is held out: the last epoch is kept and the threshold is chosen on the training data.
+
+    Args:
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        momentum: momentum of "sgd".
+        warm_start_epochs: epochs of cross entropy before.
+        fpr_budget: largest false positive rate that `predict` may have on the held-out data, in [0, 1]; None for
+            `max_fpr`.
+        probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class, as
+            scikit-learn expects; "calibrated" for Platt's estimate, by which `predict` does not go.
+        positive_label: the class to find; None for the second of `classes_`, which are sorted.
+
+    Attributes:
+        classes_: the two classes, sorted.
+        positive_label_: the class to find.
+        threshold_: raw scores above it are called positive.
+        platt_: slope and intercept of the calibrated log odds over the raw score.
+    """
+
+    def _check_arguments(self) -> None:
+        self._check_decisions()
+        super()._check_arguments()

@@ -171,7 +171,7 @@ class MultiInstanceClassifier(RankingClassifier):
         same = same_bags(source) if self.validation_fraction else None  # which reads all bags
         saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
         trained = self._train(task, source, values == label, saving, same=same)
-        self._decide_by(classes, label, trained)
+        self._decide_by(classes, label, trained.data.values, trained.scores)
         self.n_features_in_ = math.prod(self.form_.shape)
         if self.form_.names is not None:
             self.feature_names_in_ = np.array(self.form_.names, dtype=object)

@@ -9,20 +9,18 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
 from moreauc.data.tabular import same_rows
-from moreauc.estimators.base import Array, RankingClassifier, TableEstimator, all_or_nothing
+from moreauc.estimators.base import Array, RankingClassifier, RowRanker, TableEstimator, all_or_nothing
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
 
 
-class TPAUCClassifier(RankingClassifier, TableEstimator):
+class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
     A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.methods`.
@@ -122,31 +120,8 @@ class TPAUCClassifier(RankingClassifier, TableEstimator):
         same = same_rows(self._owner, X) if self.validation_fraction else None
         saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
         trained = self._train(task, X, values == label, saving, same=same)
-        self._decide_by(classes, label, trained)
+        self._decide_by(classes, label, trained.data.values, trained.scores)
         return self
-
-    def decision_function(self, X: Any) -> NDArray[np.float32]:
-        """Return how far the raw scores are from the threshold, shape `(n,)`; above 0 is `classes_[1]`."""
-        return self._margins(self._scores(X)).astype(np.float32)
-
-    def predict(self, X: Any) -> Array:
-        """Return the class of each row, shape `(n,)`, at the threshold chosen for the false-positive budget."""
-        return self._decide(self.decision_function(X))
-
-    def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
-        return self._probabilities(self._scores(X)).astype(np.float32)
-
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the two-way partial AUC of the raw scores in the region; see :func:`moreauc.metrics.tpauc_score`.
-
-        Args:
-            X: array or DataFrame, shape `(n, n_features)`.
-            y: classes, shape `(n,)`.
-            sample_weight: weights of at least 0, shape `(n,)`.
-        """
-        scores = self._scores(X)
-        return self._partial_auc(column_or_1d(y), scores, sample_weight)
 
     def _check_own_arguments(self) -> None:
         self._check_choices(sampler=("auto", "balanced", "shuffled"))
@@ -158,17 +133,6 @@ class TPAUCClassifier(RankingClassifier, TableEstimator):
         check_count(self._owner, "batch_size", self.batch_size, minimum=2)
         bounds: dict[str, Any] = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
         check_real(self._owner, "positive_fraction", self.positive_fraction, **bounds)
-
-    def _two_classes(self, values: Array) -> Array:
-        """Return the classes, which must be two."""
-        check_classification_targets(values)
-        kind = type_of_target(values, input_name="y", raise_unknown=True)
-        if kind != "binary":  # scikit-learn's wording
-            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-        classes: Array = np.unique(values)
-        if len(classes) < 2:
-            raise ValueError(f"{self._owner}: y must hold two classes, got one class, {classes[:1].tolist()}")
-        return classes
 
     def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
         module = self.module
