@@ -121,11 +121,19 @@ from sklearn.utils.estimator_checks import check_estimator
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, TPAUCClassifier
 
 torch.set_num_threads(1)
-for estimator in (TPAUCClassifier, GroupDROClassifier, GroupDRORegressor):
-    results = check_estimator(estimator(epochs=10, lr=0.03), on_skip=None, on_fail=None)
+calibrated = {"check_classifiers_train": "predict goes by the threshold, not by a probability of 1/2"}
+for kind, options, expected in (
+    (TPAUCClassifier, {}, calibrated),
+    (TPAUCClassifier, {"probabilities": "threshold"}, {}),
+    (GroupDROClassifier, {}, {}),
+    (GroupDRORegressor, {}, {}),
+):
+    estimator = kind(epochs=10, lr=0.03, **options)
+    results = check_estimator(estimator, expected_failed_checks=expected, on_skip=None, on_fail=None)
     assert len(results) > 45
     for result in results:
-        assert result["status"] == "passed", (result["check_name"], result["exception"])
+        passed = "xfail" if result["check_name"] in expected else "passed"
+        assert result["status"] == passed, (result["check_name"], result["exception"])
 print("all passed")
 """
 
@@ -172,7 +180,7 @@ class TestTraining:
     @every_case
     def test_patience_ends_a_run_with_a_hold_out(self, case):
         model = case.fit(epochs=30, patience=1, lr=1e-12)
-        assert len(model.held_out_) and len(model.history_["loss"]) < 30
+        assert len(model.held_out_) and model.n_iter_ == len(model.history_["loss"]) < 30
 
     @every_case
     def test_without_a_hold_out_all_epochs_run_and_the_last_is_kept(self, case):
@@ -182,8 +190,9 @@ class TestTraining:
 
     @ranking_case
     def test_warm_start_comes_first(self, case):
-        phases = [row["phase"] for row in case.fit(warm_start_epochs=2).history_.rows]
-        assert phases == ["warm start"] * 2 + ["train"] * 3
+        model = case.fit(warm_start_epochs=2)
+        assert [row["phase"] for row in model.history_.rows] == ["warm start"] * 2 + ["train"] * 3
+        assert model.n_iter_ == 5
 
     @every_case
     def test_options_reach_the_loss_and_the_loop(self, case, monkeypatch):
@@ -333,6 +342,23 @@ class TestDecisions:
         np.testing.assert_array_equal(named.predict_proba(X)[:, 0], plain.predict_proba(X)[:, 1])
         assert named.score(X, names) == plain.score(X, y)
         assert get_scorer("roc_auc")(named, X, names) == pytest.approx(get_scorer("roc_auc")(plain, X, y))
+
+    def test_a_class_that_is_the_first_or_the_majority_is_named(self, case):
+        X, y = case.data
+        for classes, found, share in (
+            (("good", "bad"), "bad", "2"),
+            ((1, 0), 1, "[78]"),
+            ((True, False), True, "[78]"),
+        ):
+            names = np.array(classes)[y]
+            with pytest.warns(
+                UserWarning, match=f"class to find is {found!r}, {share}.% of y; .*={classes[0]!r}"
+            ) as it:
+                model = case.make().fit(X, names)
+            assert model.positive_label_ == found and it[0].filename == __file__
+            case.make(positive_label=found).fit(X, names)  # without a warning
+        even = np.arange(len(y)) % 2
+        assert case.make(lr=1e-3).fit(X, np.array(["a", "b"])[even]).positive_label_ == "b"
 
     @pytest.mark.parametrize("classes", [(False, True), (-1, 1), (0.0, 1.0), ("a", "b")])
     def test_classes_of_any_kind(self, case, classes):
@@ -515,7 +541,7 @@ RANKING_ERRORS = [
     ({"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
     ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
     ({"fpr_budget": 1.5}, r"fpr_budget must be a number in \[0, 1\], got 1.5"),
-    ({"probabilities": "raw"}, r"probabilities must be one of \['threshold', .*, got 'raw'"),
+    ({"probabilities": "raw"}, r"probabilities must be one of \['calibrated', .*, got 'raw'"),
     ({"positive_label": 2}, r"positive_label must be one of \[0, 1\], got 2"),
 ]
 TOP_K = r"top_k must be an integer of at least 1, or a share in \(0, 1\), got"

@@ -35,6 +35,7 @@ from moreauc.data.texts import (
     name_texts,
     normal_text,
     normal_texts,
+    positive_class,
     type_column,
     type_columns,
 )
@@ -241,15 +242,13 @@ def _positive_class(source: str, target: str, counts: pd.Series[int], positive: 
                 f"its classes are {list_names(sorted(values))}"
             )
         return positive, "as asked for"
-    for pair in (("0", "1"), ("False", "True"), ("-1", "1")):
-        if values == set(pair):
-            return pair[1], f"of {pair[0]} and {pair[1]}"
-    if counts.iloc[0] == counts.iloc[1]:
+    found, reason = positive_class({str(text): int(count) for text, count in counts.items()})
+    if found is None:
         raise TableError(
             f"{source}: target {target!r} has as many {counts.index[0]} as {counts.index[1]}; "
             "say which is the positive class with --positive"
         )
-    return str(counts.index[-1]), "the rarer of two values"
+    return found, reason
 
 
 def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: str = "") -> pd.Series[Any]:

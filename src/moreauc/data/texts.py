@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -145,6 +145,22 @@ def check_apart(owner: str, name: str, values: Iterable[Any]) -> None:
                 f"{owner}: {name} must not hold two texts that read the same, got {seen[normal_text(text)]!r} and "
                 f"{text!r}; write them in one way"
             )
+
+
+def positive_class(counts: Mapping[str, int]) -> tuple[str | None, str]:
+    """Return the positive one of two classes, given their texts and how often each occurs, and the reason.
+
+    It is 1 of 0 and 1 and of -1 and 1, True of False and True, and the rarer one of others; None where these are equal.
+
+    Example:
+        >>> positive_class({"good": 90, "bad": 10}), positive_class({"0": 10, "1": 90})
+        (('bad', 'the rarer of two values'), ('1', 'of 0 and 1'))
+    """
+    for pair in (("0", "1"), ("False", "True"), ("-1", "1")):
+        if set(counts) == set(pair):
+            return pair[1], f"of {pair[0]} and {pair[1]}"
+    rarer, other = sorted(counts, key=lambda text: counts[text])
+    return (None, "") if counts[rarer] == counts[other] else (rarer, "the rarer of two values")
 
 
 def name_texts(column: pd.Series[Any], name: Callable[[Any], str] = label_text) -> pd.Series[Any]:

@@ -28,7 +28,7 @@ from moreauc._checks import check_count, check_real, check_region, floor_count
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes
 from moreauc.data.tabular import TableEncoder, check_exact
-from moreauc.data.texts import check_apart
+from moreauc.data.texts import check_apart, class_text, positive_class
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics.ranking import ties_text
@@ -40,6 +40,7 @@ Array = NDArray[Any]
 
 # Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
 _LEAST_SLOPE = 1e-3
+_MAJORITY = 0.6  # share of the class to find above which a user is asked whether it is the one meant
 Arguments = ParamSpec("Arguments")
 Estimator = TypeVar("Estimator")
 Result = TypeVar("Result")
@@ -235,6 +236,7 @@ class NetworkEstimator(ScoringEstimator):
         best_epoch_: number of the epoch, from 0, whose weights were kept; -1 for those before training, None where
             nothing is held out and the last were kept.
         held_out_: numbers of the rows or bags held out; empty where nothing was.
+        n_iter_: epochs done, those of a warm start included; fewer than asked for where `patience` ended the training.
         n_features_in_: numbers of features.
         feature_names_in_: their names, where the data came as DataFrames with string names.
     """
@@ -246,6 +248,7 @@ class NetworkEstimator(ScoringEstimator):
     history_: History
     best_epoch_: int | None
     held_out_: Array
+    n_iter_: int
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Let `help` of a leaf show the arguments and attributes that it shares, after its own."""
@@ -322,7 +325,7 @@ class NetworkEstimator(ScoringEstimator):
             **self._training_arguments(has_validation=other is not None),
         )
         self.model_, self.loss_, self.history_ = model.cpu().eval(), loss.cpu(), history
-        self.best_epoch_, self.held_out_ = history.best_epoch, held
+        self.best_epoch_, self.held_out_, self.n_iter_ = history.best_epoch, held, len(history.rows)
         judged = own if other is None else other
         return Trained(task, judged, train if other is None else held, self._raw_scores(judged.inputs))
 
@@ -449,19 +452,33 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
     def _check_decisions(self) -> None:
         """Check the region, the budget and the kind of probabilities."""
         check_region(self._owner, self.min_tpr, self.max_fpr)
-        self._check_choices(probabilities=("threshold", "calibrated"))
+        self._check_choices(probabilities=("calibrated", "threshold"))
         if self.fpr_budget is not None:
             check_real(self._owner, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
 
     def _region(self) -> dict[str, Any]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
 
-    def _choose_label(self, classes: Array) -> Any:
-        """Return the class to find, which must be one of the classes."""
-        label = classes[1] if self.positive_label is None else self.positive_label
-        if label not in classes.tolist():
-            raise ValueError(f"{self._owner}: positive_label must be one of {classes.tolist()}, got {label!r}")
-        return label
+    def _choose_label(self, classes: Array, values: Array) -> Any:
+        """Return the class to find, one of the two classes that the values hold."""
+        label = self.positive_label
+        if label is not None:
+            if label not in classes.tolist():
+                raise ValueError(f"{self._owner}: positive_label must be one of {classes.tolist()}, got {label!r}")
+            return label
+        counts = {class_text(value): int((values == value).sum()) for value in classes.tolist()}
+        chosen = positive_class(counts)[0] if len(counts) == 2 else None
+        place = 1 if chosen is None else list(counts).index(chosen)
+        share = float((values == classes[place]).mean())
+        if place == 0 or share > _MAJORITY:
+            found, other = (classes.tolist()[number] for number in (place, 1 - place))
+            warnings.warn(
+                f"{self._owner}: the class to find is {found!r}, {share:.0%} of y; name the one that is meant, "
+                f"positive_label={found!r} or positive_label={other!r}",
+                UserWarning,
+                stacklevel=4,
+            )
+        return classes[place]
 
     def _decide_by(
         self, classes: Array, label: Any, positive: Array, scores: Array, weight: Array | None = None
@@ -563,9 +580,11 @@ class RankingClassifier(RankingDecisions, NetworkEstimator):
         warm_start_epochs: epochs of cross entropy before.
         fpr_budget: largest false positive rate that `predict` may have on the held-out data, in [0, 1]; None for
             `max_fpr`.
-        probabilities: "threshold" for 1/2 at the threshold, so that `predict` names the more probable class, as
-            scikit-learn expects; "calibrated" for Platt's estimate, by which `predict` does not go.
-        positive_label: the class to find; None for the second of `classes_`, which are sorted.
+        probabilities: "calibrated" for Platt's estimate of how frequent positives are at a score; `predict` goes by the
+            threshold and may name the less probable class. "threshold" for 1/2 at the threshold, so that `predict`
+            names the more probable class, as one of scikit-learn's checks asks; these are no frequencies.
+        positive_label: the class to find; None for 1 of 0 and 1, True, and the rarer one of other classes, as the
+            command line has it, with a warning where that is the first of `classes_` or the majority.
 
     Attributes:
         classes_: the two classes, sorted.

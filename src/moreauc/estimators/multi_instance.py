@@ -125,7 +125,7 @@ class MultiInstanceClassifier(RankingClassifier):
         validation_fraction: float = 0.2,
         patience: int | None = None,
         fpr_budget: float | None = None,
-        probabilities: Literal["threshold", "calibrated"] = "threshold",
+        probabilities: Literal["calibrated", "threshold"] = "calibrated",
         positive_label: Any = None,
         chunk: int = 4096,
         device: torch.device | str = "cpu",
@@ -158,7 +158,7 @@ class MultiInstanceClassifier(RankingClassifier):
         source, self.form_ = as_bags(self._owner, bags)
         values = classes_of(self._owner, bags, y, len(bags))
         classes = two_classes(self._owner, values)
-        label = self._choose_label(classes)
+        label = self._choose_label(classes, values)
         task = BagTask(
             loss=self.loss,
             loss_options=self.loss_options or {},

@@ -76,7 +76,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         validation_fraction: float = 0.2,
         patience: int | None = None,
         fpr_budget: float | None = None,
-        probabilities: Literal["threshold", "calibrated"] = "threshold",
+        probabilities: Literal["calibrated", "threshold"] = "calibrated",
         positive_label: Any = None,
         device: torch.device | str = "cpu",
         random_state: int | np.random.RandomState | None = None,
@@ -108,7 +108,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         X = self._check_table(X, reset=True)
         values = self._check_targets(X, y)
         classes = self._two_classes(values)
-        label = self._choose_label(classes)
+        label = self._choose_label(classes, values)
         task = RowTask(
             loss=self.loss,
             loss_options=self.loss_options or {},
