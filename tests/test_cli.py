@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 import moreauc
+from moreauc.baselines import BASELINES
 from moreauc.cli import compare
 from moreauc.cli.saved import run_folder
 from moreauc.data.tables import write_table
@@ -508,7 +509,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         (["three.csv", "--target", "a"], "{0}/three.csv: target 'a' must have two classes, got 3 classes: "),
         (
             ["tiny.csv", "--target", "y", "--methods", "sonx,tree"],
-            f"moreauc compare: --methods must be of {', '.join([*METHODS['rows'], 'lightgbm', 'xgboost'])}, got 'tree'",
+            f"moreauc compare: --methods must be of {', '.join([*METHODS['rows'], *BASELINES['rows']])}, got 'tree'",
         ),
         (
             ["tiny.csv", "--target", "y", "--methods", "ce,ce"],
@@ -534,10 +535,10 @@ def test_compare_refuses_with_one_line(tables, tmp_path, words, message):
 
 
 def test_boosters_that_are_not_installed_are_named(monkeypatch):
-    assert compare.choose_methods(None) == ((*METHODS["rows"], "lightgbm", "xgboost"), [])
-    monkeypatch.setattr(compare, "find_spec", lambda name: None if name == "xgboost" else object())
+    assert compare.choose_methods(None) == ((*METHODS["rows"], *BASELINES["rows"]), [])
+    monkeypatch.setitem(sys.modules, "xgboost", None)
     chosen, lines = compare.choose_methods(None)
-    assert chosen == (*METHODS["rows"], "lightgbm")
+    assert chosen == (*METHODS["rows"], "lr", "forest", "lightgbm")
     assert lines == ["XGBoost is left out: it is not installed; pip install 'moreauc[boosting]' brings it"]
     with pytest.raises(ValueError, match=r"XGBoost is not installed; pip install 'moreauc\[boosting\]' brings it"):
         compare.choose_methods("sonx,xgboost")

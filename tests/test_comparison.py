@@ -9,11 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from test_estimators import make_bags
 
+from moreauc.baselines import BASELINES, BagStatistics, group_weights
 from moreauc.cli.compare import tie_warnings
-from moreauc.comparison import Comparison, Contestant, Table, contestants, network
+from moreauc.comparison import NETWORK_GRID, Comparison, Contestant, Table, contestants, every_method, network
+from moreauc.data.tabular import TableEncoder
+from moreauc.estimators import TPAUCClassifier
+from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
 
 REGION = (0.5, 0.5)
@@ -131,7 +137,7 @@ def test_rows_ranks_and_joined_scores(table):
 
 
 def test_draws_begin_with_the_defaults_and_are_all_different():
-    for contestant in contestants(["sonx", "ce", "ce_weighted", "sota_s", "lightgbm", "xgboost"]):
+    for contestant in contestants([*every_method("rows")[0], *every_method("bags")[0]]):
         for seed in range(5):
             drawn = contestant.draw(8, seed)
             assert drawn[0] == {name: values[0] for name, values in contestant.grid.items()}
@@ -173,7 +179,7 @@ def test_a_model_that_ties_everything_is_not_chosen(table):
     assert tie_warnings(result.rows)[0].startswith("Flat: 100.0% of the rows of the region")
 
 
-@pytest.mark.parametrize("name", ["sonx", "ce", "lightgbm", "xgboost"])
+@pytest.mark.parametrize("name", ["sonx", "ce", *BASELINES["rows"]])
 def test_contestants_learn_a_frame_with_levels_and_missing_values(name):
     X, y = make_classification(300, 6, weights=[0.8], flip_y=0, class_sep=2.0, random_state=0)
     frame = pd.DataFrame(X, columns=list("abcdef"))
@@ -190,19 +196,96 @@ def test_variants_of_a_network():
     assert plain.title == "SONX" and variant.draw(5, 0)[4]["widen"] == 0.0 and "gamma" not in variant.grid
     made = variant.make(variant.draw(1, 0)[0], (0.6, 0.4), 7)
     assert made.loss_options == {"widen": 0.0} and made.random_state == 7 and made.max_fpr == 0.4
-    assert made.validation_fraction == 0.0
+    for option in NETWORK_GRID:  # the first trial is the estimator as it comes
+        assert getattr(made, option) == TPAUCClassifier().get_params()[option]
+
+
+def test_what_the_settings_fix_is_not_tuned():
+    fixed = network("ce", settings={"epochs": 3, "sampler": "balanced"})
+    assert not {"epochs", "sampler"} & set(fixed.grid) and "lr" in fixed.grid
+    assert {fixed.make(options, REGION, 0).epochs for options in fixed.draw(6, 0)} == {3}
+
+
+def library_default(name, seed):
+    from lightgbm import LGBMClassifier
+    from xgboost import XGBClassifier
+
+    return {
+        "lr": LogisticRegression(max_iter=1000),
+        "forest": RandomForestClassifier(random_state=seed),
+        "lightgbm": LGBMClassifier(random_state=seed, n_jobs=1, verbosity=-1),
+        "xgboost": XGBClassifier(random_state=seed, n_jobs=1),
+    }[name]
+
+
+@pytest.mark.parametrize("name", BASELINES["rows"])
+def test_the_first_trial_of_a_baseline_is_the_library_as_it_comes(name):
+    X, y = make_classification(200, 5, weights=[0.8], flip_y=0.1, random_state=3)
+    (contestant,) = contestants([name])
+    scores = contestant.fit_and_score(contestant.draw(1, 5)[0], REGION, Table(X, y), np.arange(150), np.arange(200), 5)
+    inputs = TableEncoder(standardize=name == "lr").fit(X[:150]).transform(X)
+    model = library_default(name, seed=5).fit(inputs[:150], y[:150])
+    raw = hasattr(model, "decision_function")
+    expected = model.decision_function(inputs) if raw else model.predict_proba(inputs)[:, 1]
+    np.testing.assert_array_equal(scores, expected)
+
+
+def test_balanced_xgboost_weighs_positives_as_lightgbm_does():
+    from xgboost import XGBClassifier
+
+    X, y = make_classification(200, 5, weights=[0.8], flip_y=0.1, random_state=3)
+    (contestant,) = contestants(["xgboost"])
+    options = {**contestant.draw(1, 0)[0], "class_weight": "balanced"}
+    weighted = XGBClassifier(scale_pos_weight=(y == 0).sum() / y.sum(), random_state=0, n_jobs=1)
+    expected = weighted.fit(X.astype(np.float32), y).predict_proba(X.astype(np.float32))
+    np.testing.assert_array_equal(contestant.make(options, REGION, 0).fit(X, y).predict_proba(X), expected)
+
+
+def test_statistics_of_bags_by_loops():
+    bags, _ = make_bags(9)
+    found = BagStatistics().fit_transform(bags)
+    for row, bag in zip(found, bags, strict=True):
+        columns = [list(column) for column in bag.T]
+        by_hand = [f(column) for f in (lambda c: sum(c) / len(c), max, min) for column in columns]
+        np.testing.assert_allclose(row, by_hand, rtol=1e-14)
+    images = [np.arange(24, dtype=np.uint8).reshape(2, 3, 4), np.full((1, 3, 4), 200, dtype=np.uint8)]
+    assert BagStatistics().fit_transform(images)[:, 0].tolist() == [6.0, 200.0]
+    with pytest.raises(ValueError, match=r"bag 0 must have instances of shape \(3,\), as before, got \(2,\)"):
+        BagStatistics().fit(bags).transform([np.zeros((4, 2))])
+
+
+def test_weights_of_groups_by_loops():
+    groups = np.random.default_rng(0).integers(0, 4, size=50)
+    weights = group_weights(groups)
+    assert weights.mean() == pytest.approx(1.0)
+    assert [sum(w for w, g in zip(weights, groups, strict=True) if g == k) for k in range(4)] == pytest.approx(
+        [12.5] * 4
+    )
+
+
+def test_every_comparison_has_the_baselines(monkeypatch):
+    rows, bags = (("lr", "forest", "lightgbm", "xgboost"), ("lr_bags", "forest_bags"))
+    assert Comparison().methods == (*METHODS["rows"], *rows)
+    assert every_method("bags") == ((*METHODS["bags"], *bags), [])
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    message = r"Comparison: XGBoost is left out: it is not installed; pip install 'moreauc\[boosting\]' brings it"
+    with pytest.warns(UserWarning, match=message):
+        assert Comparison().methods == (*METHODS["rows"], *rows[:3])
 
 
 def test_bags_are_compared_as_rows_are():
     bags, y = make_bags(48)
-    plan = Comparison(
-        ["sont_att", "ce_att"], (REGION,), folds=2, inner_folds=2, trials=1, settings={"instances_per_bag": 3}
+    methods, settings = (
+        ["sont_att", "ce_att", "lr_bags", "forest_bags"],
+        {"instances_per_bag": 3, "epochs": 15, "lr": 0.02},
     )
+    plan = Comparison(methods, (REGION,), folds=2, inner_folds=2, trials=1, settings=settings)
     result = plan.run(bags, y)
-    assert [row["title"] for row in result.rows] == ["SONT (attention)", "CE (attention)"]
+    statistics = ["LR (mean, max, min)", "random forest (mean, max, min)"]
+    assert [row["title"] for row in result.rows] == ["SONT (attention)", "CE (attention)", *statistics]
     assert all(row["mean"] > 0.4 for row in result.rows)
     for record in result.records:  # the chosen settings, trained again by hand, score the test bags alike
-        (contestant,) = contestants([record["method"]], instances_per_bag=3)
+        (contestant,) = contestants([record["method"]], **settings)
         test = np.array(record["test_rows"])
         train = np.setdiff1d(np.arange(48), test)
         scores = contestant.fit_and_score(record["options"], REGION, Table(bags, y), train, test, 0)
@@ -216,7 +299,7 @@ def without_times(result):
 def test_two_processes_give_what_one_gives():
     """In processes of loky, and on a Dask cluster, which users choose by joblib's configuration."""
     X, y = make_classification(90, 4, weights=[0.7], flip_y=0, random_state=1)
-    options = {"folds": 2, "inner_folds": 2, "trials": 1, "settings": {"module": "linear"}}
+    options = {"folds": 2, "inner_folds": 2, "trials": 1, "settings": {"module": "linear", "epochs": 10}}
     seen = []
     alone = Comparison(["ce", "auc_sh"], (REGION,), **options).run(X, y)
     both = Comparison(["ce", "auc_sh"], (REGION,), jobs=2, **options).run(
@@ -244,7 +327,7 @@ def test_two_processes_give_what_one_gives():
         ({"regions": ((1.0, 0.5),)}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
         ({"methods": ["ce", "ce"]}, r"methods must be names without repeats, at least one, got \['ce', 'ce'\]"),
         ({"methods": []}, r"methods must be names without repeats, at least one, got \[\]"),
-        ({"methods": ["forest"]}, r"names must be among .*'xgboost'\], got 'forest'"),
+        ({"methods": ["tree"]}, r"names must be among .*'forest_bags'\], got 'tree'"),
     ],
 )
 def test_wrong_settings(options, message):
@@ -263,6 +346,6 @@ def test_wrong_labels(table):
 
 
 def test_a_missing_booster_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'moreauc\[boosting\]'"):
         contestants(["lightgbm"])

@@ -36,7 +36,8 @@ def run(study, out, data=None):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(comparison, "NETWORK_GRID", {"lr": (0.01,), "weight_decay": (0.01,), "epochs": (2,)})
+    grid = {"lr": (0.01,), "weight_decay": (0.01,), "epochs": (2,), "validation_fraction": (0.0,)}
+    monkeypatch.setattr(comparison, "_network_grid", lambda kind: grid)
 
 
 # ---- tables

@@ -19,16 +19,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import StratifiedKFold
-from sklearn.pipeline import make_pipeline
 
 from moreauc._checks import check_count, check_region, floor_count
-from moreauc._extras import import_extra
+from moreauc.baselines import ADVICE, BASELINES, Baseline
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
-from moreauc.data.tabular import TableEncoder, same_rows
+from moreauc.data.tabular import same_rows
 from moreauc.estimators import MultiInstanceClassifier, TPAUCClassifier
-from moreauc.methods import METHODS
+from moreauc.methods import METHODS, TaskName
 from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics.ranking import selection_scores
 from moreauc.tasks.bags import as_bags
@@ -41,29 +39,13 @@ Options = dict[str, Any]
 
 _OWNER = "Comparison"
 
-_DEFAULT = tuple(METHODS["rows"])
-
-# What every loss of this package is tuned over, besides its own options; the first of each is the default.
+# What every loss of this package is tuned over besides its own options; the estimator's own default comes first.
+# Without a validation part no epoch is chosen, and the model of the last one has learnt from all rows.
 NETWORK_GRID: Mapping[str, tuple[Any, ...]] = {
     "lr": (0.003, 0.001, 0.01, 0.03),
-    "weight_decay": (0.01, 0.1, 1.0),
-    "epochs": (30, 10),
-}
-LIGHTGBM_GRID: Mapping[str, tuple[Any, ...]] = {
-    "class_weight": ("balanced", None),
-    "n_estimators": (100, 30, 300),
-    "learning_rate": (0.1, 0.03),
-    "num_leaves": (31, 7, 15),
-    "min_child_samples": (20, 5),
-    "reg_lambda": (0.0, 1.0, 10.0),
-}
-XGBOOST_GRID: Mapping[str, tuple[Any, ...]] = {
-    "class_weight": ("balanced", None),
-    "n_estimators": (100, 30, 300),
-    "learning_rate": (0.1, 0.03, 0.3),
-    "max_depth": (6, 2, 4),
-    "min_child_weight": (1.0, 0.1, 5.0),
-    "reg_lambda": (1.0, 0.1, 10.0),
+    "weight_decay": (0.01, 0.1, 1.0, 3.0),
+    "epochs": (60, 20),
+    "validation_fraction": (0.2, 0.0),
 }
 
 
@@ -186,8 +168,8 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
     """Return the contestants of these names.
 
     Args:
-        names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; "lightgbm" and "xgboost" for rows;
-            contestants stay as they are.
+        names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; "lr", "forest", "lightgbm" and
+            "xgboost" for rows, "lr_bags" and "forest_bags" for bags; contestants stay as they are.
         settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` or
             :class:`~moreauc.estimators.MultiInstanceClassifier` for all networks.
 
@@ -199,23 +181,41 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
         >>> [contestant.title for contestant in contestants(["sonx", "ce"])]
         ['SONX', 'CE']
     """
-    trees = {
-        "lightgbm": Contestant("lightgbm", "LightGBM", False, LIGHTGBM_GRID, _make_lightgbm),
-        "xgboost": Contestant("xgboost", "XGBoost", False, XGBOOST_GRID, _make_xgboost),
-    }
+    others = {**BASELINES["rows"], **BASELINES["bags"]}
     chosen = []
     for name in names:
         if isinstance(name, Contestant):
             chosen.append(name)
-        elif name in trees:
-            import_extra(name, "boosting")
-            chosen.append(trees[name])
+        elif name in others:
+            others[name].check_installed()
+            maker = _BaselineMaker(others[name])
+            chosen.append(Contestant(name, others[name].title, False, others[name].grid, maker))
         elif name in METHODS["rows"] or name in METHODS["bags"]:
             chosen.append(network(name, settings=settings))
         else:
-            known = [*METHODS["rows"], *METHODS["bags"], *trees]
+            known = [*METHODS["rows"], *METHODS["bags"], *others]
             raise ValueError(f"contestants: names must be among {known}, got {name!r}")
     return chosen
+
+
+def every_method(task: TaskName) -> tuple[tuple[str, ...], list[str]]:
+    """Return all methods of rows or bags, and a line for each baseline left out because it is not installed.
+
+    Example:
+        >>> every_method("bags")[0][-3:]
+        ('ce_att', 'lr_bags', 'forest_bags')
+    """
+    others = BASELINES[task]
+    present = [name for name, baseline in others.items() if baseline.installed]
+    lines = [f"{others[name].title} is left out: it {ADVICE}" for name in others if name not in present]
+    return (*METHODS[task], *present), lines
+
+
+def _every_row_method() -> tuple[str, ...]:
+    names, lines = every_method("rows")
+    for line in lines:
+        warnings.warn(f"{_OWNER}: {line}", stacklevel=3)
+    return names
 
 
 def network(
@@ -242,9 +242,27 @@ def network(
     """
     kind, task = (TPAUCClassifier, "rows") if method in METHODS["rows"] else (MultiInstanceClassifier, "bags")
     found = METHODS[task][method]  # type: ignore[index]
-    own = found.grid if grid is None else grid
-    maker = _NetworkMaker(kind, method, dict(settings or {}))
-    return Contestant(name or method, title or found.title, found.regional, {**NETWORK_GRID, **own}, maker)
+    given = dict(settings or {})
+    every = {**_network_grid(kind), **(found.grid if grid is None else grid)}
+    tuned = {option: values for option, values in every.items() if option not in given}
+    return Contestant(name or method, title or found.title, found.regional, tuned, _NetworkMaker(kind, method, given))
+
+
+def _network_grid(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """Return what all networks of an estimator are tuned over, its own defaults first."""
+    defaults = kind().get_params()
+    own = {name: defaults[name] for name in NETWORK_GRID}
+    return {name: (own[name], *(value for value in NETWORK_GRID[name] if value != own[name])) for name in own}
+
+
+@dataclass(frozen=True)
+class _BaselineMaker:
+    """Makes the classifier of a baseline; a class, so that it can be sent to another process."""
+
+    baseline: Baseline
+
+    def __call__(self, options: Options, region: Region, seed: int) -> Any:
+        return self.baseline.make(options, seed)
 
 
 @dataclass(frozen=True)
@@ -257,46 +275,9 @@ class _NetworkMaker:
 
     def __call__(self, options: Options, region: Region, seed: int) -> Any:
         shared = {key: options[key] for key in self.kind().get_params() if key in options}
-        given = {"validation_fraction": 0.0, **self.settings, **shared}
         own = {key: options[key] for key in options if key not in shared}
         area: Any = {"min_tpr": region[0], "max_fpr": region[1]}
-        return self.kind(loss=self.name, loss_options=own, **area, random_state=seed, **given)
-
-
-def _make_lightgbm(options: Options, region: Region, seed: int) -> Any:
-    from lightgbm import LGBMClassifier
-
-    trees = LGBMClassifier(
-        **options, subsample=0.8, subsample_freq=1, random_state=seed, n_jobs=1, verbosity=-1, deterministic=True
-    )
-    return make_pipeline(TableEncoder(standardize=False), trees)
-
-
-def _make_xgboost(options: Options, region: Region, seed: int) -> Any:
-    return make_pipeline(TableEncoder(standardize=False), _XGBoost(options, seed))
-
-
-class _XGBoost(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """XGBoost with LightGBM's meaning of `class_weight`."""
-
-    def __init__(self, options: Options, seed: int) -> None:
-        self.options = options
-        self.seed = seed
-
-    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> _XGBoost:
-        from xgboost import XGBClassifier
-
-        options = dict(self.options)
-        weight = (y == 0).sum() / (y == 1).sum() if options.pop("class_weight") == "balanced" else 1.0
-        self.model_ = XGBClassifier(
-            **options, scale_pos_weight=weight, subsample=0.8, random_state=self.seed, n_jobs=1, verbosity=0
-        )
-        self.model_.fit(X, y.astype(int))
-        return self
-
-    def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
-        probabilities: NDArray[Any] = self.model_.predict_proba(X)
-        return probabilities
+        return self.kind(loss=self.name, loss_options=own, **area, random_state=seed, **self.settings, **shared)
 
 
 @dataclass(frozen=True)
@@ -307,18 +288,19 @@ class Comparison:
     default options, then options drawn from its grid. A trial is judged by its mean TPAUC over inner stratified folds
     of the training rows, trials of one TPAUC by that of a wider region, by the AUC, then by the gap between classes
     that are wholly in order; the best trial (the first of equals) is trained again on all of them and scores the test
-    rows, which nothing was chosen by. Equal rows stay together in all folds. Networks train without a choice of
-    the epoch; the number of epochs is among the options.
+    rows, which nothing was chosen by. Equal rows stay together in all folds. Whether networks hold rows out to choose
+    the epoch by, or learn from all of them to the last epoch, is among the options, as is the number of epochs.
 
     Args:
-        methods: names as for :func:`contestants`, or contestants of your own; all for rows, or all for bags.
+        methods: names as for :func:`contestants`, or contestants of your own; all for rows, or all for bags. By default
+            all methods of rows, boosted trees where they are installed.
         regions: pairs `(min_tpr, max_fpr)`. Methods that do not know a region are trained once and judged in each.
         folds: outer folds, at least 2.
         inner_folds: inner folds, at least 2.
         seeds: repetitions with other folds, at least 1.
         trials: options tried by each method, at least 1.
         jobs: processes; 1 for what `joblib.parallel_config` says, without it one.
-        settings: arguments of the classifier for all networks.
+        settings: arguments of the classifier for all networks, which are not tuned.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -329,7 +311,7 @@ class Comparison:
         [('SONX', 2), ('CE', 2)]
     """
 
-    methods: Sequence[str | Contestant] = _DEFAULT
+    methods: Sequence[str | Contestant] = field(default_factory=_every_row_method)
     regions: Sequence[Region] = ((0.5, 0.5),)
     folds: int = 5
     inner_folds: int = 3

@@ -93,8 +93,8 @@ _ROWS = {
         {"link": _LINKS, "widen": _WIDTHS, "surrogate": _SURROGATES, "gamma": (0.0, 0.1)},
         takes=("labels", *_REGION),
     ),
-    "ce": Method("CE", CrossEntropyLoss, grid={"sampler": ("shuffled", "balanced"), "epochs": (60, 20)}),
-    "ce_weighted": Method("CE, weighted", CrossEntropyLoss, {"positive_weight": "balanced"}, {"epochs": (60, 20)}),
+    "ce": Method("CE", CrossEntropyLoss, grid={"sampler": ("shuffled", "balanced")}),
+    "ce_weighted": Method("CE, weighted", CrossEntropyLoss, {"positive_weight": "balanced"}),
     "auc_sh": Method("AUC-SH", AUCSquaredHingeLoss, _PAIRS, {"link": _LINKS, "surrogate": _SURROGATES}),
     "auc_m": Method(
         "AUC-M",

@@ -1,4 +1,4 @@
-"""`moreauc compare`: SONX, the baselines and boosted trees on one table, by cross-validation."""
+"""`moreauc compare`: SONX and every baseline on one table, by cross-validation."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
-from importlib.util import find_spec
 from typing import Any
 
 from moreauc._checks import check_region
+from moreauc.baselines import ADVICE, BASELINES
 from moreauc.cli.console import already_told, command_line, print_table, progress_bar, say, warn
 from moreauc.cli.options import CompareOptions
 from moreauc.cli.saved import PAGE, check_free, locked_folders, run_folder
-from moreauc.comparison import Comparison, ComparisonResult
+from moreauc.comparison import Comparison, ComparisonResult, every_method
 from moreauc.data.examples import load_example
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import doubtful_columns
@@ -25,7 +25,6 @@ from moreauc.tasks.row_tables import RowTableTask
 from moreauc.tasks.tables import Table, equal_rows, warning_text
 
 _LOGGER = logging.getLogger("moreauc.cli.compare")
-BOOSTERS = {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
 _COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")
 _NOT_REPEATED = ("data", "jobs", "force")  # in the command of a report
 _CURVES = 3
@@ -86,21 +85,19 @@ def _run(plan: Comparison, table: Table) -> ComparisonResult:
 
 
 def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
-    """Return the methods to compare, and a line for each booster that is left out because it is not installed."""
-    absent = [name for name in BOOSTERS if find_spec(name) is None]
-    advice = "is not installed; pip install 'moreauc[boosting]' brings it"
+    """Return the methods to compare, and a line for each that is left out because it is not installed."""
     if names is None:
-        present = tuple(name for name in BOOSTERS if name not in absent)
-        return (*METHODS["rows"], *present), [f"{BOOSTERS[name]} is left out: it {advice}" for name in absent]
+        return every_method("rows")
+    others = BASELINES["rows"]
     chosen = tuple(name.strip() for name in names.split(","))
-    known = (*METHODS["rows"], *BOOSTERS)
+    known = (*METHODS["rows"], *others)
     for name in chosen:
         if name not in known:
             raise ValueError(f"moreauc compare: --methods must be of {', '.join(known)}, got {name!r}")
         if chosen.count(name) > 1:
             raise ValueError(f"moreauc compare: --methods must name each once, got {name!r} more than once")
-        if name in absent:
-            raise ValueError(f"moreauc compare: {BOOSTERS[name]} {advice}")
+        if name in others and not others[name].installed:
+            raise ValueError(f"moreauc compare: {others[name].title} {ADVICE}")
     return chosen, []
 
 

@@ -1,0 +1,209 @@
+"""Baselines that are no networks of this package: logistic regression, random forest, boosted trees.
+
+For rows as they are, for bags on statistics of their instances, for groups plain and with equal weight of each group.
+The first value of every option is the library's own default, so that the first trial of a comparison is the baseline as
+it comes. docs/baselines.md says how each is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from moreauc._extras import import_extra
+from moreauc.data.tabular import TableEncoder
+from moreauc.methods import Grid, TaskName
+from moreauc.tasks.bags import as_bags
+
+Array = NDArray[Any]
+Options = Mapping[str, Any]
+
+_EXTRA = "boosting"
+ADVICE = f"is not installed; pip install 'moreauc[{_EXTRA}]' brings it"  # on a baseline whose package is missing
+_MOST_STEPS = 1000  # of logistic regression; scikit-learn's own 100 are too few for some tables
+
+LR_GRID: Grid = {"C": (1.0, 0.1, 0.01, 0.001, 10.0), "class_weight": (None, "balanced")}
+FOREST_GRID: Grid = {
+    "n_estimators": (100, 300),
+    "min_samples_leaf": (1, 3, 10),
+    "max_features": ("sqrt", 0.5, "log2"),
+    "class_weight": (None, "balanced_subsample"),
+}
+LIGHTGBM_GRID: Grid = {
+    "class_weight": (None, "balanced"),
+    "n_estimators": (100, 30, 300),
+    "learning_rate": (0.1, 0.03),
+    "num_leaves": (31, 7, 15),
+    "min_child_samples": (20, 5),
+    "reg_lambda": (0.0, 1.0, 10.0),
+    "subsample": (1.0, 0.8),
+}
+XGBOOST_GRID: Grid = {
+    "class_weight": (None, "balanced"),
+    "n_estimators": (100, 30, 300),
+    "learning_rate": (0.3, 0.1, 0.03),
+    "max_depth": (6, 2, 4),
+    "min_child_weight": (1.0, 0.1, 5.0),
+    "reg_lambda": (1.0, 0.1, 10.0),
+    "subsample": (1.0, 0.8),
+}
+TREES_GRID: Grid = {
+    "max_iter": (100, 30, 300),
+    "learning_rate": (0.1, 0.03),
+    "max_leaf_nodes": (31, 7, 15),
+    "min_samples_leaf": (20, 5),
+    "l2_regularization": (0.0, 1.0, 10.0),
+}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A classifier of another library."""
+
+    title: str  # name in tables
+    grid: Grid  # options worth tuning, with the values to try; the first of each is the library's default
+    make: Callable[[Options, int], Any]  # (options, seed) -> an unfitted classifier
+    package: str | None = None  # what must be installed, by the extra "boosting"
+    equal_groups: bool = False  # whether rows are weighted so that each group counts the same
+
+    @property
+    def installed(self) -> bool:
+        """Whether the package is there."""
+        return self.package is None or find_spec(self.package) is not None
+
+    def check_installed(self) -> None:
+        """Raise ModuleNotFoundError, naming the extra, where the package is not installed."""
+        if self.package is not None:
+            import_extra(self.package, _EXTRA)
+
+
+class BagStatistics(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Turn each bag into one row: mean, maximum and minimum of every feature over its instances.
+
+    Args:
+        owner: class named in errors.
+
+    Example:
+        >>> BagStatistics().fit_transform([np.array([[1.0, 5.0], [3.0, 4.0]]), np.array([[0.0, 2.0]])])
+        array([[2. , 4.5, 3. , 5. , 1. , 4. ],
+               [0. , 2. , 0. , 2. , 0. , 2. ]])
+    """
+
+    def __init__(self, *, owner: str = "BagStatistics") -> None:
+        self.owner = owner
+
+    def fit(self, bags: Any, y: Any = None) -> BagStatistics:
+        """Note what an instance looks like, which later bags must look like, too."""
+        self.form_ = as_bags(self.owner, bags)[1]
+        return self
+
+    def transform(self, bags: Any) -> NDArray[np.float64]:
+        """Return the statistics, shape `(bags, 3 * features)`."""
+        source, _ = as_bags(self.owner, bags, self.form_)
+        rows = []
+        for bag in range(len(source)):
+            instances = source.instances(bag).double().flatten(1).numpy()
+            rows.append(np.concatenate([instances.mean(0), instances.max(0), instances.min(0)]))
+        return np.stack(rows)
+
+
+def group_weights(groups: ArrayLike) -> NDArray[np.float64]:
+    """Return a weight for each row, of mean 1, so that the rows of every group weigh the same together.
+
+    Example:
+        >>> group_weights(["a", "a", "a", "b"]).round(3)
+        array([0.667, 0.667, 0.667, 2.   ])
+    """
+    _, place, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    weights: NDArray[np.float64] = len(place) / (len(sizes) * sizes[place])
+    return weights
+
+
+def _logistic(options: Options, seed: int) -> Any:
+    return make_pipeline(TableEncoder(), LogisticRegression(**options, max_iter=_MOST_STEPS))
+
+
+def _forest(options: Options, seed: int) -> Any:
+    return make_pipeline(TableEncoder(standardize=False), RandomForestClassifier(**options, random_state=seed))
+
+
+def _lightgbm(options: Options, seed: int) -> Any:
+    from lightgbm import LGBMClassifier
+
+    # bagging has no effect at subsample 1; the rest changes speed and output only
+    fixed: dict[str, Any] = {"subsample_freq": 1, "n_jobs": 1, "verbosity": -1, "deterministic": True}
+    return make_pipeline(TableEncoder(standardize=False), LGBMClassifier(**options, **fixed, random_state=seed))
+
+
+def _xgboost(options: Options, seed: int) -> Any:
+    return make_pipeline(TableEncoder(standardize=False), _XGBoost(options, seed))
+
+
+class _XGBoost(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """XGBoost with LightGBM's meaning of `class_weight`."""
+
+    def __init__(self, options: Options, seed: int) -> None:
+        self.options = options
+        self.seed = seed
+
+    def fit(self, X: Array, y: Array) -> _XGBoost:
+        from xgboost import XGBClassifier
+
+        options = dict(self.options)
+        if options.pop("class_weight", None) == "balanced":
+            options["scale_pos_weight"] = (y == 0).sum() / (y == 1).sum()
+        self.model_ = XGBClassifier(**options, random_state=self.seed, n_jobs=1, verbosity=0)
+        self.model_.fit(X, y.astype(int))
+        return self
+
+    def predict_proba(self, X: Array) -> Array:
+        probabilities: Array = self.model_.predict_proba(X)
+        return probabilities
+
+
+def _trees(options: Options, seed: int) -> Any:
+    return HistGradientBoostingClassifier(**options, random_state=seed)
+
+
+def _logistic_of_bags(options: Options, seed: int) -> Any:
+    return make_pipeline(BagStatistics(), _logistic(options, seed))
+
+
+def _forest_of_bags(options: Options, seed: int) -> Any:
+    return make_pipeline(BagStatistics(), _forest(options, seed))
+
+
+def _logistic_of_numbers(options: Options, seed: int) -> Any:
+    return LogisticRegression(**options, max_iter=_MOST_STEPS)
+
+
+_PLAIN = {name: values for name, values in LR_GRID.items() if name != "class_weight"}
+
+BASELINES: Mapping[TaskName, Mapping[str, Baseline]] = {
+    "rows": {
+        "lr": Baseline("LR", LR_GRID, _logistic),
+        "forest": Baseline("random forest", FOREST_GRID, _forest),
+        "lightgbm": Baseline("LightGBM", LIGHTGBM_GRID, _lightgbm, package="lightgbm"),
+        "xgboost": Baseline("XGBoost", XGBOOST_GRID, _xgboost, package="xgboost"),
+    },
+    "bags": {
+        "lr_bags": Baseline("LR (mean, max, min)", LR_GRID, _logistic_of_bags),
+        "forest_bags": Baseline("random forest (mean, max, min)", FOREST_GRID, _forest_of_bags),
+    },
+    # of encoded rows, as the networks get them; class weights would move probabilities, by which groups are judged
+    "groups": {
+        "lr": Baseline("LR", _PLAIN, _logistic_of_numbers),
+        "lr_equal": Baseline("LR, equal group weights", _PLAIN, _logistic_of_numbers, equal_groups=True),
+        "trees": Baseline("boosted trees", TREES_GRID, _trees),
+        "trees_equal": Baseline("boosted trees, equal group weights", TREES_GRID, _trees, equal_groups=True),
+    },
+}
