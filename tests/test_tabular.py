@@ -192,7 +192,7 @@ def test_far_out_numbers_do_not_become_infinite():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (pd.date_range("2020", periods=120), "datetime64 in column 'extra'; turn it into numbers"),
+        (pd.period_range("2020", periods=120), "period in column 'extra'; turn it into numbers"),
         (pd.to_timedelta(np.arange(120)), "timedelta64 in column 'extra'; turn it into numbers"),
         ([1, "a"] * 60, "mixed-integer in column 'extra'; turn it into one type"),
         (np.arange(120) * 1j, "complex in column 'extra'; turn it into one type"),
@@ -210,7 +210,7 @@ def test_other_tables_in_predict_are_refused(table):
     classifier = quick().fit(X, y)
     with pytest.raises(ValueError, match="must hold numbers in column 'size', as in fit, got"):
         classifier.predict(X.assign(size="large"))
-    with pytest.raises(ValueError, match="datetime64 in column 'town'"):
+    with pytest.raises(ValueError, match="levels in column 'town', as in fit, got dates"):
         classifier.predict(X.assign(town=pd.Timestamp("2020")))
     with pytest.raises(ValueError, match="feature names should match"):
         classifier.predict(X.drop(columns="size"))
@@ -256,6 +256,6 @@ def test_an_encoder_that_fails_is_as_before(table):
 
 
 def test_errors_of_the_table_name_the_estimator():
-    table = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=8), "x": range(8)})
+    table = pd.DataFrame({"when": pd.to_timedelta(range(8)), "x": range(8)})
     with pytest.raises(ValueError, match=r"GroupDROClassifier: X must hold columns of numbers.* in column 'when'"):
         GroupDROClassifier(epochs=1).fit(table, [0, 1] * 4, groups=[0, 0, 1, 1] * 2)

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from moreauc.data.dates import DATES, DATES_IN_ZONES, holds_dates, iso_kind, read_dates
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.tabular import begin_with_numbers, like_numbers, too_many_texts
 from moreauc.data.texts import (
@@ -114,14 +115,15 @@ def drop_columns(frame: pd.DataFrame, names: Sequence[str], *, source: str = "ta
 
 
 def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the features as numbers (float64) and text, and the kind of each column.
+    """Return the features as numbers (float64), text and dates, and the kind of each column.
 
-    A kind is "number", "text", or how the numbers are written, as in "number like 1,234.5 $".
+    A kind is "number", "text", "date" or "date with offset" (datetime64, the latter in UTC), or how the numbers are
+    written, as in "number like 1,234.5 $". Texts are dates where all of them are in ISO form, as 2024-12-31 is.
 
     Raises:
         TableError: for columns without values, with one value only, with infinities, with numbers and text mixed, with
-            dates, lists or other things, with numbers that have a comma or are written ambiguously, and with texts of
-            which more than half are distinct; it names them, and the option that leaves them out.
+            dates in other forms, lists or other things, with numbers that have a comma or are written ambiguously, and
+            with texts of which more than half are distinct; it names them, and the option that leaves them out.
 
     Example:
         >>> columns, kinds = check_features(pd.DataFrame({"age": [34, 61], "ward": ["A", "B"]}))
@@ -137,6 +139,10 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
     columns, formats = {}, {}
     for name in frame:
         drop = f"leave it out with {_drop_option([name])}"
+        if kind := _date_kind(frame[name]):
+            formats[name] = kind
+            columns[name] = _read_dates(source, name, frame[name], kind, f", or {drop}")
+            continue
         form = find_format(distinct_texts(frame[name]))
         if isinstance(form, NumberFormat):
             formats[name] = form.kind
@@ -147,7 +153,8 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
         columns[name] = _as_number_or_text(source, name, frame[name], f"; make it one kind, or {drop}")
         texts = distinct_texts(columns[name])
         if len(texts) and (reason := find_comma_or_dates(texts) or find_dates(texts)):
-            raise TableError(f"{source}: column {name!r} {reason}, or {drop}")
+            iso = "write dates like 2024-12-31, " if "holds dates" in reason else ""
+            raise TableError(f"{source}: column {name!r} {reason}, {iso}or {drop}")
     constant = [name for name, column in columns.items() if column.nunique(dropna=False) == 1]
     _refuse(source, constant, "hold one value only")
     kinds = {name: "number" if column.dtype.kind == "f" else "text" for name, column in columns.items()} | formats
@@ -176,6 +183,9 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     frame = type_columns(frame[list(kinds)])
     columns = {}
     for name, kind in kinds.items():
+        if kind in (DATES, DATES_IN_ZONES):
+            columns[name] = _read_dates(source, name, frame[name], kind, ", as in training")
+            continue
         form = NumberFormat.of_kind(kind)
         if form is not None:
             columns[name] = _read_written(source, name, frame[name], form)
@@ -291,6 +301,29 @@ def _read_written(source: str, name: str, column: pd.Series[Any], form: NumberFo
             f"in row {strange.index[0] + 1}"
         )
     return numbers
+
+
+def _date_kind(column: pd.Series[Any]) -> str | None:
+    """Return the kind of a column of dates, None for others."""
+    if not holds_dates(column):
+        return iso_kind(distinct_texts(column))
+    first = column[column.notna()].iloc[0]
+    return DATES if getattr(first, "tzinfo", None) is None else DATES_IN_ZONES
+
+
+def _read_dates(source: str, name: str, column: pd.Series[Any], kind: str, remedy: str) -> pd.Series[Any]:
+    """Return the dates of a column; a missing value is NaT."""
+    try:
+        dates, strange = read_dates(column, kind)
+    except ValueError as error:
+        raise TableError(f"{source}: column {name!r} {error}") from error
+    if len(strange):
+        form = "2024-12-31" if kind == DATES else "2024-12-31T12:30Z"
+        raise TableError(
+            f"{source}: column {name!r} must hold dates like {form}{remedy}, got {str(strange.iloc[0])!r} in row "
+            f"{strange.index[0] + 1}"
+        )
+    return dates
 
 
 def _are_truths(values: pd.Series[Any]) -> bool:

@@ -61,7 +61,7 @@ def deal_folds(counts: Counts, folds: int) -> Counts:
 
 
 def hash_rows(table: pd.DataFrame) -> Hashes:
-    """Return a hash of each row of floats and texts; missing values are equal to each other, and 0.0 to -0.0.
+    """Return a hash of each row of floats, texts and dates; missing values are equal to each other, and 0.0 to -0.0.
 
     Example:
         >>> hashes = hash_rows(pd.DataFrame({"a": [0.0, 1.0, -0.0, None], "b": ["x", "x", "x", None]}))
@@ -70,7 +70,8 @@ def hash_rows(table: pd.DataFrame) -> Hashes:
     """
     total = np.zeros(len(table), dtype=np.uint64)
     for place in range(table.shape[1]):
-        values = table.iloc[:, place].to_numpy()
+        column = table.iloc[:, place]
+        values = column.to_numpy(dtype="datetime64[us]" if column.dtype.kind == "M" else None)
         if values.dtype.kind == "f":
             values = np.where(np.isnan(values), np.nan, values + 0.0)  # one NaN, one zero
         total = total * _FACTOR + hash_array(values)

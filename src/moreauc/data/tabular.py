@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from moreauc.data.dates import DateParts, as_dates, holds_dates
 from moreauc.data.duplicates import Codes, hash_rows, number_equal
 from moreauc.data.texts import distinct_texts, find_numbers_or_dates, label_text, lost_in_floats
 
@@ -32,7 +33,7 @@ _ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "pid", "identifier", "index", "
 _NUMBER = re.compile(r"[(<>~+\-\u2212\u2264\u2265 ]*\d")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 Array = NDArray[Any]
-Kind = Literal["numbers", "levels"]
+Kind = Literal["numbers", "levels", "dates"]
 Kinds: tuple[Kind, ...] = get_args(Kind)
 # What pandas calls the content of a column of Python objects.
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
@@ -53,6 +54,8 @@ def doubtful_columns(table: pd.DataFrame) -> list[str]:
     found = []
     for place, name in enumerate(table.columns):
         column = table.iloc[:, place]
+        if column.dtype.kind == "M":  # a moment may well be another one in every row
+            continue
         if column.dtype.kind in "biuf":
             reason = _row_number(str(name), column.to_numpy(dtype=float))
         else:
@@ -159,21 +162,23 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turn a table into a dense float32 array.
 
     Numbers: a missing value becomes the median, and a column that had any gets a second one that marks them;
-    standardised to mean 0 and deviation 1. Levels (bool, string and category columns of a DataFrame): one column of
-    0 and 1 for each level, a missing value being a level of its own; rare levels share one column; a level not seen
-    in `fit` is taken for a rare one, and is all zeros where there are none. Truth values may come as
-    True and False or as 1 and 0.
+    standardised to mean 0 and deviation 1. Dates: numbers, days since the earliest of the training and parts of the
+    calendar (:class:`~moreauc.data.dates.DateParts`), missing ones marked by one column. Levels (bool, string and
+    category columns of a DataFrame): one column of 0 and 1 for each level, a missing value being a level of its own;
+    rare levels share one column; a level not seen in `fit` is taken for a rare one, and is all zeros where there are
+    none. Truth values may come as True and False or as 1 and 0.
 
     Args:
         standardize: whether to standardise the numbers.
         owner: class named in errors.
 
     Attributes:
-        kinds_: "numbers" or "levels" for each column.
+        kinds_: "numbers", "dates" or "levels" for each column.
+        dates_: the :class:`~moreauc.data.dates.DateParts` of each column of dates.
         num_outputs_: columns of the result.
 
     Raises:
-        ValueError: for a column of a DataFrame that is neither (dates, mixed types, ...), for infinity, and for
+        ValueError: for a column of a DataFrame that is none of these (mixed types, ...), for infinity, and for
             integers that floats cannot tell apart.
 
     Example:
@@ -196,13 +201,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a table, and medians, scales and levels of its `rows`; None for all."""
         kinds = _kinds(self.owner, X)
-        numbers, levels = _split(self.owner, X, kinds)
+        numbers, levels, dates = _split(self.owner, X, kinds)
         if isinstance(X, pd.DataFrame):
             check_exact(self.owner, X)
             _check_texts(self.owner, X, kinds)
             self._warn(X, kinds, numbers, levels)
         if rows is not None:
-            numbers, levels = numbers[rows], levels[rows]
+            numbers, levels, dates = numbers[rows], levels[rows], [column.iloc[rows] for column in dates]
+        found = [DateParts.of(column) for column in dates]
+        values = [*_with_dates(numbers, found, dates), levels]
         filled = SimpleImputer(strategy="median", keep_empty_features=True)
         scaled = make_pipeline(filled, StandardScaler()) if self.standardize else filled
         both = make_union(scaled, MissingIndicator(error_on_new=False))
@@ -213,10 +220,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             sparse_output=False,
             dtype=np.float32,
         )
-        fitted = [part.fit(values) if values.shape[1] else None for part, values in ((both, numbers), (hot, levels))]
-        self.numbers_, self.levels_ = fitted  # all that can fail has been done
+        parts = (both, clone(scaled), hot)
+        fitted = [part.fit(some) if some.shape[1] else None for part, some in zip(parts, values, strict=True)]
+        self.numbers_, self.calendar_, self.levels_ = fitted  # all that can fail has been done
         self.kinds_: list[Kind] = kinds
-        self.num_outputs_ = sum(part.transform(some[:1]).shape[1] for part, some in self._fitted(numbers, levels))
+        self.dates_ = found
+        self.num_outputs_ = sum(part.transform(some[:1]).shape[1] for part, some in self._fitted(*values))
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
@@ -245,10 +254,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def encode(self, X: Any) -> NDArray[np.float32]:
         """Return what :meth:`transform` returns, without warnings of levels that were not there in `fit`."""
         check_is_fitted(self)
-        numbers, levels = _split(self.owner, X, self.kinds_)
+        numbers, levels, dates = _split(self.owner, X, self.kinds_)
         if self.levels_ is not None:
             _spell_truths(levels, self.levels_.categories_)
-        parts = [part.transform(values) for part, values in self._fitted(numbers, levels)]
+        dates = [_in_zone(self.owner, column, parts) for column, parts in zip(dates, self.dates_, strict=True)]
+        values = (*_with_dates(numbers, self.dates_, dates), levels)
+        parts = [part.transform(some) for part, some in self._fitted(*values)]
         # Numbers beyond the range of float32 become its largest, not infinity.
         limit = np.finfo(np.float32).max
         result: NDArray[np.float32] = np.clip(np.concatenate(parts, axis=1), -limit, limit).astype(np.float32)
@@ -265,8 +276,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             # the levels end with `fit` of an estimator, which wraps three functions around this
             warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=7)
 
-    def _fitted(self, numbers: Array, levels: Array) -> list[tuple[Any, Array]]:
-        pairs = [(self.numbers_, numbers), (self.levels_, levels)]
+    def _fitted(self, numbers: Array, calendar: Array, levels: Array) -> list[tuple[Any, Array]]:
+        pairs = [(self.numbers_, numbers), (self.calendar_, calendar), (self.levels_, levels)]
         return [(part, values) for part, values in pairs if part is not None]
 
 
@@ -277,8 +288,9 @@ def same_rows(owner: str, X: Any) -> Codes:
         >>> same_rows("doctest", pd.DataFrame({"a": [1, 2, 1, 1], "b": ["x", "x", "x", None]}))
         array([0, 1, 0, 2])
     """
-    numbers, levels = _split(owner, X, _kinds(owner, X))
-    return number_equal(hash_rows(pd.DataFrame(numbers)) + hash_rows(pd.DataFrame(levels, dtype=object)))
+    numbers, levels, dates = _split(owner, X, _kinds(owner, X))
+    parts = pd.DataFrame(numbers), pd.DataFrame(levels, dtype=object), pd.DataFrame(dict(enumerate(dates)))
+    return number_equal(sum(hash_rows(part) for part in parts if part.shape[1]))
 
 
 def _check_texts(owner: str, X: pd.DataFrame, kinds: list[Kind]) -> None:
@@ -289,8 +301,8 @@ def _check_texts(owner: str, X: pd.DataFrame, kinds: list[Kind]) -> None:
             texts = distinct_texts(column)
             if len(texts) and (reason := find_numbers_or_dates(texts)):
                 raise ValueError(
-                    f"{owner}: column {column.name!r} of X {reason}, or make the column a category to learn its texts "
-                    "as levels"
+                    f"{owner}: column {column.name!r} of X {reason}, dates also with pandas.to_datetime, or make the "
+                    "column a category to learn its texts as levels"
                 )
 
 
@@ -298,22 +310,33 @@ def _is_number(owner: str, column: pd.Series) -> bool:
     return _kind(owner, column) == "numbers"
 
 
-def _split(owner: str, X: Any, kinds: list[Kind]) -> tuple[Array, Array]:
-    """Return the numbers as floats, NaN where missing, and the levels as strings, None where missing."""
+def _split(owner: str, X: Any, kinds: list[Kind]) -> tuple[Array, Array, list[pd.Series]]:
+    """Return the numbers as floats, NaN where missing, the levels as strings, None where missing, and the dates."""
     if not isinstance(X, pd.DataFrame):
-        if "levels" in kinds:
+        others = [place for place, kind in enumerate(kinds) if kind != "numbers"]
+        if others:
             raise ValueError(
                 f"{owner}: X must be a DataFrame, as in fit, where not all columns are numbers (column "
-                f"{kinds.index('levels')} is not), got {type(X).__name__}"
+                f"{others[0]} is not), got {type(X).__name__}"
             )
-        return X, np.empty((len(X), 0), dtype=object)
+        return X, np.empty((len(X), 0), dtype=object), []
     columns = [X.iloc[:, j] for j in range(len(kinds))]
     numbers = [_numbers(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"]
     levels = [_levels(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
     return (
         np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
         np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
+        [_dates(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "dates"],
     )
+
+
+def _with_dates(numbers: Array, parts: list[DateParts], dates: list[pd.Series]) -> tuple[Array, Array]:
+    """Return the numbers with the days since the first date of each column of dates, and the parts of the calendar."""
+    found = [part.numbers(column) for part, column in zip(parts, dates, strict=True)]
+    if not found:
+        return numbers, np.empty((len(numbers), 0))
+    days, calendar = zip(*found, strict=True)
+    return np.column_stack([numbers, *days]), np.column_stack(calendar)
 
 
 def _kinds(owner: str, X: Any) -> list[Kind]:
@@ -340,18 +363,20 @@ def _kind(owner: str, column: pd.Series) -> Kind:
         return "numbers"
     if content in _LEVELS:
         return "levels"
-    if content in ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period"):
-        advice = "turn it into numbers (days since a date, hour, weekday, ...) or drop it"
+    if holds_dates(column):
+        return "dates"
+    if content in ("time", "timedelta", "timedelta64", "period"):
+        advice = "turn it into numbers (hours, days, ...) or dates, or drop it"
     else:
         advice = "turn it into one type, numbers or strings, or drop it"
     raise ValueError(
-        f"{owner}: X must hold columns of numbers, bools, strings or categories, "
+        f"{owner}: X must hold columns of numbers, bools, strings, categories or dates, "
         f"got {content} in column {name!r}; {advice}"
     )
 
 
 def _numbers(owner: str, column: pd.Series) -> Array:
-    if _kind(owner, column) == "levels" and not types.is_bool_dtype(column.dtype):
+    if _kind(owner, column) != "numbers" and not types.is_bool_dtype(column.dtype):
         raise ValueError(
             f"{owner}: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}; turn it into "
             "numbers"
@@ -364,11 +389,39 @@ def _numbers(owner: str, column: pd.Series) -> Array:
 
 def _levels(owner: str, column: pd.Series) -> Array:
     """Return strings that depend on the value only: 1 and 1.0 are one level, and so are "A" and "A "."""
-    _kind(owner, column)  # dates and the like are refused, not taken for unknown levels
+    if _kind(owner, column) == "dates":  # refused as others are there, not taken for unknown levels
+        raise ValueError(
+            f"{owner}: X must hold levels in column {column.name!r}, as in fit, got dates; make it what it was in fit"
+        )
     codes, values = pd.factorize(column)
     names = np.array([*(label_text(value) for value in values), None], dtype=object)
     levels: Array = names[codes]  # -1, missing, is the last
     return levels
+
+
+def _dates(owner: str, column: pd.Series) -> pd.Series:
+    if _kind(owner, column) != "dates" and column.notna().any():
+        raise ValueError(
+            f"{owner}: X must hold dates in column {column.name!r}, as in fit, got {column.dtype}; turn it into dates, "
+            "for instance with pandas.to_datetime"
+        )
+    try:
+        return as_dates(column)
+    except ValueError as error:
+        raise ValueError(f"{owner}: X column {column.name!r} {error}") from error
+
+
+def _in_zone(owner: str, column: pd.Series, parts: DateParts) -> pd.Series:
+    """Return dates in the time zone of the training; a column without dates fits any."""
+    if (column.dt.tz is None) == (parts.zone is None):
+        return column if parts.zone is None else column.dt.tz_convert(parts.zone)
+    if column.notna().any() and not np.isnat(parts.earliest):
+        zone = f"the time zone {parts.zone}" if parts.zone else "no time zone"
+        raise ValueError(
+            f"{owner}: X must hold dates with {zone} in column {column.name!r}, as in fit, got {column.dt.tz}; "
+            "give them a zone, or none, with Series.dt.tz_localize"
+        )
+    return column
 
 
 def _spell_truths(levels: Array, known: list[Array]) -> None:
