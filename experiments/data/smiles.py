@@ -84,10 +84,14 @@ class MoleculeReader:
         """The version of RDKit, which features and scaffolds may depend on."""
         return str(self._base.rdkitVersion)
 
+    def quiet(self) -> Any:
+        """Return a context in which RDKit writes no log messages."""
+        return self._base.BlockLogs()
+
     def read(self, smiles: Sequence[str], wanted: Sequence[bool]) -> Reading:
         """Return the scaffolds of all molecules and the graphs of those that are wanted."""
         result = Reading([], [], [], [])
-        with self._base.BlockLogs():
+        with self.quiet():
             for row, text in enumerate(smiles):
                 molecule, relaxed = self.molecule(text)
                 result.scaffolds.append(row if molecule is None else self.scaffold(molecule))

@@ -1,4 +1,4 @@
-"""Every study by name, with the numbers of `plans/studies.toml`."""
+"""Every study by name, with the numbers of `plans/studies.toml` and, for the largest, of a plan of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from experiments.engine import Study
 from experiments.paper import load_paper_study
 from experiments.studies.bags import BagStudy
 from experiments.studies.convergence import ConvergenceStudy
+from experiments.studies.defaults import DefaultsStudy
 from experiments.studies.groups import GroupStudy
 from experiments.studies.keel import KeelStudy
 from experiments.studies.label_noise import LabelNoiseStudy
@@ -27,6 +28,7 @@ _KINDS: dict[str, Any] = {
     "bags": BagStudy,
     "groups": GroupStudy,
     "many_groups": ManyGroupsStudy,
+    "defaults": DefaultsStudy,
 }
 
 
@@ -37,9 +39,18 @@ def load_studies() -> dict[str, Study]:
         >>> list(load_studies())[:4]
         ['molecules', 'bags', 'histology', 'keel']
     """
-    numbers = tomllib.loads((files("experiments") / "plans" / "studies.toml").read_text(encoding="utf-8"))
+    numbers = {**_plan("studies"), "defaults": _plan("defaults")}
     studies: dict[str, Study] = {name: load_paper_study(name) for name in EXPERIMENTS}
     for name, entry in numbers.items():
         kind = _KINDS.get(name) or _KINDS[name.split("_")[-1]]
-        studies[name] = kind(name=name, **{key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()})
+        studies[name] = kind(name=name, **{key: _fixed(value) for key, value in entry.items()})
     return studies
+
+
+def _plan(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("experiments") / "plans" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _fixed(value: Any) -> Any:
+    """Return lists, and those inside them, as tuples."""
+    return tuple(map(_fixed, value)) if isinstance(value, list) else value

@@ -1,0 +1,261 @@
+"""Our estimators as they come beside logistic regression and trees, as they come and tuned, on many tables.
+
+Half of the tables are there to choose the defaults by, the other half to confirm them; the plan says which.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import get_tags
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from experiments.data.adbench import ADBENCH_SETS, load_adbench
+from experiments.data.fingerprints import FINGERPRINT_SETS, load_fingerprints
+from experiments.data.groups import load_adult
+from experiments.data.keel import load_keel
+from experiments.engine import Record, Setup, Study, Task
+from experiments.studies._shared import combinations
+from moreauc.comparison import Region, Table
+from moreauc.data.examples import load_example
+from moreauc.data.tabular import TableEncoder
+from moreauc.estimators import TPAUCClassifier
+from moreauc.metrics import tpauc_score
+from moreauc.report.pages import Report
+
+Options = Mapping[str, Any]
+_INNER = 0.25  # of the training rows, to tune by
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contestant.
+
+    Attributes:
+        title: its name in tables.
+        make: (options, region, seed, whether the table is sparse) -> an unfitted classifier.
+        settings: options that are tried; the best on validation rows is trained again on all of them.
+        regional: whether its training depends on the region; the others are trained once and judged in each.
+        random: whether its training depends on the seed.
+    """
+
+    title: str
+    make: Callable[[Options, Region, int, bool], Any]
+    settings: tuple[Options, ...] = ({},)
+    regional: bool = False
+    random: bool = True
+
+
+def _ours(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    return TPAUCClassifier(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
+
+
+def _linear(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    from moreauc.estimators import TPAUCLinear  # type: ignore[attr-defined]
+
+    return TPAUCLinear(min_tpr=region[0], max_fpr=region[1], **options)
+
+
+def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    model = LogisticRegression(**{"max_iter": 1000, **options})
+    return model if sparse else make_pipeline(TableEncoder(), model)
+
+
+def _trees(kind: str, options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    given: dict[str, Any] = {**options, "n_jobs": 1, "random_state": seed}
+    model: Any
+    if kind == "lightgbm":
+        from lightgbm import LGBMClassifier
+
+        model = LGBMClassifier(**given, verbosity=-1, deterministic=True, force_row_wise=True)
+    elif kind == "xgboost":
+        from xgboost import XGBClassifier
+
+        model = XGBClassifier(**given, verbosity=0)
+    else:
+        model = RandomForestClassifier(**given)
+    return model if sparse else make_pipeline(TableEncoder(standardize=False), model)
+
+
+_SLOW = {"n_estimators": 300, "learning_rate": 0.03}
+ENTRIES = {
+    "sonx": Entry("SONX", _ours, regional=True),
+    "linear": Entry("TPAUCLinear", _linear, regional=True, random=False),
+    "ce": Entry("CE", _ours, ({"loss": "ce"},), regional=True),
+    "lr": Entry("LR", _lr, random=False),
+    "lr_tuned": Entry("LR, tuned", _lr, tuple({"C": c} for c in (0.01, 0.1, 1.0, 10.0))),
+    "lightgbm": Entry("LightGBM", partial(_trees, "lightgbm"), random=False),
+    "lightgbm_tuned": Entry(
+        "LightGBM, tuned",
+        partial(_trees, "lightgbm"),
+        ({}, {**_SLOW, "num_leaves": 7}, {**_SLOW, "num_leaves": 15, "colsample_bytree": 0.5}, {"reg_lambda": 10.0}),
+    ),
+    "xgboost": Entry("XGBoost", partial(_trees, "xgboost"), random=False),
+    "forest": Entry("Random forest", partial(_trees, "forest")),
+    "forest_tuned": Entry(
+        "Random forest, tuned",
+        partial(_trees, "forest"),
+        ({}, {"min_samples_leaf": 5}, {"min_samples_leaf": 20}, {"min_samples_leaf": 5, "class_weight": "balanced"}),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultsStudy(Study):
+    """TPAUC, AUC and seconds of every contestant on every table.
+
+    Args:
+        regions: pairs of the lowest TPR and the highest FPR.
+        test_fraction: share of the rows to test on.
+        most_rows: of a larger table as many rows are drawn.
+        choose: tables that defaults are chosen on.
+        confirm: tables that they are confirmed on.
+        methods: names of contestants.
+    """
+
+    regions: tuple[Region, ...]
+    test_fraction: float
+    most_rows: int
+    choose: tuple[str, ...]
+    confirm: tuple[str, ...]
+    methods: tuple[str, ...] = tuple(ENTRIES)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """How rows are split."""
+        return {"test_fraction": self.test_fraction, "most_rows": self.most_rows}
+
+    def smoke(self) -> DefaultsStudy:
+        """Return the study with four contestants on two tables made here."""
+        few = ("sonx", "ce", "lr", "lr_tuned")
+        return replace(self, seeds=1, choose=("made 0",), confirm=("made 1",), methods=few)
+
+    def tasks(self, setup: Setup) -> list[Task]:
+        """Return a task for each seed, table, contestant and, where its training depends on it, region."""
+        tasks = []
+        for at in combinations(seed=range(self.seeds), dataset=(*self.choose, *self.confirm), method=self.methods):
+            entry, dataset, seed = ENTRIES[at["method"]], at["dataset"], at["seed"]
+            if seed and not entry.random and dataset in FINGERPRINT_SETS:
+                continue  # would be the same again
+            for regions in [(region,) for region in self.regions] if entry.regional else [self.regions]:
+                name = "{:g}, {:g}".format(*regions[0]) if entry.regional else "all"
+                place = {"dataset": dataset, "method": at["method"], "region": name, "seed": seed}
+                options = {"dataset": dataset, "method": at["method"], "seed": seed, "regions": regions}
+                tasks.append(Task(place, run_contestant, {**options, **self.plan, "folder": setup.data}))
+        return tasks
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Make the fingerprints once, in the cache."""
+        files = {
+            FINGERPRINT_SETS[name][0]: name for name in (t.place["dataset"] for t in tasks) if name in FINGERPRINT_SETS
+        }
+        for name in files.values():
+            load_fingerprints(name, tasks[0].options["folder"])
+
+    def report(self, records: Sequence[Record], out: Path) -> Report:
+        """Return ranks, paired tests and scores of the tables that have records of all contestants."""
+        from experiments.studies.defaults_page import make_page
+
+        return make_page(self, records, out)
+
+
+def run_contestant(
+    *,
+    dataset: str,
+    method: str,
+    seed: int,
+    regions: tuple[Region, ...],
+    test_fraction: float,
+    most_rows: int,
+    folder: Path | None,
+) -> Record:
+    """Train a contestant, tuned where it has several settings, and judge it on the test rows in each region."""
+    entry, table = ENTRIES[method], load_table(dataset, seed, test_fraction, most_rows, folder)
+    train, test = table.split_rows(0, 0, 0)
+    trained: dict[int, tuple[NDArray[Any], float]] = {}
+    tuned = _tune(entry, table, train, regions, seed) if len(entry.settings) > 1 else ([0] * len(regions), 0.0)
+    results = []
+    for region, number in zip(regions, tuned[0], strict=True):
+        if number not in trained:
+            trained[number] = _fit(
+                entry.make(entry.settings[number], region, seed, issparse(table.X)), table, train, test
+            )
+        scores, seconds = trained[number]
+        found = {"region": region, **_judge(table.positive[test], scores, region), "seconds": tuned[1] + seconds}
+        results.append({**found, "distinct": len(np.unique(scores)), "setting": dict(entry.settings[number])})
+    return {"results": results, "test_rows": len(test), "test_positives": int(table.positive[test].sum())}
+
+
+def _tune(
+    entry: Entry, table: Table, train: NDArray[Any], regions: Sequence[Region], seed: int
+) -> tuple[list[int], float]:
+    """Return the number of the best setting for each region, by validation rows, and the seconds of all fits."""
+    labels = table.positive
+    rows, others = train_test_split(train, test_size=_INNER, stratify=labels[train], random_state=seed)
+    makes = [entry.make(options, regions[0], seed, issparse(table.X)) for options in entry.settings]
+    found = [_fit(model, table, rows, others) for model in makes]
+    judged = [[tuple(_judge(labels[others], scores, region).values()) for scores, _ in found] for region in regions]
+    best = [max(range(len(own)), key=lambda number, own=own: own[number]) for own in judged]  # type: ignore[misc]
+    return best, sum(seconds for _, seconds in found)
+
+
+def _judge(labels: NDArray[Any], scores: NDArray[Any], region: Region) -> dict[str, float]:
+    tpauc = tpauc_score(labels, scores, min_tpr=region[0], max_fpr=region[1])
+    return {"tpauc": tpauc, "auc": float(roc_auc_score(labels, scores))}
+
+
+def _fit(model: Any, table: Table, rows: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    """Train on `rows`; return the scores of `others` and the seconds of both, on one thread."""
+    X, Z = table.take(rows), table.take(others)
+    if issparse(X) and not get_tags(model).input_tags.sparse:
+        X, Z = X.toarray(), Z.toarray()
+    began = time.perf_counter()
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, table.positive[rows])
+        scores = model.decision_function(Z) if hasattr(model, "decision_function") else model.predict_proba(Z)[:, 1]
+    return np.asarray(scores), time.perf_counter() - began
+
+
+def load_table(dataset: str, seed: int, test_fraction: float, most_rows: int, folder: Path | None) -> Table:
+    """Return a table with its training and test rows: of fingerprints by scaffold, of others drawn by the seed."""
+    whole = _whole(dataset, folder)
+    if whole.split is not None:
+        return whole
+    rows, labels = np.arange(len(whole.positive)), whole.positive
+    if len(rows) > most_rows:
+        rows = train_test_split(rows, train_size=most_rows, stratify=labels, random_state=seed)[0]
+    train, test = train_test_split(rows, test_size=test_fraction, stratify=labels[rows], random_state=seed)
+    return replace(whole, split=(np.sort(train), np.sort(test)))
+
+
+@lru_cache(maxsize=2)
+def _whole(dataset: str, folder: Path | None) -> Table:
+    if dataset in FINGERPRINT_SETS:
+        bits, labels, train, test = load_fingerprints(dataset, folder)
+        return Table(bits, labels, (train, test))
+    if dataset in ADBENCH_SETS:
+        return Table(*load_adbench(dataset, folder))
+    if dataset == "Adult":
+        data = load_adult(folder)
+        return Table(data.X, data.y)
+    if dataset == "fraud":
+        return Table(*load_example("fraud")[:2])
+    if dataset.startswith("made "):
+        return Table(*make_classification(300, 5, weights=[0.8], flip_y=0.1, random_state=int(dataset.split()[1])))
+    return Table(*load_keel(dataset, folder))

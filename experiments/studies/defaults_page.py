@@ -1,0 +1,294 @@
+"""What the records of the defaults study say: ranks, paired tests, seconds, and a page of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import rankdata, wilcoxon
+
+from experiments.data.fingerprints import FINGERPRINT_SETS
+from experiments.engine import Record
+from experiments.figures import save_figure
+from experiments.studies._shared import mean_and_std, show
+from experiments.studies.defaults import ENTRIES
+from moreauc.report.pages import COLORS, Report, Section
+
+if TYPE_CHECKING:
+    from experiments.studies.defaults import DefaultsStudy
+
+HALVES = ("choose", "confirm")
+OURS = ("sonx", "linear")
+EQUAL = 0.0005  # means nearer than this count as equal
+COLLAPSED = 10  # a model with fewer different scores of test rows tells nothing
+_QUIET = "#66717f"
+_ALL = "all"
+
+
+def summary(
+    records: Sequence[Record], tables: dict[str, Sequence[str]], regions: Sequence[Sequence[float]]
+) -> dict[str, Any]:
+    """Return the cells (table, region and contestant), and for each half standings and paired tests.
+
+    In each half, the contestants are those that have records there, and the tables those that all of them have records
+    of, in every region; the seeds of a table are those that all have.
+
+    Args:
+        records: of :func:`~experiments.studies.defaults.run_contestant`, with their places.
+        tables: tables of each half.
+        regions: pairs of the lowest TPR and the highest FPR.
+    """
+    runs: dict[tuple[str, str, str], dict[int, Record]] = {}
+    for record in records:
+        for entry in record["results"]:
+            runs.setdefault((record["dataset"], region_name(entry["region"]), record["method"]), {})[record["seed"]] = (
+                entry
+            )
+    cells: list[Record] = []
+    left_out = []
+    for half, region in product(tables, map(region_name, regions)):
+        there = {method for name, _, method in runs if name in tables[half]}
+        methods = [method for method in ENTRIES if method in there]
+        for name in tables[half]:
+            found = {method: runs.get((name, region, method), {}) for method in methods}
+            seeds = _common_seeds(name, found)
+            if seeds:
+                cells += _cells({"half": half, "region": region, "table": name}, found, seeds)
+            elif methods and name not in left_out:
+                left_out.append(name)
+    kept = [cell for cell in cells if cell["table"] not in left_out]
+    return {
+        "tables": {half: list(names) for half, names in tables.items()},
+        "left_out": left_out,
+        "regions": [region_name(region) for region in regions],
+        "cells": kept,
+        "standings": _standings(kept),
+        "against": _against(kept),
+    }
+
+
+def region_name(region: Sequence[float]) -> str:
+    """Return how a region is written."""
+    return f"{region[0]:g}, {region[1]:g}"
+
+
+def _common_seeds(table: str, found: dict[str, dict[int, Record]]) -> list[int]:
+    """Return the seeds that all contestants have; one whose training is the same for every seed has them all."""
+    once = [method for method in found if table in FINGERPRINT_SETS and not ENTRIES[method].random]
+    if not found or any(0 not in found[method] for method in once):
+        return []
+    random = [set(found[method]) for method in found if method not in once]
+    seeds = sorted(set.intersection(*random)) if random else [0]
+    for method in once:
+        found[method] = dict.fromkeys(seeds, found[method][0])
+    return seeds
+
+
+def _cells(place: Record, found: dict[str, dict[int, Record]], seeds: list[int]) -> list[Record]:
+    own = {method: [runs[seed] for seed in seeds] for method, runs in found.items()}
+    means = {method: float(np.mean([run["tpauc"] for run in runs])) for method, runs in own.items()}
+    ranks = rankdata([-round(mean, 6) for mean in means.values()])
+    return [
+        {
+            **place,
+            "method": method,
+            **mean_and_std([run["tpauc"] for run in runs]),
+            "rank": float(rank),
+            "scores": [run["tpauc"] for run in runs],
+            "auc": float(np.mean([run["auc"] for run in runs])),
+            "seconds": float(np.mean([run["seconds"] for run in runs])),
+            "collapsed": sum(run["distinct"] < COLLAPSED for run in runs),
+        }
+        for (method, runs), rank in zip(own.items(), ranks, strict=True)
+    ]
+
+
+def _standings(cells: Sequence[Record]) -> list[Record]:
+    """Return for each half, region (and all regions) and contestant its mean rank and what else there is to say."""
+    rows = []
+    for half, region in _places(cells):
+        some = [cell for cell in cells if cell["half"] == half and region in (cell["region"], _ALL)]
+        for method in dict.fromkeys(cell["method"] for cell in some):
+            own = [cell for cell in some if cell["method"] == method]
+            rows.append(
+                {
+                    "half": half,
+                    "region": region,
+                    "method": method,
+                    "title": ENTRIES[method].title,
+                    "tables": len({cell["table"] for cell in own}),
+                    "rank": float(np.mean([cell["rank"] for cell in own])),
+                    "mean": float(np.mean([cell["mean"] for cell in own])),
+                    "auc": float(np.mean([cell["auc"] for cell in own])),
+                    "not_below": _not_below(own, some, ("ce", "lr")),
+                    "not_below_tuned": _not_below(own, some, ("ce", "lr", "lr_tuned")),
+                    "seconds": float(np.median([cell["seconds"] for cell in own])),
+                    "most_seconds": max(cell["seconds"] for cell in own),
+                    "collapsed": sum(cell["collapsed"] for cell in own),
+                }
+            )
+    return rows
+
+
+def _places(cells: Sequence[Record]) -> list[tuple[str, str]]:
+    halves, regions = (list(dict.fromkeys(cell[key] for cell in cells)) for key in ("half", "region"))
+    return [(half, region) for half in halves for region in (*regions, _ALL)]
+
+
+def _not_below(own: Sequence[Record], cells: Sequence[Record], others: Sequence[str]) -> float | None:
+    """Return the share of a contestant's cells that are not below the best of others; None where none has records."""
+    best: dict[tuple[str, str], float] = {}
+    for cell in (cell for cell in cells if cell["method"] in others):
+        place = cell["table"], cell["region"]
+        best[place] = max(best.get(place, 0.0), cell["mean"])
+    met = [cell["mean"] >= best[cell["table"], cell["region"]] - EQUAL for cell in own] if best else []
+    return float(np.mean(met)) if met else None
+
+
+def _against(cells: Sequence[Record]) -> list[Record]:
+    """Compare each of ours with every other contestant: a signed-rank test over tables, and tables won and lost.
+
+    A table is won or lost where the mean difference over seeds is more than twice its standard error; over all regions
+    a table counts once, with its mean.
+    """
+    rows = []
+    for half, region in _places(cells):
+        by: dict[tuple[str, str], list[Record]] = {}
+        for cell in cells:
+            if cell["half"] == half and region in (cell["region"], _ALL):
+                by.setdefault((cell["method"], cell["table"]), []).append(cell)
+        methods, tables = (list(dict.fromkeys(key[place] for key in by)) for place in (0, 1))
+        for ours, other in ((a, b) for a in OURS for b in methods if a in methods and a != b):
+            gaps = [_scores(by[ours, table]) - _scores(by[other, table]) for table in tables]
+            means = np.array([gap.mean() for gap in gaps])
+            errors = np.array([gap.std(ddof=1) / len(gap) ** 0.5 if len(gap) > 1 else np.inf for gap in gaps])
+            rows.append(
+                {
+                    "half": half,
+                    "region": region,
+                    "method": ours,
+                    "other": other,
+                    "title": ENTRIES[other].title,
+                    "difference": float(means.mean()),
+                    "higher": int((means > EQUAL).sum()),
+                    "lower": int((means < -EQUAL).sum()),
+                    "won": int((means > np.maximum(2.0 * errors, EQUAL)).sum()),
+                    "lost": int((means < -np.maximum(2.0 * errors, EQUAL)).sum()),
+                    "tables": len(tables),
+                    "p": float(wilcoxon(means).pvalue) if np.abs(means).max(initial=0.0) > 0.0 else 1.0,
+                }
+            )
+    return rows
+
+
+def _scores(cells: Iterable[Record]) -> Any:
+    """Return the scores by seed, the mean over regions where there are several."""
+    return np.mean([cell["scores"] for cell in cells], axis=0)
+
+
+def standing_table(results: Record, half: str) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of a half's standings, the best mean rank first."""
+    regions = results["regions"]
+    by = {(row["method"], row["region"]): row for row in results["standings"] if row["half"] == half}
+    order = sorted((row for row in by.values() if row["region"] == _ALL), key=lambda row: float(row["rank"]))
+    rows = []
+    for row in order:
+        own = [by[row["method"], region] for region in regions]
+        shares = ["" if row[key] is None else f"{row[key]:.0%}" for key in ("not_below", "not_below_tuned")]
+        last = [*shares, f"{row['seconds']:.1f}", f"{row['most_seconds']:.0f}", str(row["collapsed"])]
+        rows.append([row["title"], *(f"{e['rank']:.2f}" for e in own), *(f"{e['mean']:.3f}" for e in own), *last])
+    heads = [f"{what} ({region})" for what in ("rank", "TPAUC") for region in regions]
+    more = ["not below CE, LR", "nor tuned LR", "seconds, median", "most", "collapsed"]
+    return ["method", *heads, *more], rows
+
+
+def against_table(results: Record, half: str, method: str) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the paired tests of one of ours: difference, tables won and lost, p."""
+    some = [row for row in results["against"] if (row["half"], row["method"]) == (half, method)]
+    places = [*results["regions"], _ALL]
+    rows = []
+    for title in dict.fromkeys(row["title"] for row in some):
+        own = {row["region"]: row for row in some if row["title"] == title}
+        rows.append([title, *(_verdict(own[place]) for place in places)])
+    return ["against", *(f"({place})" if place != _ALL else "mean of the regions" for place in places)], rows
+
+
+def _verdict(row: Record) -> str:
+    return f"{row['difference']:+.3f}; {row['won']} : {row['lost']}; p {row['p']:.3f}"
+
+
+def score_table(results: Record, half: str, region: str) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of TPAUC in a region: a row for each table, a column for each contestant."""
+    cells = [cell for cell in results["cells"] if (cell["half"], cell["region"]) == (half, region)]
+    titles = [ENTRIES[method].title for method in dict.fromkeys(cell["method"] for cell in cells)]
+    tables = dict.fromkeys(cell["table"] for cell in cells)
+    return ["table", *titles], [[name, *(show(c) for c in cells if c["table"] == name)] for name in tables]
+
+
+def make_page(study: DefaultsStudy, records: Sequence[Record], out: Path) -> Report:
+    """Draw the ranks into `out` and return the report."""
+    tables = {half: getattr(study, half) for half in HALVES}
+    results = summary(records, tables, study.regions)
+    sections = []
+    if results["cells"]:
+        save_figure(draw_ranks(results), out / "ranks.png")
+        caption = "Average rank over the tables of each half; a line joins the regions, lower is better."
+        sections.append(Section("Ranks", figure="ranks.png", caption=caption))
+    for half in (half for half in HALVES if any(row["half"] == half for row in results["standings"])):
+        sections += _sections(results, half)
+    return Report(study.title, "", {"plan": study.plan, "seeds": study.seeds, **results}, sections)
+
+
+def _sections(results: Record, half: str) -> list[Section]:
+    there = [name for name in results["tables"][half] if name not in results["left_out"]]
+    missing = [name for name in results["tables"][half] if name in results["left_out"]]
+    text = [f"{len(there)} tables: {', '.join(there)}."]
+    text += [f"Left out, since not all contestants have runs there: {', '.join(missing)}."] if missing else []
+    columns, rows = standing_table(results, half)
+    sections = [Section(f"Tables to {half}: standings", text, columns=columns, rows=rows, labels=1)]
+    for method in OURS:
+        columns, rows = against_table(results, half, method)
+        if rows:
+            words = (
+                "Mean difference of TPAUC; tables won : lost beyond twice the standard error over seeds; signed ranks."
+            )
+            heading = f"Tables to {half}: {ENTRIES[method].title} against each"
+            sections.append(Section(heading, [words], columns=columns, rows=rows, labels=1))
+    for region in results["regions"]:
+        columns, rows = score_table(results, half, region)
+        words = "Mean ± standard deviation over seeds."
+        sections.append(Section(f"Tables to {half}: TPAUC ({region})", [words], columns=columns, rows=rows, labels=1))
+    return sections
+
+
+def draw_ranks(results: Record) -> Figure:
+    """Draw the average ranks: a panel for each half, a row for each contestant, a marker for each region."""
+    halves = [half for half in HALVES if any(row["half"] == half for row in results["standings"])]
+    standings = {(row["half"], row["method"], row["region"]): row for row in results["standings"]}
+    shown = [row for row in results["standings"] if row["half"] == halves[-1] and row["region"] == _ALL]
+    methods = [row["method"] for row in sorted(shown, key=lambda row: float(row["rank"]))]
+    figure = Figure(figsize=(1.8 + 3.6 * len(halves), 1.3 + 0.32 * len(methods)), layout="constrained")
+    panels = figure.subplots(1, len(halves), squeeze=False, sharey=True)[0]
+    for axes, half in zip(panels, halves, strict=True):
+        for place, method in enumerate(methods):
+            rows = [standings.get((half, method, region)) for region in results["regions"]]
+            ranks = [row["rank"] for row in rows if row is not None]
+            color = COLORS[0] if method in OURS else _QUIET
+            axes.plot(ranks, [place] * len(ranks), "-", color=color, alpha=0.5, linewidth=2)
+            for rank, marker in zip(ranks, "osD", strict=False):
+                axes.plot(rank, place, marker, color=color, markersize=6)
+        count = next((row["tables"] for row in results["standings"] if row["half"] == half), 0)
+        axes.set_title(f"tables to {half} ({count})", fontsize=10)
+        axes.set_xlabel("average rank")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    panels[0].set_yticks(range(len(methods)), [ENTRIES[method].title for method in methods])
+    panels[0].set_ylim(len(methods) - 0.5, -0.5)
+    for region, marker in zip(results["regions"], "osD", strict=False):
+        panels[0].plot([], [], marker, color=_QUIET, label=f"({region})")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    return figure
