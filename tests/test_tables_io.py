@@ -700,6 +700,7 @@ def test_payments_are_of_mixed_types_and_follow_the_seed():
     missing = X.isna().mean()
     assert missing[missing > 0.0].to_dict() == pytest.approx({"account_age_days": 0.03, "distance_km": 0.08}, abs=0.01)
     assert X["amount"].max() > 50 * X["amount"].median()  # a heavy tail
+    assert X["time"].dtype.kind == "M" and (X["time"].dt.hour == X["hour"]).all()
     assert X["category"].nunique() == 12 and X["country"].nunique() == 7 and set(X["new_device"]) == {"yes", "no"}
     np.testing.assert_array_equal(y, fraud_table(samples=5000)[1])
     assert (y != fraud_table(samples=5000, seed=1)[1]).any()

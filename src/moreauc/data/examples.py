@@ -166,7 +166,7 @@ def fraud_table(
     Example:
         >>> X, y = fraud_table(samples=1000)
         >>> X.shape, int(y.sum()), X["category"].iloc[0]
-        ((1000, 9), 21, 'transport')
+        ((1000, 10), 17, 'transport')
     """
     import pandas as pd
     from scipy.special import expit
@@ -184,14 +184,18 @@ def fraud_table(
     new_device = source.random(samples) < 0.12
     distance = np.exp(1.5 + 1.6 * source.standard_normal(samples) + 2.5 * (country_effect > 0.0))
     hour = np.floor(source.normal(14.5, 5.0, samples) % 24.0).astype(np.int64)
+    day, second = source.integers(0, 90, samples), source.integers(0, 3600, samples)
     large, young, abroad = log_amount > 5.0, age < 180.0, country_effect > 0.0
     score = 1.3 * category_effect + 1.3 * country_effect + 0.5 * log_amount - np.minimum(age, 2700.0) / 900.0
     score += 0.25 * payments + 0.9 * declined + 1.6 * new_device + 0.15 * np.log(distance) + 0.9 * (hour < 6)
+    score += 0.6 * day / 90.0  # there is more of it from day to day
     score += 0.8 * (large & new_device) + 0.6 * (abroad & young) + 0.5 * source.standard_normal(samples)
     fraud = source.random(samples) < expit(score + _intercept(score, positive_rate))
     chance = source.random(samples)
     labels = np.where(fraud, chance >= 0.04, chance < 0.0005).astype(np.int64)
+    moment = np.datetime64("2025-03-01", "s") + (86_400 * day + 3600 * hour + second)
     columns = {
+        "time": moment,
         "amount": np.round(np.exp(np.minimum(log_amount, 11.0)), 2),
         "category": category,
         "country": country,
