@@ -19,6 +19,7 @@ from pandas.api.types import infer_dtype
 
 from moreauc._extras import import_extra
 from moreauc._files import written_whole
+from moreauc.data.frames import from_arrow
 from moreauc.data.texts import normal_fields, normal_text, normal_texts, type_columns
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
@@ -203,21 +204,16 @@ def _check_names(path: Path, names: list[str]) -> None:
 def _read_parquet(path: Path) -> pd.DataFrame:
     """Read a file column by column, so that a stored index is a column."""
     parquet = import_extra("pyarrow.parquet", "parquet")
-    arrow = import_extra("pyarrow", "parquet")
-    # With missing values pandas would make floats of integers, which beyond 2^53 is to round them.
-    nullable = {arrow.int64(): pd.Int64Dtype(), arrow.uint64(): pd.UInt64Dtype()}
     try:
         file = parquet.ParquetFile(path)
         names = [normal_text(name) for name in file.schema_arrow.names]
         _check_names(path, names)
-        columns = [
-            column.to_pandas(types_mapper=nullable.get if column.null_count else None) for column in file.read().columns
-        ]
+        frame = from_arrow(file.read())
     except TableError:
         raise
     except (ValueError, OSError) as error:  # pyarrow's errors derive from these
         raise TableError(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-    return pd.DataFrame({name: _plain(column) for name, column in zip(names, columns, strict=True)})
+    return pd.DataFrame({name: _plain(frame.iloc[:, place]) for place, name in enumerate(names)})
 
 
 def _plain(column: pd.Series[Any]) -> pd.Series[Any]:

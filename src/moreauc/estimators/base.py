@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from moreauc._checks import check_count, check_real, check_region, floor_count
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes
+from moreauc.data.frames import as_frame
 from moreauc.data.tabular import TableEncoder, check_exact
 from moreauc.data.texts import check_apart, class_text, positive_class
 from moreauc.methods import METHODS, build
@@ -388,6 +389,7 @@ class TableInput(ScoringEstimator):
 
     def _check_table(self, X: Any, *, reset: bool) -> Any:
         """Return a DataFrame as it is and anything else as a float array without infinity."""
+        X = as_frame(self._owner, X)
         if not isinstance(X, pd.DataFrame):
             if reset and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iuO":
                 check_exact(self._owner, pd.DataFrame(X))

@@ -17,6 +17,7 @@ from moreauc._checks import check_finite
 from moreauc._description import checksum
 from moreauc.data import BagBatches, WholeBags
 from moreauc.data.bags import Bags, ListBags
+from moreauc.data.frames import as_frame
 from moreauc.data.texts import check_apart
 from moreauc.methods import TaskName
 from moreauc.tasks.base import Array, Data
@@ -110,7 +111,7 @@ def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[
 
 def as_instances(owner: str, name: str, bag: Any, form: InstanceFormat | None) -> tuple[Tensor, InstanceFormat]:
     """Return the instances of one bag and what they look like, which must be `form` where it is given."""
-    names = None
+    names, bag = None, as_frame(owner, bag, name=name)
     if isinstance(bag, pd.DataFrame):
         names = tuple(bag.columns) if all(isinstance(column, str) for column in bag.columns) else None
         bag = _numbers(owner, name, bag)

@@ -17,6 +17,7 @@ from moreauc._checks import floor_count
 from moreauc._description import checksum
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes, any_equal, few_kinds
+from moreauc.data.frames import as_frame
 from moreauc.data.texts import label_text, normal_text
 from moreauc.methods import TaskName, build
 from moreauc.samplers.groups import GroupSampler, PlainSampler
@@ -245,6 +246,8 @@ def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:
     """Return one column, or several; the index is that of the rows."""
     if isinstance(groups, Tensor):
         groups = groups.detach().cpu().numpy()
+    if hasattr(groups, "columns"):
+        groups = as_frame(owner, groups, name="groups")
     if isinstance(groups, list | tuple) and groups and isinstance(groups[0], list | tuple):
         groups = pd.DataFrame(list(groups))
     if isinstance(groups, pd.Series | pd.Index | list | tuple):
