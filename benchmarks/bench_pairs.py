@@ -45,7 +45,7 @@ from moreauc.core.surrogates import get_surrogate
 from moreauc.report.pages import to_json, versions
 
 SIZES = (64, 1024, 8192, 65536, 10**6)
-OURS = ("TPAUCLoss", "kernel", "kernel, pair matrix")
+OURS = ("TPAUCLoss", "kernel", "kernel, smooth ramp", "kernel, pair matrix")
 SQUARES = [(side, side) for side in (64, 128, 256, 384, 512, 1024, 2048, 4096)]
 NARROW = [(8, 20000), (20000, 8), (32, 65536), (65536, 32)]
 Turn = Callable[[int], list[float]]  # seconds of each of so many calls
@@ -63,7 +63,7 @@ def our_step(name: str, size: int) -> tuple[Callable[[], Tensor], Tensor]:
 
         return _step(loss, scores), scores
     method: Method = "pairs" if name == "kernel, pair matrix" else "auto"
-    return kernel_step(size, size, "squared_hinge", method)
+    return kernel_step(size, size, "smooth_ramp" if name == "kernel, smooth ramp" else "squared_hinge", method)
 
 
 def kernel_step(positives: int, negatives: int, surrogate: str, method: Method) -> tuple[Callable[[], Tensor], Tensor]:
@@ -195,8 +195,8 @@ def crossover(shapes: Sequence[tuple[int, int]], options: argparse.Namespace) ->
     """Microseconds of each method of the kernel, by shape and loss."""
     rows = []
     for positives, negatives in shapes:
-        for surrogate in ("squared_hinge", "logistic"):
-            methods: list[Method] = ["pairs", "sorted", "tiles"] if surrogate == "squared_hinge" else ["pairs", "tiles"]
+        for surrogate in ("squared_hinge", "smooth_ramp", "logistic"):
+            methods: list[Method] = ["pairs", "tiles"] if surrogate == "logistic" else ["pairs", "sorted", "tiles"]
             turns: dict[str, Turn] = {
                 method: our_turn(kernel_step(positives, negatives, surrogate, method)[0]) for method in methods
             }
@@ -216,6 +216,10 @@ def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if times is not None:
                 what = f"{name} / TPAUCLoss at {size} per class, at least {least:g}"
                 result.append({"target": what, "measured": times, "met": times >= least})
+    ramp = found.get((10**6, "kernel, smooth ramp"), {}).get("microseconds")
+    if ramp is not None:
+        seconds = ramp / 1e6
+        result.append({"target": "ramp: seconds at 10^6, about 1", "measured": seconds, "met": seconds <= 1.2})
     row = found.get((10**6, "TPAUCLoss"))
     if row is not None and "error" not in row:
         seconds, growth = row["microseconds"] / 1e6, row["growth_mib"] / 1024

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from oracles import smooth_ramp, smooth_ramp_slope
+
 
 def sigmoid(x):
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
@@ -30,6 +32,8 @@ def pair_loss(name, margin, z):
         return x**2, 2 * x
     if name == "logistic":
         return math.log1p(math.exp(x)) if x < 30 else x, sigmoid(x)
+    if name == "smooth_ramp":
+        return smooth_ramp(z, margin), smooth_ramp_slope(z, margin)
     h = sigmoid(x)
     return h, h * (1 - h)
 

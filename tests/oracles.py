@@ -28,6 +28,21 @@ def ball(vector: Vector, radius: float | None) -> Vector:
     return [x * radius / norm for x in vector]
 
 
+def smooth_ramp(z: float, m: float) -> float:
+    u = z / m
+    if u <= -1:
+        return 0.0
+    if u <= 0:
+        return (1 + u) ** 2 / 2
+    if u <= 1:
+        return 1 - (1 - u) ** 2 / 2
+    return 1.0
+
+
+def smooth_ramp_slope(z: float, m: float) -> float:
+    return max(0.0, 1 - abs(z / m)) / m
+
+
 def algorithm_1(
     w: Vector,
     u: dict[int, Vector],

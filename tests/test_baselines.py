@@ -23,7 +23,9 @@ from moreauc.optim import ProximalPoint
 
 STEPS = 200
 LINKS = pytest.mark.parametrize("link", ["sigmoid", "identity"])
-SURROGATES = pytest.mark.parametrize("surrogate", ["squared_hinge", "hinge", "squared", "logistic", "sigmoid"])
+SURROGATES = pytest.mark.parametrize(
+    "surrogate", ["squared_hinge", "hinge", "squared", "logistic", "sigmoid", "smooth_ramp"]
+)
 LABELS = torch.tensor([int(k % 4 == 1) for k in range(40)])  # 10 positives
 REGION = {"min_tpr": 0.4, "max_fpr": 0.3}
 KINDS = {

@@ -55,7 +55,7 @@ def test_pairs_report_has_time_and_memory_of_each_contestant_or_its_error(run: R
     options = ("--sizes", "30000", "--rounds", "3", "--memory-gib", "3", "--without-peer", "--without-crossover")
     report = run("bench_pairs.py", *options, "--seconds", "0")
     rows = {row["contestant"]: row for row in report["sizes"]}
-    assert set(rows) == {"TPAUCLoss", "kernel", "kernel, pair matrix"}
+    assert set(rows) == {"TPAUCLoss", "kernel", "kernel, smooth ramp", "kernel, pair matrix"}
     assert "allocate memory" in rows.pop("kernel, pair matrix")["error"]
     for row in rows.values():
         low, high = row["quartiles"]

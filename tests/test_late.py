@@ -361,7 +361,7 @@ def test_in_a_graph_the_host_stays_away(monkeypatch):
     criterion.replayed()
 
 
-@pytest.mark.parametrize("surrogate", ["squared_hinge", "hinge", "logistic", "squared"])
+@pytest.mark.parametrize("surrogate", ["squared_hinge", "hinge", "logistic", "squared", "smooth_ramp"])
 @pytest.mark.parametrize("kind", ["matrix", "large", "large and deterministic"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_pairs_by_a_mask_equal_pairs_of_two_lists(surrogate, kind, device, monkeypatch):

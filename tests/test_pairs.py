@@ -7,27 +7,30 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from oracles import smooth_ramp, smooth_ramp_slope
 from torch import Tensor
 
-from moreauc.core import pairs
-from moreauc.core.pairs import Method, cvar_over_negatives
+from moreauc.core import pairs, sorted_pairs
+from moreauc.core.pairs import Method, Pairs, cvar_and_vjp, cvar_over_negatives
 from moreauc.core.surrogates import Surrogate, get_surrogate
 
-VALUES: dict[str, Callable[[float], float]] = {
-    "squared_hinge": lambda v: max(v, 0.0) ** 2,
-    "hinge": lambda v: max(v, 0.0),
-    "squared": lambda v: v * v,
-    "logistic": lambda v: math.log1p(math.exp(-abs(v))) + max(v, 0.0),
-    "sigmoid": lambda v: 1.0 / (1.0 + math.exp(-v)) if v > -700 else 0.0,
+VALUES: dict[str, Callable[[float, float], float]] = {
+    "squared_hinge": lambda z, m: max(m + z, 0.0) ** 2,
+    "hinge": lambda z, m: max(m + z, 0.0),
+    "squared": lambda z, m: (m + z) * (m + z),
+    "logistic": lambda z, m: math.log1p(math.exp(-abs(m + z))) + max(m + z, 0.0),
+    "sigmoid": lambda z, m: 1.0 / (1.0 + math.exp(-(m + z))) if m + z > -700 else 0.0,
+    "smooth_ramp": smooth_ramp,
 }
-SLOPES: dict[str, Callable[[float], float]] = {
-    "squared_hinge": lambda v: 2 * max(v, 0.0),
-    "hinge": lambda v: float(v > 0),
-    "squared": lambda v: 2 * v,
-    "logistic": lambda v: 1.0 / (1.0 + math.exp(-v)),
-    "sigmoid": lambda v: 1.0 / (2.0 + math.exp(v) + math.exp(-v)),
+SLOPES: dict[str, Callable[[float, float], float]] = {
+    "squared_hinge": lambda z, m: 2 * max(m + z, 0.0),
+    "hinge": lambda z, m: float(m + z > 0),
+    "squared": lambda z, m: 2 * (m + z),
+    "logistic": lambda z, m: 1.0 / (1.0 + math.exp(-(m + z))),
+    "sigmoid": lambda z, m: 1.0 / (2.0 + math.exp(m + z) + math.exp(-(m + z))),
+    "smooth_ramp": smooth_ramp_slope,
 }
-SORTABLE = ["squared_hinge", "hinge"]
+SORTABLE = ["squared_hinge", "hinge", "smooth_ramp"]
 CASES: list[tuple[str, Method]] = [
     (name, method)
     for name in VALUES
@@ -47,22 +50,31 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def oracle(
-    name: str, margin: float, beta: float, positive: Tensor, negative: Tensor, threshold: Tensor, weight: Tensor
+    name: str,
+    margin: float,
+    beta: float,
+    positive: Tensor,
+    negative: Tensor,
+    threshold: Tensor,
+    weight: Tensor,
+    counts: list[float] | None = None,
 ) -> list[Tensor]:
     """Return psi, slope, and the gradients of sum(weight * psi), by a loop over the pairs in Python floats."""
-    total = beta * len(negative)
+    counts = counts or [1.0] * len(negative)
+    total = beta * sum(counts)
     psi, slope = [], []
     left, right = [[] for _ in positive], [[] for _ in negative]
     for i, (h_i, s, w) in enumerate(zip(positive.tolist(), threshold.tolist(), weight.tolist(), strict=True)):
-        excess = []
+        excess, active = [], []
         for j, h_j in enumerate(negative.tolist()):
-            v = margin + (h_j - h_i)
-            if VALUES[name](v) > s:
-                excess.append(VALUES[name](v) - s)
-                left[i].append(-w * SLOPES[name](v) / total)
-                right[j].append(w * SLOPES[name](v) / total)
+            z, c = (h_j - h_i, margin), counts[j]
+            if VALUES[name](*z) > s:
+                active.append(c)
+                excess.append(c * (VALUES[name](*z) - s))
+                left[i].append(-w * c * SLOPES[name](*z) / total)
+                right[j].append(w * c * SLOPES[name](*z) / total)
         psi.append(s + math.fsum(excess) / total)
-        slope.append(1 - len(excess) / total)
+        slope.append(1 - math.fsum(active) / total)
     sums = [[math.fsum(entry) for entry in side] for side in (left, right)]
     return [torch.tensor(entry, dtype=torch.float64) for entry in (psi, slope, *sums)]
 
@@ -80,6 +92,11 @@ def evaluate(
     psi, slope = cvar_over_negatives(positive, negative, threshold, surrogate=surrogate, max_fpr=beta, method=method)
     assert not slope.requires_grad
     return [psi.detach(), slope, *torch.autograd.grad(psi, (positive, negative), weight)]
+
+
+def _margin(name: str, margin: float) -> float:
+    """Return the margin, or another where the ramp may not have it."""
+    return 0.2 if name == "smooth_ramp" and margin == 0.0 else margin
 
 
 def draw(size: tuple[int, int], kind: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -107,6 +124,7 @@ def draw(size: tuple[int, int], kind: str, dtype: torch.dtype) -> tuple[Tensor, 
 def test_matches_the_loop(
     name: str, method: Method, size: tuple[int, int], kind: str, margin: float, beta: float
 ) -> None:
+    margin = _margin(name, margin)
     data = draw(size, kind, torch.float64)
     expected = oracle(name, margin, beta, *data)
     for ours, theirs in zip(evaluate(method, get_surrogate(name, margin), beta, *data), expected, strict=True):
@@ -119,7 +137,7 @@ def test_matches_the_loop(
 def test_matches_the_loop_in_single_precision(name: str, method: Method, size: tuple[int, int], kind: str) -> None:
     data = draw(size, kind, torch.float32)
     expected = oracle(name, 1.0, 0.4, *data)
-    for ours, theirs in zip(evaluate(method, get_surrogate(name), 0.4, *data), expected, strict=True):
+    for ours, theirs in zip(evaluate(method, get_surrogate(name, 1.0), 0.4, *data), expected, strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours.double(), theirs, rtol=2e-6, atol=2e-6)
 
@@ -150,6 +168,7 @@ RANGES: dict[str, Callable[[int], Tensor]] = {
 @pytest.mark.parametrize("spread", RANGES)
 @pytest.mark.parametrize("margin", [0.0, 1.0])
 def test_sorting_holds_at_any_range_of_scores(name: str, spread: str, margin: float) -> None:
+    margin = _margin(name, margin)
     positive, negative = RANGES[spread](60), RANGES[spread](80)
     surrogate = get_surrogate(name, margin)
     loss = surrogate.value(negative[:60] - positive)  # thresholds that are met exactly, and others
@@ -160,7 +179,8 @@ def test_sorting_holds_at_any_range_of_scores(name: str, spread: str, margin: fl
     ours = evaluate("sorted", surrogate, 0.3, positive, negative, threshold, weight)
     assert torch.equal(ours[1], expected[1])
     for mine, theirs in zip(ours, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11 * theirs.abs().max().item())
+        largest = 1.0 / margin if name == "smooth_ramp" else theirs.abs().max().item()  # all may be flat there
+        torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11 * largest)
 
 
 @pytest.mark.parametrize("name", SORTABLE)
@@ -171,8 +191,10 @@ def test_sorting_keeps_every_entry_accurate_beside_an_outlier(name: str, outlier
     data[side][0] = outlier
     data[3].abs_()
     expected = oracle(name, 1.0, 0.3, *data)
-    for mine, theirs in zip(evaluate("sorted", get_surrogate(name), 0.3, *data), expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=0.0)
+    # sums of a bounded loss are accurate relative to the largest possible one, not each to itself
+    atol = 1e-14 if name == "smooth_ramp" else 0.0
+    for mine, theirs in zip(evaluate("sorted", get_surrogate(name, 1.0), 0.3, *data), expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=atol)
 
 
 @devices
@@ -198,6 +220,55 @@ def test_methods_agree_and_slopes_are_equal(
         assert torch.equal(other[1], first[1])
         for mine, theirs in zip(other, first, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * theirs.abs().max().item())
+
+
+THRESHOLDS = [-0.5, 0.0, 1e-9, 0.3, 0.5, 0.8, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+@pytest.mark.parametrize("margin", [1e-3, 0.2, 1.0, 30.0])
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_sorted_ramp_equals_pairs(
+    threshold: float, margin: float, ties: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if weighted:
+        monkeypatch.setattr(sorted_pairs, "_LARGE", 1)
+
+    def scores(n: int) -> Tensor:
+        return (torch.randint(-40, 41, (n,)).double() / 20) if ties else torch.randn(n, dtype=torch.float64)
+
+    positive, negative, outer = scores(150), scores(230), torch.randn(150, dtype=torch.float64)
+    if margin == 1e-3:
+        positive[:100] = negative[:100] + 2e-3 * torch.rand(100, dtype=torch.float64) - 1e-3
+    own = torch.rand(230, dtype=torch.float64) * (torch.rand(230) < 0.8) if weighted else None
+    left_out = torch.rand(230) < 0.3
+    for leave, total in ((None, 100.0), (left_out, torch.tensor(50.0, dtype=torch.float64))):
+        data = Pairs(positive, negative, total, leave, own)
+        level, surrogate = torch.full_like(positive, threshold), get_surrogate("smooth_ramp", margin)
+        (psi, slope, vjp), *others = (
+            cvar_and_vjp(data, level, surrogate, method) for method in ("pairs", "sorted", "tiles")
+        )
+        for value, other_slope, other_vjp in others:
+            torch.testing.assert_close(value, psi, rtol=1e-12, atol=1e-13)
+            torch.testing.assert_close(other_slope, slope, rtol=1e-12, atol=1e-13)
+            for mine, theirs in zip(other_vjp(outer), vjp(outer), strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12 / margin)
+
+
+@cases
+@pytest.mark.parametrize("kind", ["mixed", "negative", "zero", "ties"])
+def test_weights_of_the_negatives_match_the_loop(name: str, method: Method, kind: str) -> None:
+    positive, negative, threshold, outer = draw((13, 17), kind, torch.float64)
+    counts = [float(k % 4) for k in range(17)]
+    own = torch.tensor(counts, dtype=torch.float64)
+    expected = oracle(name, 1.0, 0.3, positive, negative, threshold, outer, counts)
+    data = Pairs(positive, negative, 0.3 * sum(counts), None, own)
+    psi, slope, vjp = cvar_and_vjp(data, threshold, get_surrogate(name, 1.0), method)
+    repeated = Pairs(positive, negative.repeat_interleave(own.long()), 0.3 * sum(counts))
+    again, same_slope, _ = cvar_and_vjp(repeated, threshold, get_surrogate(name, 1.0), method)
+    for mine, theirs in zip((psi, slope, *vjp(outer), again, same_slope), [*expected, *expected[:2]], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
 @devices
@@ -279,6 +350,7 @@ def test_second_derivatives_are_refused(method: Method) -> None:
     [
         ("hinge", (64, 64), "pairs"),
         ("squared_hinge", (1024, 1024), "sorted"),
+        ("smooth_ramp", (1024, 1024), "sorted"),
         ("squared_hinge", (1, 10**6), "pairs"),
         ("logistic", (1024, 1024), "pairs"),
         ("logistic", (4096, 4096), "tiles"),

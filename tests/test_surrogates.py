@@ -8,17 +8,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from oracles import smooth_ramp
 
-from moreauc.core.surrogates import Hinge, Logistic, Squared, SquaredHinge, get_surrogate
+from moreauc.core.surrogates import Hinge, Logistic, SmoothRamp, Squared, SquaredHinge, get_surrogate
 
-DEFINITIONS: dict[str, Callable[[float], float]] = {  # of v = m + z
+DEFINITIONS: dict[str, Callable[[float], float] | None] = {  # of v = m + z
     "squared_hinge": lambda v: max(v, 0.0) ** 2,
     "hinge": lambda v: max(v, 0.0),
     "squared": lambda v: v * v,
     "logistic": lambda v: math.log1p(math.exp(-abs(v))) + max(v, 0.0),
     "sigmoid": lambda v: 1.0 / (1.0 + math.exp(-v)),
+    "smooth_ramp": None,  # of z and m
 }
-NON_DECREASING = ["squared_hinge", "hinge", "logistic", "sigmoid"]
+NON_DECREASING = ["squared_hinge", "hinge", "logistic", "sigmoid", "smooth_ramp"]
 
 every = pytest.mark.parametrize("name", DEFINITIONS)
 
@@ -26,8 +28,11 @@ every = pytest.mark.parametrize("name", DEFINITIONS)
 @every
 @pytest.mark.parametrize("margin", [0.0, 0.5, 1.0])
 def test_value_is_the_definition(name: str, margin: float) -> None:
+    if name == "smooth_ramp" and margin == 0.0:
+        return
     z = [-30.0, -3.0, -1.0, -0.5, 0.0, 0.3, 2.0, 25.0, 39.0, 45.0]
-    expected = [DEFINITIONS[name](margin + entry) for entry in z]
+    definition = DEFINITIONS[name]
+    expected = [definition(margin + entry) if definition else smooth_ramp(entry, margin) for entry in z]
     surrogate = get_surrogate(name, margin)
     torch.testing.assert_close(
         surrogate.value(torch.tensor(z, dtype=torch.float64)),
@@ -58,13 +63,13 @@ def test_flags_say_whether_the_loss_rises(name: str) -> None:
     surrogate = get_surrogate(name)
     values = surrogate.value(torch.linspace(-6, 6, 500, dtype=torch.float64))
     assert bool((values.diff() >= 0).all()) == surrogate.non_decreasing == (name in NON_DECREASING)
-    degrees = {"squared_hinge": 2, "hinge": 1, "squared": 2, "logistic": None, "sigmoid": None}
+    degrees = {"squared_hinge": 2, "hinge": 1, "squared": 2, "logistic": None, "sigmoid": None, "smooth_ramp": 2}
     assert surrogate.piecewise_polynomial == degrees[name]
     assert surrogate.name == name
 
 
 @pytest.mark.parametrize("name", NON_DECREASING)
-@pytest.mark.parametrize("margin", [0.0, 0.75])
+@pytest.mark.parametrize("margin", [0.25, 0.75])
 def test_active_above_splits_the_line(name: str, margin: float) -> None:
     surrogate = get_surrogate(name, margin)
     level = torch.tensor([1e-9, 0.01, 0.3, 0.5, 0.9], dtype=torch.float64)
@@ -87,11 +92,42 @@ def test_active_above_splits_the_line(name: str, margin: float) -> None:
         ("sigmoid", 0.5, -0.5),
         ("sigmoid", 1.0, math.inf),
         ("sigmoid", 7.0, math.inf),
+        ("smooth_ramp", 0.0, -0.5),
+        ("smooth_ramp", 0.125, -0.25),
+        ("smooth_ramp", 0.5, 0.0),
+        ("smooth_ramp", 0.875, 0.25),
+        ("smooth_ramp", 1.0, math.inf),
+        ("smooth_ramp", 7.0, math.inf),
         *((name, -1e-30, -math.inf) for name in NON_DECREASING),
     ],
 )
 def test_active_above_special_levels(name: str, level: float, cut: float) -> None:
     assert get_surrogate(name, 0.5).active_above(torch.tensor([level], dtype=torch.float64)).item() == cut
+
+
+@every
+def test_both_ways_to_value_and_slope_round_alike(name: str) -> None:
+    surrogate = get_surrogate(name, 0.3)
+    for dtype in (torch.float32, torch.float64):
+        z = torch.cat([torch.randn(2000, dtype=dtype) * 0.3, torch.tensor([-0.3, 0.0, 0.3], dtype=dtype)])
+        value, slope = surrogate.value_and_slope(z)
+        assert torch.equal(value, surrogate.value(z))
+        torch.testing.assert_close(slope, surrogate.slope(z))
+        assert (surrogate.value(z.sort().values).diff() >= 0).all() or not surrogate.non_decreasing
+
+
+def test_the_default_margin_is_the_losses_own() -> None:
+    assert get_surrogate("smooth_ramp") == SmoothRamp() == SmoothRamp(0.2)
+    assert get_surrogate("hinge") == Hinge(1.0)
+
+
+def test_constants_of_the_ramp() -> None:
+    m = 0.3
+    z = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    value, slope = SmoothRamp(m).value_and_slope(z)
+    assert value.min() == 0 and value.max() == 1
+    assert slope.max().item() == pytest.approx(1 / m, rel=1e-12)
+    assert (slope.diff() / z.diff()).abs().max() <= (1 + 1e-9) / m**2
 
 
 def test_surrogates_are_values() -> None:
@@ -100,9 +136,11 @@ def test_surrogates_are_values() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match=r"name must be one of 'squared_hinge', 'hinge', .*'sigmoid', got 'cubic'"):
+    with pytest.raises(ValueError, match=r"name must be one of 'squared_hinge', 'hinge', .*'smooth_ramp', got 'cubic'"):
         get_surrogate("cubic")
     with pytest.raises(ValueError, match=r"Hinge: margin must be a number in \[0, inf\), got -1"):
         get_surrogate("hinge", -1.0)
+    with pytest.raises(ValueError, match=r"SmoothRamp: margin must be a number in \(0, inf\), got 0"):
+        get_surrogate("smooth_ramp", 0.0)
     with pytest.raises(ValueError, match="Squared: active_above needs a non-decreasing loss, got 'squared'"):
         Squared().active_above(torch.zeros(1))

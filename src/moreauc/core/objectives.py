@@ -50,7 +50,7 @@ def tpauc_objective(
     min_tpr: float,
     max_fpr: float,
     surrogate: str = "squared_hinge",
-    margin: float = 1.0,
+    margin: float | None = None,
     link: Link = "sigmoid",
 ) -> float:
     r"""Return the two-way partial AUC loss of a data set, exactly; lower is better.
@@ -64,9 +64,9 @@ def tpauc_objective(
     are not whole, the last one enters with the fraction that is left. With `min_tpr=0` and `max_fpr=1` it is the mean
     of the loss over all pairs.
 
-    For a non-decreasing loss the worst negatives are the highest for every positive, so the squared hinge and the hinge
-    take :math:`O(n \log n)` time and linear memory. The other losses take time in proportion to the number of pairs,
-    in linear memory.
+    For a non-decreasing loss the worst negatives are the highest for every positive, so the squared hinge, the hinge
+    and the ramp take :math:`O(n \log n)` time and linear memory. The other losses take time in proportion to the number
+    of pairs, in linear memory.
 
     Args:
         scores: raw model outputs, shape `(n,)`, finite.
@@ -74,7 +74,7 @@ def tpauc_objective(
         min_tpr: in [0, 1).
         max_fpr: in (0, 1].
         surrogate: name of the loss :math:`\ell`, as in :func:`~moreauc.core.surrogates.get_surrogate`.
-        margin: of the loss, at least 0.
+        margin: of the loss, at least 0; None for the loss's own.
         link: applied to the scores: "sigmoid" or "identity".
 
     Raises:
@@ -98,7 +98,7 @@ def tpauc_optimum(
     min_tpr: float,
     max_fpr: float,
     surrogate: str = "squared_hinge",
-    margin: float = 1.0,
+    margin: float | None = None,
     link: Link = "sigmoid",
 ) -> TPAUCOptimum:
     r"""Return :func:`tpauc_objective` together with thresholds that attain it; the arguments are the same.
@@ -116,7 +116,14 @@ def tpauc_optimum(
 
 
 def _prepare(
-    owner: str, scores: Tensor, labels: Tensor, min_tpr: float, max_fpr: float, surrogate: str, margin: float, link: str
+    owner: str,
+    scores: Tensor,
+    labels: Tensor,
+    min_tpr: float,
+    max_fpr: float,
+    surrogate: str,
+    margin: float | None,
+    link: str,
 ) -> tuple[Tensor, Tensor, float, float, Surrogate]:
     """Check the arguments; return positives and negatives after the link, alpha, beta and the loss."""
     alpha = 1.0 - check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)

@@ -45,14 +45,18 @@ class Pairs(NamedTuple):
         positive: scores :math:`h_i`, shape `(B1,)`, at least float32, without gradient; in a padded batch some may be
             repeats that get weight 0 later.
         negative: scores :math:`h_j`, shape `(B2,)`, of the same type.
-        total: :math:`\beta` times the number of negatives, a number or a float64 tensor of shape `()`.
+        total: :math:`\beta` times the number of negatives, a number or a float64 tensor of shape `()`; with weights,
+            their sum takes the place of the number.
         left_out: which entries of `negative` make no pair, shape `(B2,)`, bool; None for none.
+        weight: :math:`w_j` of the negatives, at least 0, shape `(B2,)`; None where each counts once. Only
+            :func:`cvar_and_vjp` knows them.
     """
 
     positive: Tensor
     negative: Tensor
     total: float | Tensor
     left_out: Tensor | None = None
+    weight: Tensor | None = None
 
 
 def cvar_over_negatives(
@@ -82,9 +86,8 @@ def cvar_over_negatives(
         threshold: one per positive, shape `(B1,)`; no gradient flows to it.
         surrogate: the loss :math:`\ell`.
         max_fpr: :math:`\beta` in (0, 1].
-        method: "pairs", the `B1 x B2` matrix; "sorted", for :class:`~moreauc.core.surrogates.SquaredHinge` and
-            :class:`~moreauc.core.surrogates.Hinge`; "tiles", for any loss; "auto", the fastest that fits. Each can be
-            differentiated once.
+        method: "pairs", the `B1 x B2` matrix; "sorted", for the squared hinge, the hinge and the ramp; "tiles",
+            for any loss; "auto", the fastest that fits. Each can be differentiated once.
 
     Returns:
         `psi` and `slope`, both of shape `(B1,)` and of the widest type among the inputs, at least float32. Only `psi`
@@ -115,10 +118,13 @@ def cvar_over_negatives(
 def cvar_and_vjp(
     pairs: Pairs, threshold: Tensor, surrogate: Surrogate, method: Method = "auto"
 ) -> tuple[Tensor, Tensor, VJP]:
-    """Return what :func:`cvar_over_negatives` does and the way to its gradient, without a graph and without checks.
+    r"""Return what :func:`cvar_over_negatives` does and the way to its gradient, without a graph and without checks.
 
     For a loss whose gradient is known as soon as its value is: `vjp(weight)`, with one weight for each positive,
     returns the gradients of the weighted sum of `psi` in `positive` and in `negative`.
+
+    With weights of the negatives each counts as often as its weight says. No loss is below 0, so with thresholds 0 and
+    `total` 1 `psi` is :math:`\sum_j w_j \ell(h_j - h_i)`.
     """
     if method == "auto":
         method = _choose(method, pairs.positive, pairs.negative, surrogate)
@@ -248,16 +254,18 @@ class _Differentiable(Function):
 
 def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor, VJP]:
     """Make the whole matrix; two of its size are kept for the gradient, where autograd would keep more."""
-    positive, negative, total, left_out = pairs
+    positive, negative, total, left_out, own = pairs
     value, push = surrogate.value_and_slope(negative - positive.unsqueeze(1))
     excess = value - threshold.unsqueeze(1)
     if left_out is not None:
         excess = excess.masked_fill(left_out, -1.0)
     excess = torch.relu(excess)
-    sums = excess.sum(dim=1)
+    sums = (excess if own is None else excess * own).sum(dim=1)
     psi = threshold + sums / total if isinstance(total, Tensor) else torch.add(threshold, sums, alpha=1.0 / total)
     # The difference of two floats is above 0 exactly where the first is the larger.
     inside = excess.sign()  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
+    if own is not None:
+        inside = inside * own
     exact = torch.float64 if len(negative) > _FLOAT32_COUNTS else None
 
     def vjp(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,7 +302,7 @@ def _blocks(pairs: Pairs) -> tuple[Tensor, ...]:
 
 
 def _sorted(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor, VJP]:
-    return sorted_pairs(*pairs[:2], threshold, surrogate, *pairs[2:])
+    return sorted_pairs(pairs.positive, pairs.negative, threshold, surrogate, pairs.total, pairs.left_out, pairs.weight)
 
 
 _KERNELS: dict[str, Callable[[Pairs, Tensor, Surrogate], tuple[Tensor, Tensor, VJP]]] = {

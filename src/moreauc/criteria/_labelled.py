@@ -87,11 +87,11 @@ class PairCriterion(LabelledCriterion):
     Args:
         labels: as for the base.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin.
+        margin: its margin; None for the loss's own.
         link: "sigmoid" or "identity"; :math:`h` is this function of the raw score.
     """
 
-    def __init__(self, labels: Tensor | Sequence[int], surrogate: str, margin: float, link: Link) -> None:
+    def __init__(self, labels: Tensor | Sequence[int], surrogate: str, margin: float | None, link: Link) -> None:
         super().__init__(labels)
         self.surrogate = get_surrogate(surrogate, margin)
         check_link(self._owner, link)

@@ -52,7 +52,7 @@ class TwoWayCriterion(PairCriterion):
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss.
-        margin: its margin.
+        margin: its margin; None for the loss's own.
         link: "sigmoid" or "identity".
         threshold_lr: step sizes of the thresholds, or "quantile".
         initial: :math:`u_{i,0}`, or None to fill at the first visit.
@@ -68,7 +68,7 @@ class TwoWayCriterion(PairCriterion):
         min_tpr: float,
         max_fpr: float,
         surrogate: str,
-        margin: float,
+        margin: float | None,
         link: Link,
         threshold_lr: ThresholdRate,
         initial: float | Tensor | None = None,

@@ -24,7 +24,7 @@ class AUCSquaredHingeLoss(PairCriterion):
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin.
+        margin: its margin; None for the loss's own.
         link: "sigmoid" or "identity", applied to the scores.
 
     Shape:
@@ -44,7 +44,7 @@ class AUCSquaredHingeLoss(PairCriterion):
         labels: Tensor | Sequence[int],
         *,
         surrogate: str = "squared_hinge",
-        margin: float = 1.0,
+        margin: float | None = None,
         link: Link = "sigmoid",
     ) -> None:
         super().__init__(labels, surrogate, margin, link)

@@ -34,7 +34,7 @@ class AWPolyLoss(PairCriterion):
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         power: :math:`a`, at least 0. A plain attribute: a schedule may change it. The authors' example has 0.1.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin.
+        margin: its margin; None for the loss's own.
         link: "sigmoid" or "identity", applied to the scores in :math:`\ell`.
 
     Shape:
@@ -59,7 +59,7 @@ class AWPolyLoss(PairCriterion):
         *,
         power: float,
         surrogate: str = "squared_hinge",
-        margin: float = 1.0,
+        margin: float | None = None,
         link: Link = "sigmoid",
     ) -> None:
         super().__init__(labels, surrogate, margin, link)

@@ -32,7 +32,7 @@ class MiniBatchTPAUCLoss(PairCriterion):
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin.
+        margin: its margin; None for the loss's own.
         link: "sigmoid" or "identity", applied to the scores.
 
     Shape:
@@ -59,7 +59,7 @@ class MiniBatchTPAUCLoss(PairCriterion):
         min_tpr: float,
         max_fpr: float,
         surrogate: str = "squared_hinge",
-        margin: float = 1.0,
+        margin: float | None = None,
         link: Link = "sigmoid",
     ) -> None:
         super().__init__(labels, surrogate, margin, link)

@@ -70,7 +70,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
         temperature: that of the smoothed max, above 0.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin.
+        margin: its margin; None for the paper's 0.5, and for the ramp for its own.
         link: "sigmoid" (the paper's experiments) or "identity", applied to the pooled score.
         tau: :math:`\tau_1` and :math:`\tau_2` in (0, 1], or one number for both.
         gamma: :math:`\gamma_1` for positive bags, :math:`\gamma_2` for negative bags, :math:`\gamma_3` for :math:`u`,
@@ -119,7 +119,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         pooling: PoolingName | Pooling,
         temperature: float = 0.1,
         surrogate: str = "squared_hinge",
-        margin: float = 0.5,
+        margin: float | None = None,
         link: Link = "sigmoid",
         tau: float | tuple[float, float] = 0.9,
         gamma: Gamma | Gammas = 0.0,
@@ -138,7 +138,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             min_tpr=min_tpr,
             max_fpr=max_fpr,
             surrogate=surrogate,
-            margin=margin,
+            margin=0.5 if margin is None and surrogate != "smooth_ramp" else margin,
             link=link,
             threshold_lr=threshold_lr,
         )

@@ -55,7 +55,7 @@ class SOTAsLoss(PairCriterion):
         tau1: averaging weight of the rows in (0, 1]. Plain attributes, both: a schedule may change them.
         tau2: averaging weight of the outer mean in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin.
+        margin: its margin; None for the loss's own.
         link: "sigmoid" or "identity", applied to the scores.
 
     Attributes:
@@ -90,7 +90,7 @@ class SOTAsLoss(PairCriterion):
         tau1: float = 0.9,
         tau2: float = 0.9,
         surrogate: str = "squared_hinge",
-        margin: float = 1.0,
+        margin: float | None = None,
         link: Link = "sigmoid",
     ) -> None:
         super().__init__(labels, surrogate, margin, link)

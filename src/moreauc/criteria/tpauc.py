@@ -62,7 +62,7 @@ class TPAUCLoss(TwoWayCriterion):
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin.
+        margin: its margin; None for the loss's own.
         link: "sigmoid" (the paper's experiments) or "identity", applied to the scores.
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
@@ -106,7 +106,7 @@ class TPAUCLoss(TwoWayCriterion):
         min_tpr: float,
         max_fpr: float,
         surrogate: str = "squared_hinge",
-        margin: float = 1.0,
+        margin: float | None = None,
         link: Link = "sigmoid",
         tau: float = 0.9,
         gamma: Gamma = 0.0,
