@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from moreauc._checks import as_labels, check_count, check_finite, check_labels, check_shape, shown
+from moreauc.data.sparse import SparseRows
 from moreauc.samplers.base import Batch, PlannedSampler
 
-Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+Inputs = Tensor | SparseRows | tuple[Tensor, ...] | dict[str, Tensor]
 
 _OWNER = "TensorBatches"
 
@@ -110,7 +111,7 @@ class TensorBatches(SampledRows):
 
     Args:
         inputs: a tensor, or a tuple, list or dict of tensors, all with `n` rows and on one device; batches have the
-            same form, a list becoming a tuple.
+            same form, a list becoming a tuple. Or :class:`~moreauc.data.sparse.SparseRows`; batches are dense tensors.
         labels: 0/1 labels, shape `(n,)`.
         sampler: iterable over batches of row numbers, as `batch_sampler=` of a `DataLoader`; None for all rows.
         batch_size: rows of a batch without a sampler, at least 1; the last batch may be smaller.
@@ -137,7 +138,7 @@ class TensorBatches(SampledRows):
 
     def __init__(
         self,
-        inputs: Tensor | Sequence[Tensor] | dict[str, Tensor],
+        inputs: Tensor | SparseRows | Sequence[Tensor] | dict[str, Tensor],
         labels: Tensor | Sequence[int] | NDArray[Any],
         sampler: Iterable[Sequence[int]] | None = None,
         *,
@@ -174,8 +175,8 @@ class TensorBatches(SampledRows):
 
 def _change(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     """Return inputs of the same form, each tensor changed by `function`."""
-    if isinstance(inputs, Tensor):
-        return function(inputs)
+    if isinstance(inputs, Tensor | SparseRows):
+        return function(inputs)  # type: ignore[arg-type]  # which has what is called here
     if isinstance(inputs, dict):
         return {name: function(part) for name, part in inputs.items()}
     return tuple(map(function, inputs))
@@ -196,7 +197,7 @@ def _check_parts(inputs: Any) -> list[Tensor]:
     else:
         parts = list(inputs) if isinstance(inputs, tuple) else [inputs]
     for part in parts or [None]:
-        if not isinstance(part, Tensor):
+        if not isinstance(part, Tensor | SparseRows):
             kind = type(part).__name__ if parts else f"an empty {type(inputs).__name__}"
             raise ValueError(f"{_OWNER}: inputs must be a tensor, or a tuple or dict of tensors, got {kind}")
         if part.ndim == 0 or part.device != parts[0].device:

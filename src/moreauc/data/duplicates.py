@@ -78,6 +78,24 @@ def hash_rows(table: pd.DataFrame) -> Hashes:
     return total
 
 
+def hash_sparse(matrix: Any) -> Hashes:
+    """Return a hash of each row of a sparse matrix, whether its zeros are stored or not.
+
+    Example:
+        >>> from scipy.sparse import csr_array
+        >>> hashes = hash_sparse(csr_array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]))
+        >>> bool(hashes[0] == hashes[2]), bool(hashes[0] == hashes[1])
+        (True, False)
+    """
+    matrix = matrix.tocsr(copy=True)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    entries = hash_array(hash_array(matrix.data) + hash_array(matrix.indices.astype(np.uint64)))
+    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(entries, dtype=np.uint64)])
+    found: Hashes = np.diff(sums[matrix.indptr])  # modulo 2^64, as the sums
+    return found
+
+
 def hash_bags(rows: Hashes, bags: Codes, number: int) -> Hashes:
     """Return a hash of each of `number` bags from the hashes of its instances, in any order."""
     order = np.argsort(bags, kind="stable")

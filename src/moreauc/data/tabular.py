@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
+from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.pipeline import make_pipeline, make_union
@@ -19,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc.data.dates import DateParts, as_dates, holds_dates
-from moreauc.data.duplicates import Codes, hash_rows, number_equal
+from moreauc.data.duplicates import Codes, hash_rows, hash_sparse, number_equal
 from moreauc.data.texts import distinct_texts, find_numbers_or_dates, label_text, lost_in_floats
 
 # Levels seen in fewer rows are merged; a column has at most so many levels, the most frequent.
@@ -159,14 +160,15 @@ class UnknownLevels:
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Turn a table into a dense float32 array.
+    """Turn a table into a dense float32 array, a sparse matrix into a sparse one.
 
     Numbers: a missing value becomes the median, and a column that had any gets a second one that marks them;
     standardised to mean 0 and deviation 1. Dates: numbers, days since the earliest of the training and parts of the
     calendar (:class:`~moreauc.data.dates.DateParts`), missing ones marked by one column. Levels (bool, string and
     category columns of a DataFrame): one column of 0 and 1 for each level, a missing value being a level of its own;
     rare levels share one column; a level not seen in `fit` is taken for a rare one, and is all zeros where there are
-    none. Truth values may come as True and False or as 1 and 0.
+    none. Truth values may come as True and False or as 1 and 0. A sparse matrix of numbers stays sparse: its columns
+    are divided by their deviation, not centred, and must have no missing values.
 
     Args:
         standardize: whether to standardise the numbers.
@@ -194,6 +196,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                [ 0.  ,  0.  ,  0.  ,  1.  ]], dtype=float32)
     """
 
+    kinds_: list[Kind]
+
     def __init__(self, *, standardize: bool = True, owner: str = "TPAUCClassifier") -> None:
         self.standardize = standardize
         self.owner = owner
@@ -201,6 +205,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a table, and medians, scales and levels of its `rows`; None for all."""
         kinds = _kinds(self.owner, X)
+        if issparse(X):
+            scaler = StandardScaler(with_mean=False)
+            self.numbers_ = scaler.fit(X if rows is None else X[rows]) if self.standardize else None
+            self.calendar_ = self.levels_ = None
+            self.kinds_, self.dates_, self.num_outputs_, self.sparse_ = kinds, [], X.shape[1], True
+            return self
         numbers, levels, dates = _split(self.owner, X, kinds)
         if isinstance(X, pd.DataFrame):
             check_exact(self.owner, X)
@@ -223,12 +233,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         parts = (both, clone(scaled), hot)
         fitted = [part.fit(some) if some.shape[1] else None for part, some in zip(parts, values, strict=True)]
         self.numbers_, self.calendar_, self.levels_ = fitted  # all that can fail has been done
-        self.kinds_: list[Kind] = kinds
-        self.dates_ = found
+        self.kinds_, self.dates_, self.sparse_ = kinds, found, False
         self.num_outputs_ = sum(part.transform(some[:1]).shape[1] for part, some in self._fitted(*values))
         return self
 
-    def transform(self, X: Any) -> NDArray[np.float32]:
+    def transform(self, X: Any) -> Any:
         """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`.
 
         A :class:`~moreauc.data.tabular.ColumnWarning` tells of levels that were not there in `fit`.
@@ -251,19 +260,25 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             for column, values, known in zip(columns, levels.T, self.levels_.categories_, strict=True)
         ]
 
-    def encode(self, X: Any) -> NDArray[np.float32]:
+    def encode(self, X: Any) -> Any:
         """Return what :meth:`transform` returns, without warnings of levels that were not there in `fit`."""
         check_is_fitted(self)
+        if self.sparse_:
+            return self._encode_sparse(X)
         numbers, levels, dates = _split(self.owner, X, self.kinds_)
         if self.levels_ is not None:
             _spell_truths(levels, self.levels_.categories_)
         dates = [_in_zone(self.owner, column, parts) for column, parts in zip(dates, self.dates_, strict=True)]
         values = (*_with_dates(numbers, self.dates_, dates), levels)
         parts = [part.transform(some) for part, some in self._fitted(*values)]
-        # Numbers beyond the range of float32 become its largest, not infinity.
-        limit = np.finfo(np.float32).max
-        result: NDArray[np.float32] = np.clip(np.concatenate(parts, axis=1), -limit, limit).astype(np.float32)
-        return result
+        return _as_float32(np.concatenate(parts, axis=1))
+
+    def _encode_sparse(self, X: Any) -> Any:
+        numbers = csr_array(X if issparse(X) else _split(self.owner, X, self.kinds_)[0])
+        if np.isnan(numbers.data).any():
+            raise ValueError(f"{self.owner}: X must have no missing values, as the sparse matrix in fit, got NaN")
+        scaled = numbers if self.numbers_ is None else csr_array(self.numbers_.transform(numbers))
+        return csr_array((_as_float32(scaled.data), scaled.indices, scaled.indptr), shape=scaled.shape)
 
     def _warn(self, X: pd.DataFrame, kinds: list[Kind], numbers: Array, levels: Array) -> None:
         """Warn of columns that should perhaps not be learnt from."""
@@ -281,6 +296,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return [(part, values) for part, values in pairs if part is not None]
 
 
+def _as_float32(numbers: Array) -> NDArray[np.float32]:
+    """Return numbers as float32; those beyond its range become its largest, not infinity."""
+    limit = np.finfo(np.float32).max
+    return np.clip(numbers, -limit, limit).astype(np.float32)
+
+
 def same_rows(owner: str, X: Any) -> Codes:
     """Return a number for each row of a table, from 0, the same for rows that are equal.
 
@@ -288,6 +309,8 @@ def same_rows(owner: str, X: Any) -> Codes:
         >>> same_rows("doctest", pd.DataFrame({"a": [1, 2, 1, 1], "b": ["x", "x", "x", None]}))
         array([0, 1, 0, 2])
     """
+    if issparse(X):
+        return number_equal(hash_sparse(X))
     numbers, levels, dates = _split(owner, X, _kinds(owner, X))
     parts = pd.DataFrame(numbers), pd.DataFrame(levels, dtype=object), pd.DataFrame(dict(enumerate(dates)))
     return number_equal(sum(hash_rows(part) for part in parts if part.shape[1]))
@@ -312,6 +335,10 @@ def _is_number(owner: str, column: pd.Series) -> bool:
 
 def _split(owner: str, X: Any, kinds: list[Kind]) -> tuple[Array, Array, list[pd.Series]]:
     """Return the numbers as floats, NaN where missing, the levels as strings, None where missing, and the dates."""
+    if issparse(X):
+        raise ValueError(
+            f"{owner}: X must be an array or a DataFrame, as in fit, got a sparse matrix; call its toarray()"
+        )
     if not isinstance(X, pd.DataFrame):
         others = [place for place, kind in enumerate(kinds) if kind != "numbers"]
         if others:

@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
+from scipy.sparse import issparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
@@ -28,6 +29,7 @@ from moreauc._checks import check_count, check_real, check_region, floor_count
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes
 from moreauc.data.frames import as_frame
+from moreauc.data.sparse import SparseRows, as_inputs, rows_at_once
 from moreauc.data.tabular import TableEncoder, check_exact
 from moreauc.data.texts import check_apart, class_text, positive_class
 from moreauc.methods import METHODS, build
@@ -384,12 +386,14 @@ class TableInput(ScoringEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
+        tags.input_tags.allow_nan = tags.input_tags.sparse = True
         return tags
 
     def _check_table(self, X: Any, *, reset: bool) -> Any:
-        """Return a DataFrame as it is and anything else as a float array without infinity."""
+        """Return a DataFrame as it is, a sparse matrix as CSR, anything else as a float array without infinity."""
         X = as_frame(self._owner, X)
+        if issparse(X):
+            return validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], accept_sparse="csr")
         if not isinstance(X, pd.DataFrame):
             if reset and isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "iuO":
                 check_exact(self._owner, pd.DataFrame(X))
@@ -414,8 +418,8 @@ class TableInput(ScoringEstimator):
 class TableEstimator(TableInput, NetworkEstimator):
     """Rows of a table.
 
-    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
-    columns; see the guide for what is done with them.
+    `X` is an array of numbers, NaN for missing values, a sparse matrix, or a DataFrame that may also have bool, string,
+    category and date columns; see the guide for what is done with them.
 
     Attributes:
         preprocessor_: turns `X` into what `model_` takes.
@@ -423,18 +427,18 @@ class TableEstimator(TableInput, NetworkEstimator):
 
     preprocessor_: TableEncoder
 
-    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor:
+    def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor | SparseRows:
         self.preprocessor_ = TableEncoder(standardize=self.standardize, owner=self._owner).fit(source, rows=train)
-        return torch.from_numpy(self.preprocessor_.encode(source)).to(self.device)
+        return as_inputs(self.preprocessor_.encode(source)).to(self.device)
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self, "model_")
-        inputs = self.preprocessor_.transform(self._check_table(X, reset=False))
-        return self._raw_scores(torch.from_numpy(inputs))
+        return self._raw_scores(as_inputs(self.preprocessor_.transform(self._check_table(X, reset=False))))
 
-    def _table_scores(self, model: nn.Module, inputs: Tensor) -> Array:
+    def _table_scores(self, model: nn.Module, inputs: Tensor | SparseRows) -> Array:
         """Return the raw scores of the rows of an encoded table, shape `(n,)` or `(n, outputs)`."""
-        batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=CHUNK)
+        size = rows_at_once(inputs, CHUNK)
+        batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=size)
         return self._check_scores(predict_scores(model, batches)[0].numpy())
 
 

@@ -201,7 +201,8 @@ class GroupDROEstimator(TableEstimator):
         if self.module is None:
             return self._build_module(partial(MLP, hidden=self.hidden, num_outputs=num_outputs), num_inputs, seed=seed)
         made = self._build_module(self.module, num_inputs, num_outputs, seed=seed)
-        scores = predict_scores(made.to(self.device), [(data.inputs[:1], torch.zeros(1))])[0]
+        first = data.inputs.index_select(0, torch.zeros(1, dtype=torch.long, device=self.device))
+        scores = predict_scores(made.to(self.device), [(first, torch.zeros(1))])[0]
         wanted = (1,) if num_outputs == 1 else (1, num_outputs)
         if tuple(scores.shape) != wanted:
             raise ValueError(f"{self._owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")

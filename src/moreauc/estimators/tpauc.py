@@ -25,8 +25,8 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
 
     A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.methods`.
 
-    `X` is an array of numbers, NaN for missing values, or a DataFrame that may also have bool, string and category
-    columns; see the guide for what is done with them.
+    `X` is an array of numbers, NaN for missing values, a sparse matrix, or a DataFrame that may also have bool, string,
+    category and date columns; see the guide for what is done with them.
 
     Args:
         loss: name of the method: "sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly" or "sota_s".

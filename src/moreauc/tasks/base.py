@@ -28,7 +28,7 @@ Random = np.random.RandomState | np.random.Generator
 class Data:
     """Rows or bags in one order, as a network takes them."""
 
-    inputs: Any  # a tensor with one row for each, or `Bags`
+    inputs: Any  # a tensor with one row for each, `SparseRows`, or `Bags`
     targets: Tensor  # what the loss takes, shape `(n,)`
     values: Array  # the targets in the user's terms, shape `(n,)`: 0/1 labels, numbers of classes, or values
     groups: NDArray[np.int64] | None = None  # number of each row's group; None for other tasks

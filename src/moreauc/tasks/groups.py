@@ -18,6 +18,7 @@ from moreauc._description import checksum
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes, any_equal, few_kinds
 from moreauc.data.frames import as_frame
+from moreauc.data.sparse import rows_at_once, tensors_of
 from moreauc.data.texts import label_text, normal_text
 from moreauc.methods import TaskName, build
 from moreauc.samplers.groups import GroupSampler, PlainSampler
@@ -103,7 +104,7 @@ class GroupTask(Task):
 
     def validation(self, data: Data, loss: nn.Module) -> TensorBatches:
         """Return the held-out rows."""
-        return TensorBatches(data.inputs, data.targets, batch_size=CHUNK, binary=False)
+        return TensorBatches(data.inputs, data.targets, batch_size=rows_at_once(data.inputs, CHUNK), binary=False)
 
     def score(self, held: Data, loss: Any) -> dict[str, Any]:
         """Return the score: minus the loss of the held-out rows that :meth:`choice` names."""
@@ -123,7 +124,7 @@ class GroupTask(Task):
 
     def checksum(self, data: Data) -> str:
         """Return the checksum of all inputs."""
-        return checksum([data.inputs])
+        return checksum(tensors_of(data.inputs))
 
 
 def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np.int64]]:

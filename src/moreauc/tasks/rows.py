@@ -17,6 +17,7 @@ from moreauc._description import checksum
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes, any_equal, few_kinds, take_together
+from moreauc.data.sparse import rows_at_once, tensors_of
 from moreauc.methods import TaskName, build
 from moreauc.samplers import PosNegSampler
 from moreauc.tasks.base import Array, Data, Random, Task
@@ -91,11 +92,11 @@ class RowTask(RankingTask):
 
     def validation(self, data: Data, loss: nn.Module) -> TensorBatches:
         """Return the held-out rows."""
-        return TensorBatches(data.inputs, data.targets, batch_size=CHUNK)
+        return TensorBatches(data.inputs, data.targets, batch_size=rows_at_once(data.inputs, CHUNK))
 
     def checksum(self, data: Data) -> str:
         """Return the checksum of all inputs."""
-        return checksum([data.inputs])
+        return checksum(tensors_of(data.inputs))
 
     def _sampler(self, labels: Tensor, loss: nn.Module, seed: int) -> Iterable[list[int]]:
         balanced = self.sampler == "balanced" or (self.sampler == "auto" and not isinstance(loss, CrossEntropyLoss))
