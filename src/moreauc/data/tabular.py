@@ -16,7 +16,7 @@ from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.pipeline import make_pipeline, make_union
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc.data.dates import DateParts, as_dates, holds_dates
@@ -168,7 +168,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     category columns of a DataFrame): one column of 0 and 1 for each level, a missing value being a level of its own;
     rare levels share one column; a level not seen in `fit` is taken for a rare one, and is all zeros where there are
     none. Truth values may come as True and False or as 1 and 0. A sparse matrix of numbers stays sparse: its columns
-    are divided by their deviation, not centred, and must have no missing values.
+    are divided by their largest magnitude, not centred, and must have no missing values.
 
     Args:
         standardize: whether to standardise the numbers.
@@ -206,8 +206,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Learn the kinds of the columns of a table, and medians, scales and levels of its `rows`; None for all."""
         kinds = _kinds(self.owner, X)
         if issparse(X):
-            scaler = StandardScaler(with_mean=False)
-            self.numbers_ = scaler.fit(X if rows is None else X[rows]) if self.standardize else None
+            # by their deviation, rare bits of a fingerprint would be the largest numbers, and overfitted
+            scaler = MaxAbsScaler().fit(X if rows is None else X[rows])
+            self.numbers_ = scaler if self.standardize else None
             self.calendar_ = self.levels_ = None
             self.kinds_, self.dates_, self.num_outputs_, self.sparse_ = kinds, [], X.shape[1], True
             return self

@@ -219,7 +219,8 @@ class NetworkEstimator(ScoringEstimator):
 
     Args:
         loss_options: keyword arguments of the loss, for instance `{"gamma": 0.1}`; None for those of the method.
-        standardize: whether to bring numbers to mean 0 and deviation 1.
+        standardize: whether to bring numbers to mean 0 and deviation 1; those of a sparse matrix to a largest magnitude
+            of 1.
         epochs: passes over the training data.
         optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
         lr: learning rate; divided by 10 after one third and two thirds of the epochs.
