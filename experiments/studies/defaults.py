@@ -220,21 +220,21 @@ def _judge(labels: NDArray[Any], scores: NDArray[Any], region: Region) -> dict[s
 
 
 def _fit(model: Any, table: Table, rows: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """Train on `rows`; return the scores of `others` and the seconds of both, on one thread."""
+    """Train on `rows`; return the scores of `others` and the processor's seconds of both, on one thread."""
     X, Z = table.take(rows), table.take(others)
     if issparse(X) and not get_tags(model).input_tags.sparse:
         X, Z = X.toarray(), Z.toarray()
-    began = time.perf_counter()
+    began = time.process_time()  # does not depend on what else runs on the machine
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, table.positive[rows])
         scores = model.decision_function(Z) if hasattr(model, "decision_function") else model.predict_proba(Z)[:, 1]
-    return np.asarray(scores), time.perf_counter() - began
+    return np.asarray(scores), time.process_time() - began
 
 
 def load_table(dataset: str, seed: int, test_fraction: float, most_rows: int, folder: Path | None) -> Table:
     """Return a table with its training and test rows: of fingerprints by scaffold, of others drawn by the seed."""
-    whole = _whole(dataset, folder)
+    whole = whole_table(dataset, folder)
     if whole.split is not None:
         return whole
     rows, labels = np.arange(len(whole.positive)), whole.positive
@@ -245,7 +245,8 @@ def load_table(dataset: str, seed: int, test_fraction: float, most_rows: int, fo
 
 
 @lru_cache(maxsize=2)
-def _whole(dataset: str, folder: Path | None) -> Table:
+def whole_table(dataset: str, folder: Path | None) -> Table:
+    """Return all rows of a table; fingerprints with their split."""
     if dataset in FINGERPRINT_SETS:
         bits, labels, train, test = load_fingerprints(dataset, folder)
         return Table(bits, labels, (train, test))

@@ -100,11 +100,17 @@ def _cells(place: Record, found: dict[str, dict[int, Record]], seeds: list[int])
             "rank": float(rank),
             "scores": [run["tpauc"] for run in runs],
             "auc": float(np.mean([run["auc"] for run in runs])),
-            "seconds": float(np.mean([run["seconds"] for run in runs])),
+            "seconds": _mean_seconds(runs),
             "collapsed": sum(run["distinct"] < COLLAPSED for run in runs),
         }
         for (method, runs), rank in zip(own.items(), ranks, strict=True)
     ]
+
+
+def _mean_seconds(runs: Sequence[Record]) -> float | None:
+    """Return the mean of those that were measured as they are now; None where none was."""
+    known = [run["seconds"] for run in runs if run["seconds"] is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _standings(cells: Sequence[Record]) -> list[Record]:
@@ -114,6 +120,7 @@ def _standings(cells: Sequence[Record]) -> list[Record]:
         some = [cell for cell in cells if cell["half"] == half and region in (cell["region"], _ALL)]
         for method in dict.fromkeys(cell["method"] for cell in some):
             own = [cell for cell in some if cell["method"] == method]
+            seconds = [cell["seconds"] for cell in own if cell["seconds"] is not None]
             rows.append(
                 {
                     "half": half,
@@ -126,8 +133,8 @@ def _standings(cells: Sequence[Record]) -> list[Record]:
                     "auc": float(np.mean([cell["auc"] for cell in own])),
                     "not_below": _not_below(own, some, ("ce", "lr")),
                     "not_below_tuned": _not_below(own, some, ("ce", "lr", "lr_tuned")),
-                    "seconds": float(np.median([cell["seconds"] for cell in own])),
-                    "most_seconds": max(cell["seconds"] for cell in own),
+                    "seconds": float(np.median(seconds)) if seconds else None,
+                    "most_seconds": max(seconds, default=None),
                     "collapsed": sum(cell["collapsed"] for cell in own),
                 }
             )
@@ -199,7 +206,8 @@ def standing_table(results: Record, half: str) -> tuple[list[str], list[list[str
     for row in order:
         own = [by[row["method"], region] for region in regions]
         shares = ["" if row[key] is None else f"{row[key]:.0%}" for key in ("not_below", "not_below_tuned")]
-        last = [*shares, f"{row['seconds']:.1f}", f"{row['most_seconds']:.0f}", str(row["collapsed"])]
+        times = ["" if row[key] is None else f"{row[key]:.1f}" for key in ("seconds", "most_seconds")]
+        last = [*shares, *times, str(row["collapsed"])]
         rows.append([row["title"], *(f"{e['rank']:.2f}" for e in own), *(f"{e['mean']:.3f}" for e in own), *last])
     heads = [f"{what} ({region})" for what in ("rank", "TPAUC") for region in regions]
     more = ["not below CE, LR", "nor tuned LR", "seconds, median", "most", "collapsed"]
