@@ -256,11 +256,11 @@ def test_parquet_without_its_extra(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("values", "positive", "expected", "reason"),
     [
-        ([0, 1, 1], None, "1", "of 0 and 1"),
-        ([0.0, 1.0, 1.0], None, "1", "of 0 and 1"),
-        (["0", "1", "1"], None, "1", "of 0 and 1"),
-        ([1, -1, 1], None, "1", "of -1 and 1"),
-        ([True, True, False], None, "True", "of False and True"),
+        ([0, 1, 1], None, "1", "of 0 and 1, 67% of all; --positive 0 finds the rarer one"),
+        ([0.0, 1.0, 1.0], None, "1", "of 0 and 1, 67% of all; --positive 0 finds the rarer one"),
+        (["0", "1", "1"], None, "1", "of 0 and 1, 67% of all; --positive 0 finds the rarer one"),
+        ([1, -1, 1], None, "1", "of -1 and 1, 67% of all; --positive -1 finds the rarer one"),
+        ([True, True, False], None, "True", "of False and True, 67% of all; --positive False finds the rarer one"),
         (["ill", "well", "well"], None, "ill", "the rarer of two values"),
         ([2, 1, 2], None, "1", "the rarer of two values"),
         (["ill", "well", "well"], "well", "well", "as asked for"),

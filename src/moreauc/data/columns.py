@@ -22,6 +22,7 @@ from moreauc.data.dates import DATES, DATES_IN_ZONES, holds_dates, iso_kind, rea
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.tabular import begin_with_numbers, like_numbers, too_many_texts
 from moreauc.data.texts import (
+    MAJORITY,
     TRUTHS,
     NumberFormat,
     class_text,
@@ -258,7 +259,9 @@ def _positive_class(source: str, target: str, counts: pd.Series[int], positive: 
             f"{source}: target {target!r} has as many {counts.index[0]} as {counts.index[1]}; "
             "say which is the positive class with --positive"
         )
-    return found, reason
+    share, other = counts[found] / counts.sum(), next(text for text in counts.index if text != found)
+    note = f", {share:.0%} of all; --positive {shlex.quote(str(other))} finds the rarer one" if share > MAJORITY else ""
+    return found, reason + note
 
 
 def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: str = "") -> pd.Series[Any]:

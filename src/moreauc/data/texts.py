@@ -147,6 +147,9 @@ def check_apart(owner: str, name: str, values: Iterable[Any]) -> None:
             )
 
 
+MAJORITY = 0.6  # share of the positive class above which a user is told: it is rarely the one meant
+
+
 def positive_class(counts: Mapping[str, int]) -> tuple[str | None, str]:
     """Return the positive one of two classes, given their texts and how often each occurs, and the reason.
 

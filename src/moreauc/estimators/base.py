@@ -31,7 +31,7 @@ from moreauc.data.duplicates import Codes
 from moreauc.data.frames import as_frame
 from moreauc.data.sparse import SparseRows, as_inputs, rows_at_once
 from moreauc.data.tabular import TableEncoder, check_exact
-from moreauc.data.texts import check_apart, class_text, positive_class
+from moreauc.data.texts import MAJORITY, check_apart, class_text, positive_class
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics.ranking import ties_text
@@ -43,7 +43,6 @@ Array = NDArray[Any]
 
 # Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
 _LEAST_SLOPE = 1e-3
-_MAJORITY = 0.6  # share of the class to find above which a user is asked whether it is the one meant
 Arguments = ParamSpec("Arguments")
 Estimator = TypeVar("Estimator")
 Result = TypeVar("Result")
@@ -477,7 +476,7 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
         chosen = positive_class(counts)[0] if len(counts) == 2 else None
         place = 1 if chosen is None else list(counts).index(chosen)
         share = float((values == classes[place]).mean())
-        if place == 0 or share > _MAJORITY:
+        if place == 0 or share > MAJORITY:
             found, other = (classes.tolist()[number] for number in (place, 1 - place))
             warnings.warn(
                 f"{self._owner}: the class to find is {found!r}, {share:.0%} of y; name the one that is meant, "
