@@ -4,6 +4,7 @@ import copy
 import io
 import logging
 import math
+import re
 import sys
 from functools import partial
 from itertools import count
@@ -465,20 +466,40 @@ def test_the_progress_bar_shows_objective_and_scores():
     from rich.console import Console
 
     x, y = make_data()
-    console = Console(record=True, width=140, force_terminal=True, file=io.StringIO())
+    console = Console(record=True, width=80, force_terminal=True, file=io.StringIO())
     fit(
         *(make_model(), TPAUCLoss(y, **REGION), batches(x, y)),
         **{"validation": TensorBatches(x, y), "epochs": 3, "warm_start_epochs": 1, "callbacks": [ProgressBar(console)]},
     )
     text = console.export_text()
     assert "warm start 1/1  objective" in text
-    assert "train 3/3  objective" in text and "validation score" in text and "(best" in text
+    assert re.search(r"train 3/3  score \d\.\d{4}, best \d\.\d{4} ━+ 0:00:0\d 0:00:00", text)
+    assert len(text.splitlines()[-1]) <= 80
 
 
-def test_progress_on_the_standard_console(capsys):
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
     x, y = make_data()
-    fit(make_model(), TPAUCLoss(y, **REGION), batches(x, y), epochs=2, progress=True)
-    assert "train 2/2" in capsys.readouterr().out
+    run = (make_model(), TPAUCLoss(y, **REGION), batches(x, y))
+    fit(*run, epochs=2, progress=True)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("moreauc.train.callbacks._PAUSE", 0.0)
+    fit(*run, epochs=2, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert all(re.fullmatch(r"train \d/2(  objective [\d.e-]+)?  \d+ s, at most \d+ s left", line) for line in lines)
+    assert lines[-1].startswith("train 2/2  objective") and lines[-1].endswith("at most 0 s left")
+
+
+def test_every_epoch_is_logged_while_it_trains(caplog):
+    x, y = make_data()
+
+    class Look(Callback):
+        def on_epoch(self, state):
+            seen.append(len(caplog.messages))
+
+    seen: list[int] = []
+    with caplog.at_level("INFO", logger="moreauc.train"):
+        fit(make_model(), TPAUCLoss(y, **REGION), batches(x, y), epochs=2, callbacks=[Look()])
+    assert seen == [1, 2] and re.match(r"train epoch 2: loss [\d.e-]+, lr [\d.e-]+, seconds ", caplog.messages[1])
 
 
 @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # a small network on few rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from moreauc.train.state import TrainState
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_PAUSE = 10.0  # seconds between two lines where there is no terminal
 
 
 class Callback:
@@ -42,35 +45,44 @@ class Callback:
 
 
 class ProgressBar(Callback):
-    """A line on the terminal: epoch, running objective, validation score and the best so far.
+    """Epoch, validation score, the best so far, and the time left: a bar on a terminal, else a line now and then.
 
     Args:
-        console: a `rich` console; None for the standard one.
+        console: a `rich` console; None for one on standard error.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console
         self._progress: Any = None
         self._bar: Any = None
+        self._began = self._told = 0.0
 
     def on_begin(self, state: TrainState) -> None:
         """Show a bar for this phase."""
+        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+        if self._console is None:
+            self._console = Console(stderr=True, soft_wrap=True)
+        self._began = self._told = time.monotonic()
+        if not self._console.is_terminal:
+            return
         if self._progress is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            self._progress = Progress(*columns, console=self._console)
+            columns = (TextColumn("{task.description}"), BarColumn(None), TimeElapsedColumn(), TimeRemainingColumn())
+            self._progress = Progress(*columns, console=self._console, expand=True)
             self._progress.start()
         self._bar = self._progress.add_task(self._text(state), total=state.epochs)
 
     def on_step(self, state: TrainState) -> None:
-        """Advance the bar by one step."""
+        """Advance by one step."""
         if state.steps is not None:
-            self._progress.update(self._bar, completed=state.epoch + (state.step + 1) / state.steps)
+            self._show(state, state.epoch + (state.step + 1) / state.steps)
 
     def on_epoch(self, state: TrainState) -> None:
-        """Show the epoch's objective and scores."""
-        self._progress.update(self._bar, completed=state.epoch + 1, description=self._text(state))
+        """Show the scores of the epoch."""
+        if self._progress is not None:
+            self._progress.update(self._bar, description=self._text(state))
+        self._show(state, state.epoch + 1.0)
 
     def on_end(self, state: TrainState | None) -> None:
         """Leave the last line on the terminal."""
@@ -78,16 +90,27 @@ class ProgressBar(Callback):
             self._progress.stop()
         self._progress = self._bar = None
 
+    def _show(self, state: TrainState, done: float) -> None:
+        """Show how many epochs are done."""
+        if self._progress is not None:
+            self._progress.update(self._bar, completed=done)
+            return
+        now = time.monotonic()
+        if self._console is not None and now - self._told >= _PAUSE:
+            self._told = now
+            spent = now - self._began
+            left = spent * (state.epochs - done) / done
+            times = f"{spent:.0f} s, at most {left:.0f} s left"
+            self._console.print(f"{self._text(state)}  {times}", markup=False, highlight=False)
+
     @staticmethod
     def _text(state: TrainState) -> str:
-        text = state.phase
         rows = [row for row in state.history.rows if row["phase"] == state.phase]
-        if rows:
-            row = rows[-1]
-            text += f" {row['epoch'] + 1}/{state.epochs}  objective {row['loss']:.4g}"
-            if "score" in row:
-                text += f"  validation score {row['score']:.4f} (best {state.history.best_score:.4f})"
-        return text
+        text = f"{state.phase} {len(rows)}/{state.epochs}"
+        if rows and "score" in rows[-1]:
+            best = state.history.best_score
+            return f"{text}  score {rows[-1]['score']:.4f}" + ("" if best is None else f", best {best:.4f}")
+        return f"{text}  objective {rows[-1]['loss']:.4g}" if rows else text
 
 
 class TensorBoardLogger(Callback):

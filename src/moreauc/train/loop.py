@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from moreauc.train.state import DONE, TRAIN, WARM_START, History, Schedule, Trai
 from moreauc.train.step import train_step
 
 _OWNER = "fit"
+_LOGGER = logging.getLogger(__name__)
 
 
 def fit(
@@ -260,7 +262,10 @@ def _run_phase(state: TrainState, callbacks: Sequence[Callback], exchange: Excha
             exchange.give_from_first([buffer for buffer in state.model.buffers() if not is_shard(buffer)])
         if state.selector is not None:
             row |= state.selector.evaluate(state, state.epoch)
-        state.history.add(**row, seconds=time.perf_counter() - state.started)
+        row["seconds"] = time.perf_counter() - state.started
+        state.history.add(**row)
+        numbers = ", ".join(f"{key} {value:.6g}" for key, value in row.items() if key not in ("phase", "epoch"))
+        _LOGGER.info("%s epoch %d: %s", state.phase, state.epoch + 1, numbers)
         if state.schedule is not None:
             state.schedule.after_epoch(state.epoch)
         for callback in callbacks:
