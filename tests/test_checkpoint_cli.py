@@ -51,7 +51,8 @@ def arguments(table, kind, out, *more):
     chosen = KINDS[kind][0]
     drop = [name for name in ("bag", "town") if name not in chosen]
     dropped = [word for name in drop for word in ("--drop", name)]
-    return ["fit", str(table), "--target", "y", "--out", str(out), *chosen, *dropped, "--seed", "3", *map(str, more)]
+    words = [*chosen, *dropped, "--seed", "3", "--baselines", KINDS[kind][2], *map(str, more)]
+    return ["fit", str(table), "--target", "y", "--out", str(out), *words]
 
 
 SIGNALLED = """
@@ -132,7 +133,8 @@ def test_a_killed_command_is_resumed_to_the_same_model(kind, table, tmp_path, mo
     words = arguments(table, kind, out, "--checkpoint", folder, "--resume", "--save-every", 20)
     if kind == "table":
         process = run_signalled(signal.SIGKILL, words)  # the first time there is nothing to resume
-        assert process.returncode == -signal.SIGKILL and not out.exists(), process.stderr
+        assert process.returncode == -signal.SIGKILL, process.stderr
+        assert [path.name for path in out.iterdir()] == ["log.txt"] and "train epoch 1" in (out / "log.txt").read_text()
     else:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             interrupt_saves(patch, 3)
@@ -186,7 +188,7 @@ def test_wrong_options_are_named(table, tmp_path):
     assert f"{folder}: holds a training with other features: [['a', 'number'], " in error(
         "--checkpoint", folder, "--resume", "--drop", "a"
     )
-    assert "saved: holds a training with other min tpr: 0.5, now 0.4" in error(
+    assert "saved: holds a training with other min tpr: 0.0, now 0.4" in error(
         "--checkpoint", folder, "--resume", "--min-tpr", 0.4
     )
     assert "saved: holds a training with other " in error("--checkpoint", folder, "--resume", kind="groups")

@@ -19,7 +19,8 @@ import pytest
 import moreauc
 from moreauc.baselines import BASELINES
 from moreauc.cli import compare
-from moreauc.cli.saved import run_folder
+from moreauc.cli.options import REGION
+from moreauc.cli.saved import load_model, run_folder
 from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCClassifier
 from moreauc.methods import METHODS
@@ -91,7 +92,7 @@ def test_columns_that_number_rows_are_named(tmp_path):
     frame = make_table().assign(case=np.arange(240) + 1000, patient_id=np.random.default_rng(0).permutation(240))
     frame.to_csv(tmp_path / "data.csv", index=False)
     words = [tmp_path / "data.csv", "--target", "state", "--out", tmp_path / "run"]
-    result = call("fit", *words, "--epochs", "1", "--loss", "ce")
+    result = call("fit", *words, "--epochs", "1", "--loss", "ce", "--baselines", "none")
     lines = [
         "column 'case' holds a different whole number in every row, in the order of the rows, as row numbers do; "
         "leave it out unless it is a measurement",
@@ -184,8 +185,20 @@ ROW_ERRORS = [
     (["tiny.csv", "--max-fpr", "0"], "moreauc fit: max_fpr must be a number in (0, 1], got 0.0"),
     (["tiny.csv", "--loss", "mse"], f"moreauc fit: --loss must be one of {', '.join(METHODS['rows'])}, got 'mse'"),
     (["tiny.csv", "--drop", "b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
+    (["tiny.csv", "--drop", "a,b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
+    (["tiny.csv", "--drop", "a,"], "--drop must name columns, with commas between them, got 'a,'"),
+    (["tiny.csv", "--id", "b"], "{0}/tiny.csv: no id column 'b'; columns are 'a'"),
+    (["tiny.csv", "--dropout", "0.5", "--model", "linear"], "moreauc fit: --dropout needs --model mlp, got 0.5"),
+    (
+        ["tiny.csv", "--loss", "ce", "--surrogate", "logistic"],
+        "moreauc fit: --surrogate is for losses of pairs, and does not go with --loss ce",
+    ),
+    (["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"], "get_surrogate: name must be one of "),
+    (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "fpr_budget must be a number in [0, 1], got 2.0"),
+    (["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"], "device must be one that torch has here, got 'abacus'"),
+    (["tiny.csv", "--baselines", "tree"], "moreauc fit: --baselines must be none, or of "),
     (["tiny.csv", "--min-tpr", "0", "--model", "tree"], "moreauc fit: --model must be one of mlp, linear, got 'tree'"),
-    (["tiny.csv", "--min-tpr", "0", "--lr", "-1"], "fit: lr must be a number in (0, inf), got -1.0"),
+    (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "fit: lr must be a number in (0, inf), got -1.0"),
 ]
 BAG_ERRORS = [
     (["differ.csv"], "target 'y' must be the same inside a bag, got 1 in row 3 and 0 in row 4 of bag 'b'"),
@@ -197,6 +210,7 @@ BAG_ERRORS = [
     (["fine.csv", "--target", "z"], "{0}/fine.csv: no target column 'z'; columns are 'bag', 'x', 'y'"),
     (["fine.csv", "--loss", "sonx"], f"moreauc fit: --loss must be one of {', '.join(METHODS['bags'])}, got 'sonx'"),
     (["fine.csv", "--model", "mlp"], "moreauc fit: --model does not go with --bags, got 'mlp'"),
+    (["fine.csv", "--id", "x"], "moreauc fit: --id does not go with --bags, whose column names them, got 'x'"),
     (["fine.csv"], "no positives in the test split: the table has 2, of which --test-size 0.25 takes 0"),
     (
         ["fine.csv", "--test-size", "0.5", "--min-tpr", "0.7"],
@@ -212,6 +226,8 @@ GROUP_ERRORS = [
     (["--groups", "gap"], "group column 'gap' has missing values in 27 rows, the first is row 1"),
     (["--groups", "race", "--min-tpr", "0.5"], "--min-tpr is for TPAUC and does not go with --groups, got 0.5"),
     (["--groups", "race", "--max-fpr", "0.2"], "--max-fpr is for TPAUC and does not go with --groups, got 0.2"),
+    (["--groups", "race", "--fpr-budget", "0.1"], "--fpr-budget is for TPAUC and does not go with --groups, got 0.1"),
+    (["--groups", "race", "--dropout", "0.1"], "--dropout does not go with --groups, got 0.1"),
     (["--groups", "race", "--positive", "ill"], "--positive is for TPAUC and does not go with --groups, got 'ill'"),
     (["--groups", "race", "--batch-size", "9"], "--batch-size does not go with --groups; use --groups-per-batch and"),
     (["--groups", "race", "--bags", "sex"], "--bags and --groups exclude each other, got 'sex' and 'race'"),
@@ -294,6 +310,42 @@ def test_an_output_folder_with_something_in_it(trained, tmp_path):
     assert (out / "notes.txt").read_text() == "mine" and (out / "report.html").read_text() != "old"
 
 
+def test_results_go_to_a_new_folder_where_none_is_named(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["fit", trained / "data.csv", "--target", "state", "--loss", "ce", "--epochs", 1, "--baselines", "none"]
+    for name in ("data", "data-2", "data-3"):
+        assert call(*words).stdout.splitlines()[-1] == f"Report: {Path('reports') / name / 'report.html'}"
+    (tmp_path / "reports" / "data" / "report.html").write_text("old")
+    result = call(*words, "--force")
+    assert result.stdout.splitlines()[-1] == f"Report: {Path('reports') / 'data' / 'report.html'}"
+    assert (tmp_path / "reports" / "data" / "report.html").read_text() != "old"
+    report = json.loads((tmp_path / "reports" / "data-2" / "report.json").read_text())
+    assert (report["settings"]["min_tpr"], report["settings"]["max_fpr"]) == REGION
+    assert "--out reports/data-2 " in report["command"]
+    few = ["--folds", "2", "--inner-folds", "2", "--trials", "1", "--jobs", "1", "--methods", "lr"]
+    assert "reports/data-comparison/report.html" in call("compare", *words[1:4], *few).stdout
+
+
+def test_options_of_the_training_reach_it(trained, tmp_path):
+    given = ["--surrogate", "logistic", "--patience", 1, "--dropout", 0.25, "--device", "cpu", "--fpr-budget", 0.2]
+    words = ["fit", trained / "data.csv", "--target", "state", "--epochs", 30, "--baselines", "none", *given]
+    assert call(*words, "--out", tmp_path / "run").exit_code == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    settings, model = report["settings"], load_model(tmp_path / "run").model
+    wanted = {"patience": 1, "dropout": 0.25, "device": "cpu", "fpr_budget": 0.2}
+    assert {name: settings[name] for name in wanted} == wanted and model.loss_options == {"surrogate": "logistic"}
+    assert len(report["history"]["SONX"]["rows"]) < 30
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(trained):
+    program = Path(sys.executable).parent / "moreauc"
+    command = [program, "predict", trained / "run", trained / "data.csv"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == ("", 1)
+    process.stderr.close()
+
+
 def test_an_empty_output_folder_is_fine(tmp_path):
     out = tmp_path / "run"
     out.mkdir()
@@ -333,7 +385,6 @@ def test_a_folder_that_came_up_meanwhile_is_not_touched(tmp_path):
         run_folder(tmp_path / "run", force=False) as part,
     ):
         (part / "report.html").write_text("ours")
-        (tmp_path / "run").mkdir()
         (tmp_path / "run" / "report.html").write_text("theirs")
     place = Path(str(caught.value).split("the results are in ")[1])  # what was finished is not thrown away
     files = {"run": None, "run/report.html": b"theirs", place.name: None}
@@ -504,7 +555,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         (["--example", "iris"], "load_example: name must be one of digits, breast_cancer, diabetes, fraud, got 'iris'"),
         (
             ["--example", "digits", "--drop", "a"],
-            "--target, --positive and --drop go with a table of yours, not with --example",
+            "--target, --positive, --id and --drop go with a table of yours, not with --example",
         ),
         (["three.csv", "--target", "a"], "{0}/three.csv: target 'a' must have two classes, got 3 classes: "),
         (
@@ -562,10 +613,15 @@ def test_python_runs_it_as_a_module():
     assert (done.returncode, done.stdout.strip()) == (0, moreauc.__version__)
 
 
-def test_help_imports_no_heavy_modules():
-    """What only commands need is imported when they run."""
-    heavy = "{'pandas', 'sklearn', 'matplotlib'} & set(sys.modules)"
-    code = f"import sys; from moreauc.cli import app; app(['fit', '--help'], standalone_mode=False); print({heavy})"
+@pytest.mark.parametrize(
+    ("call", "heavy"),
+    [
+        ("app(['fit', '--help'], standalone_mode=False)", {"pandas", "sklearn", "matplotlib"}),
+        ("import moreauc.cli.predict", {"matplotlib"}),
+    ],
+)
+def test_heavy_modules_are_imported_when_they_are_needed(call, heavy):
+    code = f"import sys; from moreauc.cli import app; {call}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("set()\n"), done.stdout[-200:] + done.stderr
 
@@ -580,7 +636,7 @@ def test_a_collapsed_model_is_no_winner_and_is_named(trained, monkeypatch, tmp_p
     for text in (result.stderr, *((tmp_path / "run" / name).read_text() for name in ("report.html", "log.txt"))):
         assert f"SONX: {line}" in text
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert [row["tpauc"]["estimate"] for row in report["test"]] == [0.0, 0.0]
-    assert [row["tied"] for row in report["test"]] == [1.0, 1.0]
+    assert [row["tpauc"]["estimate"] == 0.0 for row in report["test"]] == [True, False]
+    assert [row["tied"] == 1.0 for row in report["test"]] == [True, False]
     result = call("evaluate", tmp_path / "run", trained / "data.csv")
     assert line in result.output

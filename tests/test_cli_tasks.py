@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from moreauc.baselines import BASELINES
 from moreauc.cli.saved import load_model
 from moreauc.data.tables import write_table
 from moreauc.methods import METHODS
@@ -50,7 +51,8 @@ def bag_run(runs) -> Run:
 
 
 def titles(run: Run) -> list[str]:
-    return [METHODS[run.case.task][name].title for name in run.case.losses]
+    known = {**METHODS[run.case.task], **BASELINES[run.case.task]}
+    return [known[name].title for name in run.case.losses]
 
 
 # What fit leaves
@@ -61,7 +63,7 @@ def test_fit_prints_tables_and_leaves_four_files(run):
     assert run.result.stderr == "" and lines[0] == case.first
     assert lines[1].strip() == f"Test {case.unit}: {case.drawn}" and lines[-1] == f"Report: {run.run / 'report.html'}"
     words = " ".join(line.strip("│").split("│")[0].strip() for line in lines if line.startswith("│"))
-    assert words.startswith(" ".join(titles(run))) and ("y, 1" in words) == (case.task == "groups")
+    assert words.startswith(titles(run)[0]) and titles(run)[1] in words and ("y, 1" in words) == (case.task == "groups")
     assert max(map(len, lines[:-1])) <= 80
     assert sorted(path.name for path in run.run.iterdir()) == FILES
     assert sorted(path.name for path in run.folder.iterdir()) == ["data.csv", "run"]
@@ -69,7 +71,7 @@ def test_fit_prints_tables_and_leaves_four_files(run):
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING) ", line) for line in log)
     trained = case.sizes[0][case.unit]
     assert any(f"{trained} {case.unit} to train on, {case.drawn} to test on" in line for line in log)
-    assert sum("train epoch" in line for line in log) == (6 if run.name == "rows" else 8)
+    assert sum("train epoch" in line for line in log) == {"rows": 3, "bags": 4}.get(run.name, 8)
 
 
 def test_the_report_describes_data_models_and_settings(run):
@@ -167,7 +169,8 @@ def test_a_test_table_and_options(run, tmp_path):
     result = done("fit", run.data, *run.case.words, *words)
     report = read_report(tmp_path / "run")
     assert report["data"]["test"][run.case.unit] == 24 and "gap" not in report["data"]["columns"]
-    assert [entry["title"] for entry in report["test"]] == titles(run)[1:]  # the baseline itself
+    first = METHODS[run.case.task][run.case.other].title
+    assert [entry["title"] for entry in report["test"]] == list(dict.fromkeys([first, titles(run)[1]]))
     assert {name: report["settings"][name] for name in settings} == settings
     if "--positive" in words:
         assert "Positive class: state = well (as asked for)" in result.stdout
@@ -275,6 +278,32 @@ def test_predict_writes_instances(bag_run, tmp_path):
     np.testing.assert_allclose(pooled - load_model(bag_run.run).model.threshold_, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("run", ["rows", "classes"], indirect=True)
+def test_ids_and_columns_are_carried_into_the_predictions(run, tmp_path):
+    frame = run.case.table().assign(case=[f"c{k:03}" for k in range(240)], decision="mine")
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    frame.drop(columns="case").to_csv(tmp_path / "new.csv", index=False)
+    words = [*run.case.words, "--epochs", 1, "--baselines", "none"]
+    done("fit", tmp_path / "data.csv", *words, "--id", "case", "--drop", "decision", "--out", tmp_path / "run")
+    report = read_report(tmp_path / "run")
+    assert list(report["data"]["columns"]) == ["age", "dose", "gap", "ward"] and len(report["test"]) == 1
+    done("predict", tmp_path / "run", tmp_path / "data.csv", "--out", tmp_path / "scores.csv")
+    scores = pd.read_csv(tmp_path / "scores.csv", dtype=str)
+    assert list(scores)[:2] == ["row", "case"] and scores["case"].tolist() == frame["case"].tolist()
+    printed = done("predict", tmp_path / "run", tmp_path / "data.csv", "--keep-columns")
+    lines = printed.stdout.splitlines()
+    heads = lines[0].split(",")
+    assert heads[: 1 + frame.shape[1]] == ["row", *frame] and "predicted decision" in heads and len(lines) == 241
+    assert "240" in printed.stderr
+    result = done("predict", tmp_path / "run", tmp_path / "new.csv", "--out", tmp_path / "more.csv")
+    assert f"warning: {tmp_path / 'new.csv'}: no id column 'case'" in result.stderr
+
+
+def test_columns_are_kept_for_rows_only(bag_run, tmp_path):
+    result = call("predict", bag_run.run, bag_run.data, "--keep-columns", "--out", tmp_path / "s.csv")
+    assert result.exit_code == 2 and "--keep-columns needs a model of rows, got one of bags" in result.stderr
+
+
 # Levels and rows that are known or unknown
 
 
@@ -345,10 +374,10 @@ def test_the_rarer_class_is_counted_by_bags(tmp_path):
     frame = pd.concat([frame, *[ill.assign(age=ill["age"] + 0.1 * k) for k in range(12)]], ignore_index=True)
     assert (frame["state"] == "ill").mean() > 0.5
     frame.to_csv(tmp_path / "data.csv", index=False)
-    words = ["--bags", "patient", "--target", "state", "--min-tpr", 0, "--loss", "sont_mean", "--epochs", 1]
+    words = ["--bags", "patient", "--target", "state", "--max-fpr", 0.5, "--loss", "sont_mean", "--epochs", 1]
     result = done("fit", tmp_path / "data.csv", *words, "--out", tmp_path / "run")
     assert "Positive class: state = ill (the rarer of two values)" in result.stdout
-    expected = [METHODS["bags"][name].title for name in ("sont_mean", "ce_att")]
+    expected = [METHODS["bags"]["sont_mean"].title, BASELINES["bags"]["lr_bags"].title]
     assert [entry["title"] for entry in read_report(tmp_path / "run")["test"]] == expected
 
 
@@ -358,7 +387,7 @@ def test_bags_whose_names_are_the_same_number_stay_apart(bag_run, tmp_path):
     frame["patient"] = np.where(number < 12, number.astype(str), (number - 12).map("{:03d}".format))
     assert frame["patient"].nunique() == 24 and frame["patient"].astype(int).nunique() == 12
     frame.to_csv(tmp_path / "new.csv", index=False)
-    words = ["--bags", "patient", "--target", "state", "--min-tpr", 0, "--loss", "ce_att", "--epochs", 1]
+    words = ["--bags", "patient", "--target", "state", "--max-fpr", 0.5, "--loss", "ce_att", "--epochs", 1]
     done("fit", tmp_path / "new.csv", *words, "--out", tmp_path / "run")
     data = read_report(tmp_path / "run")["data"]
     assert data["training"]["bags"] + data["test"]["bags"] == 24

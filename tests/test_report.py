@@ -228,8 +228,8 @@ def test_the_numbers_of_an_evaluation():
     [
         (0, 5, "t: there are no positives among 5 rows"),
         (5, 0, "t: there are no negatives among 5 rows"),
-        (1, 5, "t: with 1 positive, --min-tpr 0.6 leaves none in the region; TPAUC is undefined"),
-        (5, 2, "t: with 2 negatives, --max-fpr 0.4 leaves none in the region; TPAUC is undefined"),
+        (1, 5, "t: with 1 positive, --min-tpr 0.6 leaves none in the region; TPAUC is undefined; give a lower one"),
+        (5, 2, "t: with 2 negatives, --max-fpr 0.4 leaves none in the region; TPAUC is undefined; give a higher one"),
     ],
 )
 def test_rows_without_a_score(positives, negatives, message):

@@ -22,11 +22,10 @@ from moreauc.tasks.group_tables import (
     find_groups,
     find_target,
     match_values,
-    split_names,
     untested,
 )
 from moreauc.tasks.row_tables import RowTableTask, draw_test_rows
-from moreauc.tasks.tables import Split, read_split
+from moreauc.tasks.tables import Split, named_columns, read_split
 from tests.cli_cases import bags_table, groups_table, rows_table
 
 
@@ -216,7 +215,8 @@ def test_classes_are_named_by_their_text(values, classes):
 
 def test_names_of_groups():
     frame = pd.DataFrame({"a,b": ["x", "y"], "a": [1.0, 2.0], "b": [True, False]})
-    assert split_names("a,b", frame, "y") == ["a,b"] and split_names("a, b ", frame.iloc[:, 1:], "y") == ["a", "b"]
+    assert named_columns("--groups", "a,b", frame) == ["a,b"]
+    assert named_columns("--groups", "a, b ", frame.iloc[:, 1:]) == ["a", "b"]
     assert find_groups(frame, ["a", "b"], source="t").tolist() == ["1, True", "2, False"]
 
 

@@ -53,6 +53,8 @@ class CommandGroup(TyperGroup):
                 raise typer.Exit(interrupt.exit_code) from interrupt
             complain(*getattr(interrupt, "__notes__", ()))  # where an already trained model is
             raise
+        except BrokenPipeError:  # whoever reads the output has seen enough; click ends the process without a word
+            raise
         except (ValueError, OSError, ModuleNotFoundError) as error:
             if ctx.params["traceback"]:
                 raise

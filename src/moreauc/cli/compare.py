@@ -6,14 +6,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_region
 from moreauc.baselines import ADVICE, BASELINES
 from moreauc.cli.console import already_told, command_line, print_table, progress_bar, say, warn
 from moreauc.cli.options import CompareOptions
-from moreauc.cli.saved import PAGE, check_free, locked_folders, run_folder
+from moreauc.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
 from moreauc.comparison import Comparison, ComparisonResult, every_method
 from moreauc.data.examples import load_example
 from moreauc.data.tables import TableError, read_texts
@@ -33,22 +34,24 @@ _FEW_TRIALS = 8  # the default of the command
 
 def compare(options: CompareOptions) -> None:
     """Run the command."""
-    with locked_folders(out=options.out):
-        _compare(options)
+    name = options.example if options.data is None else options.data.stem
+    out = options.out or default_folder(f"{name}-comparison", force=options.force)
+    with locked_folders(out=out):
+        _compare(replace(options, out=out), out)
 
 
-def _compare(options: CompareOptions) -> None:
+def _compare(options: CompareOptions, out: Path) -> None:
     begin = time.perf_counter()
     region = check_region("moreauc compare", options.min_tpr, options.max_fpr)
     chosen, missing = choose_methods(options.methods)
-    check_free(options.out, force=options.force)
+    check_free(out, force=options.force)
     table, description = read_data(options)
     effort = {name: getattr(options, name) for name in ("folds", "inner_folds", "seeds", "trials", "jobs")}
     plan = Comparison(methods=chosen, regions=(region,), **effort)
     say(description, *missing)
     doubts = [*doubtful_columns(table.features), *equal_rows(table.hashes(), "the folds are")]
     warn(*doubts)
-    with run_folder(options.out, force=options.force) as folder, already_told():
+    with run_folder(out, force=options.force) as folder, already_told():
         for line in (description, *missing):
             _LOGGER.info("%s", line)
         for line in doubts:
@@ -67,7 +70,7 @@ def _compare(options: CompareOptions) -> None:
     rows = [table_row(row) for row in ranked(result.rows)]
     print_table(f"TPAUC over {options.folds} folds and {times}", _COLUMNS, rows)
     warn(*tie_warnings(result.rows))
-    say(f"Report: {options.out / PAGE}")
+    say(f"Report: {out / PAGE}")
 
 
 def _run(plan: Comparison, table: Table) -> ComparisonResult:
@@ -107,8 +110,8 @@ def read_data(options: CompareOptions) -> tuple[Table, str]:
     if (data is None) == (options.example is None):
         raise TableError("give a table or --example, not both" if data else "give a table with --target, or --example")
     if options.example is not None:
-        if target is not None or options.positive is not None or options.drop:
-            raise TableError("--target, --positive and --drop go with a table of yours, not with --example")
+        if target is not None or options.positive is not None or options.id is not None or options.drop:
+            raise TableError("--target, --positive, --id and --drop go with a table of yours, not with --example")
         features, labels, description = load_example(options.example)
         return Table(features, labels), description
     if target is None:

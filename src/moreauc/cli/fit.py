@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_path, check_region
-from moreauc.cli.console import already_told, command_line, console, print_table, say, warn
-from moreauc.cli.options import FitOptions
-from moreauc.cli.saved import PAGE, Saving, check_free, locked_folders, run_folder, save_model
+from moreauc.baselines import BASELINES
+from moreauc.cli.baselines import fit_baseline
+from moreauc.cli.console import already_told, command_line, print_table, say, warn
+from moreauc.cli.options import REGION, FitOptions
+from moreauc.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.methods import METHODS
 from moreauc.report.pages import Report, Section
@@ -27,23 +29,27 @@ _LOGGER = logging.getLogger("moreauc.cli.fit")
 _OWNER = "moreauc fit"
 _ONLY_BAGS = ("instances_per_bag",)
 _ONLY_GROUPS = ("top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group")
-_SETTINGS = ("loss", "model", "min_tpr", "max_fpr", "top_k", *_ONLY_BAGS, "groups_per_batch", "samples_per_group")
+_SETTINGS = (
+    *("loss", "model", "surrogate", "dropout", "patience", "min_tpr", "max_fpr", "top_k"),
+    *(*_ONLY_BAGS, "groups_per_batch", "samples_per_group"),
+)
 _NOT_REPEATED = ("data", "force", "checkpoint", "resume", "save_every")  # in the command of a report
 
 
 def fit(options: FitOptions) -> None:
     """Run the command."""
-    with locked_folders(out=options.out, checkpoint=options.checkpoint):
-        _fit(options)
+    out = options.out or default_folder(options.data.stem, force=options.force)
+    with locked_folders(out=out, checkpoint=options.checkpoint):
+        _fit(replace(options, out=out), out)
 
 
-def _fit(options: FitOptions) -> None:
+def _fit(options: FitOptions, out: Path) -> None:
     begin = time.perf_counter()
     kind = choose_task(options)
     options = complete(options, kind)
     folder = None if options.checkpoint is None else check_path(_OWNER, "--checkpoint", options.checkpoint)
     saving = Saving(folder, options.resume, options.save_every)
-    check_free(options.out, force=options.force, with_model=True)
+    check_free(out, force=options.force, with_model=True)
     split = read_split(kind, options)
     task, test = split.task, split.test
     task.check_test(test.targets, f"test {task.unit}")
@@ -51,7 +57,7 @@ def _fit(options: FitOptions) -> None:
     warn(*split.warnings)
     saving.begin(options.data, task.kinds, **task.facts(), **{name: getattr(options, name) for name in _SETTINGS})
     note = task.test_note(split)
-    with run_folder(options.out, force=options.force, with_model=True) as place, already_told():
+    with run_folder(out, force=options.force, with_model=True) as place, already_told():
         counts = f"{len(split.train)} {task.unit} to train on, {len(test)} to test on"
         _LOGGER.info("%s: %s", options.data, counts)
         for line in (*split.warnings, *([] if note is None else [note])):
@@ -68,35 +74,40 @@ def _fit(options: FitOptions) -> None:
     say(*([] if note is None else [note]))
     warn(*(line for evaluation in evaluations for line in evaluation.warnings))
     warn(*untrained_notes({title: model.history_ for title, model in models.items()}))
-    say(f"Report: {options.out / PAGE}")
+    say(f"Report: {out / PAGE}")
 
 
 def _train_all(
     options: FitOptions, saving: Saving, split: Split[Any], inputs: Any, place: Path
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Train with the chosen loss and the baseline; return models by title, and their numbers on the test part."""
-    task, train = split.task, split.train
+    """Train the model and the baselines; return those with a history by title, and the numbers of all on the test part.
+
+    The model is the first of both.
+    """
+    task, train, test = split.task, split.train, split.test
     train_inputs, models, evaluations = task.inputs(train), {}, []
-    for loss in dict.fromkeys([str(options.loss), task.baseline]):
-        title = METHODS[task.name][loss].title
-        model = _estimator(task, replace(options, loss=loss))
-        given = {**task.fit_options(train), **saving.options(loss)}
+    for name in dict.fromkeys([str(options.loss), *choose_baselines(options, type(task))]):
+        if name not in METHODS[task.name]:
+            title = BASELINES[task.name][name].title
+            evaluations.append(task.evaluate(title, fit_baseline(name, task, train, seed=options.seed), inputs, test))
+            continue
+        own, title = name == options.loss, METHODS[task.name][name].title
+        model = _estimator(task, options if own else replace(options, loss=name, surrogate=None))
+        given = {**task.fit_options(train), **saving.options(name)}
         models[title] = _train(title, model, train_inputs, train.targets, **given)
-        if loss == options.loss:  # at once: no later error costs the training
+        if own:  # at once: no later error costs the training
             save_model(place, model, task, train.hashes())
-        evaluations.append(task.evaluate(title, model, inputs, split.test))
+        evaluations.append(task.evaluate(title, model, inputs, test))
     return models, evaluations
 
 
 def _train(title: str, model: Any, inputs: Any, targets: Any, **options: Any) -> Any:
     """Fit an estimator, with options of its `fit`, and log its epochs; return it."""
     begin = time.perf_counter()
+    _LOGGER.info("%s: training begins", title)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrainedWarning)  # logged below, with the title of the model
         model.fit(inputs, targets, **options)
-    for row in model.history_.rows:
-        numbers = ", ".join(f"{key} {value:.6g}" for key, value in row.items() if key not in ("phase", "epoch"))
-        _LOGGER.info("%s, %s epoch %d: %s", title, row["phase"], row["epoch"] + 1, numbers)
     if model.history_.choice:
         _LOGGER.info("%s: weights kept %s, %s", title, kept_epoch(model.history_), model.history_.choice)
     _LOGGER.info("%s: trained in %.1f s", title, time.perf_counter() - begin)
@@ -117,12 +128,16 @@ def choose_task(options: FitOptions) -> type[TableTask[Any]]:
     if groups is None:
         _refuse(options, _ONLY_GROUPS, "needs --groups")
     if bags is not None:
-        _refuse(options, ("model",), "does not go with --bags")
+        _refuse(options, ("model", "dropout"), "does not go with --bags")
+        _refuse(options, ("id",), "does not go with --bags, whose column names them")
         return BagTableTask
     if groups is not None:
         _refuse(options, ("batch_size",), "does not go with --groups; use --groups-per-batch and --samples-per-group")
-        _refuse(options, ("positive", "min_tpr", "max_fpr"), "is for TPAUC and does not go with --groups")
+        _refuse(options, ("positive", "min_tpr", "max_fpr", "fpr_budget"), "is for TPAUC and does not go with --groups")
+        _refuse(options, ("dropout",), "does not go with --groups")
         return GroupTableTask
+    if options.model == "linear":
+        _refuse(options, ("dropout",), "needs --model mlp")
     return RowTableTask
 
 
@@ -140,20 +155,43 @@ def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
     if kind is not BagTableTask:
         changes["model"] = options.model or "mlp"
     if kind is not GroupTableTask:
-        region = (0.5 if edge is None else edge for edge in (options.min_tpr, options.max_fpr))
+        given = (options.min_tpr, options.max_fpr)
+        region = (default if edge is None else edge for edge, default in zip(given, REGION, strict=True))
         changes["min_tpr"], changes["max_fpr"] = check_region(_OWNER, *region)
     options = replace(options, **changes)
     for name, allowed in choices.items():
         value = getattr(options, name)
         if value is not None and value not in allowed:
             raise ValueError(f"{_OWNER}: --{name} must be one of {', '.join(allowed)}, got {value!r}")
+    if options.surrogate is not None and "surrogate" not in METHODS[kind.name][str(options.loss)].allowed:
+        raise ValueError(f"{_OWNER}: --surrogate is for losses of pairs, and does not go with --loss {options.loss}")
+    choose_baselines(options, kind)
     return options
+
+
+def choose_baselines(options: FitOptions, kind: type[TableTask[Any]]) -> tuple[str, ...]:
+    """Return the methods to compare with."""
+    if options.baselines is None:
+        return kind.baselines
+    names = tuple(name.strip() for name in options.baselines.split(","))
+    if names == ("none",):
+        return ()
+    others = {} if kind is GroupTableTask else BASELINES[kind.name]
+    for name in names:
+        if name not in METHODS[kind.name] and name not in others:
+            known = ", ".join([*METHODS[kind.name], *others])
+            raise ValueError(f"{_OWNER}: --baselines must be none, or of {known}, got {name!r}")
+        if name in others:
+            others[name].check_installed()
+    return names
 
 
 def _estimator(task: TableTask[Any], options: FitOptions) -> Any:
     """Return the estimator; what was not given is left to its own defaults."""
     top_k, size = options.top_k, options.batch_size
-    given: dict[str, Any] = {"epochs": options.epochs, "lr": options.lr}
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("epochs", "lr", "patience", "device")}
+    if options.surrogate is not None:
+        given["loss_options"] = {"surrogate": options.surrogate}
     kind: type[Any] = TPAUCClassifier
     if isinstance(task, GroupTableTask):
         kind = GroupDRORegressor if task.target.task == "regression" else GroupDROClassifier
@@ -163,8 +201,9 @@ def _estimator(task: TableTask[Any], options: FitOptions) -> Any:
         given |= {name: getattr(options, name) for name in ("groups_per_batch", "samples_per_group")}
     else:
         given |= {"min_tpr": options.min_tpr, "max_fpr": options.max_fpr, "probabilities": "calibrated"}
+        given |= {"fpr_budget": options.fpr_budget, "positive_label": 1}  # labels are 0 and 1 here
     if isinstance(task, RowTableTask):
-        given |= {"module": options.model, "batch_size": size}
+        given |= {"module": options.model, "batch_size": size, "dropout": options.dropout}
     if isinstance(task, BagTableTask):
         kind = MultiInstanceClassifier
         given["standardize"] = False  # the encoder of the task has done that, and knows numbers from levels
@@ -172,7 +211,7 @@ def _estimator(task: TableTask[Any], options: FitOptions) -> Any:
         if size is not None:
             given |= {"num_positives": size // 2, "num_negatives": size - size // 2}
     given = {key: value for key, value in given.items() if value is not None}
-    return kind(loss=options.loss, random_state=options.seed, verbose=int(console.is_terminal), **given)
+    return kind(loss=options.loss, random_state=options.seed, verbose=1, **given)
 
 
 def _command(options: FitOptions) -> str:

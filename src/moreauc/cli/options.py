@@ -15,16 +15,23 @@ def _option(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, show_default=False, **more)
 
 
+REGION = (0.0, 0.1)  # default of --min-tpr and --max-fpr: a tenth of the negatives may be called by mistake
+
 _Table = _argument("DATA", "Table: .csv, .tsv, .parquet or .pq.")
 _Run = _argument("RUN", "Folder that `moreauc fit` wrote.")
-_Out = _option("Folder for the results; it must be new or empty.")
+_Out = _option("Folder for the results, new or empty; reports/NAME by default, with a number where that is taken.")
 _Force = _option("Replace the results of an earlier run.", "--force")
 _Positive = _option("Value of the positive class; inferred by default.")
-_MinTPR = _option("Lower edge of the true positive rate, in [0, 1); 0.5 by default.", "--min-tpr")
-_MaxFPR = _option(
-    "Upper edge of the false positive rate, in (0, 1], and the budget of the decisions; 0.5 by default.", "--max-fpr"
+_MinTPR = _option(
+    f"Lower edge of the true positive rate in the region to train for, in [0, 1); {REGION[0]:g} by default.",
+    "--min-tpr",
 )
-_Drop = _option("Column to leave out; may be repeated.")
+_MaxFPR = _option(
+    f"Upper edge of the false positive rate in the region to train for, in (0, 1]; {REGION[1]:g} by default.",
+    "--max-fpr",
+)
+_Id = _option("Column that names the rows: not learnt from, and written beside the predictions.", "--id")
+_Drop = _option("Columns to leave out, separated by commas; may be repeated.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +43,8 @@ class FitOptions:
     instances decided. With --groups the loss of the worst groups is minimised, for any number of classes or for
     numbers, and the report shows the loss of every group.
 
-    Writes report.html, report.json, model.joblib and log.txt into the folder OUT. The report compares the chosen loss
-    with a baseline trained on the same rows: cross entropy, or the mean loss of all rows (ERM) with --groups.
+    Writes report.html, report.json, model.joblib and log.txt into the folder OUT. The report compares the model with
+    baselines trained on the same rows: logistic regression, or the mean loss of all rows (ERM) with --groups.
 
     With --checkpoint the training is saved while it runs and when it is stopped by Ctrl-C or SIGTERM. The same command
     with --resume continues it and gives the same result.
@@ -45,10 +52,13 @@ class FitOptions:
 
     data: Annotated[Path, _Table]
     target: Annotated[str, _option("Column to predict: two classes; with --groups, any classes or numbers.")]
-    out: Annotated[Path, _Out]
+    out: Annotated[Path | None, _Out] = None
     positive: Annotated[str | None, _Positive] = None
     min_tpr: Annotated[float | None, _MinTPR] = None
     max_fpr: Annotated[float | None, _MaxFPR] = None
+    fpr_budget: Annotated[
+        float | None, _option("Largest false positive rate of the decisions, in [0, 1]; that of --max-fpr by default.")
+    ] = None
     test_size: Annotated[float | None, _option("Share of the rows or bags to test on; 0.25 by default.")] = None
     test: Annotated[Path | None, _option("Table to test on, instead of a share of DATA.")] = None
     loss: Annotated[
@@ -59,7 +69,19 @@ class FitOptions:
             "--groups: sonx (default), exponentiated, erm, erm_reweighted or cvar."
         ),
     ] = None
-    model: Annotated[str | None, _option("Network: mlp (default) or linear; not with --bags.")] = None
+    model: Annotated[str | None, _option("Kind of model: mlp (default) or linear; not with --bags.")] = None
+    surrogate: Annotated[
+        str | None,
+        _option("Loss of a pair of rows, such as smooth_ramp, squared_hinge or logistic; of losses of pairs."),
+    ] = None
+    baselines: Annotated[
+        str | None,
+        _option(
+            "Methods to compare with, separated by commas: losses as for --loss, lr (logistic regression; default), "
+            "forest, lightgbm or xgboost, with --bags lr_bags (default) or forest_bags, with --groups erm (default); "
+            "or none."
+        ),
+    ] = None
     bags: Annotated[str | None, _option("Column that names the bag of each row.")] = None
     instances_per_bag: Annotated[int | None, _option("Instances of each bag in a batch; only with --bags.", min=1)] = (
         None
@@ -85,7 +107,16 @@ class FitOptions:
         int | None, _option("Rows or bags of a batch, by default that of the estimator; not with --groups.", min=2)
     ] = None
     lr: Annotated[float | None, _option("Learning rate; by default that of the estimator.")] = None
+    patience: Annotated[
+        int | None,
+        _option("Epochs without a better score after which the training ends; by default all are done.", min=1),
+    ] = None
+    dropout: Annotated[
+        float | None, _option("Share of hidden units dropped in a step, in [0, 1); 0 by default; only of rows and mlp.")
+    ] = None
+    device: Annotated[str | None, _option("Device to train on, such as cuda; cpu by default.")] = None
     seed: Annotated[int, _option("Seed of all random draws; 0 by default.", min=0, max=2**32 - 1)] = 0
+    id: Annotated[str | None, _Id] = None
     drop: Annotated[list[str] | None, _Drop] = None
     force: Annotated[bool, _Force] = False
     checkpoint: Annotated[  # not a Path, which would turn an empty text into "."
@@ -120,13 +151,20 @@ class PredictOptions:
 
     Writes one line for each row: row (from 1), score (above 0 where the decision is positive), probability (of the
     positive class) and decision (the class). A model of bags writes one line for each bag. A model of groups writes
-    row, decision and the probability of each class, or row and prediction. The table needs neither target nor groups.
+    row, decision and the probability of each class, or row and prediction. The column of --id comes after the number
+    of the row. The table needs neither target nor groups. Without --out the lines go to standard output, as CSV.
     The model file is a pickle: use only files of people you trust.
     """
 
     run: Annotated[Path, _Run]
     data: Annotated[Path, _Table]
-    out: Annotated[Path, _option("File for the scores: .csv, .tsv, .parquet or .pq.")]
+    out: Annotated[
+        Path | None, _option("File for the scores, .csv, .tsv, .parquet or .pq; standard output by default.")
+    ] = None
+    keep_columns: Annotated[
+        bool,
+        _option("Write the columns of DATA before those of the scores; not for a model of bags.", "--keep-columns"),
+    ] = False
     instances: Annotated[
         Path | None, _option("File for bag, row, score and weight of every instance; only for a model of bags.")
     ] = None
@@ -141,15 +179,15 @@ class CompareOptions:
     OUT. LightGBM and XGBoost take part where they are installed (extra "boosting").
     """
 
-    out: Annotated[Path, _Out]
     data: Annotated[Path | None, _Table] = None
     target: Annotated[str | None, _option("Column of DATA with the two classes.")] = None
     example: Annotated[
         str | None, _option("A table to try instead of DATA: digits, breast_cancer, diabetes or fraud.")
     ] = None
+    out: Annotated[Path | None, _Out] = None
     positive: Annotated[str | None, _Positive] = None
-    min_tpr: Annotated[float, _MinTPR] = 0.5
-    max_fpr: Annotated[float, _MaxFPR] = 0.5
+    min_tpr: Annotated[float, _MinTPR] = REGION[0]
+    max_fpr: Annotated[float, _MaxFPR] = REGION[1]
     methods: Annotated[str | None, _option("Names separated by commas, such as sonx,ce,lightgbm; all by default.")] = (
         None
     )
@@ -160,5 +198,6 @@ class CompareOptions:
     seeds: Annotated[int, _option("Repetitions with other folds; 1 by default.", min=1)] = 1
     trials: Annotated[int, _option("Settings tried for each method and fold; 8 by default.", min=1)] = 8
     jobs: Annotated[int, _option("Number of processes; 2 by default.", min=1)] = 2
+    id: Annotated[str | None, _Id] = None
     drop: Annotated[list[str] | None, _Drop] = None
     force: Annotated[bool, _Force] = False

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from moreauc.cli.console import already_told, say, warn
+import pandas as pd
+
+from moreauc.cli.console import already_told, complain, say, warn
 from moreauc.cli.options import PredictOptions
 from moreauc.cli.saved import OutputError, load_model
 from moreauc.data.tables import check_table_path, read_texts, write_table
@@ -18,24 +21,52 @@ def predict(options: PredictOptions) -> None:
     for name, path in (("--out", out), ("--instances", file)):
         if path is not None:
             _check_file(name, path, data, force=options.force)
-    if file is not None and file.absolute() == out.absolute():
+    if file is not None and out is not None and file.absolute() == out.absolute():
         raise OutputError(f"{out}: --out and --instances must be two files")
     saved = load_model(options.run)
     task, model = saved.task, saved.model
     if file is not None and not isinstance(task, BagTableTask):
         raise ValueError(f"moreauc predict: --instances needs a model of bags, got one of rows in {options.run}")
+    if options.keep_columns and isinstance(task, BagTableTask):
+        raise ValueError(f"moreauc predict: --keep-columns needs a model of rows, got one of bags in {options.run}")
+    frame = read_texts(data)
     with already_told():
-        table = task.match(read_texts(data), source=str(data), labelled=False)
+        table = task.match(frame, source=str(data), labelled=False)
         warn(*unknown_levels(task.encoder(model), table.features, str(data))[0])
         inputs = task.inputs(table)
         result, line = task.predict(model, inputs, table)
         instances = None
         if file is not None and isinstance(task, BagTableTask):
             instances = task.predict_instances(model, inputs, table)
-    write_table(result, out)
+    if task.id_column is not None and task.id_column not in frame:
+        warn(f"{data}: no id column {task.id_column!r}, so that the scores have row numbers only")
+    kept = list(frame) if options.keep_columns else [name for name in [task.id_column] if name in frame]
+    if kept:
+        result = with_columns(result, frame[kept])
+    if out is None:
+        result.to_csv(sys.stdout, index=False)
+        complain(line)
+    else:
+        write_table(result, out)
     if file is not None and instances is not None:
         write_table(instances, file)
-    say(line, f"Scores: {out}", *([] if file is None else [f"Instances: {file}"]))
+    if out is not None:
+        say(line, f"Scores: {out}")
+    (complain if out is None else say)(*([] if file is None else [f"Instances: {file}"]))
+
+
+def with_columns(result: pd.DataFrame, kept: pd.DataFrame) -> pd.DataFrame:
+    """Return predictions with columns of the table after the number of the row.
+
+    A column of the predictions that has the name of one of these is written with "predicted" before its name.
+
+    Example:
+        >>> result = pd.DataFrame({"row": [1, 2], "score": [0.5, -1.0]})
+        >>> list(with_columns(result, pd.DataFrame({"name": ["a", "b"], "score": [7, 8]})))
+        ['row', 'name', 'score', 'predicted score']
+    """
+    renamed = result.rename(columns={name: f"predicted {name}" for name in result if name in kept})
+    return pd.concat([renamed.iloc[:, :1], kept.reset_index(drop=True), renamed.iloc[:, 1:]], axis=1)
 
 
 def _check_file(option: str, path: Path, data: Path, *, force: bool) -> None:

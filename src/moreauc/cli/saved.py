@@ -1,7 +1,7 @@
 """What the commands leave: the folder of results, the model, and checkpoints to resume a training from.
 
-A folder of results appears when everything in it is written; other files in it are left alone. The model file is a
-pickle: whoever made it decides what happens when it is read. Load only files of people you trust.
+Results appear in their folder when all are written, the log at once; other files in it are left alone. The model
+file is a pickle: whoever made it decides what happens when it is read. Load only files of people you trust.
 """
 
 from __future__ import annotations
@@ -46,13 +46,25 @@ class UnreportedError(ValueError):
     """A model or the numbers of a comparison are saved; something that comes after that failed."""
 
 
+def default_folder(name: str, *, force: bool) -> Path:
+    """Return the folder of results where none is given: `reports/NAME`, or `reports/NAME-2` and so on if taken."""
+    path = first = Path("reports") / name
+    for number in itertools.count(2):
+        try:
+            check_free(path, force=force, with_model=True)
+            break
+        except OutputError:
+            path = first.with_name(f"{name}-{number}")
+    return path
+
+
 def check_free(path: Path, *, force: bool, with_model: bool = False) -> None:
     """Check that a folder of results may be written at `path`."""
     if not path.exists() and not path.is_symlink():
         return
     if not path.is_dir():
         raise OutputError(f"{path}: is a file, --out needs a folder")
-    if not any(path.iterdir()):
+    if all(file.name == LOG for file in path.iterdir()):  # of a killed process: the folder is locked
         return
     if not force:
         raise OutputError(f"{path}: the folder is not empty; choose another --out, or replace its report with --force")
@@ -113,8 +125,8 @@ def _locked(path: Path, option: str) -> Iterator[None]:
 def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator[Path]:
     """Give a folder to write into, and move what it holds to `path` at the end.
 
+    Messages and warnings go to the log in `path`, with their times, as they come; a log that is there is continued.
     After an error nothing is left and `path` is as before. With `force` only files of the same names are replaced.
-    Messages and warnings go to the log in the folder, with their times.
 
     A model, or the numbers of a comparison, survive an error: they are moved to `path` with the log, and a report that
     is there is removed. An :class:`~moreauc.checkpoint.Interrupted` training, which can be resumed, leaves nothing.
@@ -122,20 +134,31 @@ def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator
     path = Path(os.path.abspath(path))
     check_free(path, force=force, with_model=with_model)
     part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
-    failure = None
-    with _parents(path):
+    log, failure = path / LOG, None
+    length = log.stat().st_size if log.exists() else None
+    with _parents(log):
         try:
             part.mkdir()
-            with _log_to(part / LOG):
+            with _log_to(log):
                 yield part
         except BaseException as error:
             if isinstance(error, OSError) and Path(str(error.filename)).parent == part:  # which nobody knows
                 error.filename = str(path / Path(str(error.filename)).name)
             if isinstance(error, Interrupted) or not any((part / name).exists() for name in _RESULTS):
                 shutil.rmtree(part, ignore_errors=True)
+                _cut(log, length)
                 raise
             failure = error
         _finish(part, path, failure, force=force, with_model=with_model)
+
+
+def _cut(log: Path, length: int | None) -> None:
+    """Take back what was written to a log since it had `length` bytes; None where it was not there."""
+    with suppress(OSError):
+        if length is None:
+            log.unlink()
+        else:
+            os.truncate(log, length)
 
 
 def _finish(part: Path, path: Path, failure: BaseException | None, *, force: bool, with_model: bool) -> None:
@@ -149,12 +172,10 @@ def _finish(part: Path, path: Path, failure: BaseException | None, *, force: boo
         if failure is not None:  # a report that is there is of other results
             for name in (PAGE, NUMBERS):
                 (place / name).unlink(missing_ok=True)
-        if place.is_dir():
-            for file in sorted(part.iterdir()):
-                os.replace(file, place / file.name)
-            part.rmdir()
-        else:
-            part.rename(place)
+        place.mkdir(exist_ok=True)
+        for file in [*sorted(part.iterdir()), *([path / LOG] if place != path else [])]:
+            os.replace(file, place / file.name)
+        part.rmdir()
     except OSError as error:
         error.add_note(f"(the results are in {part})")
         raise

@@ -1,4 +1,7 @@
-"""A report: numbers as JSON, figures as PNG, and one page that shows both. No window is opened for a figure."""
+"""A report: numbers as JSON, figures as PNG, and one page that shows both. No window is opened for a figure.
+
+matplotlib is loaded when something is drawn: most commands begin, and some end, without it.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,20 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from moreauc._files import written_whole
 from moreauc._printable import printable, show_as_written
 from moreauc.metrics import plot_roc_region
 from moreauc.train import History
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLORS = ("#0b6e99", "#d1495b", "#3fa7a0", "#8e6bbf", "#c98a1b")
 _NEGATIVE, _POSITIVE, _QUIET = "#9aa4b1", "#d1495b", "#66717f"
@@ -148,8 +152,7 @@ def rounded(value: Any, digits: int = 5) -> Any:
 
 def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: float, max_fpr: float) -> Image:
     """Draw ROC curves of at most five scores by name, with the region of the partial AUC shaded."""
-    figure = Figure(figsize=(5.2, 5.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = new_figure(5.2, 5.2)
     axes.set_prop_cycle(color=COLORS)
     plot_roc_region(y_true, y_score, min_tpr=min_tpr, max_fpr=max_fpr, ax=axes)
     plain_axes(axes)
@@ -161,8 +164,7 @@ def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: fl
 def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float | None = None) -> Image:
     """Draw the scores of either class, each as shares of its class, and the threshold of the decision."""
     labels, scores = np.asarray(y_true), np.asarray(y_score, dtype=float)
-    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = new_figure(5.6, 5.2)
     edges = np.histogram_bin_edges(scores, bins=_BINS).tolist()
     for label, name, color in ((0, "negatives", _NEGATIVE), (1, "positives", _POSITIVE)):
         members = scores[labels == label]
@@ -200,8 +202,9 @@ def draw_training(
 def _draw_epochs(
     lines: Mapping[str, Sequence[float]], best: Mapping[str, int | None], quantity: str, caption: str
 ) -> Image:
-    figure = Figure(figsize=(5.3, 3.6), layout="constrained")
-    axes = figure.subplots()
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = new_figure(5.3, 3.6)
     for (name, values), color in zip(lines.items(), COLORS, strict=False):
         axes.plot(range(1, len(values) + 1), values, color=color, label=name, marker="." if len(values) < 3 else None)
         epoch = best.get(name)
@@ -221,8 +224,7 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
     Args:
         rows: one for each method, from top to bottom, with "title", "scores", "mean" and "std".
     """
-    figure = Figure(figsize=(9.6, 0.9 + 0.42 * len(rows)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = new_figure(9.6, 0.9 + 0.42 * len(rows))
     for place, row in enumerate(rows):
         color = COLORS[0] if place == 0 else _QUIET
         scores = np.asarray(row["scores"], dtype=float)
@@ -236,6 +238,14 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]]) -> Image:
     axes.set_xlabel("TPAUC of the folds (dots), mean and standard deviation")
     plain_axes(axes)
     return as_image(figure, "TPAUC of every method: each fold, the mean, and one standard deviation either way.")
+
+
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return an empty figure of so many inches, and its axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
 
 
 def plain_axes(axes: Axes, *, grid: Literal["both", "x", "y"] = "both") -> None:

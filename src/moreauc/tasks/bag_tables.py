@@ -16,7 +16,6 @@ from moreauc.data.duplicates import Hashes, hash_bags, hash_rows
 from moreauc.data.tables import TableError
 from moreauc.data.tabular import TableEncoder
 from moreauc.data.texts import class_text, name_texts, normal_text
-from moreauc.report.bag_figures import plot_instance_weights
 from moreauc.report.pages import Section, as_image
 from moreauc.tasks.row_tables import Evaluation, TwoClassTask
 from moreauc.tasks.tables import Array, Table, read_features
@@ -66,7 +65,7 @@ class BagTableTask(TwoClassTask[BagTable]):
     name = "bags"
     unit = "bags"
     default = "sont_att"
-    baseline = "ce_att"
+    baselines = ("lr_bags",)
     role = "bag"
 
     column: str  # names the bag of each row
@@ -81,8 +80,8 @@ class BagTableTask(TwoClassTask[BagTable]):
         # Classes are counted by bags: the rarer one of these is the positive one, whatever the sizes of the bags.
         _, labels, target = split_target(frame.iloc[first], name, positive=options.positive, source=source, unit="bags")
         _check_agreement(frame, name, codes, names, first, source)
-        features, kinds = read_features(frame.drop(columns=[column, name]), options.drop, source)
-        task = cls(kinds, target, options.min_tpr, options.max_fpr, column)
+        features, kinds, _ = read_features(frame.drop(columns=[column, name]), options, source)
+        task = cls(kinds, target, options.min_tpr, options.max_fpr, column, fpr_budget=options.fpr_budget)
         return task, BagTable(features, labels, codes, names)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> BagTable:
@@ -176,6 +175,8 @@ def _by_weight(found: pd.DataFrame) -> Array:
 
 
 def _instance_section(entry: dict[str, Any], found: pd.DataFrame, title: str) -> Section:
+    from moreauc.report.bag_figures import plot_instance_weights  # here, since it loads matplotlib
+
     above = entry["distance"] > 0
     side = f"{abs(entry['distance']):.3g} {'above' if above else 'below'} the threshold"
     right = "correctly" if above == bool(entry["label"]) else "wrongly"

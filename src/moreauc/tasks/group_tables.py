@@ -18,7 +18,17 @@ from moreauc.metrics import plot_groups
 from moreauc.metrics.groups import GroupTable
 from moreauc.report.pages import Fact, Section, as_image, draw_training
 from moreauc.tasks.groups import hold_out, name_groups
-from moreauc.tasks.tables import Array, Cells, Split, Table, TableTask, kept_epoch, read_features, warning_text
+from moreauc.tasks.tables import (
+    Array,
+    Cells,
+    Split,
+    Table,
+    TableTask,
+    kept_epoch,
+    named_columns,
+    read_features,
+    warning_text,
+)
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 KINDS = ("auto", "classification", "regression")
@@ -117,20 +127,23 @@ class GroupTableTask(TableTask[GroupedTable]):
 
     name = "groups"
     default = "sonx"
-    baseline = "erm"
+    baselines = ("erm",)
 
     target: GroupTarget
     columns: tuple[str, ...]  # name the group of a row; they need not be among `kinds`
 
     @classmethod
     def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, GroupedTable]:
-        columns = split_names(options.groups, frame, options.target)
+        columns = named_columns("--groups", options.groups, frame)
+        if len(set(columns)) < len(columns):
+            raise TableError(f"--groups must name every column once, got {options.groups!r}")
+        if (name := normal_text(options.target)) in columns:
+            raise TableError(f"--groups and --target must name different columns, got {name!r} for both")
         target, values = find_target(frame, options.target, options.task or "auto", source=source)
         groups = find_groups(frame, columns, source=source)
-        drop = options.drop or []
-        unused = [name for name in columns if not options.keep_groups and name not in drop]
-        features, kinds = read_features(frame, [*drop, target.name, *unused], source)
-        return cls(kinds, target, tuple(columns)), GroupedTable(features, values, groups)
+        unused = () if options.keep_groups else columns
+        features, kinds, identity = read_features(frame, options, source, target.name, *unused)
+        return cls(kinds, target, tuple(columns), id_column=identity), GroupedTable(features, values, groups)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> GroupedTable:
         values: Array = np.zeros(len(frame))
@@ -299,19 +312,6 @@ def match_values(frame: pd.DataFrame, target: GroupTarget, *, source: str) -> Ar
         )
     values: Array = texts.to_numpy(dtype=object)
     return values
-
-
-def split_names(groups: str, frame: pd.DataFrame, target: str) -> list[str]:
-    """Return the columns that an option like "race,sex" names; a column whose name has a comma is found as a whole."""
-    groups, target = normal_text(groups), normal_text(target)
-    names = [groups] if groups in frame else [normal_text(name) for name in groups.split(",")]
-    if not all(names):
-        raise TableError(f"--groups must name columns, with commas between them, got {groups!r}")
-    if len(set(names)) < len(names):
-        raise TableError(f"--groups must name every column once, got {groups!r}")
-    if target in names:
-        raise TableError(f"--groups and --target must name different columns, got {target!r} for both")
-    return names
 
 
 def find_groups(frame: pd.DataFrame, names: list[str], *, source: str) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -94,7 +94,13 @@ class TwoClassTask(TableTask[T]):
 
     target: Target  # which column and value is the positive class
     min_tpr: float  # lower edge of the region
-    max_fpr: float  # upper edge of the region, and the false-positive budget
+    max_fpr: float  # upper edge of the region
+    fpr_budget: float | None = field(default=None, kw_only=True)  # of the decisions; None for `max_fpr`
+
+    @property
+    def budget(self) -> float:
+        """Largest false positive rate of the decisions."""
+        return self.max_fpr if self.fpr_budget is None else self.fpr_budget
 
     def draw_test(self, table: T, share: float, seed: int, hashes: Hashes) -> Array:
         return draw_test_rows(table.targets, share, seed, hashes, unit=self.unit)
@@ -196,13 +202,15 @@ class RowTableTask(TwoClassTask[Table]):
 
     name = "rows"
     default = "sonx"
-    baseline = "ce"
+    baselines = ("lr",)
 
     @classmethod
     def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, Table]:
         rest, labels, target = split_target(frame, options.target, positive=options.positive, source=source)
-        features, kinds = read_features(rest, options.drop, source)
-        return cls(kinds, target, options.min_tpr, options.max_fpr), Table(features, labels)
+        features, kinds, identity = read_features(rest, options, source)
+        budget = getattr(options, "fpr_budget", None)  # only `fit` has one
+        task = cls(kinds, target, options.min_tpr, options.max_fpr, fpr_budget=budget, id_column=identity)
+        return task, Table(features, labels)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> Table:
         labels: Array = np.zeros(len(frame), dtype=np.int64)
@@ -218,15 +226,16 @@ class RowTableTask(TwoClassTask[Table]):
 def check_region_holds(labels: Array, where: str, *, min_tpr: float, max_fpr: float, unit: str = "rows") -> None:
     """Check that the region holds a positive and a negative among 0/1 labels of rows, named `where` in errors."""
     positives = int(np.sum(labels))
-    for name, count, option, value, share in (
-        ("positive", positives, "--min-tpr", min_tpr, 1.0 - min_tpr),
-        ("negative", len(labels) - positives, "--max-fpr", max_fpr, max_fpr),
+    for name, count, option, value, share, other in (
+        ("positive", positives, "--min-tpr", min_tpr, 1.0 - min_tpr, "lower"),
+        ("negative", len(labels) - positives, "--max-fpr", max_fpr, max_fpr, "higher"),
     ):
         if not count:
             raise TableError(f"{where}: there are no {name}s among {len(labels)} {unit}")
         if not floor_count(count, share):
             rows = f"{count} {name}{'s' if count > 1 else ''}"
-            raise TableError(f"{where}: with {rows}, {option} {value:g} leaves none in the region; TPAUC is undefined")
+            none = f"{option} {value:g} leaves none in the region; TPAUC is undefined"
+            raise TableError(f"{where}: with {rows}, {none}; give a {other} one")
 
 
 def draw_test_rows(labels: Array, share: float, seed: int, hashes: Hashes, *, unit: str = "rows") -> Array:

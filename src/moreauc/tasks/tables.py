@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -18,10 +18,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.util import hash_array
 
-from moreauc.data.columns import check_features, drop_columns
+from moreauc.data.columns import check_features, check_present, drop_columns
 from moreauc.data.duplicates import Hashes, hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import ColumnWarning, TableEncoder, doubtful_columns
+from moreauc.data.texts import normal_text
 from moreauc.report.pages import Section
 
 Array = NDArray[Any]
@@ -60,10 +61,11 @@ class TableTask(ABC, Generic[T]):
     name: ClassVar[Any]  # key of the task in `moreauc.methods.METHODS`
     unit: ClassVar[str] = "rows"
     default: ClassVar[str]  # loss to train with
-    baseline: ClassVar[str]  # loss to compare with
+    baselines: ClassVar[tuple[str, ...]]  # methods to compare with
 
     kinds: dict[str, str]  # the columns to learn from, and whether they hold numbers or text
     target: Any  # what is predicted
+    id_column: str | None = field(default=None, kw_only=True)  # names rows; it is not learnt from
 
     # Reading
 
@@ -208,9 +210,35 @@ def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
     return Split(task, train, test, tuple(doubts))
 
 
-def read_features(frame: pd.DataFrame, drop: Sequence[str] | None, source: str) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the columns to learn from, checked, and their kinds."""
-    return check_features(drop_columns(frame, drop or [], source=source), source=source)
+def read_features(
+    frame: pd.DataFrame, options: Any, source: str, *others: str
+) -> tuple[pd.DataFrame, dict[str, str], str | None]:
+    """Return the columns to learn from, checked, their kinds, and the column that names rows.
+
+    Neither that column nor those of --drop, nor others named here, are learnt from.
+    """
+    drop = [*named_columns("--drop", options.drop, frame), *others]
+    identity = None if options.id is None else normal_text(options.id)
+    if identity is not None:
+        check_present(frame, identity, "id column", source)
+        drop.append(identity)
+    return *check_features(drop_columns(frame, list(dict.fromkeys(drop)), source=source), source=source), identity
+
+
+def named_columns(option: str, given: str | Sequence[str] | None, frame: pd.DataFrame) -> list[str]:
+    """Return the columns that an option like "race,sex" names; a column whose name has a comma is found as a whole.
+
+    Example:
+        >>> named_columns("--drop", ["a,b", "c,d"], pd.DataFrame(columns=["a", "b", "c,d"]))
+        ['a', 'b', 'c,d']
+    """
+    names: list[str] = []
+    for text in [given] if isinstance(given, str) else given or ():
+        whole = normal_text(text)
+        names += [whole] if whole in frame else [normal_text(name) for name in whole.split(",")]
+    if not all(names):
+        raise TableError(f"{option} must name columns, with commas between them, got {','.join(names)!r}")
+    return names
 
 
 # Levels that training has not seen
