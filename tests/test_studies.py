@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from experiments import __main__ as command_line
 from experiments.engine import RECORDS, Setup, run_missing
@@ -17,6 +18,7 @@ from experiments.studies import bags, convergence, groups, keel, label_noise, lo
 from experiments.studies.keel import REGIONS
 from experiments.studies.label_noise import FLIPS, noisy_table
 from moreauc import comparison
+from moreauc.baselines import BASELINES
 from moreauc.data import digit_bags, planted_groups
 from moreauc.methods import METHODS, build
 from moreauc.train import fit
@@ -151,7 +153,7 @@ def test_every_method_of_bags_tries_as_many_settings():
         "SONT (smoothed max), rows before",
         "SONT (attention), rows before",
     ]
-    assert {entry.method for entry in entrants} == set(METHODS["bags"])
+    assert {entry.method for entry in entrants} == {*METHODS["bags"], *BASELINES["bags"]}
     for entry in entrants:
         settings = entry.settings(6)
         assert len(settings) == 6 and len({json.dumps(setting) for setting in settings}) == 6
@@ -161,7 +163,7 @@ def test_every_method_of_bags_tries_as_many_settings():
 def test_bags(few_bags, tmp_path):
     small = replace(STUDIES["digit_bags"], seeds=2, trials=1, epochs=1)
     records, report = run(small, tmp_path)
-    assert len(records) == 22
+    assert len(records) == 26
     for cell in report["cells"]:
         own = [record["score"] for record in records if record["method"] == cell["method"]]
         assert cell["mean"] == pytest.approx(np.mean(own), abs=1e-4)
@@ -201,6 +203,24 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(groups, "planted_groups", draw)
 
 
+@pytest.mark.parametrize("method", BASELINES["groups"])
+def test_every_baseline_of_groups_tries_as_many_settings(method):
+    every = STUDIES["planted_groups"].settings(method)
+    assert len(every) == 8 == len({json.dumps(setting) for setting in every})
+    assert every[0] == {name: values[0] for name, values in BASELINES["groups"][method].grid.items()}
+
+
+def test_baselines_of_groups_are_weighted_only_where_they_say_so(few_rows):
+    study, parts = replace(STUDIES["planted_groups"], trials=1), groups.draw_parts("planted", 0, None)
+    weights = [1 / (parts.train.groups == group).sum() for group in parts.train.groups]
+    for method, given in {"lr": None, "lr_equal": np.array(weights) * len(weights) / 4}.items():
+        model = LogisticRegression(max_iter=1000).fit(parts.train.X, parts.train.y, sample_weight=given)
+        record = groups.tune_and_test(study=study, dataset="planted", method=method, seed=0, folder=None)
+        right = model.predict(parts.test.X) == parts.test.y
+        assert record["row_accuracy"] == pytest.approx(right.mean())
+        assert record["worst_accuracy"] == pytest.approx(min(right[parts.test.groups == k].mean() for k in range(4)))
+
+
 @pytest.mark.parametrize("method", METHODS["groups"])
 @pytest.mark.parametrize("name", ["planted", "adult", "compas"])
 def test_every_method_of_groups_tries_as_many_settings(method, name):
@@ -225,7 +245,7 @@ def test_a_start_by_cross_entropy_takes_its_share_of_the_epochs(few_rows, monkey
 
 def test_groups(few_rows, tmp_path):
     records, report = run(replace(STUDIES["planted_groups"], seeds=2, trials=2, epochs=2), tmp_path)
-    assert len(records) == 10
+    assert len(records) == 18
     for cell in report["cells"]:
         own = [record for record in records if record["method"] == cell["method"]]
         for key in ("worst_loss", "worst_accuracy", "mean_accuracy"):

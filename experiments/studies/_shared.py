@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.model_selection import train_test_split
-from torch import nn
 
 from experiments.engine import Record
 from moreauc.comparison import Comparison, Contestant, Piece, Region, Table
@@ -35,8 +34,8 @@ def split_rows(strata: Any, seed: int) -> list[Any]:
 
 
 def tune(
-    settings: Sequence[Record], train: Callable[[Record], tuple[nn.Module | None, Record]], key: str, what: str
-) -> tuple[nn.Module, Record]:
+    settings: Sequence[Record], train: Callable[[Record], tuple[Any, Record]], key: str, what: str
+) -> tuple[Any, Record]:
     """Train by every setting; return the model that is best in validation, and what a record says of the choice.
 
     Args:
@@ -49,7 +48,7 @@ def tune(
         ValueError: if every setting diverged.
     """
     tried: list[Record] = []
-    best: tuple[nn.Module, Record, Record] | None = None
+    best: tuple[Any, Record, Record] | None = None
     for setting in settings:
         model, found = train(setting)
         tried.append({**setting, **found})

@@ -19,9 +19,12 @@ from experiments.data.mil import load_fox, load_musk2, standardize_instances
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies._shared import combinations, mean_and_std, show, split_rows, tune
+from moreauc.baselines import BASELINES
+from moreauc.comparison import baseline
 from moreauc.data import BagBatches, Bags, WholeBags, digit_bags, instance_outputs, instance_weights
 from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
+from moreauc.metrics.ranking import selection_scores
 from moreauc.models import InstanceMLP
 from moreauc.report.bag_figures import plot_instance_weights
 from moreauc.report.pages import Report, Section, as_image
@@ -41,7 +44,7 @@ class BagContestant:
     Attributes:
         name: key in the results.
         title: name in tables.
-        method: key of `METHODS["bags"]`.
+        method: key of `METHODS["bags"]`, or of `BASELINES["bags"]`.
         options: options of its loss that are not tuned.
         literal: whether it reads the rows that the paper's box does, which is reported apart.
     """
@@ -53,14 +56,21 @@ class BagContestant:
     literal: bool = False
 
     def settings(self, number: int) -> list[dict[str, Any]]:
-        """Return the first `number` settings to try: learning rates with the values of the first option of its grid."""
+        """Return the first `number` settings to try.
+
+        Learning rates with the values of the first option of its grid; draws from the grid for a baseline.
+        """
+        if self.method in BASELINES["bags"]:
+            return baseline("bags", self.method).draw(number, seed=0)
         option, values = next(iter(METHODS["bags"][self.method].grid.items()))
         return [{"lr": rate, option: value} for value, rate in product(values, RATES)][:number]
 
 
 def bag_contestants() -> dict[str, BagContestant]:
-    """Return every method, and SONT with the rows that the paper's box reads."""
-    every = [BagContestant(name, preset.title, name) for name, preset in METHODS["bags"].items()]
+    """Return every method and baseline, and SONT with the rows that the paper's box reads."""
+    titles = {name: entry.title for name, entry in METHODS["bags"].items()}
+    titles |= {name: entry.title for name, entry in BASELINES["bags"].items()}
+    every = [BagContestant(name, title, name) for name, title in titles.items()]
     literal = [
         BagContestant(f"{entry.name}_literal", f"{entry.title}, rows before", entry.method, {"rows": "before"}, True)
         for entry in every
@@ -94,8 +104,12 @@ def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
 def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: int, folder: Path | None) -> Record:
     """Train by every setting, choose by the validation part, test the choice once."""
     parts, contestant = draw_parts(dataset, seed, folder), bag_contestants()[method]
-    train = partial(_train, contestant, parts, seed, epochs)
-    model, choice = tune(contestant.settings(trials), train, "scores", f"{dataset}, {contestant.title}, seed {seed}")
+    what = f"{dataset}, {contestant.title}, seed {seed}"
+    if method in BASELINES["bags"]:
+        model, choice = tune(contestant.settings(trials), partial(_fit, method, parts, seed), "scores", what)
+        found = tpauc_score(parts.test.labels.numpy(), _bag_scores(model, parts.test), **REGION)
+        return {"score": found, **choice}
+    model, choice = tune(contestant.settings(trials), partial(_train, contestant, parts, seed, epochs), "scores", what)
     pooling = METHODS["bags"][contestant.method].pooling
     scores, labels = predict_scores(model, WholeBags(parts.test, pooling))
     result: Record = {"score": tpauc_score(labels.numpy(), scores.numpy(), **REGION), **choice}
@@ -135,6 +149,21 @@ def _train(
         return None, {"validation": None, "scores": None, "error": str(error).splitlines()[0]}
     scores = list(history.best_scores.values())  # TPAUC, that of a wider region, AUC, gap
     return model, {"validation": history.best_score, "scores": scores, "epoch": history.best_epoch}
+
+
+def _fit(method: str, parts: Parts, seed: int, setting: Record) -> tuple[Any, Record]:
+    """Return a fitted baseline and what the validation part says."""
+    model = baseline("bags", method).make(setting, (REGION["min_tpr"], REGION["max_fpr"]), seed)
+    model.fit(parts.train, parts.train.labels.numpy())
+    scores = selection_scores(parts.validation.labels.numpy(), _bag_scores(model, parts.validation), **REGION)
+    return model, {"validation": scores[0], "scores": list(scores)}
+
+
+def _bag_scores(model: Any, bags: Bags) -> Numbers:
+    """Return the scores of a baseline: log odds where it has them, else probabilities."""
+    if hasattr(model, "decision_function"):
+        return np.asarray(model.decision_function(bags))
+    return np.asarray(model.predict_proba(bags)[:, 1])
 
 
 def _look(model: nn.Module, pooling: Any, parts: Parts, scores: Numbers, *, keep: bool) -> dict[str, Any]:
@@ -203,7 +232,8 @@ class BagStudy(Study):
             f"deviation over {self.seeds} draws of the data. A network with one hidden layer, Adam, {self.epochs} "
             f"epochs, batches of {BAGS} positive and {BAGS} negative bags with {INSTANCES} instances of each; every "
             f"method tries {self.trials} settings, judged with the best epoch by the validation bags. Rows before: "
-            "the same with the rows that the paper's box reads, reported apart."
+            "the same with the rows that the paper's box reads, reported apart. LR and random forest get the mean, "
+            "maximum and minimum of every feature over a bag's instances, and have no epochs."
         ]
         columns = ["method", "TPAUC", "average rank", "heaviest instance is the target"]
         return Section(f"Test TPAUC, {self.dataset}", text, columns=columns, rows=bag_rows(cells), labels=1)

@@ -1,4 +1,4 @@
-"""SONX over groups beside exponentiated weights, ERM and CVaR of samples: tuned by validation rows, tested once."""
+"""SONX over groups beside other losses, logistic regression and boosted trees: tuned by validation, tested once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from experiments.data.groups import load_adult, load_compas
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies._shared import combinations, mean_and_std, show, split_rows, tune
+from moreauc.baselines import BASELINES, group_weights
+from moreauc.comparison import baseline
 from moreauc.data import TensorBatches, planted_groups
 from moreauc.data.examples import GroupData
 from moreauc.data.tabular import TableEncoder
@@ -31,6 +33,8 @@ from moreauc.train import fit, predict_scores
 RATES = (0.01, 0.03, 0.003, 0.001, 0.02, 0.005, 0.0003, 0.1)
 SETTINGS = 8
 HIDDEN, GROUPS_PER_BATCH = (32,), 8
+_TITLES = {name: entry.title for name, entry in METHODS["groups"].items()}
+_TITLES |= {name: entry.title for name, entry in BASELINES["groups"].items()}
 _MEASURES = {
     "worst_loss": "worst loss",
     "top_k_loss": "K worst, loss",
@@ -43,7 +47,7 @@ _MEASURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class GroupStudy(Study):
-    """Loss and accuracy of the worst groups, by five methods that are tuned with equal effort.
+    """Loss and accuracy of the worst groups, by five losses and four baselines that are tuned with equal effort.
 
     Args:
         dataset: "planted" (made here), "adult" or "compas".
@@ -74,7 +78,7 @@ class GroupStudy(Study):
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each method and draw."""
-        places = combinations(dataset=[self.dataset], method=METHODS["groups"], seed=range(self.seeds))
+        places = combinations(dataset=[self.dataset], method=_TITLES, seed=range(self.seeds))
         return [Task(place, tune_and_test, {"study": self, **place, "folder": setup.data}) for place in places]
 
     def settings(self, method: str) -> list[dict[str, Any]]:
@@ -82,8 +86,10 @@ class GroupStudy(Study):
 
         Step sizes, samplers, starts, and two values of a method's option where it has one. ERM takes plain batches
         only, since with group-balanced ones it is the method of equal group weights, which is offered both; a start by
-        cross entropy is what ERM does anyway.
+        cross entropy is what ERM does anyway. Of a baseline, draws from its grid.
         """
+        if method in BASELINES["groups"]:
+            return baseline("groups", method).draw(self.trials, seed=0)
         option, values = next(iter(METHODS["groups"][method].grid.items()), ("", ("",)))
         samplers = {"erm": ("plain",), "erm_reweighted": ("groups", "plain")}.get(method, self.samplers)
         starts = (0.0,) if method == "erm" else self.starts
@@ -102,10 +108,10 @@ class GroupStudy(Study):
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Return mean and spread of every measure."""
         cells = []
-        for method, entry in METHODS["groups"].items():
+        for method, title in _TITLES.items():
             own = [record for record in records if record["method"] == method]
             spread = {key: list(mean_and_std([record[key] for record in own]).values()) for key in _MEASURES}
-            cells.append({"method": method, "title": entry.title, **spread})
+            cells.append({"method": method, "title": title, **spread})
         about = {"set": self.dataset, "top_k": self.top_k, "seeds": self.seeds}
         return Report(self.title, "", {**about, **self.plan, "cells": cells}, [self._section(cells, records)])
 
@@ -119,7 +125,8 @@ class GroupStudy(Study):
             f"deviation over {self.seeds} draws. A network with a hidden layer of {HIDDEN[0]}, Adam, {self.epochs} "
             f"epochs, batches of {GROUPS_PER_BATCH * self.samples} rows. Every method tries {self.trials} "
             f"settings ({offered}), judged with the best epoch by the loss of the K "
-            "worst validation groups. Losses: lower is better; mean is that over groups."
+            "worst validation groups. LR and boosted trees of scikit-learn get the same encoded rows; their first "
+            "setting is the library's own. Losses: lower is better; mean is that over groups."
         ]
         columns, rows = group_table(cells)
         return Section(f"Test rows, {self.dataset}", text, columns=columns, rows=rows, labels=1)
@@ -157,8 +164,8 @@ def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
 def tune_and_test(*, study: GroupStudy, dataset: str, method: str, seed: int, folder: Path | None) -> Record:
     """Train by every setting, choose by the K worst groups of the validation part, test the choice once."""
     parts = draw_parts(dataset, seed, folder)
-    what = f"{study.name}, {METHODS['groups'][method].title}, seed {seed}"
-    model, choice = tune(study.settings(method), partial(_train, study, method, parts, seed), "validation", what)
+    train = partial(_fit if method in BASELINES["groups"] else _train, study, method, parts, seed)
+    model, choice = tune(study.settings(method), train, "validation", f"{study.name}, {_TITLES[method]}, seed {seed}")
     del choice["validation"]  # it stands in what was tried
     return {**choice, **_measure(model, parts.test, study.top_k)}
 
@@ -205,9 +212,26 @@ def _train(study: GroupStudy, method: str, parts: Parts, seed: int, setting: Rec
     return model, {"validation": history.best_score}
 
 
-def _measure(model: nn.Module, test: GroupData, top_k: int) -> dict[str, Any]:
-    batches = TensorBatches(torch.from_numpy(test.X), torch.from_numpy(test.y), batch_size=8192)
-    scores, labels = predict_scores(model, batches)
+def _fit(study: GroupStudy, method: str, parts: Parts, seed: int, setting: Record) -> tuple[Any, Record]:
+    """Return a fitted baseline, and minus its loss of the K worst validation groups."""
+    train, held = parts.train, parts.validation
+    model = baseline("groups", method).make(setting, (0.0, 1.0), seed)
+    weights = group_weights(train.groups) if BASELINES["groups"][method].equal_groups else None
+    model.fit(train.X, train.y, sample_weight=weights)
+    losses = sample_losses(*_scores(model, held))
+    return model, {"validation": -group_loss(losses, held.groups, top_k=study.top_k)}
+
+
+def _scores(model: Any, data: GroupData) -> tuple[Tensor, Tensor]:
+    """Return the log odds of every row by a network or a baseline, and the labels."""
+    labels = torch.from_numpy(data.y)
+    if isinstance(model, nn.Module):
+        return predict_scores(model, TensorBatches(torch.from_numpy(data.X), labels, batch_size=8192))
+    return torch.from_numpy(model.decision_function(data.X)), labels
+
+
+def _measure(model: Any, test: GroupData, top_k: int) -> dict[str, Any]:
+    scores, labels = _scores(model, test)
     losses, right = sample_losses(scores, labels), (scores > 0).numpy().astype(int)
     arguments: tuple[Any, Any, Any] = (labels.numpy(), right, test.groups)
     accuracy = group_values((arguments[0] == right).astype(float), test.groups, num_groups=test.num_groups)

@@ -31,7 +31,9 @@ _EXTRA = "boosting"
 ADVICE = f"is not installed; pip install 'moreauc[{_EXTRA}]' brings it"  # on a baseline whose package is missing
 _MOST_STEPS = 1000  # of logistic regression; scikit-learn's own 100 are too few for some tables
 
-LR_GRID: Grid = {"C": (1.0, 0.1, 0.01, 0.001, 10.0), "class_weight": (None, "balanced")}
+_STRENGTHS = (1.0, 0.1, 0.01, 0.001, 10.0, 100.0, 1e-4, 1e-5)
+
+LR_GRID: Grid = {"C": _STRENGTHS[:5], "class_weight": (None, "balanced")}
 FOREST_GRID: Grid = {
     "n_estimators": (100, 300),
     "min_samples_leaf": (1, 3, 10),
@@ -186,8 +188,6 @@ def _logistic_of_numbers(options: Options, seed: int) -> Any:
     return LogisticRegression(**options, max_iter=_MOST_STEPS)
 
 
-_PLAIN = {name: values for name, values in LR_GRID.items() if name != "class_weight"}
-
 BASELINES: Mapping[TaskName, Mapping[str, Baseline]] = {
     "rows": {
         "lr": Baseline("LR", LR_GRID, _logistic),
@@ -201,8 +201,8 @@ BASELINES: Mapping[TaskName, Mapping[str, Baseline]] = {
     },
     # of encoded rows, as the networks get them; class weights would move probabilities, by which groups are judged
     "groups": {
-        "lr": Baseline("LR", _PLAIN, _logistic_of_numbers),
-        "lr_equal": Baseline("LR, equal group weights", _PLAIN, _logistic_of_numbers, equal_groups=True),
+        "lr": Baseline("LR", {"C": _STRENGTHS}, _logistic_of_numbers),
+        "lr_equal": Baseline("LR, equal group weights", {"C": _STRENGTHS}, _logistic_of_numbers, equal_groups=True),
         "trees": Baseline("boosted trees", TREES_GRID, _trees),
         "trees_equal": Baseline("boosted trees, equal group weights", TREES_GRID, _trees, equal_groups=True),
     },

@@ -187,9 +187,7 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
         if isinstance(name, Contestant):
             chosen.append(name)
         elif name in others:
-            others[name].check_installed()
-            maker = _BaselineMaker(others[name])
-            chosen.append(Contestant(name, others[name].title, False, others[name].grid, maker))
+            chosen.append(baseline("rows" if name in BASELINES["rows"] else "bags", name))
         elif name in METHODS["rows"] or name in METHODS["bags"]:
             chosen.append(network(name, settings=settings))
         else:
@@ -216,6 +214,18 @@ def _every_row_method() -> tuple[str, ...]:
     for line in lines:
         warnings.warn(f"{_OWNER}: {line}", stacklevel=3)
     return names
+
+
+def baseline(task: TaskName, name: str) -> Contestant:
+    """Return a baseline of a task, key of `BASELINES[task]`; a missing package is a ModuleNotFoundError.
+
+    Example:
+        >>> baseline("groups", "lr").draw(2, seed=0)[0]
+        {'C': 1.0}
+    """
+    found = BASELINES[task][name]
+    found.check_installed()
+    return Contestant(name, found.title, False, found.grid, _BaselineMaker(found))
 
 
 def network(
