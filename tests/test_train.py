@@ -655,6 +655,16 @@ def test_of_epochs_with_one_score_the_wider_region_then_the_auc_then_the_earlies
     assert history.best_score == 1.0
 
 
+def test_weights_of_validation_rows_decide_between_epochs():
+    low, high = [1.0, 4.0, 2.0, 3.0], [4.0, 1.0, 2.0, 3.0]  # either loses one of the two positives
+    for weight, best in (((3.0, 1.0, 1.0, 1.0), 1), ((1.0, 3.0, 1.0, 1.0), 0)):
+        options = {"min_tpr": 0.0, "max_fpr": 1.0, "validation_weight": np.array(weight)}
+        history, _ = chosen_of([1.0, 2.0, 3.0, 4.0], low, high, **options)
+        assert history.best_epoch == best and history.best_score == 0.75
+    with pytest.raises(ValueError, match="validation_weight must be None with a score of your own"):
+        chosen_of(low, high, **options, score=lambda scores, labels: 0.0)
+
+
 def test_where_all_pairs_are_in_order_the_widest_gap_then_the_earliest_is_kept():
     narrow, wide = [5.0, 8.0, 0.0, 4.0], [7.0, 8.0, 0.0, 1.0]
     history, _ = chosen_of(narrow, wide, [14.0, 16.0, 0.0, 2.0], narrow)  # the scale of the scores does not matter

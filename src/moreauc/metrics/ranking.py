@@ -354,7 +354,9 @@ def widening_regions(min_tpr: float, max_fpr: float) -> tuple[Region, ...]:
     return (min_tpr, max_fpr), (0.5 * min_tpr, 0.5 * (1.0 + max_fpr)), (0.0, 1.0)
 
 
-def selection_scores(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> tuple[float, ...]:
+def selection_scores(
+    y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
+) -> tuple[float, ...]:
     """Return the score in each of these regions and the gap between the classes, to be compared in this order.
 
     In a narrow region with few positives many models have one score, 0 most often; the wider regions, the last of which
@@ -369,7 +371,8 @@ def selection_scores(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, m
         (1.0, 1.0, 1.0, 2.0)
     """
     regions = widening_regions(min_tpr, max_fpr)
-    scores = [tpauc_score(y_true, y_score, min_tpr=low, max_fpr=high) for low, high in regions]
+    weight: dict[str, Any] = {"sample_weight": sample_weight}
+    scores = [tpauc_score(y_true, y_score, min_tpr=low, max_fpr=high, **weight) for low, high in regions]
     values, positive = np.asarray(y_score, dtype=np.float64), np.asarray(y_true) == 1
     gap = (values[positive].min() - values[~positive].max()) / values.std() if scores[-1] == 1.0 else 0.0
     return (*scores, float(gap))

@@ -32,6 +32,7 @@ class Data:
     targets: Tensor  # what the loss takes, shape `(n,)`
     values: Array  # the targets in the user's terms, shape `(n,)`: 0/1 labels, numbers of classes, or values
     groups: NDArray[np.int64] | None = None  # number of each row's group; None for other tasks
+    weights: NDArray[np.float64] | None = None  # how much each row or bag counts; None for 1 each
 
     def __len__(self) -> int:
         return len(self.values)
@@ -41,7 +42,8 @@ class Data:
         places = torch.from_numpy(numbers)
         inputs = self.inputs.subset(places) if isinstance(self.inputs, Bags) else self.inputs[places]
         groups = None if self.groups is None else self.groups[numbers]
-        return Data(inputs, self.targets[places], self.values[numbers], groups)
+        weights = None if self.weights is None else self.weights[numbers]
+        return Data(inputs, self.targets[places], self.values[numbers], groups, weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,11 +66,14 @@ class RankingTask(Task):
 
     def build(self, data: Data) -> Any:
         """Return the loss of the training data."""
-        return build(self.name, self.loss, data.targets.cpu(), **self._region(), **self.loss_options)
+        weights: dict[str, Any] = {}
+        if data.weights is not None:
+            weights["sample_weight"] = torch.from_numpy(data.weights)
+        return build(self.name, self.loss, data.targets.cpu(), **self._region(), **weights, **self.loss_options)
 
     def score(self, held: Data, loss: nn.Module) -> dict[str, Any]:
         """Return the region: the best epoch has the highest TPAUC."""
-        return self._region()
+        return {**self._region(), "validation_weight": held.weights}
 
     def _region(self) -> dict[str, Any]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}

@@ -56,6 +56,7 @@ def fit(
     proximal: float = 0.0,
     min_tpr: float | None = None,
     max_fpr: float | None = None,
+    validation_weight: Any = None,
     score: Score | None = None,
     keep_best: bool = True,
     patience: int | None = None,
@@ -103,6 +104,8 @@ def fit(
             (see :class:`~moreauc.optim.ProximalPoint`).
         min_tpr: region of the validation score; the criterion's own by default.
         max_fpr: as `min_tpr`.
+        validation_weight: weights of the validation rows in the TPAUC, at least 0, shape `(n,)`, in the order of the
+            batches; None for 1 each.
         score: function of all validation scores, `(n,)` or `(n, columns)`, and labels, on the CPU, to use instead of
             TPAUC; higher is better.
         keep_best: whether to end with the weights of the best validation score instead of the last ones. Of epochs
@@ -163,6 +166,7 @@ def fit(
     selector = None
     if validation is not None:
         chosen: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}
+        chosen["weight"] = validation_weight
         selector = ModelSelector(criterion, validation, min_tpr, max_fpr, **chosen)
         if exchange is not None and is_sharded(model):  # all processes call it together
             _check_lengths(exchange, "validation", validation)

@@ -7,9 +7,11 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_real
+from moreauc._description import checksum
 from moreauc._parallel import bare, gathered, spread_as
 from moreauc.checkpoint.loader import held_labels, length_of
 from moreauc.data.scoring import Evaluation, predict_scores
@@ -36,9 +38,10 @@ class ModelSelector:
         keep_best: bool,
         patience: int | None,
         score: Score | None = None,
+        weight: Any = None,
         exchange: Exchange | None = None,
     ) -> None:
-        self._score = validation_score(_OWNER, criterion, min_tpr, max_fpr, score)
+        self._score = validation_score(_OWNER, criterion, min_tpr, max_fpr, score, weight)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
         self._exchange = exchange
         self._best: dict[str, Tensor] = {}
@@ -105,27 +108,43 @@ class ModelSelector:
 
 
 def validation_score(
-    owner: str, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None, score: Score | None
+    owner: str,
+    criterion: nn.Module,
+    min_tpr: float | None,
+    max_fpr: float | None,
+    score: Score | None,
+    weight: Any = None,
 ) -> TwoWayScore | UserScore:
     """Return what validation data are scored by; `owner` is named in errors."""
-    return TwoWayScore(owner, criterion, min_tpr, max_fpr) if score is None else UserScore(owner, score)
+    if score is None:
+        return TwoWayScore(owner, criterion, min_tpr, max_fpr, weight)
+    if weight is not None:
+        raise ValueError(f"{owner}: validation_weight must be None with a score of your own, got weights")
+    return UserScore(owner, score)
 
 
 class TwoWayScore:
-    """TPAUC in the region, and in wider ones for epochs that are equal in it."""
+    """TPAUC in the region, and in wider ones for epochs that are equal in it; `weight` are weights of the rows."""
 
     names = ("score", "wider_score", "auc", "gap")
 
-    def __init__(self, owner: str, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None) -> None:
+    def __init__(
+        self, owner: str, criterion: nn.Module, min_tpr: float | None, max_fpr: float | None, weight: Any = None
+    ) -> None:
         self._owner, region = owner, {"min_tpr": min_tpr, "max_fpr": max_fpr}
+        self._weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float64)
         for name, value in region.items():
             region[name] = getattr(criterion, name, None) if value is None else value
             if region[name] is None:
                 kind = type(criterion).__name__
                 raise ValueError(f"{owner}: {name} must be given with validation, {kind} has none, got None")
-        self.settings = self._region = {
+        self._region = {
             "min_tpr": check_real(owner, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True),
             "max_fpr": check_real(owner, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True),
+        }
+        self.settings = {
+            **self._region,
+            "validation_weight": None if self._weight is None else checksum([self._weight]),
         }
 
     def __call__(self, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
@@ -134,7 +153,7 @@ class TwoWayScore:
             raise ValueError(f"{self._owner}: validation must hold both classes, got only labels {int(labels[0])}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the region is empty is an error here
-            found = selection_scores(labels.numpy(), scores.numpy(), **self._region)
+            found = selection_scores(labels.numpy(), scores.numpy(), **self._region, sample_weight=self._weight)
         if math.isnan(found[0]):
             counts = f"{int(labels.sum())} positives and {int((labels == 0).sum())} negatives"
             text = "validation must have enough rows for the region to hold a pair"
