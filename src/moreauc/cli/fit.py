@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -261,8 +262,9 @@ def fit_report(
 
 def _data_text(data: Path, split: Split[Any]) -> list[str]:
     task = split.task
-    numbers = sum(kind != "text" for kind in task.kinds.values())
-    columns = f"{len(task.kinds)} columns: {numbers} of numbers, {len(task.kinds) - numbers} of text"
+    counts = Counter(kind.split()[0] for kind in task.kinds.values())  # "number like 1,234.5", "date with offset"
+    dates = f", {counts['date']} of dates" if counts["date"] else ""
+    columns = f"{len(task.kinds)} columns: {counts['number']} of numbers, {counts['text']} of text{dates}"
     note = task.test_note(split)
     return [
         f"{data.name}: {task.description()}. {columns}.",
