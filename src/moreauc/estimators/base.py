@@ -297,11 +297,12 @@ class NetworkEstimator(ScoringEstimator):
         saving: Mapping[str, Any],
         *,
         groups: NDArray[np.int64] | None = None,
+        weights: NDArray[np.float64] | None = None,
         same: Codes | None = None,
     ) -> Trained:
         """Train the model and set the attributes that all estimators have.
 
-        `source` is what :meth:`_prepare` takes, `values` and `groups` are as in :class:`~moreauc.tasks.base.Data`, and
+        `source` is what :meth:`_prepare` takes, the others but two are as in :class:`~moreauc.tasks.base.Data`:
         `same` are numbers from 0, equal where rows or bags are. `saving` holds `checkpoint`, `every` and `resume`.
         """
         random = check_random_state(self.random_state)
@@ -309,7 +310,7 @@ class NetworkEstimator(ScoringEstimator):
         seeds = [int(seed) for seed in random.randint(2**31 - 1, size=self._num_seeds)]
         task = task.fitted(values[train])
         targets = torch.from_numpy(task.targets(values)).to(self.device)
-        data = Data(self._prepare(source, targets, train), targets, values, groups)
+        data = Data(self._prepare(source, targets, train), targets, values, groups, weights)
         own, other = data.part(train), data.part(held) if len(held) else None
         loss = task.build(own)
         model = self._make_module(data, task, loss, seeds[0])

@@ -68,7 +68,7 @@ class RankingTask(Task):
         """Return the loss of the training data."""
         weights: dict[str, Any] = {}
         if data.weights is not None:
-            weights["sample_weight"] = torch.from_numpy(data.weights)
+            weights["sample_weight"] = torch.from_numpy(data.weights / data.weights.mean())
         return build(self.name, self.loss, data.targets.cpu(), **self._region(), **weights, **self.loss_options)
 
     def score(self, held: Data, loss: nn.Module) -> dict[str, Any]:
@@ -98,8 +98,9 @@ class RowTask(RankingTask):
         return TensorBatches(data.inputs, data.targets, batch_size=rows_at_once(data.inputs, CHUNK))
 
     def checksum(self, data: Data) -> str:
-        """Return the checksum of all inputs."""
-        return checksum(tensors_of(data.inputs))
+        """Return the checksum of all inputs, and of the weights where there are any."""
+        weights = [] if data.weights is None else [torch.from_numpy(data.weights)]
+        return checksum([*tensors_of(data.inputs), *weights])
 
     def _sampler(self, labels: Tensor, loss: nn.Module, seed: int) -> Iterable[list[int]]:
         balanced = self.sampler == "balanced" or (self.sampler == "auto" and not isinstance(loss, CrossEntropyLoss))
