@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 
-from oracles import smooth_ramp, smooth_ramp_slope
+from oracles import smooth_ramp, smooth_ramp_slope, spread
 
 
 def sigmoid(x):
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
-def linked(name, x):
+def linked(name, scores, labels, k):
+    x = scores[k]
     if name == "identity":
         return x, 1.0
+    if name == "standardized":
+        scale = spread([scores[j] for j in places(labels, 0)])
+        return x / scale, 1 / scale
     h = sigmoid(x)
     return h, h * (1 - h)
 
@@ -59,7 +63,7 @@ def mean_over_pairs(scores, labels, surrogate, margin, link, positives=None, neg
     pairs = len(positives) * len(negatives)
     for i in positives:
         for j in negatives:
-            (hi, di), (hj, dj) = linked(link, scores[i]), linked(link, scores[j])
+            (hi, di), (hj, dj) = linked(link, scores, labels, i), linked(link, scores, labels, j)
             loss, slope = pair_loss(surrogate, margin, hj - hi)
             weight, weight_i, weight_j = 1.0, 0.0, 0.0
             if power is not None:
@@ -85,7 +89,7 @@ def published_min_max(scores, labels, rate, margin, link, a, b, theta):
     slopes = [0.0, 0.0, 0.0]
     size = len(scores)
     for k in range(size):
-        h, dh = linked(link, scores[k])
+        h, dh = linked(link, scores, labels, k)
         if labels[k]:
             value += ((1 - rate) * (h - a) ** 2 - 2 * theta * (1 - rate) * h) / size
             gradient[k] = ((1 - rate) * 2 * (h - a) - 2 * theta * (1 - rate)) * dh / size
@@ -107,14 +111,14 @@ def class_mean_min_max(scores, labels, rate, margin, link, a, b, theta):
     value, gradient = 0.0, [0.0] * len(scores)
     positives, negatives = places(labels, 1), places(labels, 0)
     constant = rate * (1 - rate)
-    mean_positive = sum(linked(link, scores[k])[0] for k in positives) / len(positives)
-    mean_negative = sum(linked(link, scores[k])[0] for k in negatives) / len(negatives)
+    mean_positive = sum(linked(link, scores, labels, k)[0] for k in positives) / len(positives)
+    mean_negative = sum(linked(link, scores, labels, k)[0] for k in negatives) / len(negatives)
     for k in positives:
-        h, dh = linked(link, scores[k])
+        h, dh = linked(link, scores, labels, k)
         value += constant * (h - a) ** 2 / len(positives)
         gradient[k] = constant * (2 * (h - a) - 2 * theta) * dh / len(positives)
     for k in negatives:
-        h, dh = linked(link, scores[k])
+        h, dh = linked(link, scores, labels, k)
         value += constant * (h - b) ** 2 / len(negatives)
         gradient[k] = constant * (2 * (h - b) + 2 * theta) * dh / len(negatives)
     gap = margin + mean_negative - mean_positive
@@ -160,7 +164,7 @@ class SOTAs:
         total = 0.0
         positives, negatives = places(labels, 1), places(labels, 0)
         for i in positives:
-            mean = sum(math.exp(self._loss(scores, i, j)[0] / self.inner) for j in negatives) / len(negatives)
+            mean = sum(math.exp(self._loss(scores, labels, i, j)[0] / self.inner) for j in negatives) / len(negatives)
             total += mean ** (self.inner / self.outer) / len(positives)
         return self.outer * math.log(total)
 
@@ -169,7 +173,7 @@ class SOTAs:
         power = self.inner / self.outer
         mean = 0.0
         for i in positives:
-            now = sum(math.exp(self._loss(scores, i, j)[0] / self.inner) for j in negatives) / len(negatives)
+            now = sum(math.exp(self._loss(scores, labels, i, j)[0] / self.inner) for j in negatives) / len(negatives)
             old = self.u.get(index[i], now)
             self.u[index[i]] = (1 - self.tau1) * old + self.tau1 * now
             mean += self.u[index[i]] ** power / len(positives)
@@ -178,13 +182,13 @@ class SOTAs:
         gradient = [0.0] * len(scores)
         for i in positives:
             for j in negatives:
-                loss, di, dj = self._loss(scores, i, j)
+                loss, di, dj = self._loss(scores, labels, i, j)
                 weight = self.u[index[i]] ** (power - 1) * math.exp(loss / self.inner) / self.v
                 gradient[i] += weight * di / (len(positives) * len(negatives))
                 gradient[j] += weight * dj / (len(positives) * len(negatives))
         return self.outer * math.log(self.v), gradient
 
-    def _loss(self, scores, i, j):
-        (hi, di), (hj, dj) = linked(self.link, scores[i]), linked(self.link, scores[j])
+    def _loss(self, scores, labels, i, j):
+        (hi, di), (hj, dj) = linked(self.link, scores, labels, i), linked(self.link, scores, labels, j)
         loss, slope = pair_loss(self.surrogate, self.margin, hj - hi)
         return loss, -slope * di, slope * dj

@@ -191,6 +191,8 @@ def _member_batch(step: int) -> dict[str, Tensor]:
     return _group_batch(step) | {"groups": torch.rand(9, 7, generator=_generator(step)) < 0.2}
 
 
+RAMP = {"surrogate": "smooth_ramp", "margin": 0.7, "link": "standardized"}
+
 CASES = (
     [
         Case(
@@ -238,6 +240,7 @@ CASES = (
             ("moving-average", {}),
             ("msvr", {"gamma": 0.2, "surrogate": "logistic"}),
             ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
+            ("ramp-msvr", {"gamma": 0.2, **RAMP}),
         ]
     ]
     + [
@@ -259,6 +262,7 @@ CASES = (
             ("msvr", {"gamma": (0.1, 0.2, 0.3), "bound": 5.0}),
             ("theory", {"gamma": "theory", "tau": 0.5}),
             ("rows-after", {"gamma": 0.1, "rows": "after"}),
+            ("ramp-msvr", {"gamma": 0.1, **RAMP}),
         ]
     ]
     + [
@@ -275,8 +279,10 @@ CASES = (
             (CrossEntropyLoss, "plain", {}, ()),
             (CrossEntropyLoss, "weighted", {"positive_weight": "balanced"}, ()),
             (AUCSquaredHingeLoss, "default", {}, ()),
+            (AUCSquaredHingeLoss, "ramp", RAMP, ()),
             (AUCMinMaxLoss, "default", {"dual_lr": 0.5}, ("a", "b", "theta")),
             (MiniBatchTPAUCLoss, "default", {"min_tpr": 0.3, "max_fpr": 0.6}, ()),
+            (MiniBatchTPAUCLoss, "ramp", {"min_tpr": 0.3, "max_fpr": 0.6, **RAMP}, ()),
             (AWPolyLoss, "default", {"power": 0.1}, ()),
             (SOTAsLoss, "default", {"temperature_negatives": 0.1}, ("log_u", "log_v")),
             (SOTAsLoss, "logistic", {"surrogate": "logistic", "link": "identity", "tau1": 0.4}, ("log_u", "log_v")),

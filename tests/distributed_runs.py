@@ -58,6 +58,7 @@ def tpauc_cases() -> list[Case]:
                 options = {"gamma": gamma, "link": link, "threshold_lr": rate}
                 cases.append(Case("tpauc", "rows" if link == "identity" else "turn", options))
     cases.append(Case("tpauc", "rows", {"gamma": 0.1, "surrogate": "logistic", "initial": 0.3}))
+    cases.append(Case("tpauc", "turn", {"gamma": 0.1, "surrogate": "smooth_ramp", "link": "standardized"}))
     return cases
 
 

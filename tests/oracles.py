@@ -43,6 +43,23 @@ def smooth_ramp_slope(z: float, m: float) -> float:
     return max(0.0, 1 - abs(z / m)) / m
 
 
+def spread(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+
+
+def on_the_scale_of(negatives: Sequence[int], scores: Callable, dscores: Callable) -> tuple[Callable, Callable]:
+    """Return scores over the spread of those of `negatives` at the same weights, and gradients that do not see it."""
+
+    def h(x, w):
+        return scores(x, w) / spread([scores(j, w) for j in negatives])
+
+    def dh(x, w):
+        return [slope / spread([scores(j, w) for j in negatives]) for slope in dscores(x, w)]
+
+    return h, dh
+
+
 def algorithm_1(
     w: Vector,
     u: dict[int, Vector],
@@ -242,8 +259,10 @@ def algorithm_2(
     gamma: float | str,
     lr: float,
     threshold_lr: tuple[float, float],
+    standardized: bool = False,
 ):
     """SONX for TPAUC. `scores(x, w)` is h_w(X_x), `dscores` its gradient. Yields (w, u, s, s') after each step."""
+    raw = scores, dscores
     alpha, beta = 1 - min_tpr, max_fpr
     w = list(w)
     w_before = list(w)
@@ -252,6 +271,8 @@ def algorithm_2(
     s_before = dict(s)
     s_prime = 0.0
     for b1, b2 in batches:
+        if standardized:
+            scores, dscores = on_the_scale_of(b2, *raw)
         weight = msvr_gamma(gamma, len(positives), len(b1), tau)
         u_next, s_next = dict(u), dict(s)
         gradient = [0.0] * len(w)
@@ -261,7 +282,8 @@ def algorithm_2(
             def psi(point, threshold, i=i):
                 total = 0.0
                 for j in b2:  # noqa: B023
-                    total += max(loss(scores(j, point) - scores(i, point)) - threshold, 0.0)
+                    z = scores(j, point) - scores(i, point)  # noqa: B023
+                    total += max(loss(z) - threshold, 0.0)
                 return threshold + total / (beta * len(b2))  # noqa: B023
 
             now, before = psi(w, s[i]), psi(w_before, s_before[i])
@@ -289,19 +311,22 @@ def algorithm_2(
 
 
 def algorithm_2_by_quantiles(
-    scores, dscores, w, positives, batches, *, loss, dloss, min_tpr, max_fpr, tau, gamma, lr, weight
+    scores, dscores, w, positives, batches, *, loss, dloss, min_tpr, max_fpr, tau, gamma, lr, weight, standardized=False
 ):
     """Algorithm 2 with its lines 5 and 6 replaced by quantiles. Yields (w, u, s, s') after each step.
 
     One quantile q of the negatives' scores is averaged with `weight`; s_i is the loss at q, and 0 where all negatives
     are in the region; s' a quantile of the rows.
     """
+    raw = scores, dscores
     alpha, beta = 1 - min_tpr, max_fpr
     w, w_before = list(w), list(w)
     u: dict[int, float] = {}
     s = dict.fromkeys(positives, 0.0)
     s_prime, q = 0.0, None
     for b1, b2 in batches:
+        if standardized:
+            scores, dscores = on_the_scale_of(b2, *raw)
         kth = sorted((scores(j, w) for j in b2), reverse=True)[math.ceil(beta * len(b2) - 1e-9) - 1]
         q_before = kth if q is None else q
         q = (1 - weight) * q_before + weight * kth
@@ -355,6 +380,7 @@ def algorithm_4(
     needs_positive: int | None = None,
     rows: str = "before",
     scale: Callable = lambda b3, w: 1.0,
+    standardized: bool = False,
 ):
     """SONT for multi-instance TPAUC. Yields (w, v, u, s, s') after each step, and its value and gradient.
 
@@ -363,7 +389,8 @@ def algorithm_4(
     correction makes the component `needs_positive` of v too small, it is left out as `moreauc.core.pooling` says.
 
     With rows "after" lines 5 to 9 read v_{t+1} for v_t and v_t for v_{t-1}; all averages of a step may then be
-    multiplied by a number of its own, `scale(b3, w)`, which must not change `pooled`.
+    multiplied by a number of its own, `scale(b3, w)`, which must not change `pooled`. If `standardized`, h is divided
+    by the spread of that of the batch's negative bags.
     """
     alpha, beta = 1 - min_tpr, max_fpr
     w = list(w)
@@ -398,24 +425,27 @@ def algorithm_4(
                     change = [0.0] * len(now)
                 v_next[i] = ball([plain[c] + change[c] for c in range(len(now))], bound)
         used, used_before = (v, v_before) if rows == "before" else (v_next, v)
+        unit, unit_before = (
+            spread([pooled(table[j]) for j in b2]) if standardized else 1.0 for table in (used, used_before)
+        )
         gradient = [0.0] * len(w)
         slope_prime = value = 0.0
         weight = msvr_gamma(gamma[2], len(positives), len(b1), tau[1])
         for i in b1:
 
-            def psi(table, threshold, i=i, b2=b2):
+            def psi(table, unit, threshold, i=i, b2=b2):
                 total = 0.0
                 for j in b2:
-                    total += max(loss(pooled(table[j]) - pooled(table[i])) - threshold, 0.0)
+                    total += max(loss((pooled(table[j]) - pooled(table[i])) / unit) - threshold, 0.0)
                 return threshold + total / (beta * len(b2))
 
             # line 5
-            now, before = psi(used, s[i]), psi(used_before, s_before[i])
+            now, before = psi(used, unit, s[i]), psi(used_before, unit_before, s_before[i])
             if i not in u:
                 u[i] = now
             u_next[i] = (1 - tau[1]) * u[i] + tau[1] * now + weight * (now - before)
             # line 6
-            active = [j for j in b2 if loss(pooled(used[j]) - pooled(used[i])) > s[i]]
+            active = [j for j in b2 if loss((pooled(used[j]) - pooled(used[i])) / unit) > s[i]]
             df = (1.0 if u[i] > s_prime else 0.0) / alpha
             s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
             value += (s_prime + max(u[i] - s_prime, 0.0) / alpha) / len(b1)
@@ -423,7 +453,7 @@ def algorithm_4(
             slope_prime += (1 - df) / len(b1)
             # lines 8 and 9
             for j in active:
-                slope = dloss(pooled(used[j]) - pooled(used[i])) / (beta * len(b2)) * df / len(b1)
+                slope = dloss((pooled(used[j]) - pooled(used[i])) / unit) / unit / (beta * len(b2)) * df / len(b1)
                 slope *= scale(b3, w)
                 for bag, sign in ((j, 1.0), (i, -1.0)):
                     for k in b3[bag]:

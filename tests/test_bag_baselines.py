@@ -484,7 +484,7 @@ def test_pooling_by_name_or_as_an_object():
         ),
         (lambda: MIDAMLoss(LABELS, pooling="mean", tau=0.0), r"MIDAMLoss: tau must be a number in \(0, 1\], got 0.0"),
         (lambda: MIDAMLoss(LABELS, pooling="mean", margin=-1.0), r"margin must be a number in \[0, inf\), got -1.0"),
-        (lambda: MIDAMLoss(LABELS, pooling="mean", link="probit"), "MIDAMLoss: link must be 'sigmoid' or 'identity'"),
+        (lambda: MIDAMLoss(LABELS, pooling="mean", link="probit"), "MIDAMLoss: link must be 'sigmoid', 'identity'"),
         (lambda: MIDAMLoss(LABELS, pooling="mean", dual_lr=-1.0), "MIDAMLoss: dual_lr must be a number"),
         (lambda: MIDAMLoss([1, 1], pooling="mean"), "MIDAMLoss: labels must hold both 0 and 1, got only 1"),
     ],

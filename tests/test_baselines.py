@@ -22,7 +22,7 @@ from moreauc.criteria import (
 from moreauc.optim import ProximalPoint
 
 STEPS = 200
-LINKS = pytest.mark.parametrize("link", ["sigmoid", "identity"])
+LINKS = pytest.mark.parametrize("link", ["sigmoid", "identity", "standardized"])
 SURROGATES = pytest.mark.parametrize(
     "surrogate", ["squared_hinge", "hinge", "squared", "logistic", "sigmoid", "smooth_ramp"]
 )
@@ -120,7 +120,7 @@ class Run:
         return model
 
 
-@LINKS
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
 @pytest.mark.parametrize("pull", [0.0, 0.3])
 def test_min_max_with_a_proximal_point_is_pesg(float64, link, pull):
     run = Run(11)
@@ -152,7 +152,7 @@ def test_min_max_with_a_proximal_point_is_pesg(float64, link, pull):
     assert at_zero < STEPS  # theta has moved
 
 
-@LINKS
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
 def test_min_max_is_the_published_form_in_expectation(link):
     """Both agree over the whole set, whose mixture is the true one; class-balanced batches have the same mean."""
     rng = random.Random(2)
@@ -176,12 +176,12 @@ def test_min_max_is_the_published_form_in_expectation(link):
     assert moved == pytest.approx(expected, rel=1e-10)
 
 
-@LINKS
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
 @pytest.mark.parametrize(("margin", "shift"), [(1.0, 0.0), (0.5, 0.0), (0.2, 6.0)])
 def test_min_max_at_its_optimum_is_the_square_loss_of_the_auc(link, margin, shift):
     scores, labels, index = make_batch(4)
     scores = [score + shift * label for score, label in zip(scores, labels, strict=True)]
-    h = [oracles.linked(link, score)[0] for score in scores]
+    h = [oracles.linked(link, scores, labels, k)[0] for k in range(len(scores))]
     a = sum(v for v, label in zip(h, labels, strict=True) if label) / 5
     b = sum(v for v, label in zip(h, labels, strict=True) if not label) / 8
     theta = max(0.0, margin + b - a)
@@ -381,7 +381,8 @@ def test_wrong_training_labels(kind, labels):
     [
         (CrossEntropyLoss, {"positive_weight": 0.0}, r"positive_weight must be a number in \(0, inf\), got 0.0"),
         (CrossEntropyLoss, {"positive_weight": "equal"}, "positive_weight must be a number above 0 or 'balanced', got"),
-        (AUCSquaredHingeLoss, {"link": "probit"}, "link must be 'sigmoid' or 'identity', got 'probit'"),
+        (AUCMinMaxLoss, {"link": "standardized"}, "link must be 'sigmoid' or 'identity' for a loss that holds"),
+        (AUCSquaredHingeLoss, {"link": "probit"}, "link must be 'sigmoid', 'identity' or 'standardized', got 'probit'"),
         (AUCSquaredHingeLoss, {"surrogate": "cubic"}, "cubic"),
         (AUCMinMaxLoss, {"margin": -1.0}, r"margin must be a number in \[0, inf\), got -1.0"),
         (AUCMinMaxLoss, {"dual_lr": -1.0}, r"dual_lr must be a number in \[0, inf\), got -1.0"),

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 
+import oracles
 import pytest
 import torch
 from torch import Tensor
@@ -66,6 +67,19 @@ def test_is_the_least_value_over_thresholds(
     )
     assert isinstance(ours, float)
     assert ours == pytest.approx(by_scanning(scores, labels, surrogate, 0.8, min_tpr, max_fpr), rel=1e-12, abs=1e-14)
+
+
+@regions
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 50.0])
+def test_the_ramp_on_standardized_scores(min_tpr: float, max_fpr: float, ties: bool, factor: float) -> None:
+    scores, labels = draw(31, ties)
+    positive, negative = split(scores, labels)
+    unit = oracles.spread(negative)
+    psi = [cvar([oracles.smooth_ramp((h_j - h_i) / unit, 0.2) for h_j in negative], max_fpr) for h_i in positive]
+    region = {"min_tpr": min_tpr, "max_fpr": max_fpr, "surrogate": "smooth_ramp", "link": "standardized"}
+    ours = tpauc_objective(factor * scores, labels, **region)
+    assert ours == pytest.approx(cvar(psi, 1 - min_tpr), rel=1e-12, abs=1e-14)
 
 
 @surrogates
@@ -167,7 +181,7 @@ def test_order_and_type_do_not_matter(min_tpr: float, max_fpr: float) -> None:
         ({"min_tpr": -0.1}, r"min_tpr must be a number in \[0, 1\), got -0.1"),
         ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
         ({"max_fpr": 1.1}, r"max_fpr must be a number in \(0, 1\], got 1.1"),
-        ({"link": "tanh"}, "link must be 'sigmoid' or 'identity', got 'tanh'"),
+        ({"link": "tanh"}, "link must be 'sigmoid', 'identity' or 'standardized', got 'tanh'"),
         ({"scores": torch.zeros(3, 1)}, r"scores must have shape \(n,\), got \(3, 1\)"),
         ({"scores": torch.zeros(3, dtype=torch.int64)}, "scores must be a floating point tensor, got a torch.int64"),
         ({"scores": torch.tensor([0.0, math.nan, 1.0])}, "scores must be finite, got nan"),

@@ -216,8 +216,8 @@ def check_labels(owner: str, labels: Any, *, both: bool = True) -> Tensor:
 
 def check_link(owner: str, link: Any) -> None:
     """Check the name of a link function."""
-    if link not in ("sigmoid", "identity"):
-        raise ValueError(f"{owner}: link must be 'sigmoid' or 'identity', got {link!r}")
+    if link not in ("sigmoid", "identity", "standardized"):
+        raise ValueError(f"{owner}: link must be 'sigmoid', 'identity' or 'standardized', got {link!r}")
 
 
 def floor_count(number: int, share: float) -> int:

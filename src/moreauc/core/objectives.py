@@ -6,7 +6,7 @@ Everything is computed in float64, without gradient.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +20,10 @@ from moreauc._checks import (
     check_same_shape,
     check_shape,
 )
+from moreauc.core.links import Link, scale_of
 from moreauc.core.outer import cvar
 from moreauc.core.pairs import cvar_over_negatives
 from moreauc.core.surrogates import Surrogate, get_surrogate
-
-Link = Literal["sigmoid", "identity"]
 
 _ROWS_SIZE = 1 << 22  # entries of the pair matrix at a time where each positive has its own worst negatives
 
@@ -75,7 +74,7 @@ def tpauc_objective(
         max_fpr: in (0, 1].
         surrogate: name of the loss :math:`\ell`, as in :func:`~moreauc.core.surrogates.get_surrogate`.
         margin: of the loss, at least 0; None for the loss's own.
-        link: applied to the scores: "sigmoid" or "identity".
+        link: applied to the scores: "sigmoid", "identity" or "standardized" (:mod:`moreauc.core.links`).
 
     Raises:
         ValueError: for arguments outside these ranges.
@@ -138,6 +137,8 @@ def _prepare(
     h = scores.detach().double()
     if link == "sigmoid":
         h = torch.sigmoid(h)
+    elif link == "standardized":
+        h = h / scale_of(h[~is_positive])
     return h[is_positive], h[~is_positive], alpha, beta, loss
 
 

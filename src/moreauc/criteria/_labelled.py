@@ -3,18 +3,17 @@ r"""What the losses of labelled rows share: the training set's labels, the check
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from moreauc._checks import check_device, check_floating, check_labels, check_link, check_shape
+from moreauc.core.links import Link, scale_of
 from moreauc.core.surrogates import get_surrogate
 from moreauc.criteria._base import Criterion
 from moreauc.criteria._batches import Rows, labelled_rows, widened
 from moreauc.criteria._validation import Check
-
-Link = Literal["sigmoid", "identity"]
 
 
 class Batch(NamedTuple):
@@ -88,7 +87,8 @@ class PairCriterion(LabelledCriterion):
         labels: as for the base.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the loss's own.
-        link: "sigmoid" or "identity"; :math:`h` is this function of the raw score.
+        link: "sigmoid", "identity" or "standardized"; :math:`h` is this function of the raw score
+            (:mod:`moreauc.core.links`).
     """
 
     def __init__(self, labels: Tensor | Sequence[int], surrogate: str, margin: float | None, link: Link) -> None:
@@ -97,12 +97,20 @@ class PairCriterion(LabelledCriterion):
         check_link(self._owner, link)
         self.link: Link = link
 
-    def _linked(self, scores: Tensor) -> Tensor:
-        return torch.sigmoid(scores) if self.link == "sigmoid" else scores
+    def _linked(self, scores: Tensor, rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """Return :math:`h` of the raw scores of rows, and the scale that they were divided by, where there is one."""
+        if self.link == "sigmoid":
+            return torch.sigmoid(scores), None
+        if self.link == "identity":
+            return scores, None
+        scale = scale_of(rows.split(scores)[1], rows.left_out, rows.negatives)
+        return scores / scale, scale
 
-    def _before_link(self, gradient: Tensor, h: Tensor) -> Tensor:
+    def _before_link(self, gradient: Tensor, h: Tensor, scale: Tensor | None) -> Tensor:
         """Return the gradient in raw scores, given that in the linked scores `h`."""
         if self.link == "identity":
             return gradient
+        if scale is not None:
+            return gradient / scale
         slope: Tensor = torch.ops.aten.sigmoid_backward(gradient, h.to(gradient.dtype))  # times h (1 - h)
         return slope

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
+from moreauc.core.links import Link
 from moreauc.core.outer import best_thresholds, cvar, reached, stepped, upper_quantile
 from moreauc.core.pairs import Pairs, cvar_and_vjp
 from moreauc.core.rules import UpdateRule
@@ -20,7 +21,7 @@ from moreauc.core.sorted_pairs import VJP
 from moreauc.core.tables import EstimatorTable, Table, wider
 from moreauc.criteria._base import Step
 from moreauc.criteria._batches import Rows
-from moreauc.criteria._labelled import Link, PairCriterion
+from moreauc.criteria._labelled import PairCriterion
 
 ThresholdRate = float | tuple[float, float] | Literal["quantile"]
 
@@ -53,7 +54,7 @@ class TwoWayCriterion(PairCriterion):
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss.
         margin: its margin; None for the loss's own.
-        link: "sigmoid" or "identity".
+        link: "sigmoid", "identity" or "standardized".
         threshold_lr: step sizes of the thresholds, or "quantile".
         initial: :math:`u_{i,0}`, or None to fill at the first visit.
     """

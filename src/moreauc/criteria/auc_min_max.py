@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
+from moreauc.core.links import Link
 from moreauc.core.tables import Table
 from moreauc.criteria._base import Step
 from moreauc.criteria._batches import Rows
-from moreauc.criteria._labelled import Batch, Link, PairCriterion
+from moreauc.criteria._labelled import Batch, PairCriterion
 
 
 class AUCMinMaxLoss(PairCriterion):
@@ -43,7 +44,8 @@ class AUCMinMaxLoss(PairCriterion):
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         margin: :math:`m`, at least 0.
-        link: "sigmoid" or "identity", applied to the scores.
+        link: "sigmoid" or "identity", applied to the scores. Not "standardized": the spread within the classes is part
+            of this loss, and on standardized scores pulling them together would only shrink the model.
         dual_lr: step size of :math:`a, b, \theta`, at least 0. A plain attribute: a schedule may change it.
 
     Attributes:
@@ -74,6 +76,11 @@ class AUCMinMaxLoss(PairCriterion):
         self, labels: Tensor | Sequence[int], *, margin: float = 1.0, link: Link = "sigmoid", dual_lr: float = 0.1
     ) -> None:
         super().__init__(labels, "squared", margin, link)
+        if link == "standardized":
+            raise ValueError(
+                f"{self._owner}: link must be 'sigmoid' or 'identity' for a loss that holds the spread of the scores, "
+                f"got {link!r}"
+            )
         self.dual_lr = dual_lr
         self.positive_rate = self.num_positives / len(self.position)
         self.duals = Table(self._owner, 3, initial=0.0)  # a, b, theta
@@ -107,7 +114,7 @@ class AUCMinMaxLoss(PairCriterion):
 
     def _min_max(self, rows: Rows, scores: Tensor) -> Step:
         """Compute one iteration of the objective in the scores of rows, or of bags."""
-        h = self._linked(scores)
+        h, width = self._linked(scores, rows)
         positive, negative = rows.split(h)
         held = self.duals.read_all(fill=h)  # which fills nothing: all three hold a value
         a, b, theta = held.squeeze(1).unbind()
@@ -120,7 +127,7 @@ class AUCMinMaxLoss(PairCriterion):
         of_lower = 2.0 * scale * (negative - b + theta) / rows.negatives
         if rows.left_out is not None:
             of_lower = of_lower.masked_fill(rows.left_out, 0.0)
-        gradient = self._before_link(rows.join((of_upper, of_lower), h.dtype), h)
+        gradient = self._before_link(rows.join((of_upper, of_lower), h.dtype), h, width)
         if not self.training:
             return Step(value, scores, gradient, finite={"the loss": value})
         slope = torch.stack([a - upper, b - lower, theta - gap]).unsqueeze(1)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from moreauc.core.links import Link
 from moreauc.core.pairs import Pairs, cvar_and_vjp
 from moreauc.criteria._base import Step
-from moreauc.criteria._labelled import Batch, Link, PairCriterion
+from moreauc.criteria._labelled import Batch, PairCriterion
 
 
 class AUCSquaredHingeLoss(PairCriterion):
@@ -25,7 +26,7 @@ class AUCSquaredHingeLoss(PairCriterion):
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the loss's own.
-        link: "sigmoid" or "identity", applied to the scores.
+        link: "sigmoid", "identity" or "standardized", applied to the scores.
 
     Shape:
         as for all losses: scores, labels, index `(B,)`; output a scalar
@@ -50,10 +51,11 @@ class AUCSquaredHingeLoss(PairCriterion):
         super().__init__(labels, surrogate, margin, link)
 
     def _step(self, batch: Batch) -> Step:
-        rows, h = batch.rows, self._linked(batch.scores)
+        rows = batch.rows
+        h, scale = self._linked(batch.scores, rows)
         positive, negative = rows.split(h)
         # No loss is below 0, so the excess over the threshold 0 is the loss itself, and its subgradient there is 0.
         pairs, zero = Pairs(positive, negative, rows.negatives, rows.left_out), torch.zeros_like(positive)
         psi, _, vjp = cvar_and_vjp(pairs, zero, self.surrogate)
         value, gradient = rows.mean(psi), rows.join(vjp(rows.share(torch.ones_like(psi))), h.dtype)
-        return Step(value, batch.scores, self._before_link(gradient, h), finite={"the loss": value})
+        return Step(value, batch.scores, self._before_link(gradient, h, scale), finite={"the loss": value})

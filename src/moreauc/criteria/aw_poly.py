@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from moreauc._checks import check_real
+from moreauc.core.links import Link
 from moreauc.core.pairs import Pairs, weighted_pairs
 from moreauc.criteria._base import Step
-from moreauc.criteria._labelled import Batch, Link, PairCriterion
+from moreauc.criteria._labelled import Batch, PairCriterion
 
 
 class AWPolyLoss(PairCriterion):
@@ -35,7 +36,7 @@ class AWPolyLoss(PairCriterion):
         power: :math:`a`, at least 0. A plain attribute: a schedule may change it. The authors' example has 0.1.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the loss's own.
-        link: "sigmoid" or "identity", applied to the scores in :math:`\ell`.
+        link: "sigmoid", "identity" or "standardized", applied to the scores in :math:`\ell`.
 
     Shape:
         as for all losses: scores, labels, index `(B,)`; output a scalar
@@ -76,7 +77,7 @@ class AWPolyLoss(PairCriterion):
 
     def _step(self, batch: Batch) -> Step:
         rows, scores, power = batch.rows, batch.scores, self.power
-        h = self._linked(scores)
+        h, scale = self._linked(scores, rows)
         positive, negative = rows.split(scores)
         hardness = torch.exp(power * logsigmoid(-positive))  # 1 - p is the sigmoid of -s
         weight = torch.exp(power * logsigmoid(negative)) / rows.negatives
@@ -89,5 +90,5 @@ class AWPolyLoss(PairCriterion):
         # the weights carry gradient, too: d p^a = a p^a (1 - p)
         upper, lower = -share * power * torch.sigmoid(positive) * losses, weight * power * torch.sigmoid(-negative)
         linked = rows.join((-share * slopes, weight * slope_sums), h.dtype)
-        gradient = self._before_link(linked, h) + rows.join((upper, lower * loss_sums), h.dtype)
+        gradient = self._before_link(linked, h, scale) + rows.join((upper, lower * loss_sums), h.dtype)
         return Step(value, scores, gradient, finite={"the loss": value})

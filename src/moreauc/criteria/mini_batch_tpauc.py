@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real, floor_count
+from moreauc.core.links import Link
 from moreauc.core.pairs import Pairs, cvar_and_vjp
 from moreauc.criteria._base import Step
-from moreauc.criteria._labelled import Batch, Link, PairCriterion
+from moreauc.criteria._labelled import Batch, PairCriterion
 
 
 class MiniBatchTPAUCLoss(PairCriterion):
@@ -33,7 +34,7 @@ class MiniBatchTPAUCLoss(PairCriterion):
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the loss's own.
-        link: "sigmoid" or "identity", applied to the scores.
+        link: "sigmoid", "identity" or "standardized", applied to the scores.
 
     Shape:
         as for all losses: scores, labels, index `(B,)`; output a scalar
@@ -67,7 +68,8 @@ class MiniBatchTPAUCLoss(PairCriterion):
         self.max_fpr = check_real(self._owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
 
     def _step(self, batch: Batch) -> Step:
-        rows, h = batch.rows, self._linked(batch.scores)
+        rows = batch.rows
+        h, scale = self._linked(batch.scores, rows)
         positive, negative = rows.split(batch.scores)
         padding = None if rows.left_out is None else ~rows.left_out
         low, low_count = _lowest(positive, 1.0 - self.min_tpr, rows.positives, padding)
@@ -77,7 +79,7 @@ class MiniBatchTPAUCLoss(PairCriterion):
         psi, _, vjp = cvar_and_vjp(pairs, torch.zeros_like(pairs.positive), self.surrogate)
         weight = low.to(psi.dtype) / low_count
         value, gradient = (weight * psi).sum(), rows.join(vjp(weight), h.dtype)
-        return Step(value, batch.scores, self._before_link(gradient, h), finite={"the loss": value})
+        return Step(value, batch.scores, self._before_link(gradient, h, scale), finite={"the loss": value})
 
 
 def _lowest(

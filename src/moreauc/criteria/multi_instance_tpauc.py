@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
+from moreauc.core.links import Link
 from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
 from moreauc.core.rules import Gamma, UpdateRule, correction_weight
 from moreauc.core.tables import EstimatorTable
 from moreauc.criteria._base import Step
 from moreauc.criteria._batches import Instances, Rows, bag_instances
-from moreauc.criteria._labelled import Link
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
 from moreauc.criteria._validation import Check
 
@@ -71,7 +71,8 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         temperature: that of the smoothed max, above 0.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the paper's 0.5, and for the ramp for its own.
-        link: "sigmoid" (the paper's experiments) or "identity", applied to the pooled score.
+        link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the pooled score; the scale
+            of the last is that of the batch's negative bags (:mod:`moreauc.core.links`).
         tau: :math:`\tau_1` and :math:`\tau_2` in (0, 1], or one number for both.
         gamma: :math:`\gamma_1` for positive bags, :math:`\gamma_2` for negative bags, :math:`\gamma_3` for :math:`u`,
             each at least 0 or "theory"; or one of these for all three.
@@ -223,11 +224,12 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             used = held if self.rows == "before" else new
             if self.table_u.rule.corrects:
                 used_last = table.previous(rows.numbers, held) if self.rows == "before" else held
-                last = self._linked(pooling.score(used_last)).to(values.dtype)
-        h = self._linked(pooling.score(used)).to(values.dtype)
+                last = self._linked(pooling.score(used_last), rows)[0].to(values.dtype)
+        linked, scale = self._linked(pooling.score(used), rows)
+        h = linked.to(values.dtype)
         step = self._advance(rows, h, last)
         assert step.gradient is not None  # for the type checker
-        weight = self._before_link(step.gradient.to(held.dtype), h)
+        weight = self._before_link(step.gradient.to(held.dtype), h, scale)
         largest = torch.finfo(values.dtype).max
         gradient = pooling.vjp(weight, used, exact, bag).clamp(-largest, largest).to(values.dtype)
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
+from moreauc.core.links import Link
 from moreauc.core.pairs import Pairs, log_mean_exp_and_vjp
 from moreauc.core.tables import Table
 from moreauc.criteria._base import Step
-from moreauc.criteria._labelled import Batch, Link, PairCriterion
+from moreauc.criteria._labelled import Batch, PairCriterion
 
 
 class SOTAsLoss(PairCriterion):
@@ -56,7 +57,7 @@ class SOTAsLoss(PairCriterion):
         tau2: averaging weight of the outer mean in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the loss's own.
-        link: "sigmoid" or "identity", applied to the scores.
+        link: "sigmoid", "identity" or "standardized", applied to the scores.
 
     Attributes:
         log_u: logarithms of the rows, one for each positive in order of appearance in `labels`; 0 where not visited.
@@ -130,7 +131,8 @@ class SOTAsLoss(PairCriterion):
         self._tau2 = self._check_tau("tau2", value)
 
     def _step(self, batch: Batch) -> Step:
-        rows, h = batch.rows, self._linked(batch.scores)
+        rows = batch.rows
+        h, scale = self._linked(batch.scores, rows)
         ratio = self.temperature_negatives / self.temperature_positives
         pairs = Pairs(*rows.split(h), rows.negatives, rows.left_out)
         log_g, vjp = log_mean_exp_and_vjp(pairs, self.surrogate, self.temperature_negatives)
@@ -146,7 +148,7 @@ class SOTAsLoss(PairCriterion):
             v = _average(held, mean.to(held.dtype), self.tau2)
         # d F = lambda mean_i [u_i^(ratio - 1) g_i / v] d log g_i
         weight = self.temperature_negatives * torch.exp(now - u + (ratio * u - v)).squeeze(1).to(h.dtype)
-        gradient = self._before_link(rows.join(vjp(rows.share(weight)), h.dtype), h)
+        gradient = self._before_link(rows.join(vjp(rows.share(weight)), h.dtype), h, scale)
         value = self.temperature_positives * v.view(())
 
         def write(bad: Tensor | None) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from moreauc.core.links import Link
 from moreauc.core.rules import Gamma, UpdateRule
 from moreauc.criteria._base import Step, rule_attribute
-from moreauc.criteria._labelled import Batch, Link
+from moreauc.criteria._labelled import Batch
 from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
 from moreauc.criteria._validation import Check
 
@@ -63,7 +64,8 @@ class TPAUCLoss(TwoWayCriterion):
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the loss's own.
-        link: "sigmoid" (the paper's experiments) or "identity", applied to the scores.
+        link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the scores
+            (:mod:`moreauc.core.links`).
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,
@@ -140,9 +142,9 @@ class TPAUCLoss(TwoWayCriterion):
         return Batch(wide, rows, before)
 
     def _step(self, batch: Batch) -> Step:
-        h = self._linked(batch.scores)
-        before = None if batch.before is None else self._linked(batch.before.to(h.dtype))
+        h, scale = self._linked(batch.scores, batch.rows)
+        before = None if batch.before is None else self._linked(batch.before.to(h.dtype), batch.rows)[0]
         step = self._advance(batch.rows, h, before)
         assert step.gradient is not None  # for the type checker
-        step.source, step.gradient = batch.scores, self._before_link(step.gradient, h)
+        step.source, step.gradient = batch.scores, self._before_link(step.gradient, h, scale)
         return step
