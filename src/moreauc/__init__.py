@@ -4,8 +4,8 @@
 - :class:`TPAUCLoss`, :class:`MultiInstanceTPAUCLoss`: two-way partial AUC of rows, and of bags of instances;
 - :class:`GroupDROLoss`: the mean of the K worst groups;
 - :class:`PreviousIterate`: the model at the weights before the last step, for variance reduction;
-- :class:`TPAUCClassifier`, :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`, :class:`GroupDRORegressor`:
-  estimators with scikit-learn's interface, loaded on first use;
+- :class:`TPAUCClassifier`, :class:`TPAUCLinear`, :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`,
+  :class:`GroupDRORegressor`: estimators with scikit-learn's interface, loaded on first use;
 - :func:`minimize`: one loop for the problems of :mod:`moreauc.problems` and your own;
 - :mod:`moreauc.theory`: the paper's parameters and bounds, the Moreau envelope, a test of assumptions.
 """
@@ -18,7 +18,13 @@ from moreauc.optim import PreviousIterate
 from moreauc.solver import minimize
 
 if TYPE_CHECKING:
-    from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
+    from moreauc.estimators import (
+        GroupDROClassifier,
+        GroupDRORegressor,
+        MultiInstanceClassifier,
+        TPAUCClassifier,
+        TPAUCLinear,
+    )
 
 __all__ = [
     "FCCOLoss",
@@ -30,6 +36,7 @@ __all__ = [
     "PreviousIterate",
     "TCCOLoss",
     "TPAUCClassifier",
+    "TPAUCLinear",
     "TPAUCLoss",
     "minimize",
 ]
@@ -37,7 +44,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load the estimators on first use: they need scikit-learn, which the losses do not."""
-    if name in ("GroupDROClassifier", "GroupDRORegressor", "MultiInstanceClassifier", "TPAUCClassifier"):
+    if name in ("GroupDROClassifier", "GroupDRORegressor", "MultiInstanceClassifier", "TPAUCClassifier", "TPAUCLinear"):
         from moreauc import estimators
 
         return getattr(estimators, name)

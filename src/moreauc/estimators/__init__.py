@@ -1,12 +1,21 @@
 """Estimators with scikit-learn's interface: rows, bags of instances, groups.
 
 - :class:`TPAUCClassifier`: rows of a table;
+- :class:`TPAUCLinear`: rows of a table, by a linear model;
 - :class:`MultiInstanceClassifier`: bags of instances;
 - :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: rows that belong to groups.
 """
 
 from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, GroupsWarning
+from moreauc.estimators.linear import TPAUCLinear
 from moreauc.estimators.multi_instance import MultiInstanceClassifier
 from moreauc.estimators.tpauc import TPAUCClassifier
 
-__all__ = ["GroupDROClassifier", "GroupDRORegressor", "GroupsWarning", "MultiInstanceClassifier", "TPAUCClassifier"]
+__all__ = [
+    "GroupDROClassifier",
+    "GroupDRORegressor",
+    "GroupsWarning",
+    "MultiInstanceClassifier",
+    "TPAUCClassifier",
+    "TPAUCLinear",
+]

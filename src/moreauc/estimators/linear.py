@@ -1,0 +1,187 @@
+"""Two-way partial AUC of a linear model for scikit-learn: scorecards, fingerprints, frozen embeddings."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from moreauc._checks import check_count, check_real
+from moreauc.core.surrogates import get_surrogate
+from moreauc.data.tabular import TableEncoder
+from moreauc.estimators.base import Array, RowRanker, all_or_nothing
+from moreauc.estimators.linear_fit import MARGINS, Floats, LinearFit, Rows
+
+
+class TPAUCLinear(RowRanker):
+    r"""Linear binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
+
+    A scorecard: logistic regression first, then its weights are fine-tuned for the two-way partial AUC by the exact
+    loss over all pairs of the region, by L-BFGS. No batches, no learning rate; the same data give the same model, in
+    whatever order the rows come.
+
+    `margin="auto"` chooses by cross-validation of the two-way partial AUC between logistic regression as it is and
+    fine-tuning with two margins, and keeps logistic regression unless fine-tuning is better beyond chance. The scores
+    of the held-out folds also set the threshold of `predict` and the probabilities; there is no part of the data that
+    the final model does not learn from. Where a class is too small for folds logistic regression is kept, and threshold
+    and probabilities are chosen on the training data. Of more than 20,000 rows the margin is chosen on some of them,
+    the rest on all training data.
+
+    `X` is an array of numbers, NaN for missing values, a sparse matrix, which stays sparse, or a DataFrame that may
+    also have bool, string and category columns, as in :class:`TPAUCClassifier`.
+
+    Args:
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        C: inverse strength of the L2 penalty, as scikit-learn's `LogisticRegression` has it.
+        surrogate: name of the pairwise loss, one of :func:`~moreauc.core.surrogates.get_surrogate` that never falls.
+        margin: its width in standard deviations of the negatives' scores, above 0; "auto" for 0.5, 0.1 or
+            logistic regression as it is.
+        standardize: whether to bring numbers to mean 0 and deviation 1 before; sparse columns to deviation 1 only.
+        max_iter: most steps of logistic regression, and of L-BFGS for each margin.
+        tol: smallest relative decrease of the objective by which L-BFGS goes on.
+        fpr_budget: largest false positive rate that `predict` may have on the scores that set the threshold, in [0, 1];
+            None for `max_fpr`.
+        probabilities: "calibrated" for Platt's estimate of how frequent positives are at a score; "threshold" for 1/2
+            at the threshold, as in :class:`TPAUCClassifier`.
+        positive_label: the class to find; None as in :class:`TPAUCClassifier`.
+        random_state: seed or generator of the folds; None for NumPy's global generator.
+
+    Attributes:
+        coef_: weights, shape `(1, columns)`: of the columns of `X` where these are plain numbers, so that
+            `X @ coef_[0] + intercept_` is the decision function, otherwise of those that `preprocessor_` makes.
+        intercept_: shape `(1,)`; puts the cut at 0 where the budget has it.
+        margin_: the margin chosen, None where logistic regression was kept.
+        n_iter_: steps of logistic regression and of L-BFGS of the final model.
+        preprocessor_: turns a DataFrame, or an array with missing values, into numbers; None where not needed.
+        means_: means of the columns of an array, which stand for values missing in later ones; None after sparse rows.
+        classes_: the two classes, sorted.
+        positive_label_: the class to find.
+        threshold_: raw scores, `X @ coef_[0]` up to the sign, above it are called positive.
+        platt_: slope and intercept of the calibrated log odds over the raw score.
+        n_features_in_: numbers of features.
+        feature_names_in_: their names, where the data came as DataFrames with string names.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> X, y = make_classification(900, 6, weights=[0.9], flip_y=0, n_clusters_per_class=1, random_state=0)
+        >>> scorecard = TPAUCLinear(min_tpr=0.5, max_fpr=0.3, fpr_budget=0.1, random_state=0).fit(X[:600], y[:600])
+        >>> scorecard.score(X[600:], y[600:]) > 0.9
+        True
+        >>> np.allclose(scorecard.decision_function(X), X @ scorecard.coef_[0] + scorecard.intercept_)
+        True
+    """
+
+    _precision = np.float64
+    coef_: Floats
+    intercept_: Floats
+    margin_: float | None
+    n_iter_: int
+    preprocessor_: TableEncoder | None
+    means_: Floats | None
+
+    def __init__(
+        self,
+        *,
+        min_tpr: float = 0.5,
+        max_fpr: float = 0.5,
+        C: float = 1.0,
+        surrogate: str = "smooth_ramp",
+        margin: float | Literal["auto"] = "auto",
+        standardize: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        fpr_budget: float | None = None,
+        probabilities: Literal["calibrated", "threshold"] = "calibrated",
+        positive_label: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self._keep(locals())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @all_or_nothing
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TPAUCLinear:
+        """Fit on a table and its two classes.
+
+        Args:
+            X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
+            y: classes, two of any kind, shape `(n,)`.
+            sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows, but not in the
+                medians and the rare levels of a DataFrame. None for 1 each.
+        """
+        self._check_arguments()
+        table = self._check_table(X, reset=True)
+        values = self._check_targets(table, y)
+        weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
+        if not weight.all():
+            there = np.flatnonzero(weight)
+            table = table.iloc[there] if isinstance(table, pd.DataFrame) else table[there]
+            values, weight = values[there], weight[there]
+        classes = self._two_classes(values)
+        label = self._choose_label(classes, values)
+        rows = Rows(self._fit_design(table), values == label, weight)
+        fitting = LinearFit(
+            C=self.C,
+            **self._region(),
+            surrogate=self.surrogate,
+            margins=MARGINS if self.margin == "auto" else (float(self.margin),),
+            choose=self.margin == "auto",
+            standardize=self.standardize,
+            max_iter=self.max_iter,
+            tol=self.tol,
+        )
+        found = fitting.run(rows, check_random_state(self.random_state))
+        self.margin_, self.n_iter_ = found.margin, found.steps
+        self._decide_by(classes, label, found.judged.positive, found.scores, found.judged.weight)
+        self.coef_ = self._direction() * found.coef[None, :]
+        self.intercept_ = np.array([-self._direction() * self.threshold_])
+        return self
+
+    def _check_arguments(self) -> None:
+        self._check_decisions()
+        check_real(self._owner, "C", self.C, low=0.0, low_open=True)
+        check_count(self._owner, "max_iter", self.max_iter)
+        check_real(self._owner, "tol", self.tol, low=0.0)
+        if isinstance(self.margin, str) and self.margin != "auto":
+            raise ValueError(f"{self._owner}: margin must be 'auto' or a number above 0, got {self.margin!r}")
+        if self.margin != "auto":
+            check_real(self._owner, "margin", self.margin, low=0.0, low_open=True)
+        if not get_surrogate(self.surrogate).non_decreasing:
+            raise ValueError(f"{self._owner}: surrogate must be a loss that never falls, got {self.surrogate!r}")
+
+    def _check_table(self, X: Any, *, reset: bool) -> Any:
+        if issparse(X):
+            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float64)
+        return super()._check_table(X, reset=reset)
+
+    def _fit_design(self, table: Any) -> Any:
+        """Return the numbers that a table is for the model, float64; set what later tables are encoded by."""
+        self.preprocessor_, self.means_ = None, None
+        if issparse(table):
+            return table
+        if isinstance(table, pd.DataFrame) or np.isnan(table).any():
+            self.preprocessor_ = TableEncoder(standardize=False, owner=self._owner).fit(table)
+            return self.preprocessor_.encode(table).astype(np.float64)
+        self.means_ = table.mean(0, dtype=np.float64)
+        return table.astype(np.float64, copy=False)
+
+    def _scores(self, X: Any) -> Array:
+        check_is_fitted(self, "coef_")
+        table = self._check_table(X, reset=False)
+        if self.preprocessor_ is not None:
+            table = self.preprocessor_.transform(table)
+        elif not issparse(table):
+            table = np.asarray(table, dtype=np.float64)
+            missing = np.isnan(table)
+            if missing.any():
+                table = np.where(missing, 0.0 if self.means_ is None else self.means_, table)
+        return self._check_scores(table @ (self._direction() * self.coef_[0]))

@@ -1,0 +1,381 @@
+"""How a linear model is fitted for the two-way partial AUC: the objective, its minimiser, the choice of the margin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pandas.util import hash_array
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import minimize
+from scipy.sparse import diags_array, issparse
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.sparsefuncs import mean_variance_axis
+
+from moreauc._checks import floor_count
+from moreauc.core.region import region_loss_and_gradient
+from moreauc.core.surrogates import Surrogate, get_surrogate
+from moreauc.data.duplicates import hash_rows
+from moreauc.metrics import tpauc_score
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Function = Callable[[Floats], tuple[float, Floats]]  # a point -> value and gradient
+
+# What follows came out of trials on six tables; docs/linear.md names them.
+MARGINS = (0.5, 0.1)  # to choose from; each starts from the one before
+_CHOOSING = 20_000  # the most rows to choose by; more add time, not insight
+_ANCHOR = 0.1  # weight of the logistic objective beside the loss over the region
+_FOLDS = 5
+_ERRORS = 1.0  # standard errors of the mean over folds by which fine-tuning must be better
+_LOGISTIC_STEPS = 1_000
+_WIDE = 1_000  # columns from which only the diagonal of the Hessian is used
+_TINY = 1e-100
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of numbers, `X` dense or sparse, which of them are positive, and their weights, above 0."""
+
+    X: Any
+    positive: Bools
+    weight: Floats
+
+    def part(self, rows: Array) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.X[rows], self.positive[rows], self.weight[rows])
+
+
+def merge_equal(rows: Rows) -> tuple[Rows, Array]:
+    """Return each different row of each class once, with the sum of its weights, and a hash of its features.
+
+    In the order of hashes: the result depends on what the rows are, not on their order nor on how often each is there.
+    """
+    hashes = _hash_sparse(rows.X) if issparse(rows.X) else hash_rows(pd.DataFrame(rows.X))
+    _, first, place = np.unique(hash_array(hashes + rows.positive), return_index=True, return_inverse=True)
+    weight = np.bincount(place, weights=rows.weight).astype(np.float64)
+    return Rows(rows.X[first], rows.positive[first], weight), hashes[first]
+
+
+def _hash_sparse(X: Any) -> Array:
+    """Return a hash of each row, the sum over its entries other than 0."""
+    entries = hash_array(hash_array(X.data) + hash_array(X.indices.astype(np.uint64))) * (X.data != 0)
+    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(entries, dtype=np.uint64)])
+    hashes: Array = np.diff(sums[X.indptr])  # modulo 2^64, as the sums
+    return hashes
+
+
+def standardized(rows: Rows) -> tuple[Rows, Floats, Floats]:
+    """Return rows with columns of mean 0 and deviation 1, the means and the deviations.
+
+    Columns of 0 and 1 only stay as they are; sparse ones are not centred.
+    """
+    X, share = rows.X, rows.weight / rows.weight.sum()
+    if issparse(X):
+        centre, (_, variance) = np.zeros(X.shape[1]), mean_variance_axis(X, axis=0, weights=rows.weight)
+        binary = np.ones(X.shape[1], dtype=bool)
+        binary[X.indices[(X.data != 0) & (X.data != 1)]] = False
+    else:
+        binary = np.asarray(np.isin(X[:100], (0.0, 1.0)).all(0))
+        binary[binary] = [bool(np.isin(X[:, column], (0.0, 1.0)).all()) for column in np.flatnonzero(binary)]
+        centre = np.where(binary, 0.0, share @ X)
+        X = X - centre
+        variance = np.einsum("i,ij,ij->j", share, X, X)
+    scale = np.sqrt(variance)
+    scale[binary | (scale <= 1e-12 * np.abs(centre))] = 1.0
+    if not np.isfinite(scale).all():
+        raise ValueError(f"TPAUCLinear: X must hold numbers whose squares are finite, got {np.abs(rows.X).max():g}")
+    X = X @ diags_array(1.0 / scale) if issparse(X) else np.divide(X, scale, out=X)
+    return Rows(X, rows.positive, rows.weight), centre, scale
+
+
+def sample(rows: Rows, random: np.random.RandomState) -> Rows:
+    """Return as many rows as one chooses by, half of them of the rarer class if there are so many.
+
+    Their weights make up for what is left out of their class.
+    """
+    sides = [np.flatnonzero(rows.positive), np.flatnonzero(~rows.positive)]
+    sizes = [len(side) for side in sides]
+    numbers = [max(_CHOOSING // 2, _CHOOSING - other) for other in reversed(sizes)]
+    taken = [random.permutation(side)[:number] for side, number in zip(sides, numbers, strict=True)]
+    gain = [np.full(len(some), size / len(some)) for some, size in zip(taken, sizes, strict=True)]
+    part = rows.part(np.concatenate(taken))
+    return Rows(part.X, part.positive, part.weight * np.concatenate(gain))
+
+
+def deal(hashes: Array, positive: Bools, random: np.random.RandomState) -> Array:
+    """Return the fold of each row: rows of one hash in one fold, positives spread evenly, negatives spread evenly."""
+    groups, place = np.unique(hashes, return_inverse=True)
+    found = np.bincount(place, weights=positive) > 0
+    folds = np.empty(len(groups), dtype=np.int64)
+    for kind in (found, ~found):
+        folds[random.permutation(np.flatnonzero(kind))] = np.arange(kind.sum()) % _FOLDS
+    return folds[place]
+
+
+class RegionObjective:
+    r"""What the linear model minimises over its weights and its intercept, `x = (w, b)`.
+
+    .. math::
+        L\big(X w / \sigma(w)\big) + \frac{a}{\sum_i s_i} \Big[ \sum_i s_i \log\big(1 + e^{-y_i (x_i w + b)}\big) +
+            \frac{1}{2 C} \|w\|^2 \Big]
+
+    :math:`L` is the loss over the region (:mod:`moreauc.core.region`), :math:`\sigma(w)` the standard deviation of the
+    negatives' scores, :math:`s_i` are the weights of the rows, and the bracket is what logistic regression minimises.
+    The first term depends on the direction of `w` only. The second keeps it near that of logistic regression where the
+    first says little, and gives length and intercept that make the scores log odds.
+
+    Args:
+        rows: the data.
+        C: as scikit-learn's logistic regression has it.
+        min_tpr: lower end of the true positive rate.
+        max_fpr: upper end of the false positive rate.
+    """
+
+    def __init__(self, rows: Rows, *, C: float, min_tpr: float, max_fpr: float) -> None:
+        self.rows, self._region = rows, (min_tpr, max_fpr)
+        total = rows.weight.sum()
+        self._share, self._penalty = rows.weight / total, 1.0 / (C * total)
+        self._sides = np.flatnonzero(rows.positive), np.flatnonzero(~rows.positive)
+        weights = [rows.weight[side] for side in self._sides]
+        self._negative_share = weights[1] / weights[1].sum()
+        even = [bool((some == some[0]).all()) for some in weights]
+        self._weights = [None if same else torch.from_numpy(w) for w, same in zip(weights, even, strict=True)]
+
+    def logistic(self, x: Floats) -> tuple[float, Floats]:
+        """Return the second term without :math:`a`, and its gradient."""
+        return self._penalised(x, *self._likelihood(scores_of(self.rows.X, x)), 1.0)
+
+    def value_and_gradient(self, x: Floats, surrogate: Surrogate) -> tuple[float, Floats]:
+        """Return the objective and its gradient."""
+        scores = scores_of(self.rows.X, x)
+        loss, of_loss = self._loss(scores, surrogate)
+        value, of_value = self._likelihood(scores)
+        return self._penalised(x, loss + _ANCHOR * value, of_loss + _ANCHOR * of_value, _ANCHOR)
+
+    def has_spread(self, x: Floats) -> bool:
+        """Return whether the scores of the negatives differ."""
+        scores = scores_of(self.rows.X, x)[self._sides[1]]
+        return bool(np.ptp(scores) > 1e-10 * np.abs(scores).max())
+
+    def _likelihood(self, scores: Floats) -> tuple[float, Floats]:
+        """Return the mean logistic loss and its gradient in the scores."""
+        wrong = np.where(self.rows.positive, -scores, scores)
+        return float(self._share @ np.logaddexp(0.0, wrong)), self._share * (expit(scores) - self.rows.positive)
+
+    def _loss(self, scores: Floats, surrogate: Surrogate) -> tuple[float, Floats]:
+        """Return the loss over the region of the standardised scores, and its gradient in the scores."""
+        negative = scores[self._sides[1]]
+        middle = self._negative_share @ negative
+        centred = negative - middle
+        sigma = max(float(np.sqrt(self._negative_share @ centred**2)), _TINY)
+        high = [torch.from_numpy((scores[side] - middle) / sigma) for side in self._sides]
+        loss, *pushes = region_loss_and_gradient(high[0], high[1], surrogate, *self._region, *self._weights)
+        gradient = np.empty_like(scores)
+        for side, push in zip(self._sides, pushes, strict=True):
+            gradient[side] = push.numpy() / sigma
+        # All standardised scores shrink as the spread grows, which grows with the negatives' distances from the mean.
+        shrink = sum(float(push @ some) for push, some in zip(pushes, high, strict=True))
+        gradient[self._sides[1]] -= shrink * self._negative_share * centred / sigma**2
+        return loss, gradient
+
+    def _penalised(self, x: Floats, value: float, of_scores: Floats, factor: float) -> tuple[float, Floats]:
+        w, penalty = x[:-1], factor * self._penalty
+        return value + 0.5 * penalty * float(w @ w), np.append(self.rows.X.T @ of_scores + penalty * w, of_scores.sum())
+
+
+def scores_of(X: Any, x: Floats) -> Floats:
+    """Return the scores of rows by weights and intercept."""
+    scores: Floats = X @ x[:-1] + x[-1]
+    return scores
+
+
+class Coordinates:
+    r"""Coordinates in which logistic regression is nearly round, so that L-BFGS takes few steps.
+
+    Points are :math:`x + F^{-T} v` with the Cholesky factor :math:`F` of the Hessian of logistic regression at its
+    minimum; of very many columns only the diagonal is used.
+
+    Args:
+        rows: the data.
+        minimum: weights and intercept of logistic regression.
+        C: of logistic regression.
+    """
+
+    def __init__(self, rows: Rows, minimum: Floats, C: float) -> None:
+        size = len(minimum) - 1
+        step = max(1, len(rows.weight) // max(_CHOOSING, 10 * size))  # no more rows than an estimate needs
+        X, share = rows.X[::step], rows.weight[::step] / rows.weight[::step].sum()
+        odds = expit(scores_of(X, minimum))
+        curve = np.maximum(share * odds * (1.0 - odds), 1e-6 * share)
+        penalty = 1.0 / (C * rows.weight.sum())
+        if size >= _WIDE:
+            squares = X.multiply(X).T @ curve if issparse(X) else curve @ X**2
+            self._factor = np.sqrt(np.append(squares + penalty, curve.sum()))
+            return
+        inner = X.T @ (X.multiply(curve[:, None]) if issparse(X) else X * curve[:, None])
+        hessian = np.empty((size + 1, size + 1))
+        hessian[:-1, :-1] = inner.toarray() if issparse(inner) else inner
+        hessian[-1, :-1] = hessian[:-1, -1] = X.T @ curve
+        hessian[-1, -1] = curve.sum()
+        hessian[np.arange(size), np.arange(size)] += penalty
+        hessian[np.diag_indices(size + 1)] *= 1.0 + 1e-8  # rounding
+        self._factor = cholesky(hessian, lower=True)
+
+    def _solve(self, vector: Floats, *, transposed: bool) -> Floats:
+        solution: Floats
+        if self._factor.ndim == 1:
+            solution = vector / self._factor
+        else:
+            solution = solve_triangular(self._factor, vector, lower=True, trans=int(transposed))
+        return solution
+
+    def minimise(self, function: Function, x: Floats, max_iter: int, tol: float) -> tuple[Floats, int]:
+        """Return a minimiser of a function, found by L-BFGS from `x`, and the number of steps."""
+
+        def moved(v: Floats) -> tuple[float, Floats]:
+            value, gradient = function(x + self._solve(v, transposed=True))
+            return value, self._solve(gradient, transposed=False)
+
+        options = {"maxiter": max_iter, "ftol": tol, "gtol": tol}
+        found = minimize(moved, np.zeros_like(x), jac=True, method="L-BFGS-B", options=options)
+        return x + self._solve(found.x, transposed=True), int(found.nit)
+
+
+class Fitted(NamedTuple):
+    """What a fit found.
+
+    Attributes:
+        coef: weights of the columns as they came.
+        margin: the margin chosen, None for logistic regression.
+        steps: of logistic regression and of L-BFGS.
+        judged: the rows that threshold and probabilities are chosen by.
+        scores: of these, by models that did not see them where there are folds, without the intercept.
+    """
+
+    coef: Floats
+    margin: float | None
+    steps: int
+    judged: Rows
+    scores: Floats
+
+
+class Trials(NamedTuple):
+    """What cross-validation found; the first entry is logistic regression, the others are the margins.
+
+    Attributes:
+        points: partial AUC of each fold, shape `(folds, 1 + margins)`.
+        scores: of each row by the models that did not see it, shape `(1 + margins, n)`.
+    """
+
+    points: Floats
+    scores: Floats
+
+    def best(self) -> int:
+        """Return the entry with the highest mean, 0 unless that is better beyond chance."""
+        gain = self.points[:, 1:] - self.points[:, :1]
+        mean, error = gain.mean(0), gain.std(0, ddof=1) / np.sqrt(len(gain))
+        first = int(np.argmax(mean))
+        return 1 + first if mean[first] > _ERRORS * error[first] else 0
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """The steps of a fit, with what they all need.
+
+    Args:
+        C: as scikit-learn's logistic regression has it.
+        min_tpr: lower end of the true positive rate.
+        max_fpr: upper end of the false positive rate.
+        surrogate: name of the pairwise loss.
+        margins: to go through, one after the other.
+        choose: whether to choose among them and logistic regression, rather than to take the last.
+        standardize: whether to scale the columns.
+        max_iter: most steps for each.
+        tol: smallest relative decrease by which L-BFGS goes on.
+    """
+
+    C: float
+    min_tpr: float
+    max_fpr: float
+    surrogate: str
+    margins: Sequence[float]
+    choose: bool
+    standardize: bool
+    max_iter: int
+    tol: float
+
+    def run(self, rows: Rows, random: np.random.RandomState) -> Fitted:
+        """Fit a linear model."""
+        few, trials = len(rows.weight) <= _CHOOSING, None
+        if few:
+            rows, hashes = merge_equal(rows)
+        rows, centre, scale = standardized(rows) if self.standardize else (rows, 0.0, 1.0)
+        start, steps = self._logistic(rows)
+        coordinates = Coordinates(rows, start, self.C)
+        if few:
+            trials = self._cross_validate(rows, deal(hashes, rows.positive, random), start, coordinates)
+        elif self.choose:
+            part = sample(rows, random)
+            folds = deal(np.arange(len(part.weight)), part.positive, random)
+            trials = self._cross_validate(part, folds, start, coordinates)
+        number = len(self.margins)
+        if self.choose:
+            number = 0 if trials is None else trials.best()
+        found, more = self._path(rows, start, coordinates, number)
+        coef = found[-1][:-1] / scale
+        scores = trials.scores[number] if few and trials is not None else scores_of(rows.X, found[-1])
+        margin = self.margins[number - 1] if len(found) > 1 else None
+        return Fitted(coef, margin, steps + more, rows, scores - found[-1][-1] + float(np.sum(centre * coef)))
+
+    def _logistic(self, rows: Rows) -> tuple[Floats, int]:
+        """Return weights and intercept of scikit-learn's logistic regression, and its steps."""
+        model = LogisticRegression(C=self.C, max_iter=_LOGISTIC_STEPS)
+        model.fit(rows.X, rows.positive, sample_weight=None if (rows.weight == 1.0).all() else rows.weight)
+        return np.append(model.coef_[0], model.intercept_), int(model.n_iter_[0])
+
+    def _path(self, rows: Rows, start: Floats, coordinates: Coordinates, number: int) -> tuple[list[Floats], int]:
+        """Return the start, then the minimisers for the first `number` margins, and the steps of all."""
+        objective, steps, found = self._objective(rows), 0, [start]
+        if not objective.has_spread(start):
+            return [start] * (1 + number), 0
+        for margin in self.margins[:number]:
+            loss = get_surrogate(self.surrogate, margin)
+
+            def function(x: Floats, loss: Surrogate = loss) -> tuple[float, Floats]:
+                return objective.value_and_gradient(x, loss)
+
+            x, more = coordinates.minimise(function, found[-1], self.max_iter, self.tol)
+            found.append(x)
+            steps += more
+        return found, steps
+
+    def _cross_validate(self, rows: Rows, folds: Array, start: Floats, coordinates: Coordinates) -> Trials | None:
+        """Return partial AUC and scores on held-out folds; None where a class is too small for that."""
+        sizes = [int(np.bincount(folds[side], minlength=_FOLDS).min()) for side in (rows.positive, ~rows.positive)]
+        shares = (1.0 - self.min_tpr, self.max_fpr)
+        if min(sizes) < 2 or min(map(floor_count, sizes, shares)) < 1:
+            return None
+        points, scores = np.empty((_FOLDS, 1 + len(self.margins))), np.empty((1 + len(self.margins), len(folds)))
+        for fold in range(_FOLDS):
+            held = folds == fold
+            train, test = rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held))
+            own, _ = coordinates.minimise(self._objective(train).logistic, start, _LOGISTIC_STEPS, 1e-3 * self.tol)
+            for place, x in enumerate(self._path(train, own, coordinates, len(self.margins))[0]):
+                scores[place, held] = scores_of(test.X, x)
+                points[fold, place] = self._partial_auc(test, scores[place, held])
+        return Trials(points, scores)
+
+    def _objective(self, rows: Rows) -> RegionObjective:
+        return RegionObjective(rows, C=self.C, min_tpr=self.min_tpr, max_fpr=self.max_fpr)
+
+    def _partial_auc(self, rows: Rows, scores: Floats) -> float:
+        weight = None if (rows.weight == 1.0).all() else rows.weight
+        return tpauc_score(rows.positive, scores, min_tpr=self.min_tpr, max_fpr=self.max_fpr, sample_weight=weight)

@@ -1,0 +1,102 @@
+"""The loss over a region and its gradient, against loops over pairs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from moreauc.core.objectives import tpauc_objective
+from moreauc.core.region import region_loss_and_gradient
+from moreauc.core.surrogates import get_surrogate
+
+LOSSES = [("smooth_ramp", 0.2), ("smooth_ramp", 1.5), ("squared_hinge", 1.0), ("hinge", 0.5), ("logistic", 0.0)]
+REGIONS = [(0.0, 1.0), (0.5, 0.5), (0.3, 0.37), (0.8, 0.08), (0.0, 0.1)]
+
+
+def sides(seed, positives=11, negatives=27, weighted=False):
+    generator = torch.Generator().manual_seed(seed)
+    scores = [torch.randn(size, generator=generator).double() for size in (positives, negatives)]
+    scores[0] += 0.5
+    weights = [torch.rand(size, generator=generator).double() + 0.1 for size in (positives, negatives)]
+    return scores, weights if weighted else [None, None]
+
+
+def taken(scores, weight, share, *, highest):
+    """The share of the weight that is taken of each score, from the extreme one on, by a loop; sums to 1."""
+    weight = [1.0] * len(scores) if weight is None else weight.tolist()
+    left = total = share * sum(weight)
+    result = [0.0] * len(scores)
+    for place in sorted(range(len(scores)), key=lambda j: scores[j].item(), reverse=highest):
+        result[place] = min(left, weight[place]) / total
+        left -= min(left, weight[place])
+    return result
+
+
+def loop(positive, negative, loss, region, weights):
+    a = taken(positive, weights[0], 1.0 - region[0], highest=False)
+    b = taken(negative, weights[1], region[1], highest=True)
+    pairs = itertools.product(range(len(positive)), range(len(negative)))
+    return sum(a[i] * b[j] * loss.value(negative[j] - positive[i]) for i, j in pairs if a[i] * b[j] > 0)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize(("name", "margin"), LOSSES)
+def test_value_and_gradient_are_those_of_the_loop_over_pairs(name, margin, region, weighted):
+    (positive, negative), weights = sides(0, weighted=weighted)
+    loss = get_surrogate(name, margin)
+    value, *gradients = region_loss_and_gradient(positive, negative, loss, *region, *weights)
+    for side in (positive, negative):
+        side.requires_grad_()
+    expected = loop(positive, negative, loss, region, weights)
+    assert value == pytest.approx(expected.item(), abs=1e-12)
+    for found, wanted in zip(gradients, torch.autograd.grad(expected, (positive, negative)), strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_the_sorted_kernel_gives_the_same_as_the_pair_matrix(region):
+    (positive, negative), _ = sides(1, 700, 2_000)
+    loss = get_surrogate("smooth_ramp", 0.2)
+    value, *gradients = region_loss_and_gradient(positive, negative, loss, *region)
+    a = torch.tensor(taken(positive, None, 1.0 - region[0], highest=False), dtype=torch.float64)
+    b = torch.tensor(taken(negative, None, region[1], highest=True), dtype=torch.float64)
+    difference = negative - positive[:, None]
+    assert value == pytest.approx((a @ loss.value(difference) @ b).item(), abs=1e-12)
+    slope = loss.slope(difference) * a[:, None] * b
+    torch.testing.assert_close(gradients[0], -slope.sum(1), atol=1e-12, rtol=0)
+    torch.testing.assert_close(gradients[1], slope.sum(0), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_it_is_the_objective_minimised_over_thresholds(region):
+    (positive, negative), _ = sides(2)
+    labels = torch.cat([torch.ones(len(positive)), torch.zeros(len(negative))])
+    options = {"min_tpr": region[0], "max_fpr": region[1], "link": "identity"}
+    expected = tpauc_objective(torch.cat([positive, negative]), labels, surrogate="hinge", margin=1.0, **options)
+    value, *_ = region_loss_and_gradient(positive, negative, get_surrogate("hinge", 1.0), *region)
+    assert value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_a_whole_weight_is_as_good_as_so_many_rows(region):
+    (positive, negative), _ = sides(3)
+    loss = get_surrogate("smooth_ramp", 0.5)
+    times = [torch.arange(len(side)) % 4 for side in (positive, negative)]  # some not at all
+    value, *gradients = region_loss_and_gradient(positive, negative, loss, *region, *times)
+    rows = [side.repeat_interleave(number) for side, number in zip((positive, negative), times, strict=True)]
+    again, *parts = region_loss_and_gradient(*rows, loss, *region)
+    assert value == pytest.approx(again, rel=1e-12)
+    for found, part, number in zip(gradients, parts, times, strict=True):
+        place = torch.arange(len(number)).repeat_interleave(number)
+        torch.testing.assert_close(found, torch.zeros_like(found).index_add_(0, place, part), atol=1e-12, rtol=0)
+
+
+def test_arguments_are_checked():
+    (positive, negative), _ = sides(4)
+    with pytest.raises(ValueError, match="surrogate must be non-decreasing, got 'squared'"):
+        region_loss_and_gradient(positive, negative, get_surrogate("squared"), 0.5, 0.5)
+    with pytest.raises(ValueError, match="max_fpr"):
+        region_loss_and_gradient(positive, negative, get_surrogate("hinge"), 0.5, 0.0)
