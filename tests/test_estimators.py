@@ -478,7 +478,8 @@ class TestRows:
 
         original = sys.modules["moreauc.estimators.base"].fit
         monkeypatch.setattr("moreauc.estimators.base.fit", spy)
-        for options in ({}, {"sampler": "balanced", "loss": "ce"}, {"loss": "ce"}, {"positive_fraction": 0.01}):
+        shuffled = {"loss": "ce", "module": "mlp"}  # a linear model is fitted to all rows at once
+        for options in ({}, {"sampler": "balanced", "loss": "ce"}, shuffled, {"positive_fraction": 0.01}):
             quick(batch_size=20, validation_fraction=0.0, **options).fit(*ROWS)
         assert set(seen[0]) == set(seen[1]) == {(10, 20)}
         assert {size for _, size in seen[2]} == {20} and len({positives for positives, _ in seen[2]}) > 1

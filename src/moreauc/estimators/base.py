@@ -35,6 +35,7 @@ from moreauc.data.texts import MAJORITY, check_apart, class_text, positive_class
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics.ranking import ties_text
+from moreauc.optim.lbfgs import PenalizedLBFGS
 from moreauc.tasks.base import Data, Task
 from moreauc.tasks.rows import CHUNK
 from moreauc.train import History, fit, predict_scores
@@ -315,6 +316,13 @@ class NetworkEstimator(ScoringEstimator):
         loss = task.build(own)
         model = self._make_module(data, task, loss, seeds[0])
         batches = task.batches(own, loss, model, (seeds[1], *seeds[3:]))
+        plan = self._training_arguments(has_validation=other is not None)
+        if self._is_logistic(own, loss):
+            batches = TensorBatches(own.inputs, own.targets, batch_size=len(own))
+            for weight in model.parameters():
+                nn.init.zeros_(weight)
+            exact = PenalizedLBFGS(model.parameters(), weight_decay=self.weight_decay)
+            plan |= {"optimizer": exact, "epochs": 1, "warm_start_epochs": 0}
         if saving["checkpoint"] is not None:
             batches.checksum_of_inputs = task.checksum(data)
         history = fit(
@@ -326,12 +334,16 @@ class NetworkEstimator(ScoringEstimator):
             **saving,
             seed=seeds[2],
             **({} if other is None else task.score(other, loss)),
-            **self._training_arguments(has_validation=other is not None),
+            **plan,
         )
         self.model_, self.loss_, self.history_ = model.cpu().eval(), loss.cpu(), history
         self.best_epoch_, self.held_out_, self.n_iter_ = history.best_epoch, held, len(history.rows)
         judged = own if other is None else other
         return Trained(task, judged, train if other is None else held, self._raw_scores(judged.inputs))
+
+    def _is_logistic(self, data: Data, loss: nn.Module) -> bool:
+        """Whether the minimum over all rows is found exactly, being that of logistic regression."""
+        return False
 
     @abstractmethod
     def _prepare(self, source: Any, targets: Tensor, train: Array) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
+from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.tabular import same_rows
 from moreauc.estimators.base import Array, RankingClassifier, RowRanker, TableEstimator, all_or_nothing
 from moreauc.models import MLP
@@ -23,7 +24,9 @@ from moreauc.tasks.rows import RowTask
 class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
-    A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.methods`.
+    A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.methods`. The loss
+    "ce" or "ce_weighted" with the module "linear" is logistic regression: the minimum over all rows, by L-BFGS with
+    `weight_decay` as L2 penalty, is found in one epoch, unless another optimizer or sampler is asked for.
 
     `X` is an array of numbers, NaN for missing values, a sparse matrix, or a DataFrame that may also have bool, string,
     category and date columns; see the guide for what is done with them.
@@ -133,6 +136,11 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         check_count(self._owner, "batch_size", self.batch_size, minimum=2)
         bounds: dict[str, Any] = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
         check_real(self._owner, "positive_fraction", self.positive_fraction, **bounds)
+
+    def _is_logistic(self, data: Data, loss: nn.Module) -> bool:
+        linear = self.module == "linear" and isinstance(data.inputs, Tensor)  # a sparse matrix would be made dense
+        default = self.optimizer == "adam" and self.sampler != "balanced"
+        return linear and default and isinstance(loss, CrossEntropyLoss)
 
     def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
         module = self.module

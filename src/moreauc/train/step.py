@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from moreauc.data.bag_batches import BagInputs
 from moreauc.data.scoring import instances_for, scores_of
@@ -22,7 +22,8 @@ def train_step(
     Args:
         model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
         criterion: called as `criterion(scores, labels, index)`.
-        optimizer: moves the weights.
+        optimizer: moves the weights. `torch.optim.LBFGS` asks for the loss of the batch several times: only for a loss
+            without state, such as cross entropy.
         batch: `(inputs, labels, index)`, on the model's device. With :class:`~moreauc.data.BagInputs` as inputs the
             model gets the instances, and the criterion is called as `criterion(outputs, bag, labels, index)`.
         previous: the model at its previous weights; required if the criterion's `needs_previous` is True.
@@ -36,11 +37,19 @@ def train_step(
         torch.Size([])
     """
     check_seen("train_step", model, criterion)
-    loss = loss_of("train_step", model, criterion, batch, previous)
-    optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
+
+    def evaluate() -> Tensor:
+        loss = loss_of("train_step", model, criterion, batch, previous)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    if isinstance(optimizer, LBFGS):
+        before: Tensor = optimizer.step(evaluate)  # type: ignore[no-untyped-call]
+        return before
+    loss = evaluate()
     optimizer.step()
-    return loss.detach()
+    return loss
 
 
 class OpenedBatch(NamedTuple):
