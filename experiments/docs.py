@@ -20,11 +20,13 @@ from experiments.config import load_experiment
 from experiments.engine import write_text
 from experiments.studies._shared import show
 from experiments.studies.bags import bag_rows
+from experiments.studies.defaults_page import against_table, standing_table
 from experiments.studies.groups import group_table
 from experiments.studies.keel import region_table, remedy_table
 from experiments.studies.label_noise import noise_table
 from experiments.studies.many_groups import TITLES
 from experiments.studies.thresholds import held_out_table
+from experiments.studies.when import capacity_table, condition_table
 
 __all__ = ["TABLES", "update_pages"]
 
@@ -155,6 +157,16 @@ def larger_table() -> str:
     return _markdown(["method", *heads], rows)
 
 
+def defaults_table(half: str) -> str:
+    """Ranks, means and seconds of all contestants on one half of the tables."""
+    return _markdown(*standing_table(_study("defaults"), half))
+
+
+def defaults_against(method: str) -> str:
+    """Paired tests of one of ours on the confirming half."""
+    return _markdown(*against_table(_study("defaults"), "confirm", method))
+
+
 def size_table() -> str:
     """Sizes of the library, in one column for each state that was measured."""
     columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
@@ -184,6 +196,10 @@ TABLES: dict[str, Callable[[], str]] = {
         f"{name}, the paper's grid": partial(experiment_table, "histology", name, choice="chosen_paper")
         for name in ("colon", "lung")
     },
+    **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
+    **{f"defaults, {method} against": partial(defaults_against, method) for method in ("sonx", "linear")},
+    "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
+    "when, networks": lambda: _markdown(*capacity_table(_study("when"))),
     "size": size_table,
     **runpy.run_path(str(ROOT / "benchmarks" / "doc_tables.py"))["TABLES"],
 }

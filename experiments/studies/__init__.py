@@ -17,6 +17,7 @@ from experiments.studies.keel import KeelStudy
 from experiments.studies.label_noise import LabelNoiseStudy
 from experiments.studies.many_groups import ManyGroupsStudy
 from experiments.studies.thresholds import ThresholdStudy
+from experiments.studies.when import WhenStudy
 
 __all__ = ["load_studies"]
 
@@ -29,6 +30,7 @@ _KINDS: dict[str, Any] = {
     "groups": GroupStudy,
     "many_groups": ManyGroupsStudy,
     "defaults": DefaultsStudy,
+    "when": WhenStudy,
 }
 
 

@@ -280,7 +280,7 @@ def draw_ranks(results: Record) -> Figure:
     shown = [row for row in results["standings"] if row["half"] == halves[-1] and row["region"] == _ALL]
     methods = [row["method"] for row in sorted(shown, key=lambda row: float(row["rank"]))]
     figure = Figure(figsize=(1.8 + 3.6 * len(halves), 1.3 + 0.32 * len(methods)), layout="constrained")
-    panels = figure.subplots(1, len(halves), squeeze=False, sharey=True)[0]
+    panels = figure.subplots(1, len(halves), squeeze=False, sharex=True, sharey=True)[0]
     for axes, half in zip(panels, halves, strict=True):
         for place, method in enumerate(methods):
             rows = [standings.get((half, method, region)) for region in results["regions"]]
