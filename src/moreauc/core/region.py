@@ -13,7 +13,8 @@ from torch import Tensor
 
 from moreauc._checks import check_region
 from moreauc.core.pairs import Pairs, cvar_and_vjp
-from moreauc.core.surrogates import Surrogate
+from moreauc.core.sorted_pairs import ramp_sums
+from moreauc.core.surrogates import SmoothRamp, Surrogate
 
 
 def region_loss_and_gradient(
@@ -55,25 +56,29 @@ def region_loss_and_gradient(
     lowest, a = _select(positive, positive_weight, 1.0 - min_tpr, highest=False)
     highest, b = _select(negative, negative_weight, max_fpr, highest=True)
     low, high = positive.index_select(0, lowest), negative.index_select(0, highest)
-    psi, _, vjp = cvar_and_vjp(Pairs(low, high, 1.0, weight=b), torch.zeros_like(low), surrogate)
-    of_low, of_high = vjp(a)
+    if isinstance(surrogate, SmoothRamp):
+        psi, push, reach = ramp_sums(low, high, b, surrogate)
+        of_low, of_high = -a * push, b * reach(a)
+    else:
+        psi, _, vjp = cvar_and_vjp(Pairs(low, high, 1.0, weight=b), torch.zeros_like(low), surrogate)
+        of_low, of_high = vjp(a)
     of_positive = torch.zeros_like(positive).index_copy_(0, lowest, of_low)
     return float(a @ psi), of_positive, torch.zeros_like(negative).index_copy_(0, highest, of_high)
 
 
 def _select(scores: Tensor, weight: Tensor | None, share: float, *, highest: bool) -> tuple[Tensor, Tensor]:
-    """Return the places of the extreme scores that hold a share of the weight, and what is taken of each; sum 1."""
+    """Return the places of the scores that hold a share of the weight, the extreme first, and what is taken; sum 1."""
     if weight is None:
         wanted = share * len(scores)
         number = min(len(scores), int(wanted) + 1)
-        order = scores.topk(number, largest=highest).indices
+        some = scores.topk(number, largest=highest, sorted=False).indices  # sorting these alone is faster
+        order = some.index_select(0, scores.index_select(0, some).argsort(descending=highest))
         taken = torch.ones(number, dtype=torch.float64, device=scores.device)
-        before = torch.arange(number, dtype=torch.float64, device=scores.device)
+        taken[-1] = wanted - (number - 1)
     else:
         order = scores.argsort(descending=highest)
         taken = weight.index_select(0, order).double()
         reached = taken.cumsum(0)
-        wanted, before = share * float(reached[-1]), reached - taken
-    taken = torch.minimum((wanted - before).clamp_min(0.0), taken)
-    inside = taken > 0  # falls once, apart from weights of 0
+        taken = torch.minimum((share * reached[-1] - (reached - taken)).clamp_min(0.0), taken)
+    inside = taken > 0
     return order[inside], taken[inside] / taken.sum()

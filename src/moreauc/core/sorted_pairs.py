@@ -157,6 +157,16 @@ def _power(sides: _Sides, surrogate: Surrogate) -> _Sums:
     return loss, push, reach
 
 
+def ramp_sums(positive: Tensor, ordered: Tensor, weight: Tensor, surrogate: SmoothRamp) -> _Sums:
+    """Return the sums of the ramp over weighted negatives, in falling order, with thresholds 0; all in float64.
+
+    A negative at the very edge of the ramp, where value and slope are 0, is counted or not as rounding has it.
+    """
+    count = torch.searchsorted(-ordered, surrogate.margin - positive)
+    mass = _before(weight).index_select(0, count)
+    return _ramp(_Sides(positive, ordered, weight, count, mass), surrogate)
+
+
 def _ramp(sides: _Sides, surrogate: SmoothRamp) -> _Sums:
     """The ramp: of the active ranks those before `half` cost 1 - (1 - u)^2 / 2 or, before `full`, 1; the rest less."""
     positive, ordered, _, count, mass = sides

@@ -424,7 +424,7 @@ class TableInput(ScoringEstimator):
         if pd.isna(values).any():
             raise ValueError(f"{self._owner}: y must have no missing values, got {int(pd.isna(values).sum())}")
         check_consistent_length(X, values)
-        check_apart(self._owner, "y", values)
+        check_apart(self._owner, "y", pd.unique(values))
         return values
 
 

@@ -167,8 +167,10 @@ class RegionObjective:
 
     def _likelihood(self, scores: Floats) -> tuple[float, Floats]:
         """Return the mean logistic loss and its gradient in the scores."""
-        wrong = np.where(self.rows.positive, -scores, scores)
-        return float(self._share @ np.logaddexp(0.0, wrong)), self._share * (expit(scores) - self.rows.positive)
+        small = np.exp(-np.abs(scores))
+        loss = np.maximum(np.where(self.rows.positive, -scores, scores), 0.0) + np.log1p(small)
+        odds = np.where(scores > 0, 1.0, small) / (1.0 + small)
+        return float(self._share @ loss), self._share * (odds - self.rows.positive)
 
     def _loss(self, scores: Floats, surrogate: Surrogate) -> tuple[float, Floats]:
         """Return the loss over the region of the standardised scores, and its gradient in the scores."""
