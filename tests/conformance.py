@@ -191,6 +191,7 @@ def _member_batch(step: int) -> dict[str, Tensor]:
     return _group_batch(step) | {"groups": torch.rand(9, 7, generator=_generator(step)) < 0.2}
 
 
+WEIGHTS = [0.5 + k % 4 for k in range(len(LABELS))]
 RAMP = {"surrogate": "smooth_ramp", "margin": 0.7, "link": "standardized"}
 
 CASES = (
@@ -241,6 +242,8 @@ CASES = (
             ("msvr", {"gamma": 0.2, "surrogate": "logistic"}),
             ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
             ("ramp-msvr", {"gamma": 0.2, **RAMP}),
+            ("sample-weights", {"gamma": 0.2, "sample_weight": WEIGHTS}),
+            ("sample-weights-ramp", {"gamma": 0.2, "threshold_lr": "quantile", "sample_weight": WEIGHTS, **RAMP}),
         ]
     ]
     + [
@@ -277,12 +280,13 @@ CASES = (
         )
         for kind, name, options, state in [
             (CrossEntropyLoss, "plain", {}, ()),
-            (CrossEntropyLoss, "weighted", {"positive_weight": "balanced"}, ()),
+            (CrossEntropyLoss, "weighted", {"positive_weight": "balanced", "sample_weight": WEIGHTS}, ()),
             (AUCSquaredHingeLoss, "default", {}, ()),
-            (AUCSquaredHingeLoss, "ramp", RAMP, ()),
+            (AUCSquaredHingeLoss, "ramp", {**RAMP, "sample_weight": WEIGHTS}, ()),
             (AUCMinMaxLoss, "default", {"dual_lr": 0.5}, ("a", "b", "theta")),
             (MiniBatchTPAUCLoss, "default", {"min_tpr": 0.3, "max_fpr": 0.6}, ()),
             (MiniBatchTPAUCLoss, "ramp", {"min_tpr": 0.3, "max_fpr": 0.6, **RAMP}, ()),
+            (MiniBatchTPAUCLoss, "sample-weights", {"min_tpr": 0.3, "max_fpr": 0.6, "sample_weight": WEIGHTS}, ()),
             (AWPolyLoss, "default", {"power": 0.1}, ()),
             (SOTAsLoss, "default", {"temperature_negatives": 0.1}, ("log_u", "log_v")),
             (SOTAsLoss, "logistic", {"surrogate": "logistic", "link": "identity", "tau1": 0.4}, ("log_u", "log_v")),

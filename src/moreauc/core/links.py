@@ -18,16 +18,22 @@ from torch import Tensor
 Link = Literal["sigmoid", "identity", "standardized"]
 
 
-def scale_of(negative: Tensor, left_out: Tensor | None = None, count: float | Tensor = 0.0) -> Tensor:
+def scale_of(
+    negative: Tensor, left_out: Tensor | None = None, count: float | Tensor = 0.0, weight: Tensor | None = None
+) -> Tensor:
     r"""Return :math:`\sigma`, shape `()`; 1 where the scores are all equal, to rounding, so that they have no scale.
 
     Args:
         negative: raw scores of the negatives, shape `(B2,)`.
         left_out: which of them are none, shape `(B2,)`; None where all are negatives.
         count: how many are, where some are left out.
+        weight: of each, shape `(B2,)`, 0 for what is left out, with sum `count`; None where all count alike.
     """
     exact = negative.double()  # squares of large scores would overflow
-    if left_out is None:
+    if weight is not None:
+        centre = (weight * exact).sum() / count
+        spread = ((weight * (exact - centre).square()).sum() / count).sqrt()
+    elif left_out is None:
         spread, centre = torch.std_mean(exact, correction=0)
     else:
         centre = exact.masked_fill(left_out, 0.0).sum() / count

@@ -57,8 +57,19 @@ def best_thresholds(surrogate: Surrogate, quantile: Tensor, positive: Tensor, fr
     return torch.zeros_like(positive) if fraction == 1.0 else surrogate.value(quantile - positive)
 
 
-def reached(scores: Tensor, fraction: float, left_out: Tensor | None, count: Tensor | float) -> Tensor:
-    """Return the score that `fraction` of the `count` scores not left out reach, shape `(1,)`."""
+def reached(
+    scores: Tensor, fraction: float, left_out: Tensor | None, count: Tensor | float, weight: Tensor | None = None
+) -> Tensor:
+    """Return the score that `fraction` of the `count` scores not left out reach, shape `(1,)`.
+
+    With weights, 0 for what is left out, it is reached by `fraction` of their sum.
+    """
+    if weight is not None:
+        ordered, order = scores.sort(descending=True)
+        ahead = weight.double().index_select(0, order).cumsum(0)
+        enough = fraction * ahead[-1] * (1.0 - _ROUNDING)
+        place = (ahead < enough).sum().clamp_max(len(scores) - 1)
+        return ordered.index_select(0, place.reshape(1))
     if left_out is None or not isinstance(count, Tensor):
         return scores.topk(max(math.ceil(fraction * len(scores) - _ROUNDING), 1)).values[-1:]
     number = (fraction * count - _ROUNDING).ceil().clamp_min(1.0).long()
@@ -66,14 +77,25 @@ def reached(scores: Tensor, fraction: float, left_out: Tensor | None, count: Ten
     return ordered.index_select(0, (number - 1).reshape(1))
 
 
-def upper_quantile(rows: Tensor, fraction: float, visited: Tensor | None = None) -> Tensor:
+def upper_quantile(
+    rows: Tensor, fraction: float, visited: Tensor | None = None, weight: Tensor | None = None
+) -> Tensor:
     """Return the largest value with `fraction` of the rows above it, at least one; below all where that is all.
 
     Args:
         rows: shape `(n,)`.
         fraction: in (0, 1].
         visited: which rows count, shape `(n,)`, at least one; None for all.
+        weight: how much each counts, shape `(n,)`; None where all count alike. The value has `fraction` of the weight
+            above it, and at least one row.
     """
+    if weight is not None:
+        known = torch.ones_like(rows, dtype=torch.bool) if visited is None else visited
+        ordered, order = torch.where(known, rows, -torch.inf).sort(descending=True)
+        ahead = torch.where(known, weight.double(), 0.0).index_select(0, order).cumsum(0)
+        above, number = (ahead <= fraction * ahead[-1] * (1.0 + _ROUNDING)).sum().clamp_min(1), known.sum()
+        level, lowest = ordered.index_select(0, torch.stack([above.clamp_max(len(rows) - 1), number - 1])).unbind()
+        return torch.where(above < number, level, _below(lowest))
     if visited is None:
         count = max(1, math.floor(fraction * len(rows) + _ROUNDING))
         if count < len(rows):

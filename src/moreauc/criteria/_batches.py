@@ -31,6 +31,9 @@ class Rows(NamedTuple):
         among: number of each entry of `upper` among the positives of the training set.
         positives: how many there are, at least 1; padded: a float64 tensor, shape `()`.
         negatives: how many there are, likewise.
+        upper_weight: weights of the entries of `upper`, those of the positives with sum 1, float64; None where all
+            count alike.
+        lower_weight: weights of the second list of :meth:`split`, whose sum is `negatives`, float64; likewise.
     """
 
     numbers: Tensor
@@ -40,6 +43,18 @@ class Rows(NamedTuple):
     among: Tensor
     positives: int | Tensor
     negatives: int | Tensor
+    upper_weight: Tensor | None = None
+    lower_weight: Tensor | None = None
+
+    def weighted(self, weight: Tensor) -> Rows:
+        """Return these rows with weights, shape `(B,)`; a class whose weights are all 0 adds nothing."""
+        upper, lower = self.split(weight.double())
+        above = upper
+        if self.lower is None:
+            above, lower = upper * self.positive, lower.masked_fill(self.positive, 0.0)
+        least = torch.finfo(torch.float64).tiny
+        upper, lower = upper / above.sum().clamp_min(least), lower / lower.sum().clamp_min(least)
+        return self._replace(upper_weight=upper, lower_weight=lower * self.negatives)
 
     @property
     def left_out(self) -> Tensor | None:
@@ -62,6 +77,8 @@ class Rows(NamedTuple):
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over the positives: summed up first, or that of ones might not be 1."""
+        if self.upper_weight is not None:
+            return self.share(values).sum()
         if self.lower is not None:
             return values.mean()
         return _divided((values * self.positive).sum(), self.positives)
@@ -74,6 +91,9 @@ class Rows(NamedTuple):
 
     def share(self, values: Tensor) -> Tensor:
         """Return values of positives over their number, 0 for entries that stand for none."""
+        if self.upper_weight is not None:
+            share = values * self.upper_weight
+            return (share if self.lower is not None else share * self.positive).to(values.dtype)
         if self.lower is not None:
             return values / self.positives
         return values * self.positive / self.positives

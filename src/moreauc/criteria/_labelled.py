@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_device, check_floating, check_labels, check_link, check_shape
+from moreauc._checks import check_device, check_finite, check_floating, check_labels, check_link, check_shape
 from moreauc.core.links import Link, scale_of
 from moreauc.core.surrogates import get_surrogate
 from moreauc.criteria._base import Criterion
@@ -35,6 +35,8 @@ class LabelledCriterion(Criterion):
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`; rows are named by their position in it.
+        sample_weight: how much each of its rows counts, shape `(n,)`, at least 0, some above 0 in both classes; None
+            where all count alike. Means become weighted means: a whole number counts as so many equal rows.
 
     Attributes:
         num_positives: positives in the training set.
@@ -53,14 +55,17 @@ class LabelledCriterion(Criterion):
     """
 
     position: Tensor
+    sample_weight: Tensor | None
     _BOTH = True  # whether a batch must hold both classes
 
-    def __init__(self, labels: Tensor | Sequence[int]) -> None:
+    def __init__(self, labels: Tensor | Sequence[int], sample_weight: Tensor | Sequence[float] | None = None) -> None:
         super().__init__()
         positive = check_labels(self._owner, labels) == 1
         self.num_positives = int(positive.sum())
         self.num_negatives = len(positive) - self.num_positives
         self.register_buffer("position", torch.where(positive, positive.cumsum(0) - 1, -1))
+        weights = None if sample_weight is None else _checked_weights(self._owner, sample_weight, positive)
+        self.register_buffer("sample_weight", weights)
 
     def _batch(self, check: Check, scores: Tensor, labels: Tensor, index: Tensor) -> Batch:
         wide = self._check_scores(scores)
@@ -89,13 +94,25 @@ class PairCriterion(LabelledCriterion):
         margin: its margin; None for the loss's own.
         link: "sigmoid", "identity" or "standardized"; :math:`h` is this function of the raw score
             (:mod:`moreauc.core.links`).
+        sample_weight: as for the base.
     """
 
-    def __init__(self, labels: Tensor | Sequence[int], surrogate: str, margin: float | None, link: Link) -> None:
-        super().__init__(labels)
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        surrogate: str,
+        margin: float | None,
+        link: Link,
+        sample_weight: Tensor | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(labels, sample_weight)
         self.surrogate = get_surrogate(surrogate, margin)
         check_link(self._owner, link)
         self.link: Link = link
+
+    def _rows(self, check: Check, labels: Any, index: Any, shape: tuple[int | str, ...]) -> Rows:
+        rows = super()._rows(check, labels, index, shape)
+        return rows if self.sample_weight is None else rows.weighted(self.sample_weight.index_select(0, rows.numbers))
 
     def _linked(self, scores: Tensor, rows: Rows) -> tuple[Tensor, Tensor | None]:
         """Return :math:`h` of the raw scores of rows, and the scale that they were divided by, where there is one."""
@@ -103,7 +120,7 @@ class PairCriterion(LabelledCriterion):
             return torch.sigmoid(scores), None
         if self.link == "identity":
             return scores, None
-        scale = scale_of(rows.split(scores)[1], rows.left_out, rows.negatives)
+        scale = scale_of(rows.split(scores)[1], rows.left_out, rows.negatives, rows.lower_weight)
         return scores / scale, scale
 
     def _before_link(self, gradient: Tensor, h: Tensor, scale: Tensor | None) -> Tensor:
@@ -114,3 +131,22 @@ class PairCriterion(LabelledCriterion):
             return gradient / scale
         slope: Tensor = torch.ops.aten.sigmoid_backward(gradient, h.to(gradient.dtype))  # times h (1 - h)
         return slope
+
+
+def _checked_weights(owner: str, sample_weight: Any, positive: Tensor) -> Tensor:
+    """Return weights of the rows, float64, on the device of the labels."""
+    try:
+        weights: Tensor = torch.as_tensor(sample_weight, dtype=torch.float64, device=positive.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(sample_weight).__name__
+        raise ValueError(f"{owner}: sample_weight must hold numbers, got a {kind} of other things") from error
+    check_shape(owner, "sample_weight", weights, [tuple(positive.shape)])
+    check_finite(owner, sample_weight=weights)
+    if (weights < 0).any():
+        raise ValueError(f"{owner}: sample_weight must be at least 0, got {weights.min().item():g}")
+    for label, rows in ((1, positive), (0, ~positive)):
+        if not weights[rows].any():
+            raise ValueError(
+                f"{owner}: sample_weight must be above 0 for a row of each class, got 0 for all of {label}"
+            )
+    return weights.clone()

@@ -57,6 +57,7 @@ class TwoWayCriterion(PairCriterion):
         link: "sigmoid", "identity" or "standardized".
         threshold_lr: step sizes of the thresholds, or "quantile".
         initial: :math:`u_{i,0}`, or None to fill at the first visit.
+        sample_weight: as for the base.
     """
 
     _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_by_quantile", "_rate_s", "_rate_prime")  # `threshold_lr` has them
@@ -73,8 +74,9 @@ class TwoWayCriterion(PairCriterion):
         link: Link,
         threshold_lr: ThresholdRate,
         initial: float | Tensor | None = None,
+        sample_weight: Tensor | Sequence[float] | None = None,
     ) -> None:
-        super().__init__(labels, surrogate, margin, link)
+        super().__init__(labels, surrogate, margin, link, sample_weight)
         owner = self._owner
         self.min_tpr = check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)
         self.max_fpr = check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
@@ -145,7 +147,11 @@ class TwoWayCriterion(PairCriterion):
         new = self.table_u.propose(row, now, self._psi_before(rows, before, level), rows.positives)
         moved = prime_moved = None
         if level.quantile is None:
-            moved = level.held - (self._rate_s / rows.positives * slope * above).unsqueeze(1)
+            if rows.upper_weight is None:
+                moved = level.held - (self._rate_s / rows.positives * slope * above).unsqueeze(1)
+            else:
+                step = self._rate_s * rows.upper_weight * slope * above
+                moved = level.held - step.unsqueeze(1).to(level.held.dtype)
             prime_moved = stepped(prime, self._rate_prime, rows.mean(above))
         finite = {
             "the loss": value,
@@ -169,7 +175,7 @@ class TwoWayCriterion(PairCriterion):
         held = self.thresholds.read(rows.among, fill=positive)  # which fills nothing: all rows hold a value
         if not self._by_quantile:
             return _Thresholds(held.squeeze(1), held)
-        seen = reached(negative, self.max_fpr, rows.left_out, rows.negatives).unsqueeze(1)
+        seen = reached(negative, self.max_fpr, rows.left_out, rows.negatives, rows.lower_weight).unsqueeze(1)
         before = self.quantile.read_all(fill=seen)
         quantile = torch.lerp(before, seen.to(before.dtype), _QUANTILE_WEIGHT) if self.training else before
         s = best_thresholds(self.surrogate, quantile.view(()), positive, self.max_fpr)
@@ -184,7 +190,9 @@ class TwoWayCriterion(PairCriterion):
             # equal to the quantile might be found above it; the scores themselves do not.
             low = negative <= quantile.view(())
             left_out = low if left_out is None else left_out | low
-        return cvar_and_vjp(Pairs(positive, negative, self.max_fpr * rows.negatives, left_out), s, self.surrogate)
+        weight = None if rows.lower_weight is None else rows.lower_weight.to(negative.dtype)
+        pairs = Pairs(positive, negative, self.max_fpr * rows.negatives, left_out, weight)
+        return cvar_and_vjp(pairs, s, self.surrogate)
 
     def _psi_before(self, rows: Rows, before: Tensor | None, level: _Thresholds) -> Tensor | None:
         """Return the inner values of the correction, at the thresholds of the previous iteration, shape `(B1, 1)`."""
@@ -197,16 +205,24 @@ class TwoWayCriterion(PairCriterion):
             s = best_thresholds(self.surrogate, level.quantile_before.view(()), positive, self.max_fpr)
         return self._psi(rows, positive, negative, s, level.quantile_before)[0].unsqueeze(1)
 
+    def _weights_of_positives(self) -> Tensor | None:
+        """Return the weights of all positives of the training set, shape `(num_positives,)`, if rows have weights."""
+        if self.sample_weight is None:
+            return None
+        places = torch.where(self.position < 0, self.num_positives, self.position)
+        whole = self.sample_weight.new_zeros(self.num_positives + 1).scatter(0, places, self.sample_weight)
+        return whole[:-1]
+
     def _write_thresholds(
         self, rows: Rows, level: _Thresholds, moved: Tensor | None, prime: Tensor | None, bad: Tensor | None
     ) -> None:
         """End the iteration of the thresholds; the rows have been written."""
         if level.quantile is not None:
             self.quantile.write_all(level.quantile, bad)
-            values, seen = self.u, self.table_u.seen
-            if seen is not None and bad is None:
+            values, seen, weight = self.u, self.table_u.seen, self._weights_of_positives()
+            if seen is not None and bad is None and weight is None:
                 values, seen = values[seen], None
-            moved, prime = level.s.unsqueeze(1), upper_quantile(values, 1.0 - self.min_tpr, seen)
+            moved, prime = level.s.unsqueeze(1), upper_quantile(values, 1.0 - self.min_tpr, seen, weight)
         assert moved is not None and prime is not None  # for the type checker
         self.thresholds.write(rows.among, level.held, moved, bad)
         self.threshold_prime.write_all(prime.reshape(1, 1), bad)

@@ -28,6 +28,9 @@ class AUCSquaredHingeLoss(PairCriterion):
         margin: its margin; None for the loss's own.
         link: "sigmoid", "identity" or "standardized", applied to the scores.
 
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
+            alike. Both means become weighted ones.
+
     Shape:
         as for all losses: scores, labels, index `(B,)`; output a scalar
 
@@ -47,8 +50,9 @@ class AUCSquaredHingeLoss(PairCriterion):
         surrogate: str = "squared_hinge",
         margin: float | None = None,
         link: Link = "sigmoid",
+        sample_weight: Tensor | Sequence[float] | None = None,
     ) -> None:
-        super().__init__(labels, surrogate, margin, link)
+        super().__init__(labels, surrogate, margin, link, sample_weight)
 
     def _step(self, batch: Batch) -> Step:
         rows = batch.rows
@@ -56,6 +60,8 @@ class AUCSquaredHingeLoss(PairCriterion):
         positive, negative = rows.split(h)
         # No loss is below 0, so the excess over the threshold 0 is the loss itself, and its subgradient there is 0.
         pairs, zero = Pairs(positive, negative, rows.negatives, rows.left_out), torch.zeros_like(positive)
+        if rows.lower_weight is not None:
+            pairs = pairs._replace(weight=rows.lower_weight.to(h.dtype))
         psi, _, vjp = cvar_and_vjp(pairs, zero, self.surrogate)
         value, gradient = rows.mean(psi), rows.join(vjp(rows.share(torch.ones_like(psi))), h.dtype)
         return Step(value, batch.scores, self._before_link(gradient, h, scale), finite={"the loss": value})

@@ -30,6 +30,8 @@ class CrossEntropyLoss(LabelledCriterion):
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         positive_weight: :math:`c`, above 0, or "balanced" for :math:`n_- / n_+` of the training set.
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
+            alike. The sum of their weights takes the place of :math:`B`.
 
     Shape:
         as for all losses: scores, labels, index `(B,)`; output a scalar
@@ -48,8 +50,14 @@ class CrossEntropyLoss(LabelledCriterion):
 
     _BOTH = False
 
-    def __init__(self, labels: Tensor | Sequence[int], *, positive_weight: float | Literal["balanced"] = 1.0) -> None:
-        super().__init__(labels)
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        *,
+        positive_weight: float | Literal["balanced"] = 1.0,
+        sample_weight: Tensor | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(labels, sample_weight)
         if isinstance(positive_weight, str):
             if positive_weight != "balanced":
                 raise ValueError(
@@ -61,6 +69,10 @@ class CrossEntropyLoss(LabelledCriterion):
     def _step(self, batch: Batch) -> Step:
         scores, positive = batch.scores, batch.rows.positive.to(batch.scores.dtype)
         signs, weights = 1.0 - 2.0 * positive, 1.0 + (self.positive_weight - 1.0) * positive
+        if self.sample_weight is not None:
+            own = self.sample_weight.index_select(0, batch.rows.numbers)
+            own = own * (len(own) / own.sum().clamp_min(torch.finfo(own.dtype).tiny))  # their mean is 1
+            weights = weights * own.to(weights.dtype)
         value = (weights * softplus(signs * scores)).mean()
         gradient = weights * signs * torch.sigmoid(signs * scores) / len(scores)
         return Step(value, scores, gradient, finite={"the loss": value})

@@ -36,6 +36,10 @@ class MiniBatchTPAUCLoss(PairCriterion):
         margin: its margin; None for the loss's own.
         link: "sigmoid", "identity" or "standardized", applied to the scores.
 
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
+            alike. The lowest and highest rows are then those with this share of the
+            batch's weight, the last of them in part.
+
     Shape:
         as for all losses: scores, labels, index `(B,)`; output a scalar
 
@@ -62,8 +66,9 @@ class MiniBatchTPAUCLoss(PairCriterion):
         surrogate: str = "squared_hinge",
         margin: float | None = None,
         link: Link = "sigmoid",
+        sample_weight: Tensor | Sequence[float] | None = None,
     ) -> None:
-        super().__init__(labels, surrogate, margin, link)
+        super().__init__(labels, surrogate, margin, link, sample_weight)
         self.min_tpr = check_real(self._owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True)
         self.max_fpr = check_real(self._owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True)
 
@@ -75,6 +80,11 @@ class MiniBatchTPAUCLoss(PairCriterion):
         low, low_count = _lowest(positive, 1.0 - self.min_tpr, rows.positives, padding)
         high, high_count = _lowest(-negative, self.max_fpr, rows.negatives, rows.left_out)
         pairs = Pairs(*rows.split(h), high_count, ~high)
+        if rows.upper_weight is not None and rows.lower_weight is not None:
+            # the same share of the batch's weight as it would be of its number
+            low = _lowest_weight(positive, rows.share(torch.ones_like(rows.upper_weight)), low_count / rows.positives)
+            high = _lowest_weight(-negative, rows.lower_weight, high_count / rows.negatives).to(h.dtype)
+            pairs, low_count = pairs._replace(left_out=rows.left_out, weight=high), low_count / rows.positives
         # No loss is below 0, so the excess over the threshold 0 is the loss itself.
         psi, _, vjp = cvar_and_vjp(pairs, torch.zeros_like(pairs.positive), self.surrogate)
         weight = low.to(psi.dtype) / low_count
@@ -95,3 +105,12 @@ def _lowest(
     order = values.argsort()
     places = torch.arange(len(values), device=values.device)
     return torch.empty_like(order).scatter_(0, order, places) < number, number
+
+
+def _lowest_weight(values: Tensor, weight: Tensor, share: float | Tensor) -> Tensor:
+    """Return the part of each weight that is among the lowest values with `share` of all weight, shape `(B,)`."""
+    order = values.argsort()
+    own = weight.index_select(0, order)
+    ahead = own.cumsum(0)
+    taken = torch.minimum((share * ahead[-1] - (ahead - own)).clamp_min(0.0), own)
+    return torch.empty_like(taken).scatter_(0, order, taken)

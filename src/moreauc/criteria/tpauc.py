@@ -72,6 +72,8 @@ class TPAUCLoss(TwoWayCriterion):
             which :class:`~moreauc.estimators.TPAUCClassifier` uses; that one needs a non-decreasing surrogate.
             docs/tpauc.md compares them.
         initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
+            alike. All means over positives and negatives become weighted ones, the region is in shares of weight.
 
     Attributes:
         u: rows, one for each positive in order of appearance in `labels`.
@@ -114,6 +116,7 @@ class TPAUCLoss(TwoWayCriterion):
         gamma: Gamma = 0.0,
         threshold_lr: ThresholdRate = (1.0, 0.01),
         initial: float | Tensor | None = None,
+        sample_weight: Tensor | Sequence[float] | None = None,
     ) -> None:
         super().__init__(
             labels,
@@ -125,6 +128,7 @@ class TPAUCLoss(TwoWayCriterion):
             link=link,
             threshold_lr=threshold_lr,
             initial=initial,
+            sample_weight=sample_weight,
         )
 
     @property
