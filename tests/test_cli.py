@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 
 import moreauc
-from moreauc.baselines import BASELINES
 from moreauc.cli import compare
 from moreauc.cli.options import REGION
 from moreauc.cli.saved import load_model, run_folder
+from moreauc.comparison import method_names
 from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCClassifier
 from moreauc.methods import METHODS
@@ -560,7 +560,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         (["three.csv", "--target", "a"], "{0}/three.csv: target 'a' must have two classes, got 3 classes: "),
         (
             ["tiny.csv", "--target", "y", "--methods", "sonx,tree"],
-            f"moreauc compare: --methods must be of {', '.join([*METHODS['rows'], *BASELINES['rows']])}, got 'tree'",
+            f"moreauc compare: --methods must be of {', '.join(method_names('rows'))}, got 'tree'",
         ),
         (
             ["tiny.csv", "--target", "y", "--methods", "ce,ce"],
@@ -586,10 +586,10 @@ def test_compare_refuses_with_one_line(tables, tmp_path, words, message):
 
 
 def test_boosters_that_are_not_installed_are_named(monkeypatch):
-    assert compare.choose_methods(None) == ((*METHODS["rows"], *BASELINES["rows"]), [])
+    assert compare.choose_methods(None) == (method_names("rows"), [])
     monkeypatch.setitem(sys.modules, "xgboost", None)
     chosen, lines = compare.choose_methods(None)
-    assert chosen == (*METHODS["rows"], "lr", "forest", "lightgbm")
+    assert chosen == (*METHODS["rows"], "linear", "lr", "forest", "lightgbm")
     assert lines == ["XGBoost is left out: it is not installed; pip install 'moreauc[boosting]' brings it"]
     with pytest.raises(ValueError, match=r"XGBoost is not installed; pip install 'moreauc\[boosting\]' brings it"):
         compare.choose_methods("sonx,xgboost")

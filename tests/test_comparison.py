@@ -179,7 +179,7 @@ def test_a_model_that_ties_everything_is_not_chosen(table):
     assert tie_warnings(result.rows)[0].startswith("Flat: 100.0% of the rows of the region")
 
 
-@pytest.mark.parametrize("name", ["sonx", "ce", *BASELINES["rows"]])
+@pytest.mark.parametrize("name", ["sonx", "ce", "linear", *BASELINES["rows"]])
 def test_contestants_learn_a_frame_with_levels_and_missing_values(name):
     X, y = make_classification(300, 6, weights=[0.8], flip_y=0, class_sep=2.0, random_state=0)
     frame = pd.DataFrame(X, columns=list("abcdef"))
@@ -264,13 +264,13 @@ def test_weights_of_groups_by_loops():
 
 
 def test_every_comparison_has_the_baselines(monkeypatch):
-    rows, bags = (("lr", "forest", "lightgbm", "xgboost"), ("lr_bags", "forest_bags"))
+    rows, bags = (("linear", "lr", "forest", "lightgbm", "xgboost"), ("lr_bags", "forest_bags"))
     assert Comparison().methods == (*METHODS["rows"], *rows)
     assert every_method("bags") == ((*METHODS["bags"], *bags), [])
     monkeypatch.setitem(sys.modules, "xgboost", None)
     message = r"Comparison: XGBoost is left out: it is not installed; pip install 'moreauc\[boosting\]' brings it"
     with pytest.warns(UserWarning, match=message):
-        assert Comparison().methods == (*METHODS["rows"], *rows[:3])
+        assert Comparison().methods == (*METHODS["rows"], *rows[:4])
 
 
 def test_bags_are_compared_as_rows_are():

@@ -15,12 +15,10 @@ from sklearn.datasets import make_classification
 from experiments.data.keel import KEEL_SETS, load_keel
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies._shared import FOLDS, INNER_FOLDS, combinations, mean_and_std, show, tune_and_score
-from moreauc.baselines import BASELINES
-from moreauc.comparison import Region, Table, contestants, network
-from moreauc.methods import METHODS
+from moreauc.comparison import Region, Table, contestants, method_names, network
 from moreauc.report.pages import Report, Section
 
-ALL_METHODS = (*METHODS["rows"], *BASELINES["rows"])
+ALL_METHODS = method_names("rows")
 REGIONS: tuple[Region, ...] = ((0.5, 0.5), (0.6, 0.4))
 # A variant of SONX, tried after the table of the methods was seen, on the tables that are not solved; reported apart.
 REMEDIES = {

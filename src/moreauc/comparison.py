@@ -25,7 +25,7 @@ from moreauc._checks import check_count, check_region, floor_count
 from moreauc.baselines import ADVICE, BASELINES, Baseline
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
 from moreauc.data.tabular import same_rows
-from moreauc.estimators import MultiInstanceClassifier, TPAUCClassifier
+from moreauc.estimators import MultiInstanceClassifier, TPAUCClassifier, TPAUCLinear
 from moreauc.methods import METHODS, TaskName
 from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics.ranking import selection_scores
@@ -44,9 +44,12 @@ _OWNER = "Comparison"
 NETWORK_GRID: Mapping[str, tuple[Any, ...]] = {
     "lr": (0.003, 0.001, 0.01, 0.03),
     "weight_decay": (0.01, 0.1, 1.0, 3.0),
-    "epochs": (60, 20),
+    "epochs": (60, 20, 150),
     "validation_fraction": (0.2, 0.0),
 }
+
+
+LINEAR_GRID: Mapping[str, tuple[Any, ...]] = {"C": (1.0, 0.1, 0.01, 10.0), "margin": ("auto", 0.2, 0.5, 0.1)}
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,9 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
     """Return the contestants of these names.
 
     Args:
-        names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; "lr", "forest", "lightgbm" and
-            "xgboost" for rows, "lr_bags" and "forest_bags" for bags; contestants stay as they are.
+        names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; "linear" for
+            :class:`~moreauc.estimators.TPAUCLinear`, "lr", "forest", "lightgbm" and "xgboost" for rows, "lr_bags" and
+            "forest_bags" for bags; contestants stay as they are.
         settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` or
             :class:`~moreauc.estimators.MultiInstanceClassifier` for all networks.
 
@@ -188,12 +192,19 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
             chosen.append(name)
         elif name in others:
             chosen.append(baseline("rows" if name in BASELINES["rows"] else "bags", name))
+        elif name == "linear":
+            chosen.append(Contestant(name, "TPAUCLinear", True, LINEAR_GRID, _make_linear))
         elif name in METHODS["rows"] or name in METHODS["bags"]:
             chosen.append(network(name, settings=settings))
         else:
-            known = [*METHODS["rows"], *METHODS["bags"], *others]
+            known = [*method_names("rows"), *method_names("bags")]
             raise ValueError(f"contestants: names must be among {known}, got {name!r}")
     return chosen
+
+
+def method_names(task: TaskName) -> tuple[str, ...]:
+    """Return the names of all methods of rows or bags, whether what they need is installed or not."""
+    return (*METHODS[task], *(("linear",) if task == "rows" else ()), *BASELINES[task])
 
 
 def every_method(task: TaskName) -> tuple[tuple[str, ...], list[str]]:
@@ -203,10 +214,9 @@ def every_method(task: TaskName) -> tuple[tuple[str, ...], list[str]]:
         >>> every_method("bags")[0][-3:]
         ('ce_att', 'lr_bags', 'forest_bags')
     """
-    others = BASELINES[task]
-    present = [name for name, baseline in others.items() if baseline.installed]
-    lines = [f"{others[name].title} is left out: it {ADVICE}" for name in others if name not in present]
-    return (*METHODS[task], *present), lines
+    missing = {name: entry.title for name, entry in BASELINES[task].items() if not entry.installed}
+    lines = [f"{title} is left out: it {ADVICE}" for title in missing.values()]
+    return tuple(name for name in method_names(task) if name not in missing), lines
 
 
 def _every_row_method() -> tuple[str, ...]:
@@ -263,6 +273,10 @@ def _network_grid(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
     defaults = kind().get_params()
     own = {name: defaults[name] for name in NETWORK_GRID}
     return {name: (own[name], *(value for value in NETWORK_GRID[name] if value != own[name])) for name in own}
+
+
+def _make_linear(options: Options, region: Region, seed: int) -> TPAUCLinear:
+    return TPAUCLinear(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from moreauc.baselines import ADVICE, BASELINES
 from moreauc.cli.console import already_told, command_line, print_table, progress_bar, say, warn
 from moreauc.cli.options import CompareOptions
 from moreauc.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
-from moreauc.comparison import Comparison, ComparisonResult, every_method
+from moreauc.comparison import Comparison, ComparisonResult, every_method, method_names
 from moreauc.data.examples import load_example
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import doubtful_columns
-from moreauc.methods import METHODS
 from moreauc.metrics.ranking import ties_text
 from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_roc
 from moreauc.tasks.row_tables import RowTableTask
@@ -93,7 +92,7 @@ def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
         return every_method("rows")
     others = BASELINES["rows"]
     chosen = tuple(name.strip() for name in names.split(","))
-    known = (*METHODS["rows"], *others)
+    known = method_names("rows")
     for name in chosen:
         if name not in known:
             raise ValueError(f"moreauc compare: --methods must be of {', '.join(known)}, got {name!r}")
