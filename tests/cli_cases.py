@@ -73,9 +73,6 @@ def groups_table(rows: int = 240, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
-_RANKED = ("Verdict", "Methods", "Curves and scores", "What the scores go by")
-
-
 @dataclass(frozen=True)
 class Case:
     """One way to call `moreauc fit`.
@@ -104,8 +101,8 @@ class Case:
     other: str
     task: str
     unit: str = "rows"
-    headings: tuple[str, ...] = (*_RANKED, "Training", "Data", "Settings")
-    images: int = 6
+    headings: tuple[str, ...] = ("Result", "Curve and scores", "Training", "Data", "Settings")
+    images: int = 4
 
     @property
     def drawn(self) -> int:
@@ -114,7 +111,7 @@ class Case:
 
 _POSITIVE = "Positive class: state = ill (the rarer of two values)"
 _BY_GROUP = ("--groups", "race,sex", "--top-k", "2", "--epochs", "4", "--lr", "0.02")
-_GROUPS = ("Verdict", "Methods", "Groups", "What the scores go by", "Training", "Data", "Settings")
+_GROUPS = ("Result", "Groups", "Training", "Data", "Settings")
 _SIZES = (
     {"rows": 180, "groups": 6, "smallest": 30, "largest": 30},
     {"rows": 60, "groups": 6, "smallest": 10, "largest": 10},
@@ -146,10 +143,10 @@ CASES = {
         "bags",
         unit="bags",
         headings=(
-            *(*_RANKED, "Instances of the best scored positive bag"),
+            *("Result", "Curve and scores", "Instances of the best scored positive bag"),
             *("Instances of the hardest bag", "Training", "Data", "Settings"),
         ),
-        images=8,
+        images=6,
     ),
     "classes": Case(
         groups_table,
@@ -162,7 +159,7 @@ CASES = {
         "erm",
         "groups",
         headings=_GROUPS,
-        images=4,
+        images=3,
     ),
     "numbers": Case(
         groups_table,
@@ -175,7 +172,7 @@ CASES = {
         "erm",
         "groups",
         headings=_GROUPS,
-        images=4,
+        images=3,
     ),
 }
 

@@ -160,7 +160,7 @@ class UnknownLevels:
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Turn a table into a dense float32 array, a sparse matrix into a sparse one.
+    """Turn a table into a dense array, a sparse matrix into a sparse one.
 
     Numbers: a missing value becomes the median, and a column that had any gets a second one that marks them;
     standardised to mean 0 and deviation 1. Dates: numbers, days since the earliest of the training and parts of the
@@ -173,6 +173,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         standardize: whether to standardise the numbers.
         owner: class named in errors.
+        dtype: floating point type of the result.
 
     Attributes:
         kinds_: "numbers", "dates" or "levels" for each column.
@@ -198,9 +199,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     kinds_: list[Kind]
 
-    def __init__(self, *, standardize: bool = True, owner: str = "TPAUCClassifier") -> None:
+    def __init__(
+        self, *, standardize: bool = True, owner: str = "TPAUCClassifier", dtype: type[np.floating[Any]] = np.float32
+    ) -> None:
         self.standardize = standardize
         self.owner = owner
+        self.dtype = dtype
 
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a table, and medians, scales and levels of its `rows`; None for all."""
@@ -272,14 +276,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         dates = [_in_zone(self.owner, column, parts) for column, parts in zip(dates, self.dates_, strict=True)]
         values = (*_with_dates(numbers, self.dates_, dates), levels)
         parts = [part.transform(some) for part, some in self._fitted(*values)]
-        return _as_float32(np.concatenate(parts, axis=1))
+        return _in_range(np.concatenate(parts, axis=1), self.dtype)
 
     def _encode_sparse(self, X: Any) -> Any:
         numbers = csr_array(X if issparse(X) else _split(self.owner, X, self.kinds_)[0])
         if np.isnan(numbers.data).any():
             raise ValueError(f"{self.owner}: X must have no missing values, as the sparse matrix in fit, got NaN")
         scaled = numbers if self.numbers_ is None else csr_array(self.numbers_.transform(numbers))
-        return csr_array((_as_float32(scaled.data), scaled.indices, scaled.indptr), shape=scaled.shape)
+        return csr_array((_in_range(scaled.data, self.dtype), scaled.indices, scaled.indptr), shape=scaled.shape)
 
     def _warn(self, X: pd.DataFrame, kinds: list[Kind], numbers: Array, levels: Array) -> None:
         """Warn of columns that should perhaps not be learnt from."""
@@ -297,10 +301,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return [(part, values) for part, values in pairs if part is not None]
 
 
-def _as_float32(numbers: Array) -> NDArray[np.float32]:
-    """Return numbers as float32; those beyond its range become its largest, not infinity."""
-    limit = np.finfo(np.float32).max
-    return np.clip(numbers, -limit, limit).astype(np.float32)
+def _in_range(numbers: Array, dtype: type[np.floating[Any]]) -> Array:
+    """Return numbers of a type; those beyond its range become its largest, not infinity."""
+    limit = np.finfo(dtype).max
+    return np.clip(numbers, -limit, limit).astype(dtype)
 
 
 def same_rows(owner: str, X: Any) -> Codes:

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from moreauc._checks import check_count, check_real
 from moreauc.core.surrogates import get_surrogate
@@ -42,7 +42,8 @@ class TPAUCLinear(RowRanker):
         surrogate: name of the pairwise loss, one of :func:`~moreauc.core.surrogates.get_surrogate` that never falls.
         margin: its width in standard deviations of the negatives' scores, above 0; "auto" for 0.5, 0.1 or
             logistic regression as it is.
-        standardize: whether to bring numbers to mean 0 and deviation 1 before; sparse columns to deviation 1 only.
+        standardize: whether to bring numbers to mean 0 and deviation 1 before; sparse columns are divided by their
+            largest magnitude.
         max_iter: most steps of logistic regression, and of L-BFGS for each margin.
         tol: smallest relative decrease of the objective by which L-BFGS goes on.
         fpr_budget: largest false positive rate that `predict` may have on the scores that set the threshold, in [0, 1];
@@ -103,11 +104,6 @@ class TPAUCLinear(RowRanker):
     ) -> None:
         self._keep(locals())
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
     @all_or_nothing
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TPAUCLinear:
         """Fit on a table and its two classes.
@@ -135,7 +131,7 @@ class TPAUCLinear(RowRanker):
             surrogate=self.surrogate,
             margins=MARGINS if self.margin == "auto" else (float(self.margin),),
             choose=self.margin == "auto",
-            standardize=self.standardize,
+            standardize=self._numbers_of(rows.X) if self.standardize else 0,
             max_iter=self.max_iter,
             tol=self.tol,
         )
@@ -158,21 +154,22 @@ class TPAUCLinear(RowRanker):
         if not get_surrogate(self.surrogate).non_decreasing:
             raise ValueError(f"{self._owner}: surrogate must be a loss that never falls, got {self.surrogate!r}")
 
-    def _check_table(self, X: Any, *, reset: bool) -> Any:
-        if issparse(X):
-            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float64)
-        return super()._check_table(X, reset=reset)
-
     def _fit_design(self, table: Any) -> Any:
         """Return the numbers that a table is for the model, float64; set what later tables are encoded by."""
         self.preprocessor_, self.means_ = None, None
         if issparse(table):
-            return table
+            return table.astype(np.float64, copy=False)
         if isinstance(table, pd.DataFrame) or np.isnan(table).any():
-            self.preprocessor_ = TableEncoder(standardize=False, owner=self._owner).fit(table)
-            return self.preprocessor_.encode(table).astype(np.float64)
+            self.preprocessor_ = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64).fit(table)
+            return self.preprocessor_.encode(table)
         self.means_ = table.mean(0, dtype=np.float64)
         return table.astype(np.float64, copy=False)
+
+    def _numbers_of(self, design: Any) -> int:
+        """Return how many columns are numbers; those that mark levels and missing values come after them."""
+        if self.preprocessor_ is None:
+            return int(design.shape[1])
+        return sum(kind != "levels" for kind in self.preprocessor_.kinds_)
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self, "coef_")

@@ -16,7 +16,6 @@ from scipy.optimize import minimize
 from scipy.sparse import diags_array, issparse
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from moreauc._checks import floor_count
 from moreauc.core.region import region_loss_and_gradient
@@ -35,7 +34,7 @@ _CHOOSING = 20_000  # the most rows to choose by; more add time, not insight
 _ANCHOR = 0.1  # weight of the logistic objective beside the loss over the region
 _FOLDS = 5
 _ERRORS = 1.0  # standard errors of the mean over folds by which fine-tuning must be better
-_LOGISTIC_STEPS = 1_000
+_LOGISTIC_STEPS, _LOGISTIC_TOL = 1_000, 1e-9
 _WIDE = 1_000  # columns from which only the diagonal of the Hessian is used
 _TINY = 1e-100
 
@@ -72,28 +71,28 @@ def _hash_sparse(X: Any) -> Array:
     return hashes
 
 
-def standardized(rows: Rows) -> tuple[Rows, Floats, Floats]:
-    """Return rows with columns of mean 0 and deviation 1, the means and the deviations.
+def standardized(rows: Rows, columns: int) -> tuple[Rows, Floats, Floats]:
+    """Return rows whose first columns have mean 0 and deviation 1, and the centres and scales of all columns.
 
-    Columns of 0 and 1 only stay as they are; sparse ones are not centred.
+    Sparse columns are not centred and are divided by their largest magnitude: by their deviation rare ones would be the
+    largest.
     """
-    X, share = rows.X, rows.weight / rows.weight.sum()
+    X, size = rows.X, rows.X.shape[1]
+    centre, scale = np.zeros(size), np.ones(size)
+    if not columns:
+        return rows, centre, scale
     if issparse(X):
-        centre, (_, variance) = np.zeros(X.shape[1]), mean_variance_axis(X, axis=0, weights=rows.weight)
-        binary = np.ones(X.shape[1], dtype=bool)
-        binary[X.indices[(X.data != 0) & (X.data != 1)]] = False
-    else:
-        binary = np.asarray(np.isin(X[:100], (0.0, 1.0)).all(0))
-        binary[binary] = [bool(np.isin(X[:, column], (0.0, 1.0)).all()) for column in np.flatnonzero(binary)]
-        centre = np.where(binary, 0.0, share @ X)
-        X = X - centre
-        variance = np.einsum("i,ij,ij->j", share, X, X)
-    scale = np.sqrt(variance)
-    scale[binary | (scale <= 1e-12 * np.abs(centre))] = 1.0
+        scale = abs(X).max(axis=0).toarray().ravel()
+        scale[scale == 0] = 1.0
+        return Rows(X @ diags_array(1.0 / scale), rows.positive, rows.weight), centre, scale
+    share = rows.weight / rows.weight.sum()
+    centre[:columns] = (share @ X)[:columns]
+    X = X - centre
+    scale[:columns] = np.sqrt(np.einsum("i,ij,ij->j", share, X, X))[:columns]
     if not np.isfinite(scale).all():
         raise ValueError(f"TPAUCLinear: X must hold numbers whose squares are finite, got {np.abs(rows.X).max():g}")
-    X = X @ diags_array(1.0 / scale) if issparse(X) else np.divide(X, scale, out=X)
-    return Rows(X, rows.positive, rows.weight), centre, scale
+    scale[scale <= 1e-12 * np.abs(centre)] = 1.0  # constant but for rounding
+    return Rows(np.divide(X, scale, out=X), rows.positive, rows.weight), centre, scale
 
 
 def sample(rows: Rows, random: np.random.RandomState) -> Rows:
@@ -299,7 +298,7 @@ class LinearFit:
         surrogate: name of the pairwise loss.
         margins: to go through, one after the other.
         choose: whether to choose among them and logistic regression, rather than to take the last.
-        standardize: whether to scale the columns.
+        standardize: how many of the first columns to standardise.
         max_iter: most steps for each.
         tol: smallest relative decrease by which L-BFGS goes on.
     """
@@ -310,7 +309,7 @@ class LinearFit:
     surrogate: str
     margins: Sequence[float]
     choose: bool
-    standardize: bool
+    standardize: int
     max_iter: int
     tol: float
 
@@ -319,9 +318,10 @@ class LinearFit:
         few, trials = len(rows.weight) <= _CHOOSING, None
         if few:
             rows, hashes = merge_equal(rows)
-        rows, centre, scale = standardized(rows) if self.standardize else (rows, 0.0, 1.0)
+        rows, centre, scale = standardized(rows, self.standardize)
         start, steps = self._logistic(rows)
         coordinates = Coordinates(rows, start, self.C)
+        start = self._logistic_again(rows, start, coordinates)  # scikit-learn ends some way before the minimum
         if few:
             trials = self._cross_validate(rows, deal(hashes, rows.positive, random), start, coordinates)
         elif self.choose:
@@ -335,13 +335,17 @@ class LinearFit:
         coef = found[-1][:-1] / scale
         scores = trials.scores[number] if few and trials is not None else scores_of(rows.X, found[-1])
         margin = self.margins[number - 1] if len(found) > 1 else None
-        return Fitted(coef, margin, steps + more, rows, scores - found[-1][-1] + float(np.sum(centre * coef)))
+        return Fitted(coef, margin, steps + more, rows, scores - found[-1][-1] + centre @ coef)
 
     def _logistic(self, rows: Rows) -> tuple[Floats, int]:
         """Return weights and intercept of scikit-learn's logistic regression, and its steps."""
         model = LogisticRegression(C=self.C, max_iter=_LOGISTIC_STEPS)
         model.fit(rows.X, rows.positive, sample_weight=None if (rows.weight == 1.0).all() else rows.weight)
         return np.append(model.coef_[0], model.intercept_), int(model.n_iter_[0])
+
+    def _logistic_again(self, rows: Rows, start: Floats, coordinates: Coordinates) -> Floats:
+        """Return the minimum of logistic regression, from one nearby."""
+        return coordinates.minimise(self._objective(rows).logistic, start, _LOGISTIC_STEPS, _LOGISTIC_TOL)[0]
 
     def _path(self, rows: Rows, start: Floats, coordinates: Coordinates, number: int) -> tuple[list[Floats], int]:
         """Return the start, then the minimisers for the first `number` margins, and the steps of all."""
@@ -369,7 +373,7 @@ class LinearFit:
         for fold in range(_FOLDS):
             held = folds == fold
             train, test = rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held))
-            own, _ = coordinates.minimise(self._objective(train).logistic, start, _LOGISTIC_STEPS, 1e-3 * self.tol)
+            own = self._logistic_again(train, start, coordinates)
             for place, x in enumerate(self._path(train, own, coordinates, len(self.margins))[0]):
                 scores[place, held] = scores_of(test.X, x)
                 points[fold, place] = self._partial_auc(test, scores[place, held])
