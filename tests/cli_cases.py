@@ -73,6 +73,9 @@ def groups_table(rows: int = 240, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
+_RANKED = ("Verdict", "Methods", "Curves and scores", "What the scores go by")
+
+
 @dataclass(frozen=True)
 class Case:
     """One way to call `moreauc fit`.
@@ -101,8 +104,8 @@ class Case:
     other: str
     task: str
     unit: str = "rows"
-    headings: tuple[str, ...] = ("Result", "Curve and scores", "Training", "Data", "Settings")
-    images: int = 4
+    headings: tuple[str, ...] = (*_RANKED, "Training", "Data", "Settings")
+    images: int = 6
 
     @property
     def drawn(self) -> int:
@@ -111,7 +114,7 @@ class Case:
 
 _POSITIVE = "Positive class: state = ill (the rarer of two values)"
 _BY_GROUP = ("--groups", "race,sex", "--top-k", "2", "--epochs", "4", "--lr", "0.02")
-_GROUPS = ("Result", "Groups", "Training", "Data", "Settings")
+_GROUPS = ("Verdict", "Methods", "Groups", "What the scores go by", "Training", "Data", "Settings")
 _SIZES = (
     {"rows": 180, "groups": 6, "smallest": 30, "largest": 30},
     {"rows": 60, "groups": 6, "smallest": 10, "largest": 10},
@@ -143,10 +146,10 @@ CASES = {
         "bags",
         unit="bags",
         headings=(
-            *("Result", "Curve and scores", "Instances of the best scored positive bag"),
+            *(*_RANKED, "Instances of the best scored positive bag"),
             *("Instances of the hardest bag", "Training", "Data", "Settings"),
         ),
-        images=6,
+        images=8,
     ),
     "classes": Case(
         groups_table,
@@ -159,7 +162,7 @@ CASES = {
         "erm",
         "groups",
         headings=_GROUPS,
-        images=3,
+        images=4,
     ),
     "numbers": Case(
         groups_table,
@@ -172,7 +175,7 @@ CASES = {
         "erm",
         "groups",
         headings=_GROUPS,
-        images=3,
+        images=4,
     ),
 }
 

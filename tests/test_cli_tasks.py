@@ -64,7 +64,10 @@ def test_fit_prints_tables_and_leaves_four_files(run):
     assert lines[1].strip() == f"Test {case.unit}: {case.drawn}" and lines[-1] == f"Report: {run.run / 'report.html'}"
     words = " ".join(line.strip("│").split("│")[0].strip() for line in lines if line.startswith("│"))
     assert words.startswith(titles(run)[0]) and titles(run)[1] in words and ("y, 1" in words) == (case.task == "groups")
-    assert max(map(len, lines[:-1])) <= 80
+    assert max(len(line) for line in lines if line[0] in "┏┃│└") <= 80
+    verdict = read_report(run.run)["verdict"]
+    assert lines[-1 - len(verdict["description"]) : -1] == verdict["description"]
+    assert verdict["other"] == titles(run)[1] and verdict["description"][0].count(titles(run)[1]) == 1
     assert sorted(path.name for path in run.run.iterdir()) == FILES
     assert sorted(path.name for path in run.folder.iterdir()) == ["data.csv", "run"]
     log = (run.run / "log.txt").read_text().splitlines()
@@ -443,7 +446,7 @@ def test_groups_with_too_few_rows_to_hold_any_out(tmp_path):
     words = ["fit", tmp_path / "data.csv", "--groups", "name", "--target", "state", "--epochs", 1]
     done(*words, "--loss", "erm", "--test-size", 0.5, "--out", tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "too small to hold any rows out" in page and page.count("data:image/png") == 2
+    assert "too small to hold any rows out" in page and page.count("data:image/png") == 3
     result = call(*words, "--test-size", 0.1, "--out", tmp_path / "other")
     assert result.exit_code == 2 and "no rows in the test split: --test-size 0.1 takes none" in result.stderr
 

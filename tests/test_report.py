@@ -130,16 +130,23 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("width", [1200, 420])
 def test_the_page_of_a_training_run(run, tmp_path, width):
-    names = ["ROC", "Scores", "Objective", "TPAUC"]
+    names = ["ROC", "Precision", "Scores", "How", "Objective", "TPAUC"]
     settings = len(json.loads((run / "run" / "report.json").read_text())["settings"])
-    seen = check_page(run / "run" / "report.html", tmp_path, images=names, rows=[2, 2, settings], width=width)
+    seen = check_page(run / "run" / "report.html", tmp_path, images=names, rows=[2, 2, 2, settings], width=width)
     numbers = json.loads((run / "run" / "report.json").read_text())["test"][0]
-    expected = [numbers["tpauc"]["estimate"], numbers["auc"], numbers["tpr_at_budget"], numbers["tpr"]]
-    assert [float(fact) for fact in seen["facts"]] == pytest.approx(expected, abs=6e-4)
+    shares, counts = (numbers["tpr"], numbers["precision"]), (numbers["alerts"], numbers["auc"])
+    rounded_to = [f"{numbers['tpauc']['estimate']:.3f}", *(f"{share:.1%}" for share in shares)]
+    assert seen["facts"] == [*rounded_to, f"{counts[0]:.0f}", f"{counts[1]:.3f}"]
 
 
 def test_the_page_of_an_evaluation(run, tmp_path):
-    check_page(run / "evaluation" / "report.html", tmp_path, images=["ROC", "Scores"], rows=[1, 1], width=1200)
+    check_page(
+        run / "evaluation" / "report.html",
+        tmp_path,
+        images=["ROC", "Precision", "Scores", "How"],
+        rows=[1, 2, 1],
+        width=1200,
+    )
 
 
 @pytest.mark.parametrize("width", [1200, 420])
@@ -219,7 +226,15 @@ def test_the_numbers_of_an_evaluation():
     assert result.tpauc.estimate == pytest.approx(1 / 6)  # {1, -2} against {3.5, 2, 0.5}: one of six
     assert result.tpr_at_budget == 0.75 and (result.tpr, result.fpr) == (0.75, 0.5)
     assert result.auc == pytest.approx((6 + 5 + 4 + 2) / 24)
-    assert result.row[:2] == ("m", "0.1667") and result.row[3:] == ("0.7083", "0.7500", "0.7500", "0.5000")
+    assert result.row[:2] == ("m", "0.1667") and result.row[3:] == (
+        "0.7083",
+        "0.7500",
+        "0.7500",
+        "0.5000",
+        "0.5000",
+        "600.0",
+    )
+    assert evaluate_scores("m", labels, scores, min_tpr=0.5, max_fpr=0.5, budget=0.2).tpr_at_budget == 0.5
     assert result.to_dict()["tpauc"]["resamples"] == 1000
 
 

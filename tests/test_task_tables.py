@@ -14,6 +14,7 @@ from moreauc.cli.options import FitOptions
 from moreauc.data.columns import Target
 from moreauc.data.tables import TableError, read_texts, write_table
 from moreauc.metrics import group_table
+from moreauc.metrics.bootstrap import Resamples
 from moreauc.tasks.bag_tables import BagTable, BagTableTask, find_bags
 from moreauc.tasks.group_tables import (
     GroupedTable,
@@ -223,7 +224,7 @@ def test_names_of_groups():
 def test_of_many_groups_the_worst_are_printed():
     losses = np.arange(50.0)
     table = group_table(groups=np.arange(50), losses=losses, names=[f"g{k}" for k in range(50)])
-    evaluation = GroupEvaluation("SONX", table, 1, 0.5, "R2")
+    evaluation = GroupEvaluation("SONX", table, 1, 0.5, "R2", Resamples(49.0, losses))
     title, columns, cells = GroupTableTask({}, None, ()).printed("", [evaluation])[1]
     assert title == "Groups by SONX, the worst first (20 of 50)" and columns == ("group", "rows", "share", "loss")
     assert cells[0] == ("g49", "1", "2.00%", "49.0000") and len(cells) == 20

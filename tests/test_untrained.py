@@ -75,8 +75,8 @@ def csv(path):
 @pytest.mark.parametrize(
     ("words", "titles"),
     [
-        (["--drop", "bag", "--drop", "site"], ["SONX", "CE"]),
-        (["--bags", "bag", "--drop", "site"], ["SONT (attention)", "CE (attention)"]),
+        (["--drop", "bag", "--drop", "site", "--baselines", "ce"], ["SONX", "CE"]),
+        (["--bags", "bag", "--drop", "site", "--baselines", "ce_att"], ["SONT (attention)", "CE (attention)"]),
         (["--groups", "site", "--drop", "bag"], ["SONX", "ERM"]),
     ],
 )

@@ -63,7 +63,11 @@ def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     """Return a table for a console; the first `labels` columns are texts, the others numbers."""
     table = Table(title=printable(title), title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(printable(column), justify="left" if number < labels else "right")
+        if number < labels:
+            table.add_column(printable(column))
+        else:  # heads may take two lines, numbers not
+            widest = max((len(row[number]) for row in rows), default=0)
+            table.add_column(printable(column), justify="right", min_width=widest)
     for row in rows:
         table.add_row(*map(printable, row))
     return table

@@ -72,7 +72,7 @@ def _fit(options: FitOptions, out: Path) -> None:
         _LOGGER.info("done in %.1f s", report.seconds)
     for table in task.printed(f"Test {task.unit}: {len(test)}", evaluations):
         print_table(*table)
-    say(*([] if note is None else [note]))
+    say(*report.results["verdict"]["description"], *([] if note is None else [note]))
     warn(*(line for evaluation in evaluations for line in evaluation.warnings))
     warn(*untrained_notes({title: model.history_ for title, model in models.items()}))
     say(f"Report: {out / PAGE}")

@@ -29,7 +29,8 @@ class CrossEntropyLoss(LabelledCriterion):
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
-        positive_weight: :math:`c`, above 0, or "balanced" for :math:`n_- / n_+` of the training set.
+        positive_weight: :math:`c`, above 0, or "balanced" for :math:`n_- / n_+` of the training set, of its
+            weights where rows have them.
         sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
             alike. The sum of their weights takes the place of :math:`B`.
 
@@ -64,6 +65,9 @@ class CrossEntropyLoss(LabelledCriterion):
                     f"{self._owner}: positive_weight must be a number above 0 or 'balanced', got {positive_weight!r}"
                 )
             positive_weight = self.num_negatives / self.num_positives
+            if self.sample_weight is not None:
+                positive = self.position >= 0
+                positive_weight = float(self.sample_weight[~positive].sum() / self.sample_weight[positive].sum())
         self.positive_weight = check_real(self._owner, "positive_weight", positive_weight, low=0.0, low_open=True)
 
     def _step(self, batch: Batch) -> Step:

@@ -286,6 +286,7 @@ class NetworkEstimator(ScoringEstimator):
         if options is not None and not isinstance(options, Mapping):
             raise ValueError(f"{self._owner}: loss_options must be a dictionary or None, got {options!r}")
         taken = {*inspect.signature(build).parameters} - {"widen"} | {*METHODS[self._task.name][self.loss].takes}
+        taken.add("sample_weight")  # of `fit`
         for key in options or {}:
             if not isinstance(key, str) or key in taken:
                 raise ValueError(f"{self._owner}: loss_options must not hold {key!r}: given elsewhere, or no name")

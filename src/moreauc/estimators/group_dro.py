@@ -170,6 +170,12 @@ class GroupDROEstimator(TableEstimator):
         names, codes = name_groups(self._owner, groups, len(values))
         return self._table(scores, values, codes, names)
 
+    def row_losses(self, X: Any, y: ArrayLike) -> Floats:
+        """Return the loss of each row of a table, shape `(n,)`, whose means are those of the groups."""
+        scores = self._scores(X)
+        losses: Floats = self._goal.row_losses(scores, self._known_target(X, y))
+        return losses
+
     @abstractmethod
     def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
         """Return for each row the number of its class or its value, and what is to be learnt."""

@@ -10,12 +10,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.tabular import same_rows
 from moreauc.estimators.base import Array, RankingClassifier, RowRanker, TableEstimator, all_or_nothing
+from moreauc.methods import METHODS
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
@@ -92,6 +95,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         self,
         X: Any,
         y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
         *,
         checkpoint: str | Path | None = None,
         every: int | None = None,
@@ -100,8 +104,11 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         """Train on a table and its two classes.
 
         Args:
-            X: array or DataFrame, shape `(n, n_features)`.
+            X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
             y: classes, two of any kind, shape `(n,)`.
+            sample_weight: how much each row counts in the loss, in the choice of the epoch, in the threshold and in the
+                probabilities, at least 0, shape `(n,)`: a row of weight 2 as two rows, one of weight 0 as none. Scales
+                and levels of the columns do not depend on it. None for 1 each. Some losses take none.
             checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
                 integer `random_state`; None for none. This, `every` and `resume` are as in :func:`moreauc.train.fit`.
             every: steps between two saves; None for the ends of epochs only.
@@ -110,6 +117,9 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         self._check_arguments()
         X = self._check_table(X, reset=True)
         values = self._check_targets(X, y)
+        rows, weights = self._check_weights(sample_weight, X)
+        if len(rows) < len(values):
+            X, values = _safe_indexing(X, rows), values[rows]
         classes = self._two_classes(values)
         label = self._choose_label(classes, values)
         task = RowTask(
@@ -122,9 +132,24 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         )
         same = same_rows(self._owner, X) if self.validation_fraction else None
         saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
-        trained = self._train(task, X, values == label, saving, same=same)
-        self._decide_by(classes, label, trained.data.values, trained.scores)
+        trained = self._train(task, X, values == label, saving, weights=weights, same=same)
+        self._decide_by(classes, label, trained.data.values, trained.scores, trained.data.weights)
+        self.held_out_ = rows[self.held_out_]
         return self
+
+    def _check_weights(self, sample_weight: ArrayLike | None, X: Any) -> tuple[Array, Array | None]:
+        """Return the numbers of the rows whose weight is above 0, and their weights; None where all are 1."""
+        if sample_weight is None:
+            return np.arange(X.shape[0]), None
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        methods = METHODS[self._task.name]
+        if "sample_weight" not in methods[self.loss].allowed:
+            able = [name for name, method in methods.items() if "sample_weight" in method.allowed]
+            raise ValueError(
+                f"{self._owner}: sample_weight must be None unless loss is one of {able}, got {self.loss!r}"
+            )
+        rows = np.flatnonzero(weights)
+        return rows, weights[rows]
 
     def _check_own_arguments(self) -> None:
         self._check_choices(sampler=("auto", "balanced", "shuffled"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 
 from moreauc._checks import check_count, check_real
@@ -28,6 +28,33 @@ class BootstrapInterval:
     level: float
     resamples: int
     undefined: int
+
+
+@dataclass(frozen=True)
+class Resamples:
+    """A score, and that of every resample of the test set, NaN where it is undefined.
+
+    The difference of two that are made with one seed from the same labels is paired: each of its resamples has the same
+    samples for both.
+    """
+
+    estimate: float
+    draws: NDArray[np.float64]
+
+    def __sub__(self, other: Resamples) -> Resamples:
+        return Resamples(self.estimate - other.estimate, self.draws - other.draws)
+
+    def __neg__(self) -> Resamples:
+        return Resamples(-self.estimate, -self.draws)
+
+    def interval(self, level: float = 0.95) -> BootstrapInterval:
+        """Return the percentile interval; both ends are NaN where no resample has a score."""
+        defined = self.draws[~np.isnan(self.draws)]
+        low = high = math.nan
+        if len(defined):
+            low, high = np.quantile(defined, [(1.0 - level) / 2.0, (1.0 + level) / 2.0]).tolist()
+        number = len(self.draws)
+        return BootstrapInterval(self.estimate, low, high, level, number, number - len(defined))
 
 
 def bootstrap_interval(
@@ -75,6 +102,27 @@ def bootstrap_interval(
         True
     """
     level = check_real(_OWNER, "level", level, low=0.0, high=1.0, low_open=True, high_open=True)
+    drawn: dict[str, Any] = {"resamples": resamples, "seed": seed, "stratified": stratified}
+    found = resample_scores(metric, y_true, y_score, **drawn, sample_weight=sample_weight, **options)
+    interval = found.interval(level)
+    if math.isnan(interval.low):
+        text = f"{_OWNER}: the ends are undefined, NaN is returned: none of {resamples} resamples has a score"
+        warnings.warn(text, UndefinedMetricWarning, stacklevel=2)
+    return interval
+
+
+def resample_scores(
+    metric: Callable[..., float],
+    y_true: ArrayLike,
+    y_score: ArrayLike,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+    stratified: bool = True,
+    sample_weight: ArrayLike | None = None,
+    **options: Any,
+) -> Resamples:
+    """Return the score of a test set and of its resamples; arguments as of :func:`bootstrap_interval`."""
     resamples = check_count(_OWNER, "resamples", resamples)
     rng = np.random.default_rng(check_count(_OWNER, "seed", seed, minimum=0))
     data = [as_vector(_OWNER, "y_true", y_true), as_vector(_OWNER, "y_score", y_score)]
@@ -96,14 +144,7 @@ def bootstrap_interval(
         for k in range(resamples):
             rows = _resample(strata if stratified else [np.arange(len(data[0]))], rng)
             draws[k] = score(*(vector[rows] for vector in data))
-    defined = draws[~np.isnan(draws)]
-    low = high = math.nan
-    if len(defined):
-        low, high = np.quantile(defined, [(1.0 - level) / 2.0, (1.0 + level) / 2.0]).tolist()
-    else:
-        text = f"{_OWNER}: the ends are undefined, NaN is returned: none of {resamples} resamples has a score"
-        warnings.warn(text, UndefinedMetricWarning, stacklevel=2)
-    return BootstrapInterval(estimate, low, high, level, resamples, resamples - len(defined))
+    return Resamples(estimate, draws)
 
 
 def _resample(strata: list[Array], rng: np.random.Generator) -> Array:

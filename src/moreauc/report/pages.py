@@ -32,6 +32,7 @@ COLORS = ("#0b6e99", "#d1495b", "#3fa7a0", "#8e6bbf", "#c98a1b")
 _NEGATIVE, _POSITIVE, _QUIET = "#9aa4b1", "#d1495b", "#66717f"
 _DPI = 200  # twice the pixels shown, for dense screens
 _BINS = 40
+_LONGEST = 32  # letters of a name beside a bar
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,51 @@ def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: fl
     return as_image(figure, f"ROC curve of {names}; the region that TPAUC looks at is shaded.")
 
 
+def draw_precision_recall(y_true: ArrayLike, y_score: Mapping[str, ArrayLike]) -> Image:
+    """Draw precision over recall of at most five scores by name; dots are the decisions of scores above 0."""
+    from sklearn.metrics import precision_recall_curve
+
+    labels = np.asarray(y_true)
+    figure, axes = new_figure(5.2, 5.2)
+    for (name, values), color in zip(y_score.items(), COLORS, strict=False):
+        scores = np.asarray(values, dtype=float)
+        precision, recall, _ = precision_recall_curve(labels, scores, drop_intermediate=True)
+        axes.step(recall, precision, where="post", color=color, label=printable(name))
+        if (called := scores > 0).any():
+            axes.plot(called[labels == 1].mean(), labels[called].mean(), "o", color=color, markersize=6)
+    share = float(labels.mean())
+    axes.axhline(share, color="0.6", linestyle=":", linewidth=1)
+    axes.set(xlabel="recall (true positive rate)", ylabel="precision", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
+    axes.set_aspect("equal")
+    show_as_written(axes.legend(frameon=False, loc="best").get_texts())
+    plain_axes(axes)
+    text = f"Precision and recall; dots: the decisions. Random scores have a precision of {share:.3f} (dotted)."
+    return as_image(figure, text)
+
+
+def draw_bars(
+    names: Sequence[str], values: Sequence[float], spreads: Sequence[float] | None, *, label: str, caption: str
+) -> Image:
+    """Draw a number for each name, from top to bottom, with its spread; negative ones in another colour."""
+    figure, axes = new_figure(6.4, 0.9 + 0.28 * len(names))
+    places = np.arange(len(names))
+    below = COLORS[1] if spreads is None else _NEGATIVE  # with a spread it is chance
+    colors = [COLORS[0] if value >= 0.0 else below for value in values]
+    axes.barh(places, values, height=0.7, color=colors, xerr=spreads, error_kw={"ecolor": _QUIET, "linewidth": 1.2})
+    shown = [name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..." for name in map(printable, names)]
+    axes.set_yticks(places, shown)
+    show_as_written(axes.get_yticklabels())
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.axvline(0.0, color="#1c2430", linewidth=0.8)
+    axes.set_xlabel(label)
+    plain_axes(axes, grid="x")
+    return as_image(figure, caption)
+
+
 def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float | None = None) -> Image:
     """Draw the scores of either class, each as shares of its class, and the threshold of the decision."""
     labels, scores = np.asarray(y_true), np.asarray(y_score, dtype=float)
-    figure, axes = new_figure(5.6, 5.2)
+    figure, axes = new_figure(5.2, 5.2)
     edges = np.histogram_bin_edges(scores, bins=_BINS).tolist()
     for label, name, color in ((0, "negatives", _NEGATIVE), (1, "positives", _POSITIVE)):
         members = scores[labels == label]

@@ -120,7 +120,7 @@ class BagTableTask(TwoClassTask[BagTable]):
     def result(
         self, evaluations: Sequence[Evaluation], model: Any, inputs: Bags, table: BagTable, notes: Sequence[str]
     ) -> tuple[list[Section], dict[str, Any]]:
-        sections, _ = super().result(evaluations, model, inputs, table, notes)
+        sections, further = super().result(evaluations, model, inputs, table, notes)
         distance, positive = evaluations[0].scores, table.targets == 1
         best = int(np.argmax(np.where(positive, distance, -np.inf)))
         hardest = int(np.argmax(np.where(positive, -distance, distance)))
@@ -132,7 +132,13 @@ class BagTableTask(TwoClassTask[BagTable]):
             sections.append(_instance_section(entry, found, evaluations[0].title))
             heaviest = found.iloc[_by_weight(found)].rename(columns={"row": "rows"})
             shown.append({**entry, **heaviest.to_dict("list")})
-        return sections, {"instances": shown}
+        return sections, {**further, "instances": shown}
+
+    def row_targets(self, table: BagTable) -> Array:
+        return super().row_targets(table)[table.codes]
+
+    def _other_model(self, model: Any) -> str:
+        return "try another pooling with --loss sont_smx or sont_mean, or trees with --baselines forest_bags"
 
     def instances(self, model: Any, bags: Bags, table: BagTable, bag: int) -> pd.DataFrame:
         """Return row of the file, score, weight and contribution of each instance of a bag."""

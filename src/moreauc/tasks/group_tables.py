@@ -14,10 +14,13 @@ from moreauc.data.columns import check_classes, check_present, match_features
 from moreauc.data.duplicates import Hashes, number_equal
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import class_text, group_texts, is_number, lost_in_floats, name_texts, normal_text, type_column
-from moreauc.metrics import plot_groups
+from moreauc.metrics import group_loss, plot_groups
+from moreauc.metrics.bootstrap import Resamples, resample_scores
 from moreauc.metrics.groups import GroupTable
 from moreauc.report.pages import Fact, Section, as_image, draw_training
+from moreauc.report.verdict import Verdict, judge
 from moreauc.tasks.groups import hold_out, name_groups
+from moreauc.tasks.importance import importance_section
 from moreauc.tasks.tables import (
     Array,
     Cells,
@@ -65,6 +68,7 @@ class GroupEvaluation:
     top_k: int  # how many of the worst groups count; not more than there are
     score: float  # accuracy of all rows, or R² for regression
     quantity: str  # which of them
+    resamples: Resamples  # mean loss of the worst groups, over resamples of their rows
 
     @property
     def warnings(self) -> list[str]:
@@ -128,6 +132,7 @@ class GroupTableTask(TableTask[GroupedTable]):
     name = "groups"
     default = "sonx"
     baselines = ("erm",)
+    measure = "loss of the worst groups"
 
     target: GroupTarget
     columns: tuple[str, ...]  # name the group of a row; they need not be among `kinds`
@@ -214,7 +219,23 @@ class GroupTableTask(TableTask[GroupedTable]):
         quantity = "R2" if groups.accuracy is None else "accuracy"
         worst = groups.worst
         _LOGGER.info("%s: worst group %s, loss %.4f; %s %.4f", title, worst["name"], worst["loss"], quantity, score)
-        return GroupEvaluation(title, groups, top_k, score, quantity)
+        resamples = self._resamples(model, inputs, table, top_k)
+        return GroupEvaluation(title, groups, top_k, score, quantity, resamples)
+
+    def _resamples(self, model: Any, inputs: Any, table: GroupedTable, top_k: int) -> Resamples:
+        """Return the mean loss of the worst groups over resamples of the rows of each group."""
+
+        def worst(codes: Array, losses: Array) -> float:
+            return group_loss(losses, codes, top_k=top_k)
+
+        codes = np.unique(table.groups.astype(str), return_inverse=True)[1]
+        number = min(1000, max(200, 4_000_000 // len(table)))
+        return resample_scores(worst, codes, model.row_losses(inputs, table.targets), resamples=number)
+
+    def goodness(self, model: Any, table: GroupedTable) -> float:
+        codes = np.unique(table.groups.astype(str), return_inverse=True)[1]
+        losses = model.row_losses(self.inputs(table), table.targets)
+        return -group_loss(losses, codes, top_k=min(model.top_k_, int(codes.max()) + 1))
 
     def printed(self, title: str, evaluations: Sequence[GroupEvaluation]) -> list[Cells]:
         first = evaluations[0]
@@ -228,7 +249,17 @@ class GroupTableTask(TableTask[GroupedTable]):
     def result(
         self, evaluations: Sequence[GroupEvaluation], model: Any, inputs: Any, table: GroupedTable, notes: Sequence[str]
     ) -> tuple[list[Section], dict[str, Any]]:
-        return [_result_section(evaluations, model, notes), _group_section(evaluations, model)], {}
+        measure = "loss of the worst group" if evaluations[0].top_k == 1 else "mean loss of the worst groups"
+        verdict = judge(evaluations, measure, self.unit, lower_is_better=True)
+        text = [*verdict.text, *_advice(verdict, evaluations)]
+        columns, numbers = importance_section(self, model, table)
+        sections = [
+            Section("Verdict", [*text, *warning_text(notes)], facts=_facts(evaluations[0])),
+            _result_section(evaluations, model),
+            _group_section(evaluations, model),
+            *columns,
+        ]
+        return sections, {"verdict": {**verdict.to_dict(), "description": text}, **numbers}
 
     def training(self, models: dict[str, Any], split: Split[GroupedTable]) -> tuple[Section, dict[str, Any]]:
         text = []
@@ -343,8 +374,21 @@ def _numbers(column: pd.Series[Any], name: str, source: str) -> Array:
     return values
 
 
-def _result_section(evaluations: Sequence[GroupEvaluation], model: Any, notes: Sequence[str]) -> Section:
-    first = evaluations[0]
+def _advice(verdict: Verdict, evaluations: Sequence[GroupEvaluation]) -> list[str]:
+    """Return what the worst groups cost the others, and what to try next."""
+    if verdict.other is None:
+        return []
+    first, other = evaluations[0], next(found for found in evaluations if found.title == verdict.other)
+    price = f"Over all rows {first.title} has {first.quantity} {first.score:.3f}, {other.title} {other.score:.3f}."
+    lines = {
+        "better": "keep the model if that is worth it; a larger --top-k trains for more groups.",
+        "worse": f"try --loss erm_reweighted or a larger --top-k; where that is no better, use {other.title}.",
+        "equal": f"use {other.title}, or try a larger --top-k; small groups leave much to chance, which more rows end.",
+    }
+    return [price, f"Next: {lines[verdict.outcome]}"]
+
+
+def _facts(first: GroupEvaluation) -> list[Fact]:
     losses, number = first.losses, first.top_k
     facts = [Fact("Loss of the worst group", f"{losses['worst']:.3f}", str(first.table.worst["name"]))]
     if number > 1:
@@ -352,6 +396,11 @@ def _result_section(evaluations: Sequence[GroupEvaluation], model: Any, notes: S
     if first.worst_accuracy is not None:
         facts.append(Fact("Lowest accuracy", f"{first.worst_accuracy:.3f}", "of a group"))
     facts.append(Fact(first.quantity, f"{first.score:.3f}", "of all rows"))
+    return facts
+
+
+def _result_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Section:
+    first = evaluations[0]
     names = {"squared": "squared error", "absolute": "absolute error"}
     loss = names.get(getattr(model, "sample_loss", ""), "log loss")
     text = (
@@ -360,7 +409,7 @@ def _result_section(evaluations: Sequence[GroupEvaluation], model: Any, notes: S
         "are uncertain."
     )
     rows = [tuple(evaluation.cells.values()) for evaluation in evaluations]
-    return Section("Result", [*warning_text(notes), text], columns=tuple(first.cells), rows=rows, labels=2, facts=facts)
+    return Section("Methods", [text], columns=tuple(first.cells), rows=rows, labels=2)
 
 
 def _group_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Section:

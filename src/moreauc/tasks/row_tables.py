@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,20 +17,25 @@ from moreauc._checks import floor_count
 from moreauc.data.columns import Target, match_features, match_target, split_target
 from moreauc.data.duplicates import Codes, Hashes, any_equal, number_equal, take_together
 from moreauc.data.tables import TableError
-from moreauc.metrics import bootstrap_interval, tied_share, tpauc_score
-from moreauc.metrics.bootstrap import BootstrapInterval
+from moreauc.metrics import tied_share, tpauc_score
+from moreauc.metrics.bootstrap import BootstrapInterval, Resamples, resample_scores
 from moreauc.metrics.ranking import ties_text
-from moreauc.report.pages import Fact, Section, draw_histograms, draw_roc, draw_training
+from moreauc.report.pages import Fact, Section, draw_histograms, draw_precision_recall, draw_roc, draw_training
+from moreauc.report.verdict import Verdict, judge
+from moreauc.tasks.importance import importance_section, is_linear
 from moreauc.tasks.tables import Array, Cells, Split, T, Table, TableTask, kept_epoch, read_features, warning_text
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
-_COLUMNS = ("method", "TPAUC", "95 % interval", "AUC", "TPR at budget", "TPR", "FPR")
+_COLUMNS = ("method", "TPAUC", "95 % interval", "AUC", "TPR at budget", "TPR", "FPR", "precision", "alerts per 1,000")
+_PRINTED = (0, 1, 2, 3, 5, 6, 7)  # what fits in a terminal
 _EXPLANATION = (
     "TPAUC is the share of correctly ordered pairs among the lowest positives and the highest negatives of the region, "
     "with the 95 % bootstrap interval over test {unit} (training data and seed held fixed). TPR at budget is the "
-    "highest true positive rate that any threshold reaches on these {unit} within the false-positive budget. TPR and "
-    "FPR are those of the model's own threshold, which was fixed in training."
+    "highest true positive rate that any threshold reaches on these {unit} within the false-positive budget. The other "
+    "numbers are those of the model's own threshold, which was fixed in training: true and false positive rate, share "
+    "of positives among the {unit} it calls positive, and how many of 1,000 {unit} these are."
 )
+_FEW_POSITIVES = 100  # in the test part
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,11 @@ class Evaluation:
     tpr: float  # true positive rate there
     fpr: float  # false positive rate there
     tied: float  # share of the region's rows whose score is also that of a row of the other class
+    precision: float  # share of positives among what is called positive there; NaN where nothing is
+    alerts: float  # how many of 1,000 rows or bags are called positive there
     unit: str  # what is scored, "rows" or "bags"
     scores: Array  # of the rows or bags, shape `(n,)`
+    resamples: Resamples  # TPAUC over resamples of the rows or bags
 
     @property
     def warnings(self) -> list[str]:
@@ -57,32 +66,44 @@ class Evaluation:
     def row(self) -> tuple[str, ...]:
         """Cells of a printed table."""
         interval = f"[{self.tpauc.low:.3f}, {self.tpauc.high:.3f}]"
-        numbers = (self.auc, self.tpr_at_budget, self.tpr, self.fpr)
-        return (self.title, f"{self.tpauc.estimate:.4f}", interval, *(f"{number:.4f}" for number in numbers))
+        rates = [f"{rate:.4f}" for rate in (self.auc, self.tpr_at_budget, self.tpr, self.fpr)]
+        precision = "-" if math.isnan(self.precision) else f"{self.precision:.4f}"
+        return (self.title, f"{self.tpauc.estimate:.4f}", interval, *rates, precision, f"{self.alerts:.1f}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as plain data, without the scores."""
-        return {key: value for key, value in asdict(self).items() if key != "scores"}
+        return {key: value for key, value in asdict(self).items() if key not in ("scores", "resamples")}
 
 
 def evaluate_scores(
-    title: str, labels: Array, scores: Array, *, min_tpr: float, max_fpr: float, unit: str = "rows"
+    title: str,
+    labels: Array,
+    scores: Array,
+    *,
+    min_tpr: float,
+    max_fpr: float,
+    budget: float | None = None,
+    unit: str = "rows",
 ) -> Evaluation:
-    """Return the numbers of one model whose decisions turn at a score of 0; `max_fpr` is also the budget."""
+    """Return the numbers of one model whose decisions turn at a score of 0; the budget is `max_fpr` by default."""
     fpr, tpr, _ = roc_curve(labels, scores, drop_intermediate=False)
-    resamples = min(1000, max(100, 20_000_000 // len(labels)))  # a minute at most
-    decisions = scores > 0
+    number = min(1000, max(200, 4_000_000 // len(labels)))  # seconds at most
+    resamples = resample_scores(tpauc_score, labels, scores, min_tpr=min_tpr, max_fpr=max_fpr, resamples=number)
+    called = scores > 0
     return Evaluation(
         title=title,
-        tpauc=bootstrap_interval(tpauc_score, labels, scores, min_tpr=min_tpr, max_fpr=max_fpr, resamples=resamples),
+        tpauc=resamples.interval(),
         auc=float(roc_auc_score(labels, scores)),
-        tpr_at_budget=float(tpr[fpr <= max_fpr + 1e-12].max()),
+        tpr_at_budget=float(tpr[fpr <= (max_fpr if budget is None else budget) + 1e-12].max()),
         threshold=0.0,
-        tpr=float(decisions[labels == 1].mean()),
-        fpr=float(decisions[labels == 0].mean()),
+        tpr=float(called[labels == 1].mean()),
+        fpr=float(called[labels == 0].mean()),
         tied=tied_share(labels, scores, min_tpr=min_tpr, max_fpr=max_fpr),
+        precision=float(labels[called].mean()) if called.any() else math.nan,
+        alerts=1000.0 * float(called.mean()),
         unit=unit,
         scores=scores,
+        resamples=resamples,
     )
 
 
@@ -91,6 +112,7 @@ class TwoClassTask(TableTask[T]):
     """A table with two classes, scored by the two-way partial AUC."""
 
     role: ClassVar[str] = "row"  # of a line of predictions
+    measure = "TPAUC"
 
     target: Target  # which column and value is the positive class
     min_tpr: float  # lower edge of the region
@@ -136,37 +158,93 @@ class TwoClassTask(TableTask[T]):
     def evaluate(self, title: str, model: Any, inputs: Any, table: T) -> Evaluation:
         scores = model.decision_function(inputs)
         region = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
-        evaluation = evaluate_scores(title, table.targets, scores, **region, unit=self.unit)
+        evaluation = evaluate_scores(title, table.targets, scores, **region, budget=self.budget, unit=self.unit)
         tpauc, interval = evaluation.tpauc.estimate, evaluation.row[2]
         _LOGGER.info("%s: TPAUC %.4f %s, AUC %.4f", title, tpauc, interval, evaluation.auc)
         for line in evaluation.warnings:
             _LOGGER.warning("%s", line)
         return evaluation
 
+    def goodness(self, model: Any, table: T) -> float:
+        scores = model.decision_function(self.inputs(table))
+        return tpauc_score(table.targets, scores, min_tpr=self.min_tpr, max_fpr=self.max_fpr)
+
+    def sample(self, table: T, number: int, random: np.random.Generator) -> Array:
+        order = random.permutation(len(table))
+        positive = table.targets[order] == 1
+        found = order[positive][: number // 2]
+        return np.sort(np.concatenate([found, order[~positive][: number - len(found)]]))
+
     def printed(self, title: str, evaluations: Sequence[Evaluation]) -> list[Cells]:
-        return [(title, _COLUMNS, [evaluation.row for evaluation in evaluations])]
+        rows = [tuple(evaluation.row[place] for place in _PRINTED) for evaluation in evaluations]
+        return [(title, tuple(_COLUMNS[place] for place in _PRINTED), rows)]
 
     def result(
         self, evaluations: Sequence[Evaluation], model: Any, inputs: Any, table: T, notes: Sequence[str]
     ) -> tuple[list[Section], dict[str, Any]]:
         first, unit = evaluations[0], self.unit
-        interval = f"95 %: {first.tpauc.low:.3f} to {first.tpauc.high:.3f}"
-        region = f"TPR ≥ {self.min_tpr:g}, FPR ≤ {self.max_fpr:g}"
-        facts = [
-            Fact(f"TPAUC, {region}", f"{first.tpauc.estimate:.3f}", interval),
-            Fact("AUC", f"{first.auc:.3f}", "the whole curve"),
-            Fact(f"TPR at FPR ≤ {self.max_fpr:g}", f"{first.tpr_at_budget:.3f}", f"best threshold on these {unit}"),
-            Fact("TPR of the decisions", f"{first.tpr:.3f}", f"at an FPR of {first.fpr:.3f}"),
-        ]
+        verdict = judge(evaluations, self.measure, unit)
         doubts = warning_text([*notes, *(line for evaluation in evaluations for line in evaluation.warnings)])
-        text, rows = [*doubts, _EXPLANATION.format(unit=unit)], [evaluation.row for evaluation in evaluations]
+        text = [*verdict.text, self._decisions(first), *self._advice(verdict, model, table)]
+        region = f"TPR ≥ {self.min_tpr:g}, FPR ≤ {self.max_fpr:g}"
+        interval = f"95 %: {first.tpauc.low:.3f} to {first.tpauc.high:.3f}"
+        chance = f"random scores: {_chance(self.min_tpr, self.max_fpr):.2f}"
+        called = f"of the {unit} called positive are"
+        facts = [
+            Fact(f"TPAUC, {region}", f"{first.tpauc.estimate:.3f}", f"{interval}; {chance}"),
+            Fact("Found", f"{first.tpr:.1%}", f"of the positives (TPR), at an FPR of {first.fpr:.3f}"),
+            Fact("Precision", "-" if math.isnan(first.precision) else f"{first.precision:.1%}", called),
+            Fact(f"Alerts per 1,000 {unit}", f"{first.alerts:.0f}", f"{table.targets.mean():.1%} are positive"),
+            Fact("AUC", f"{first.auc:.3f}", "the whole curve"),
+        ]
+        rows = [evaluation.row for evaluation in evaluations]
         scores = {evaluation.title: evaluation.scores for evaluation in evaluations}
         images = [
             draw_roc(table.targets, scores, min_tpr=self.min_tpr, max_fpr=self.max_fpr),
+            draw_precision_recall(table.targets, scores),
             draw_histograms(table.targets, first.scores, threshold=0.0),
         ]
-        result = Section("Result", text, columns=_COLUMNS, rows=rows, labels=1, facts=facts)
-        return [result, Section("Curve and scores", images=images)], {}
+        columns, numbers = importance_section(self, model, table)
+        sections = [
+            Section("Verdict", [*text, *doubts], facts=facts),
+            Section("Methods", [_EXPLANATION.format(unit=unit)], columns=_COLUMNS, rows=rows, labels=1),
+            Section("Curves and scores", images=images),
+            *columns,
+        ]
+        return sections, {"verdict": {**verdict.to_dict(), "description": text}, **numbers}
+
+    def _decisions(self, first: Evaluation) -> str:
+        """Return what the decisions of a model amount to."""
+        if not first.alerts:
+            return f"{first.title} calls none of these {self.unit} positive."
+        return (
+            f"At its threshold {first.title} calls {first.alerts:.0f} of 1,000 {self.unit} positive: "
+            f"{first.precision:.0%} of these are, and {first.tpr:.0%} of all positives are among them. The false "
+            f"positive rate is {first.fpr:.3f}; the budget is {self.budget:g}."
+        )
+
+    def _advice(self, verdict: Verdict, model: Any, table: T) -> list[str]:
+        """Return what to try next."""
+        positives = int(table.targets.sum())
+        if verdict.difference is None:
+            return []
+        lines = {
+            "better": f"keep the model, and let `moreauc compare` repeat the comparison on other {self.unit}.",
+            "worse": f"{self._other_model(model)}; where that is no better, use {verdict.other}.",
+            "equal": f"take the simpler of the two, or {self._other_model(model)}.",
+        }
+        text = f"Next: {lines[verdict.outcome]}"
+        if verdict.outcome == "equal" and positives < _FEW_POSITIVES:
+            half = (verdict.difference.high - verdict.difference.low) / 2.0
+            text += (
+                f" With {positives} positives to test on, only differences above about {half:.2f} show: a larger "
+                f"--test-size, or a table to --test on, tells more."
+            )
+        return [text]
+
+    def _other_model(self, model: Any) -> str:
+        """Return which other model to try."""
+        return f"try --model {'mlp' if is_linear(model) else 'linear'}, or trees with --baselines lightgbm"
 
     def training(self, models: dict[str, Any], split: Split[T]) -> tuple[Section, dict[str, Any]]:
         text = []
@@ -221,6 +299,11 @@ class RowTableTask(TwoClassTask[Table]):
 
     def names(self, table: Table) -> Array:
         return np.arange(1, len(table) + 1)
+
+
+def _chance(min_tpr: float, max_fpr: float) -> float:
+    """Return the TPAUC of random scores: the share of the region below the diagonal of the ROC curve."""
+    return max(max_fpr - min_tpr, 0.0) ** 2 / (2.0 * (1.0 - min_tpr) * max_fpr)
 
 
 def check_region_holds(labels: Array, where: str, *, min_tpr: float, max_fpr: float, unit: str = "rows") -> None:

@@ -62,6 +62,7 @@ class TableTask(ABC, Generic[T]):
     unit: ClassVar[str] = "rows"
     default: ClassVar[str]  # loss to train with
     baselines: ClassVar[tuple[str, ...]]  # methods to compare with
+    measure: ClassVar[str]  # what models are judged by, in words
 
     kinds: dict[str, str]  # the columns to learn from, and whether they hold numbers or text
     target: Any  # what is predicted
@@ -153,6 +154,18 @@ class TableTask(ABC, Generic[T]):
         """Return the numbers of a model on a table; `inputs` are those of the table."""
 
     @abstractmethod
+    def goodness(self, model: Any, table: T) -> float:
+        """Return what a model is judged by on a table; higher is better."""
+
+    def sample(self, table: T, number: int, random: np.random.Generator) -> Array:
+        """Return the numbers of some rows (or bags), in order, that stand for all."""
+        return np.sort(random.choice(len(table), number, replace=False))
+
+    def row_targets(self, table: T) -> Array:
+        """Return a number for each row of the features, by which columns are correlated with the target."""
+        return np.unique(table.targets, return_inverse=True)[1]
+
+    @abstractmethod
     def printed(self, title: str, evaluations: Sequence[Any]) -> list[Cells]:
         """Return the tables to print."""
 
@@ -162,7 +175,7 @@ class TableTask(ABC, Generic[T]):
     ) -> tuple[list[Section], dict[str, Any]]:
         """Return the sections of a report on the first model beside the others, and further numbers for its JSON.
 
-        `notes` are warnings to show first.
+        The first section is the verdict, which the JSON has as well; `notes` are warnings to show there.
         """
 
     @abstractmethod

@@ -1,0 +1,98 @@
+"""Weights of rows in `fit` of TPAUCClassifier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.datasets import make_classification
+from torch import nn
+
+from moreauc.estimators import TPAUCClassifier
+from moreauc.estimators.base import choose_threshold, fit_platt
+from moreauc.methods import METHODS
+from moreauc.metrics import tpauc_score
+
+X, Y = make_classification(160, 4, n_clusters_per_class=1, weights=[0.7], flip_y=0.1, random_state=0)
+WEIGHTS = np.random.default_rng(0).integers(1, 4, size=160)
+WEIGHTED = [name for name, method in METHODS["rows"].items() if "sample_weight" in method.allowed]
+
+
+def quick(**options):
+    few = {"module": "linear", "epochs": 5, "batch_size": 32, "lr": 0.03, "random_state": 0}
+    return TPAUCClassifier(**{**few, **options})
+
+
+def full_batch(loss):
+    """All rows in each step, and nothing that depends on how many there are."""
+    start = nn.Linear(4, 1)
+    nn.init.constant_(start.weight, 0.1)
+    nn.init.zeros_(start.bias)
+    options = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "lr": 0.05, "batch_size": 2000}
+    return quick(loss=loss, module=start, standardize=False, validation_fraction=0.0, **options)
+
+
+def test_the_methods_that_take_weights():
+    assert {"sonx", "ce", "ce_weighted", "mb", "auc_sh"} <= set(WEIGHTED)
+
+
+@pytest.mark.parametrize("loss", [name for name in WEIGHTED if name != "mb"])  # which takes whole numbers of rows
+def test_in_full_batches_a_weight_is_so_many_equal_rows(loss):
+    weighted = full_batch(loss).fit(X, Y, WEIGHTS)
+    repeated = full_batch(loss).fit(np.repeat(X, WEIGHTS, axis=0), np.repeat(Y, WEIGHTS))
+    plain = full_batch(loss).fit(X, Y)
+    found, same, other = (model.decision_function(X) for model in (weighted, repeated, plain))
+    np.testing.assert_allclose(found, same, atol=1e-4)
+    assert np.abs(found - other).max() > 1e-3
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-3)
+    assert weighted.threshold_ == pytest.approx(repeated.threshold_, abs=1e-4)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, csr_matrix])
+def test_rows_of_weight_zero_are_not_there(convert):
+    weights = np.where(np.arange(160) % 3 == 0, 0.0, WEIGHTS)
+    some = np.flatnonzero(weights)
+    whole, part = quick().fit(convert(X), Y, weights), quick().fit(convert(X[some]), Y[some], weights[some])
+    np.testing.assert_array_equal(whole.decision_function(X), part.decision_function(X))
+    np.testing.assert_array_equal(whole.held_out_, some[part.held_out_])
+
+
+def test_held_out_rows_count_by_their_weights():
+    model = quick(epochs=8, fpr_budget=0.2).fit(X, Y, WEIGHTS)
+    rows = model.held_out_
+    scores = model.decision_function(X[rows]) + model.threshold_
+    weighted = tpauc_score(Y[rows], scores, min_tpr=0.5, max_fpr=0.5, sample_weight=WEIGHTS[rows])
+    assert model.history_.best_score == pytest.approx(weighted)
+    assert model.threshold_ == pytest.approx(choose_threshold(Y[rows], scores, 0.2, WEIGHTS[rows]), abs=1e-5)
+    assert model.platt_ == pytest.approx(fit_platt(Y[rows], scores, WEIGHTS[rows]), rel=1e-2)
+
+
+def test_only_the_proportion_of_weights_matters_for_the_scores():
+    one, ten = (quick().fit(X, Y, factor * WEIGHTS) for factor in (1, 10))
+    np.testing.assert_allclose(one.decision_function(X), ten.decision_function(X), atol=1e-5)
+    np.testing.assert_array_equal(one.held_out_, ten.held_out_)
+
+
+def test_a_checkpoint_is_of_its_weights(tmp_path):
+    quick().fit(X, Y, WEIGHTS, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        quick().fit(X, Y, WEIGHTS[::-1], checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "weights", "message"),
+    [
+        (
+            {"loss": "auc_m"},
+            WEIGHTS,
+            r"TPAUCClassifier: sample_weight must be None unless loss is one of \['sonx'.*'auc_m'",
+        ),
+        ({"loss_options": {"sample_weight": WEIGHTS}}, None, "loss_options must not hold 'sample_weight'"),
+        ({}, -WEIGHTS, "[Nn]egative"),
+        ({}, WEIGHTS[:5], "sample_weight.shape"),
+        ({}, np.where(Y == 1, 0, 1), "y must hold two classes, got one class"),
+    ],
+)
+def test_what_is_refused(options, weights, message):
+    with pytest.raises(ValueError, match=message):
+        quick(**options).fit(X, Y, weights)
