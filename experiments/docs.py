@@ -26,7 +26,7 @@ from experiments.studies.keel import region_table, remedy_table
 from experiments.studies.label_noise import noise_table
 from experiments.studies.many_groups import TITLES
 from experiments.studies.thresholds import held_out_table
-from experiments.studies.when import capacity_table, condition_table
+from experiments.studies.when import capacity_table, condition_table, fit_table
 
 __all__ = ["TABLES", "update_pages"]
 
@@ -199,6 +199,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
     **{f"defaults, {method} against": partial(defaults_against, method) for method in ("sonx", "linear")},
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
+    "when, fit": lambda: _markdown(*fit_table(_study("when"))),
     "when, networks": lambda: _markdown(*capacity_table(_study("when"))),
     "size": size_table,
     **runpy.run_path(str(ROOT / "benchmarks" / "doc_tables.py"))["TABLES"],

@@ -21,6 +21,7 @@ from experiments.studies.when import (
     condition_table,
     conditions,
     draw_rows,
+    fit_table,
     summary,
     tpauc,
     train_best,
@@ -121,3 +122,5 @@ def test_the_summary_by_hand():
     assert rows[1][1:4] == ["0.800", "0.500", "-0.200 ± 0.000"] and len(columns) == len(rows[0]) == 9
     (row,) = capacity_table(results)[1]
     assert row[0] == "linear" and row[3] == "+0.000 ± 0.200"
+    (row,) = fit_table(results)[1]
+    assert row[:3] == ["0.8 to 1", "2", "0.800"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HALVES = ("choose", "confirm")
 OURS = ("sonx", "linear")
 EQUAL = 0.0005  # means nearer than this count as equal
-COLLAPSED = 10  # a model with fewer different scores of test rows tells nothing
+COLLAPSED = 10, 0.9  # a model with fewer different scores of test rows and a lower AUC tells next to nothing
 _QUIET = "#66717f"
 _ALL = "all"
 
@@ -101,7 +101,7 @@ def _cells(place: Record, found: dict[str, dict[int, Record]], seeds: list[int])
             "scores": [run["tpauc"] for run in runs],
             "auc": float(np.mean([run["auc"] for run in runs])),
             "seconds": _mean_seconds(runs),
-            "collapsed": sum(run["distinct"] < COLLAPSED for run in runs),
+            "collapsed": sum((run["distinct"] < COLLAPSED[0]) & (run["auc"] < COLLAPSED[1]) for run in runs),
         }
         for (method, runs), rank in zip(own.items(), ranks, strict=True)
     ]

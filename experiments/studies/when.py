@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 _TEST = {1: 1000, 0: 3000}  # rows of either class to test on: TPAUC does not depend on their shares
 _VALIDATION = 0.25  # of the training rows
 _EVERY = 10  # steps between two looks at the validation rows
+_FITS = (0.0, 0.5, 0.65, 0.8, 1.01)  # edges of the training TPAUC of cross entropy
 _PLACE = ("dataset", "capacity", "rows", "flips", "share", "region")
 _MARKERS = {"linear": "o", "MLP 64": "s", "MLP 256": "D"}
 
@@ -99,7 +101,11 @@ class WhenStudy(Study):
             "the training TPAUC of cross entropy; a mark is a table, network and condition, mean over seeds."
         )
         sections = [Section("Gains", figure="gains.png", caption=caption)]
-        for heading, table in (("By condition", condition_table), ("By network", capacity_table)):
+        for heading, table in (
+            ("By condition", condition_table),
+            ("By network", capacity_table),
+            ("By how well cross entropy fits its training rows", fit_table),
+        ):
             columns, rows = table(results)
             sections.append(Section(heading, columns=columns, rows=rows, labels=1))
         return Report(self.title, "", {"plan": self.plan, "seeds": self.seeds, **results}, sections)
@@ -267,9 +273,12 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
         {"change": change, "value": value, **_mean([run for run in runs if _is(run, change, value)])}
         for change, value in [("", ""), *((name, value) for name, values in CHANGES.items() for value in values)]
     ]
-    networks = dict.fromkeys(run["capacity"] for run in runs)
-    by_capacity = [{"capacity": name, **_mean([run for run in runs if run["capacity"] == name])} for name in networks]
-    return {"runs": runs, "by_condition": by_condition, "by_capacity": by_capacity}
+    by_capacity = [{"capacity": name, **_mean([run for run in runs if run["capacity"] == name])} for name in CAPACITIES]
+    by_fit = [
+        {"low": low, "high": high, **_mean([run for run in runs if low <= run["ce"]["train"] < high])}
+        for low, high in pairwise(_FITS)
+    ]
+    return {"runs": runs, "by_condition": by_condition, "by_capacity": by_capacity, "by_fit": by_fit}
 
 
 def _is(run: Record, change: str, value: Any) -> bool:
@@ -310,7 +319,17 @@ def condition_table(results: Record) -> tuple[list[str], list[list[str]]]:
 
 def capacity_table(results: Record) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows: the network, and the gains over all conditions."""
-    return ["network", *_heads()], [[entry["capacity"], *_gains(entry)] for entry in results["by_capacity"]]
+    rows = [[entry["capacity"], *_gains(entry)] for entry in results["by_capacity"]]
+    return ["network", *_heads()], [row for row in rows if len(row) > 1]
+
+
+def fit_table(results: Record) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows: how well cross entropy fits the training rows, how many runs do, and the gains."""
+    rows = [
+        [f"{entry['low']:g} to {min(entry['high'], 1.0):g}", str(entry["runs"]), *_gains(entry)]
+        for entry in results["by_fit"]
+    ]
+    return ["training TPAUC of CE", "runs", *_heads()], [row for row in rows if len(row) > 2]
 
 
 def _heads() -> list[str]:
