@@ -188,6 +188,10 @@ ROW_ERRORS = [
     (["tiny.csv", "--drop", "a,b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
     (["tiny.csv", "--drop", "a,"], "--drop must name columns, with commas between them, got 'a,'"),
     (["tiny.csv", "--id", "b"], "{0}/tiny.csv: no id column 'b'; columns are 'a'"),
+    (
+        ["tiny.csv", "--epochs", "9", "--model", "linear"],
+        "moreauc fit: --epochs does not go with --model linear, unless",
+    ),
     (["tiny.csv", "--dropout", "0.5", "--model", "linear"], "moreauc fit: --dropout needs --model mlp, got 0.5"),
     (
         ["tiny.csv", "--loss", "ce", "--surrogate", "logistic"],

@@ -13,6 +13,7 @@ import pytest
 from moreauc.baselines import BASELINES
 from moreauc.cli.saved import load_model
 from moreauc.data.tables import write_table
+from moreauc.estimators import TPAUCLinear
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
 from moreauc.tasks.row_tables import draw_test_rows
@@ -118,6 +119,29 @@ def test_test_numbers_are_those_of_what_was_not_trained_on(run):
     assert (first["tpr"], first["fpr"]) == pytest.approx(((positives > 0).mean(), (negatives > 0).mean()), abs=1e-4)
     budget = int(len(negatives) * 0.5)
     assert first["tpr_at_budget"] == pytest.approx((positives > negatives[-budget - 1]).mean(), abs=1e-4)
+
+
+def test_a_linear_model_is_a_scorecard(runs, tmp_path):
+    run = runs("rows")
+    words = ["--target", "state", "--model", "linear", "--surrogate", "smooth_ramp", "--fpr-budget", 0.2]
+    done("fit", run.data, *words, "--baselines", "lr,linear", "--out", tmp_path / "run")
+    report, saved = read_report(tmp_path / "run"), load_model(tmp_path / "run")
+    assert [entry["title"] for entry in report["test"]] == ["TPAUCLinear", "LR"] and report["history"] == {}
+    assert isinstance(saved.model, TPAUCLinear) and saved.model.fpr_budget == 0.2
+    assert {row["column"] for row in report["effects"]} == {"age", "dose", "gap", "ward"}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert re.search(
+        r"TPAUCLinear: logistic regression, (kept as it is|fine-tuned with margin [\d.]+); \d+ steps", page
+    )
+    assert "--loss" not in report["command"] and "--model linear" in report["command"]
+    assert "TPAUCLinear" in done("evaluate", tmp_path / "run", run.data, "--out", tmp_path / "again").stdout
+    done("predict", tmp_path / "run", run.data, "--out", tmp_path / "scores.csv")
+    scores = pd.read_csv(tmp_path / "scores.csv")
+    expected = saved.model.decision_function(run.case.table().astype({"ward": "category"})[list(saved.task.kinds)])
+    np.testing.assert_allclose(scores["score"], expected)
+    beside = ["--epochs", 1, "--baselines", "linear", "--target", "state", "--out", tmp_path / "beside"]
+    done("fit", run.data, *beside)
+    assert [entry["title"] for entry in read_report(tmp_path / "beside")["test"]] == ["SONX", "TPAUCLinear"]
 
 
 def test_instances_of_two_bags_are_shown(bag_run):

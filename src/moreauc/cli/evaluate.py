@@ -11,7 +11,6 @@ from moreauc.cli.console import already_told, command_line, print_table, say, wa
 from moreauc.cli.options import EvaluateOptions
 from moreauc.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
 from moreauc.data.tables import read_texts
-from moreauc.methods import METHODS
 from moreauc.report.pages import Report
 from moreauc.tasks.tables import Table, TableTask, known_rows, unknown_levels
 
@@ -32,7 +31,7 @@ def _evaluate(options: EvaluateOptions) -> None:
     table = task.match(read_texts(data), source=str(data))
     doubts, unknown = unknown_levels(task.encoder(model), table.features, str(data))
     warn(*doubts, *known_rows(saved.trained_on, table.hashes(), data, unit=task.unit))
-    title, inputs = METHODS[task.name][model.loss].title, task.inputs(table)
+    title, inputs = task.title(model), task.inputs(table)
     with nullcontext() if out is None else run_folder(out, force=options.force) as folder:
         evaluation = task.evaluate(title, model, inputs, table)
         if folder is not None:

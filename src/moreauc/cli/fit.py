@@ -6,28 +6,36 @@ import logging
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_path, check_region
-from moreauc.baselines import BASELINES
+from moreauc.baselines import BASELINES, Baseline
 from moreauc.cli.baselines import fit_baseline
 from moreauc.cli.console import already_told, command_line, print_table, say, warn
 from moreauc.cli.options import REGION, FitOptions
 from moreauc.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
-from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
+from moreauc.estimators import (
+    GroupDROClassifier,
+    GroupDRORegressor,
+    MultiInstanceClassifier,
+    TPAUCClassifier,
+    TPAUCLinear,
+)
 from moreauc.methods import METHODS
 from moreauc.report.pages import Report, Section
 from moreauc.tasks.bag_tables import BagTableTask
 from moreauc.tasks.group_tables import KINDS, GroupTableTask
 from moreauc.tasks.row_tables import RowTableTask
-from moreauc.tasks.tables import Split, TableTask, kept_epoch, read_split, warning_text
+from moreauc.tasks.tables import Split, TableTask, histories_of, kept_epoch, read_split, warning_text
 from moreauc.train import History, UntrainedWarning
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 _OWNER = "moreauc fit"
+_LINEAR = "linear"  # among losses: the estimator TPAUCLinear
+_ONLY_NETWORKS = ("epochs", "batch_size", "lr", "patience", "device", "checkpoint")
 _ONLY_BAGS = ("instances_per_bag",)
 _ONLY_GROUPS = ("top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group")
 _SETTINGS = (
@@ -74,27 +82,32 @@ def _fit(options: FitOptions, out: Path) -> None:
         print_table(*table)
     say(*report.results["verdict"]["description"], *([] if note is None else [note]))
     warn(*(line for evaluation in evaluations for line in evaluation.warnings))
-    warn(*untrained_notes({title: model.history_ for title, model in models.items()}))
+    warn(*untrained_notes(histories_of(models)))
     say(f"Report: {out / PAGE}")
 
 
 def _train_all(
     options: FitOptions, saving: Saving, split: Split[Any], inputs: Any, place: Path
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Train the model and the baselines; return those with a history by title, and the numbers of all on the test part.
+    """Train the model and the baselines; return estimators of ours by title, and the numbers of all on the test part.
 
     The model is the first of both.
     """
     task, train, test = split.task, split.train, split.test
     train_inputs, models, evaluations = task.inputs(train), {}, []
-    for name in dict.fromkeys([str(options.loss), *choose_baselines(options, type(task))]):
-        if name not in METHODS[task.name]:
+    first = options.loss or _LINEAR
+    for name in dict.fromkeys([first, *choose_baselines(options, type(task))]):
+        if name in _others(type(task)):
             title = BASELINES[task.name][name].title
             evaluations.append(task.evaluate(title, fit_baseline(name, task, train, seed=options.seed), inputs, test))
             continue
-        own, title = name == options.loss, METHODS[task.name][name].title
-        model = _estimator(task, options if own else replace(options, loss=name, surrogate=None))
-        given = {**task.fit_options(train), **saving.options(name)}
+        own, given = name == first, task.fit_options(train)
+        if name == _LINEAR:
+            model = _scorecard(options if own else replace(options, surrogate=None))
+        else:
+            model = _estimator(task, options if own else replace(options, loss=name, surrogate=None))
+            given |= saving.options(name)
+        title = task.title(model)
         models[title] = _train(title, model, train_inputs, train.targets, **given)
         if own:  # at once: no later error costs the training
             save_model(place, model, task, train.hashes())
@@ -109,10 +122,12 @@ def _train(title: str, model: Any, inputs: Any, targets: Any, **options: Any) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrainedWarning)  # logged below, with the title of the model
         model.fit(inputs, targets, **options)
-    if model.history_.choice:
-        _LOGGER.info("%s: weights kept %s, %s", title, kept_epoch(model.history_), model.history_.choice)
+    histories = histories_of({title: model})
+    for history in histories.values():
+        if history.choice:
+            _LOGGER.info("%s: weights kept %s, %s", title, kept_epoch(history), history.choice)
     _LOGGER.info("%s: trained in %.1f s", title, time.perf_counter() - begin)
-    for note in untrained_notes({title: model.history_}):
+    for note in untrained_notes(histories):
         _LOGGER.warning("%s", note)
     return model
 
@@ -139,6 +154,8 @@ def choose_task(options: FitOptions) -> type[TableTask[Any]]:
         return GroupTableTask
     if options.model == "linear":
         _refuse(options, ("dropout",), "needs --model mlp")
+    if options.model == "linear" and options.loss is None:
+        _refuse(options, _ONLY_NETWORKS, "does not go with --model linear, unless --loss names how to train a network")
     return RowTableTask
 
 
@@ -151,7 +168,8 @@ def _refuse(options: FitOptions, names: tuple[str, ...], why: str) -> None:
 
 def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
     """Return the options with the defaults of the task, after a check of their values."""
-    changes: dict[str, Any] = {"loss": options.loss or kind.default}
+    linear = kind is RowTableTask and options.model == "linear"
+    changes: dict[str, Any] = {"loss": options.loss or (None if linear else kind.default)}
     choices = {"loss": tuple(METHODS[kind.name]), "task": KINDS, "model": ("mlp", "linear")}
     if kind is not BagTableTask:
         changes["model"] = options.model or "mlp"
@@ -164,7 +182,8 @@ def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
         value = getattr(options, name)
         if value is not None and value not in allowed:
             raise ValueError(f"{_OWNER}: --{name} must be one of {', '.join(allowed)}, got {value!r}")
-    if options.surrogate is not None and "surrogate" not in METHODS[kind.name][str(options.loss)].allowed:
+    method = None if options.loss is None else METHODS[kind.name][options.loss]
+    if options.surrogate is not None and method is not None and "surrogate" not in method.allowed:
         raise ValueError(f"{_OWNER}: --surrogate is for losses of pairs, and does not go with --loss {options.loss}")
     choose_baselines(options, kind)
     return options
@@ -177,18 +196,31 @@ def choose_baselines(options: FitOptions, kind: type[TableTask[Any]]) -> tuple[s
     names = tuple(name.strip() for name in options.baselines.split(","))
     if names == ("none",):
         return ()
-    others = {} if kind is GroupTableTask else BASELINES[kind.name]
+    others, known = _others(kind), [*METHODS[kind.name], *((_LINEAR,) if kind is RowTableTask else ())]
     for name in names:
-        if name not in METHODS[kind.name] and name not in others:
-            known = ", ".join([*METHODS[kind.name], *others])
-            raise ValueError(f"{_OWNER}: --baselines must be none, or of {known}, got {name!r}")
+        if name not in known and name not in others:
+            listed = ", ".join([*known, *others])
+            raise ValueError(f"{_OWNER}: --baselines must be none, or of {listed}, got {name!r}")
         if name in others:
             others[name].check_installed()
     return names
 
 
+def _others(kind: type[TableTask[Any]]) -> Mapping[str, Baseline]:
+    """Return the classifiers of other libraries to compare with."""
+    return {} if kind is GroupTableTask else BASELINES[kind.name]
+
+
+def _scorecard(options: FitOptions) -> TPAUCLinear:
+    """Return the linear model that is trained without a network."""
+    names = ("min_tpr", "max_fpr", "fpr_budget", "surrogate")
+    given: dict[str, Any] = {name: getattr(options, name) for name in names}
+    given = {key: value for key, value in given.items() if value is not None}
+    return TPAUCLinear(positive_label=1, random_state=options.seed, **given)
+
+
 def _estimator(task: TableTask[Any], options: FitOptions) -> Any:
-    """Return the estimator; what was not given is left to its own defaults."""
+    """Return the estimator of a network; what was not given is left to its own defaults."""
     top_k, size = options.top_k, options.batch_size
     given: dict[str, Any] = {name: getattr(options, name) for name in ("epochs", "lr", "patience", "device")}
     if options.surrogate is not None:
@@ -226,7 +258,7 @@ def fit_report(
 ) -> Report:
     """Return the report of a training."""
     task, first = split.task, next(iter(models.values()))
-    histories = {title: model.history_ for title, model in models.items()}
+    histories = histories_of(models)
     notes = untrained_notes(histories)
     parts = {"training": split.train, "test": split.test}
     settings = {key: value for key, value in first.get_params().items() if key != "verbose"}

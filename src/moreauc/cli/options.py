@@ -69,7 +69,9 @@ class FitOptions:
             "--groups: sonx (default), exponentiated, erm, erm_reweighted or cvar."
         ),
     ] = None
-    model: Annotated[str | None, _option("Kind of model: mlp (default) or linear; not with --bags.")] = None
+    model: Annotated[
+        str | None, _option("Kind of model: mlp (default), or linear for a scorecard; not with --bags.")
+    ] = None
     surrogate: Annotated[
         str | None,
         _option("Loss of a pair of rows, such as smooth_ramp, squared_hinge or logistic; of losses of pairs."),
@@ -78,8 +80,8 @@ class FitOptions:
         str | None,
         _option(
             "Methods to compare with, separated by commas: losses as for --loss, lr (logistic regression; default), "
-            "forest, lightgbm or xgboost, with --bags lr_bags (default) or forest_bags, with --groups erm (default); "
-            "or none."
+            "linear (as of --model), forest, lightgbm or xgboost; with --bags lr_bags (default) or forest_bags; with "
+            "--groups erm (default); or none."
         ),
     ] = None
     bags: Annotated[str | None, _option("Column that names the bag of each row.")] = None

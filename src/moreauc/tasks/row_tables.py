@@ -23,7 +23,18 @@ from moreauc.metrics.ranking import ties_text
 from moreauc.report.pages import Fact, Section, draw_histograms, draw_precision_recall, draw_roc, draw_training
 from moreauc.report.verdict import Verdict, judge
 from moreauc.tasks.importance import importance_section, is_linear
-from moreauc.tasks.tables import Array, Cells, Split, T, Table, TableTask, kept_epoch, read_features, warning_text
+from moreauc.tasks.tables import (
+    Array,
+    Cells,
+    Split,
+    T,
+    Table,
+    TableTask,
+    histories_of,
+    kept_epoch,
+    read_features,
+    warning_text,
+)
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 _COLUMNS = ("method", "TPAUC", "95 % interval", "AUC", "TPR at budget", "TPR", "FPR", "precision", "alerts per 1,000")
@@ -36,6 +47,7 @@ _EXPLANATION = (
     "of positives among the {unit} it calls positive, and how many of 1,000 {unit} these are."
 )
 _FEW_POSITIVES = 100  # in the test part
+_TELLING = 0.01  # half an interval of differences, below which models are the same for all that counts
 
 
 @dataclass(frozen=True)
@@ -234,8 +246,8 @@ class TwoClassTask(TableTask[T]):
             "equal": f"take the simpler of the two, or {self._other_model(model)}.",
         }
         text = f"Next: {lines[verdict.outcome]}"
-        if verdict.outcome == "equal" and positives < _FEW_POSITIVES:
-            half = (verdict.difference.high - verdict.difference.low) / 2.0
+        half = (verdict.difference.high - verdict.difference.low) / 2.0
+        if verdict.outcome == "equal" and positives < _FEW_POSITIVES and half >= _TELLING:
             text += (
                 f" With {positives} positives to test on, only differences above about {half:.2f} show: a larger "
                 f"--test-size, or a table to --test on, tells more."
@@ -248,7 +260,11 @@ class TwoClassTask(TableTask[T]):
 
     def training(self, models: dict[str, Any], split: Split[T]) -> tuple[Section, dict[str, Any]]:
         text = []
-        histories = {title: model.history_ for title, model in models.items()}
+        histories = histories_of(models)
+        for title, model in models.items():
+            if title not in histories:
+                tuned = "kept as it is" if model.margin_ is None else f"fine-tuned with margin {model.margin_:g}"
+                text.append(f"{title}: logistic regression, {tuned}; {model.n_iter_} steps.")
         for title, history in histories.items():
             if history.best_epoch is None:
                 text.append(f"{title}: too few {self.unit} to hold any out; the weights of the last epoch were kept.")
@@ -256,7 +272,7 @@ class TwoClassTask(TableTask[T]):
                 score, when = history.best_score, kept_epoch(history)
                 choice = f" ({history.choice})" if history.choice else ""
                 text.append(f"{title}: best validation TPAUC {score:.4f} {when}{choice}; these weights were kept.")
-        return Section("Training", text, images=draw_training(histories)), {}
+        return Section("Training", text, images=draw_training(histories) if histories else ()), {}
 
     @abstractmethod
     def names(self, table: T) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -23,6 +23,7 @@ from moreauc.data.duplicates import Hashes, hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import ColumnWarning, TableEncoder, doubtful_columns
 from moreauc.data.texts import normal_text
+from moreauc.methods import METHODS
 from moreauc.report.pages import Section
 
 Array = NDArray[Any]
@@ -118,6 +119,10 @@ class TableTask(ABC, Generic[T]):
         return {}
 
     # Results
+
+    def title(self, model: Any) -> str:
+        """Return the name of a model in tables: that of its loss, or of its class."""
+        return METHODS[self.name][model.loss].title if hasattr(model, "loss") else type(model).__name__
 
     @property
     @abstractmethod
@@ -337,6 +342,11 @@ def equal_rows(hashes: Hashes, parts: str, *, unit: str = "rows") -> list[str]:
 def warning_text(lines: Sequence[str]) -> list[str]:
     """Return the paragraphs of a page for warnings."""
     return [f"Warning: {line.removesuffix('.')}." for line in lines]
+
+
+def histories_of(models: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the histories of models by title; those that are trained without epochs have none."""
+    return {title: model.history_ for title, model in models.items() if hasattr(model, "history_")}
 
 
 def kept_epoch(history: Any) -> str:
