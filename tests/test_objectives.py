@@ -6,11 +6,13 @@ import itertools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import oracles
 import pytest
 import torch
 from torch import Tensor
 
+from experiments import surrogates as surrogates_picture
 from moreauc.core import objectives
 from moreauc.core.objectives import tpauc_objective, tpauc_optimum
 
@@ -200,3 +202,13 @@ def test_errors(function: Callable[..., object], change: dict[str, object], mess
 def test_unknown_surrogate() -> None:
     with pytest.raises(ValueError, match="name must be one of"):
         tpauc_objective(torch.zeros(2), torch.tensor([0, 1]), min_tpr=0.5, max_fpr=0.5, surrogate="cubic")
+
+
+def test_the_squared_hinge_collapses_where_the_standardized_ramp_follows_the_score() -> None:
+    """What the picture of docs/tpauc.md shows."""
+    x, labels = surrogates_picture.made_up(1500)
+    found = surrogates_picture.by_direction(x, labels, np.linspace(-3.0, 3.0, 13))
+    assert found["squared hinge, best length"] == pytest.approx([1.0] * 13)
+    ramp, lost = found["smooth ramp"], found["1 - TPAUC"]
+    assert ramp == pytest.approx(lost, abs=0.03)
+    assert np.argmin(ramp) == np.argmin(lost) and min(lost) < 0.65 < 0.99 < max(lost)

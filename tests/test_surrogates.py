@@ -11,6 +11,7 @@ import torch
 from oracles import smooth_ramp
 
 from moreauc.core.surrogates import Hinge, Logistic, SmoothRamp, Squared, SquaredHinge, get_surrogate
+from moreauc.theory import falsify
 
 DEFINITIONS: dict[str, Callable[[float], float] | None] = {  # of v = m + z
     "squared_hinge": lambda v: max(v, 0.0) ** 2,
@@ -121,13 +122,29 @@ def test_the_default_margin_is_the_losses_own() -> None:
     assert get_surrogate("hinge") == Hinge(1.0)
 
 
-def test_constants_of_the_ramp() -> None:
-    m = 0.3
-    z = torch.linspace(-1, 1, 2001, dtype=torch.float64)
-    value, slope = SmoothRamp(m).value_and_slope(z)
-    assert value.min() == 0 and value.max() == 1
-    assert slope.max().item() == pytest.approx(1 / m, rel=1e-12)
-    assert (slope.diff() / z.diff()).abs().max() <= (1 + 1e-9) / m**2
+@every
+def test_constants_for_the_theorems(name: str) -> None:
+    surrogate = get_surrogate(name, 0.5)
+    z = torch.linspace(-8, 8, 160001, dtype=torch.float64)
+    slope = surrogate.slope(z)
+    curvature = slope.diff() / z.diff()
+    assert surrogate.weak_convexity == pytest.approx(max(0.0, -curvature.min().item()), rel=1e-4, abs=1e-9)
+    if math.isfinite(surrogate.lipschitz):
+        assert surrogate.lipschitz == pytest.approx(slope.abs().max().item(), rel=1e-3)
+    else:
+        assert slope.abs().max() > 16
+
+
+def test_the_ramp_is_bounded_and_its_slope_is_lipschitz_both_ways() -> None:
+    ramp = SmoothRamp(0.5)
+    z = torch.linspace(-2, 2, 4001, dtype=torch.float64)
+    value, slope = ramp.value_and_slope(z)
+    assert value.min() == 0 and value.max() == 1 and ramp.lipschitz == 2.0
+    assert (slope.diff() / z.diff()).abs().max().item() == pytest.approx(4.0, rel=1e-9) == ramp.weak_convexity
+    claims = {"non_decreasing": True, "lipschitz": 2.0, "weak_convexity": 4.0}
+    assert falsify(ramp.value, **claims) is None
+    witness = falsify(ramp.value, **{**claims, "weak_convexity": 3.0})
+    assert witness is not None and witness.assumption == "weak_convexity"
 
 
 def test_surrogates_are_values() -> None:

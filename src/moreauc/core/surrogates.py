@@ -9,6 +9,7 @@ scores. Values are stable for any finite score; where a loss has a kink, value a
 # ruff: noqa: D102 (the base class says once what `value` and `slope` are)
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -33,6 +34,8 @@ class Surrogate(ABC):
             intervals, else None.
         non_decreasing: whether :math:`\ell` never falls as `z` grows. Then the pairs of one positive that exceed a
             level are those with the highest-scored negatives.
+        lipschitz: the least upper bound of the slope's size; infinite where there is none.
+        weak_convexity: the least :math:`\rho \ge 0` for which :math:`\ell(z) + \rho z^2 / 2` is convex.
     """
 
     margin: float = 1.0
@@ -40,6 +43,16 @@ class Surrogate(ABC):
     name: ClassVar[str]
     piecewise_polynomial: ClassVar[int | None] = None
     non_decreasing: ClassVar[bool] = True
+    _LIPSCHITZ: ClassVar[float] = math.inf
+    _WEAK_CONVEXITY: ClassVar[float] = 0.0
+
+    @property
+    def lipschitz(self) -> float:  # the class says what it is
+        return self._LIPSCHITZ
+
+    @property
+    def weak_convexity(self) -> float:
+        return self._WEAK_CONVEXITY
 
     def __post_init__(self) -> None:
         check_real(type(self).__name__, "margin", self.margin, low=0.0)
@@ -112,6 +125,7 @@ class Hinge(Surrogate):
 
     name = "hinge"
     piecewise_polynomial = 1
+    _LIPSCHITZ = 1.0
 
     def value(self, z: Tensor) -> Tensor:
         return torch.relu(z + self.margin)
@@ -151,6 +165,7 @@ class Logistic(Surrogate):
     """
 
     name = "logistic"
+    _LIPSCHITZ = 1.0
 
     def value(self, z: Tensor) -> Tensor:
         # softplus turns linear at its threshold; at 40 the dropped term is below rounding in float64.
@@ -172,6 +187,8 @@ class Sigmoid(Surrogate):
     """
 
     name = "sigmoid"
+    _LIPSCHITZ = 0.25
+    _WEAK_CONVEXITY = math.sqrt(3.0) / 18.0  # where the sigmoid is (3 + sqrt 3) / 6
 
     def value(self, z: Tensor) -> Tensor:
         return torch.sigmoid(z + self.margin)
@@ -210,6 +227,14 @@ class SmoothRamp(Surrogate):
 
     def __post_init__(self) -> None:
         check_real(type(self).__name__, "margin", self.margin, low=0.0, low_open=True)
+
+    @property
+    def lipschitz(self) -> float:
+        return 1.0 / self.margin
+
+    @property
+    def weak_convexity(self) -> float:
+        return 1.0 / self.margin**2
 
     # Each operation below is monotone, so rounding keeps the loss non-decreasing; both ways to it round alike.
 
