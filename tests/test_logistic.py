@@ -75,6 +75,17 @@ def test_the_weights_are_those_of_scikit_learn():
     assert CrossEntropyLoss(batch[1])(model(batch[0]).squeeze(1), *batch[1:]) < before and not optimizer.state
 
 
+def test_weights_of_rows_are_those_of_scikit_learn():
+    X, y = rows(600)
+    X = TableEncoder().fit(X).transform(X).astype(np.float64)
+    weight = np.random.default_rng(0).integers(1, 6, size=600)
+    options = {"module": "linear", "standardize": False, "validation_fraction": 0.0, "weight_decay": 0.01}
+    ours = TPAUCClassifier(loss="ce", random_state=0, **options).fit(X, y, sample_weight=weight)
+    logistic = LogisticRegression(C=1 / (0.01 * weight.sum()), tol=1e-10, max_iter=5000)
+    coefficients = logistic.fit(X, y, sample_weight=weight).coef_
+    np.testing.assert_allclose(ours.model_.layers[0].weight.detach().numpy(), coefficients, atol=2e-3)
+
+
 def test_neither_seed_nor_epochs_nor_learning_rate_matter():
     X, y = rows(400)
     fitted = [
