@@ -18,6 +18,8 @@ import pytest
 
 import moreauc
 from moreauc.cli import compare
+from moreauc.cli import console as cli_console
+from moreauc.cli.console import progress_bar
 from moreauc.cli.options import REGION
 from moreauc.cli.saved import load_model, run_folder
 from moreauc.comparison import method_names
@@ -522,6 +524,19 @@ def test_compare_prints_a_ranked_table_and_leaves_a_report(compared):
         (row["title"], pytest.approx(row["mean"], abs=1e-4)) for row in ranked
     ]
     assert "6 of 6 pieces of work done" in (out / "log.txt").read_text()
+    assert lines[-3] == f"{ranked[0]['title']} has the highest TPAUC on this table: {ranked[0]['mean']:.3f}."
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
+    with progress_bar("folds", 4.0) as advance:
+        advance(1.0)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(cli_console, "PAUSE", 0.0)
+    with progress_bar("folds", 4.0) as advance:
+        advance(1.0)
+        advance(3.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["folds: 25%, 0 s, about 0 s left", "folds: 100%, 0 s, about 0 s left"]
 
 
 def test_a_figure_that_fails_costs_no_comparison(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from moreauc.data.columns import Target
 from moreauc.metrics import bootstrap_interval, tpauc_score
 from moreauc.metrics.bootstrap import Resamples, resample_scores
-from moreauc.report.verdict import judge
+from moreauc.report.verdict import is_beyond_chance, judge, rank
 from moreauc.tasks import importance
 from moreauc.tasks.importance import importance_section, linear_effects, permutation_importance
 from moreauc.tasks.row_tables import RowTableTask
@@ -50,6 +50,29 @@ def test_the_best_of_the_others_is_compared_with(own, lower, outcome, words):
     assert ("within" if outcome == "equal" else "beyond") + " chance" in verdict.text[1]
     sign = {"better": 1, "worse": -1}.get(outcome)
     assert sign is None or verdict.difference.low * sign > 0 < verdict.difference.high * sign
+
+
+def test_methods_near_the_best_are_named():
+    rows = [
+        {"title": "A", "mean": 0.5, "scores": [0.4, 0.6, 0.5]},
+        {"title": "B", "mean": 0.6, "scores": [0.6, 0.6, 0.6]},
+        {"title": "C", "mean": 0.1, "scores": [0.1, 0.1, 0.1]},
+    ]
+    headline, evidence = rank(rows, "TPAUC", 3)
+    assert headline == "B has the highest TPAUC on this table: 0.600."
+    assert evidence.startswith("Not told apart from it") and ": A. The others are behind" in evidence
+    assert rank(rows[1:], "TPAUC", 3)[1].startswith("All others are behind beyond chance")
+    assert rank(rows[:1], "TPAUC", 3) == ["A has the highest TPAUC on this table: 0.500."]
+
+
+def test_the_test_over_folds_by_its_formula():
+    random = np.random.default_rng(2)
+    for shift in (0.0, 0.02, 0.05, 0.1):
+        first, second = random.normal(0.5 + shift, 0.05, 10), random.normal(0.5, 0.05, 10)
+        gain = [a - b for a, b in zip(first, second, strict=True)]
+        variance = sum((g - np.mean(gain)) ** 2 for g in gain) / 9
+        statistic = np.mean(gain) / np.sqrt((1 / 10 + 1 / 4) * variance)
+        assert is_beyond_chance(first, second, 5) == (statistic > 2.262157)
 
 
 def test_a_model_alone_has_its_interval():
@@ -116,6 +139,15 @@ def test_permutation_importance_by_a_loop(case, monkeypatch):
     sections, numbers = importance_section(task, Weights(), table)
     assert "2 in all" in sections[0].text[0] and numbers["importance"] == few
     assert task.sample(table, 150, np.random.default_rng(0)).size == 150
+
+
+def test_advice_says_what_no_loss_can_help(case):
+    task, table = case
+    assert task._limits(Weights(), table, table) == []
+    upset = Table(table.features, table.targets[np.random.default_rng(0).permutation(300)])
+    assert "much better than these (TPAUC 1.00 against 0." in task._limits(Weights(), upset, table)[0]
+    few = table.part(np.flatnonzero((table.targets == 0) | (np.arange(300) < 150)))
+    assert f"With {few.targets.sum()} positives to train on" in task._limits(Weights(), table, few)[0]
 
 
 def test_effects_of_a_linear_model_are_its_weights(case):

@@ -21,6 +21,7 @@ from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import doubtful_columns
 from moreauc.metrics.ranking import ties_text
 from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_roc
+from moreauc.report.verdict import rank
 from moreauc.tasks.row_tables import RowTableTask
 from moreauc.tasks.tables import Table, equal_rows, warning_text
 
@@ -68,6 +69,7 @@ def _compare(options: CompareOptions, out: Path) -> None:
     times = "1 seed" if options.seeds == 1 else f"{options.seeds} seeds"
     rows = [table_row(row) for row in ranked(result.rows)]
     print_table(f"TPAUC over {options.folds} folds and {times}", _COLUMNS, rows)
+    say(*rank(result.rows, "TPAUC", options.folds))
     warn(*tie_warnings(result.rows))
     say(f"Report: {out / PAGE}")
 
@@ -171,7 +173,8 @@ def compare_report(
     sizes = (f"{number:,}", f"{positives:,}", f"{number - positives:,}", f"{positives / number:.2%}")
     cells = [table_row(row) for row in rows]
     sections = [
-        Section("Result", _result_text(result), columns=_COLUMNS, rows=cells, labels=1, facts=facts),
+        Section("Verdict", rank(rows, "TPAUC", result.comparison.folds), facts=facts),
+        Section("Methods", _result_text(result), columns=_COLUMNS, rows=cells, labels=1),
         Section("Spread over the folds", images=[draw_comparison(rows)]),
         Section("Curves of the best", [about_curves], images=images),
         Section("Data", description, columns=heads, rows=[sizes], labels=0),
@@ -185,8 +188,7 @@ def _result_text(result: ComparisonResult) -> list[str]:
     text = [
         f"TPAUC on rows that were not trained on, mean and standard deviation over {plan.folds} stratified folds and "
         f"{seeds}. In every fold each method tried its default settings and {plan.trials - 1} more, and chose by "
-        f"{plan.inner_folds} inner folds of the training rows. Differences that are small beside the standard "
-        "deviation may be chance."
+        f"{plan.inner_folds} inner folds of the training rows."
     ]
     if plan.trials < _FEW_TRIALS:
         # Seen: cross entropy on one example fell from 0.99 to 0.00 because ten epochs were its best of two settings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from moreauc._printable import printable
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 console = Console(**_PLAIN)
 errors = Console(stderr=True, **_PLAIN)
+PAUSE = 10.0  # seconds between two lines of progress where there is no terminal
 
 
 def wide_console(width: int) -> Console:
@@ -75,18 +77,40 @@ def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 @contextmanager
 def progress_bar(text: str, total: float) -> Iterator[Callable[[float], None]]:
-    """Show a progress bar if standard error is a terminal; yields the function that advances it."""
+    """Show progress and time left on standard error: a bar on a terminal, else a line now and then.
+
+    Yields the function that advances it.
+    """
+    if not errors.is_terminal:
+        yield _progress_lines(text, total)
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(None),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+    with Progress(*columns, console=errors, expand=True) as progress:
         bar = progress.add_task(printable(text), total=total)
         yield lambda done: progress.advance(bar, done)
+
+
+def _progress_lines(text: str, total: float) -> Callable[[float], None]:
+    began = told = time.monotonic()
+    sum_done = 0.0
+
+    def advance(done: float) -> None:
+        nonlocal told, sum_done
+        sum_done += done
+        now = time.monotonic()
+        if now - told >= PAUSE and sum_done > 0.0:
+            told = now
+            left = (now - began) * (total - sum_done) / sum_done
+            complain(f"{text}: {sum_done / total:.0%}, {now - began:.0f} s, about {left:.0f} s left")
+
+    return advance
 
 
 def command_line(*words: str | Path | float | None, **options: object) -> str:

@@ -262,7 +262,7 @@ def fit_report(
     notes = untrained_notes(histories)
     parts = {"training": split.train, "test": split.test}
     settings = {key: value for key, value in first.get_params().items() if key != "verbose"}
-    result, further = task.result(evaluations, first, inputs, split.test, notes)
+    result, further = task.result(evaluations, first, inputs, split.test, notes, split.train)
     training, more = task.training(models, split)
     rows = [(key, str(value)) for key, value in settings.items()]
     sections = [

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
+from scipy.stats import t as student
+
 from moreauc.metrics.bootstrap import BootstrapInterval, Resamples
 
 Outcome = Literal["better", "worse", "equal", "alone"]
@@ -68,3 +71,41 @@ def judge(models: Sequence[Judged], measure: str, unit: str, *, lower_is_better:
         f"{shown.low:+.3f} to {shown.high:+.3f}."
     )
     return Verdict(outcome, (headline, evidence), other.title, interval)
+
+
+def rank(rows: Sequence[dict[str, Any]], measure: str, folds: int) -> list[str]:
+    """Return which method is best by cross-validation, and which may be as good.
+
+    Args:
+        rows: one for each method, with "title", "mean" and "scores", those of every fold and seed, in one order.
+        measure: what they are judged by, higher is better, in words.
+        folds: number of folds of each seed.
+    """
+    best, *others = sorted(rows, key=lambda row: -row["mean"])
+    near = [row["title"] for row in others if not is_beyond_chance(best["scores"], row["scores"], folds)]
+    headline = f"{best['title']} has the highest {measure} on this table: {best['mean']:.3f}."
+    if not others:
+        return [headline]
+    test = "paired t-test over the folds at 5 %, corrected for training rows that they share"
+    if not near:
+        return [headline, f"All others are behind beyond chance ({test})."]
+    listed = near[0] if len(near) == 1 else f"{', '.join(near[:-1])} and {near[-1]}"
+    rest = "" if len(near) == len(others) else " The others are behind beyond chance."
+    return [headline, f"Not told apart from it ({test}): {listed}.{rest}"]
+
+
+def is_beyond_chance(first: Sequence[float], second: Sequence[float], folds: int) -> bool:
+    """Return whether the first of two methods is better beyond chance, by its scores in folds (one order for both).
+
+    Reference:
+        Nadeau, Bengio, Inference for the generalization error, Machine Learning 52, 2003.
+
+    Example:
+        >>> is_beyond_chance([0.8, 0.9, 0.8, 0.9], [0.5, 0.6, 0.4, 0.6], 4)
+        True
+        >>> is_beyond_chance([0.8, 0.9, 0.8, 0.9], [0.7, 1.0, 0.6, 0.9], 4)
+        False
+    """
+    gain = np.subtract(first, second)
+    error = gain.std(ddof=1) * np.sqrt(1.0 / len(gain) + 1.0 / (folds - 1))  # 1 / (folds - 1) test rows a training row
+    return bool(gain.mean() > student.ppf(0.975, len(gain) - 1) * error)

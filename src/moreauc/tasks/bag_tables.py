@@ -118,9 +118,15 @@ class BagTableTask(TwoClassTask[BagTable]):
         return table.names
 
     def result(
-        self, evaluations: Sequence[Evaluation], model: Any, inputs: Bags, table: BagTable, notes: Sequence[str]
+        self,
+        evaluations: Sequence[Evaluation],
+        model: Any,
+        inputs: Bags,
+        table: BagTable,
+        notes: Sequence[str],
+        train: BagTable | None = None,
     ) -> tuple[list[Section], dict[str, Any]]:
-        sections, further = super().result(evaluations, model, inputs, table, notes)
+        sections, further = super().result(evaluations, model, inputs, table, notes, train)
         distance, positive = evaluations[0].scores, table.targets == 1
         best = int(np.argmax(np.where(positive, distance, -np.inf)))
         hardest = int(np.argmax(np.where(positive, -distance, distance)))

@@ -247,7 +247,13 @@ class GroupTableTask(TableTask[GroupedTable]):
         return [(title, tuple(first.cells), summary), (text, tuple(cells[0]), groups)]
 
     def result(
-        self, evaluations: Sequence[GroupEvaluation], model: Any, inputs: Any, table: GroupedTable, notes: Sequence[str]
+        self,
+        evaluations: Sequence[GroupEvaluation],
+        model: Any,
+        inputs: Any,
+        table: GroupedTable,
+        notes: Sequence[str],
+        train: GroupedTable | None = None,
     ) -> tuple[list[Section], dict[str, Any]]:
         measure = "loss of the worst group" if evaluations[0].top_k == 1 else "mean loss of the worst groups"
         verdict = judge(evaluations, measure, self.unit, lower_is_better=True)

@@ -47,6 +47,9 @@ _EXPLANATION = (
     "of positives among the {unit} it calls positive, and how many of 1,000 {unit} these are."
 )
 _FEW_POSITIVES = 100  # in the test part
+_LEAST_POSITIVES = 50  # in the training part
+_FITTED, _OVERFITTED = 0.8, 0.2  # TPAUC of training rows, and how far it is above that of test rows
+_MOST_TRAINING = 5000  # training rows or bags to score for this
 _TELLING = 0.01  # half an interval of differences, below which models are the same for all that counts
 
 
@@ -192,12 +195,18 @@ class TwoClassTask(TableTask[T]):
         return [(title, tuple(_COLUMNS[place] for place in _PRINTED), rows)]
 
     def result(
-        self, evaluations: Sequence[Evaluation], model: Any, inputs: Any, table: T, notes: Sequence[str]
+        self,
+        evaluations: Sequence[Evaluation],
+        model: Any,
+        inputs: Any,
+        table: T,
+        notes: Sequence[str],
+        train: T | None = None,
     ) -> tuple[list[Section], dict[str, Any]]:
         first, unit = evaluations[0], self.unit
         verdict = judge(evaluations, self.measure, unit)
         doubts = warning_text([*notes, *(line for evaluation in evaluations for line in evaluation.warnings)])
-        text = [*verdict.text, self._decisions(first), *self._advice(verdict, model, table)]
+        text = [*verdict.text, self._decisions(first), *self._advice(verdict, model, table, train)]
         region = f"TPR ≥ {self.min_tpr:g}, FPR ≤ {self.max_fpr:g}"
         interval = f"95 %: {first.tpauc.low:.3f} to {first.tpauc.high:.3f}"
         chance = f"random scores: {_chance(self.min_tpr, self.max_fpr):.2f}"
@@ -235,10 +244,10 @@ class TwoClassTask(TableTask[T]):
             f"positive rate is {first.fpr:.3f}; the budget is {self.budget:g}."
         )
 
-    def _advice(self, verdict: Verdict, model: Any, table: T) -> list[str]:
-        """Return what to try next."""
+    def _advice(self, verdict: Verdict, model: Any, table: T, train: T | None) -> list[str]:
+        """Return what to try next, as docs/when_it_pays.md has it."""
         positives = int(table.targets.sum())
-        if verdict.difference is None:
+        if verdict.difference is None or train is None:
             return []
         lines = {
             "better": f"keep the model, and let `moreauc compare` repeat the comparison on other {self.unit}.",
@@ -252,7 +261,25 @@ class TwoClassTask(TableTask[T]):
                 f" With {positives} positives to test on, only differences above about {half:.2f} show: a larger "
                 f"--test-size, or a table to --test on, tells more."
             )
-        return [text]
+        return [text, *self._limits(model, table, train)]
+
+    def _limits(self, model: Any, table: T, train: T) -> list[str]:
+        """Return what no loss can help."""
+        positives, lines = int(train.targets.sum()), []
+        if positives < _LEAST_POSITIVES:
+            lines.append(
+                f"With {positives} positives to train on no loss gained in our studies: logistic regression, or trees "
+                "tuned by validation, are hard to beat."
+            )
+        random = np.random.default_rng(0)
+        some = train if len(train) <= _MOST_TRAINING else train.part(self.sample(train, _MOST_TRAINING, random))
+        own, others = self.goodness(model, some), self.goodness(model, table)
+        if own > _FITTED and own - others > _OVERFITTED:
+            lines.append(
+                f"The model fits its training {self.unit} much better than these (TPAUC {own:.2f} against "
+                f"{others:.2f}): more {self.unit}, --patience or a simpler model help more than another loss."
+            )
+        return lines
 
     def _other_model(self, model: Any) -> str:
         """Return which other model to try."""

@@ -176,11 +176,18 @@ class TableTask(ABC, Generic[T]):
 
     @abstractmethod
     def result(
-        self, evaluations: Sequence[Any], model: Any, inputs: Any, table: T, notes: Sequence[str]
+        self,
+        evaluations: Sequence[Any],
+        model: Any,
+        inputs: Any,
+        table: T,
+        notes: Sequence[str],
+        train: T | None = None,
     ) -> tuple[list[Section], dict[str, Any]]:
         """Return the sections of a report on the first model beside the others, and further numbers for its JSON.
 
-        The first section is the verdict, which the JSON has as well; `notes` are warnings to show there.
+        The first section is the verdict, which the JSON has as well; `notes` are warnings to show there. The table that
+        the model was trained on is given by `fit` only.
         """
 
     @abstractmethod
