@@ -8,10 +8,8 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import make_classification
 from torch import nn
 
-from moreauc.estimators import TPAUCClassifier
-from moreauc.estimators.base import choose_threshold, fit_platt
+from moreauc.estimators import TPAUCClassifier, base
 from moreauc.methods import METHODS
-from moreauc.metrics import tpauc_score
 
 X, Y = make_classification(160, 4, n_clusters_per_class=1, weights=[0.7], flip_y=0.1, random_state=0)
 WEIGHTS = np.random.default_rng(0).integers(1, 4, size=160)
@@ -57,14 +55,29 @@ def test_rows_of_weight_zero_are_not_there(convert):
     np.testing.assert_array_equal(whole.held_out_, some[part.held_out_])
 
 
-def test_held_out_rows_count_by_their_weights():
-    model = quick(epochs=8, fpr_budget=0.2).fit(X, Y, WEIGHTS)
-    rows = model.held_out_
-    scores = model.decision_function(X[rows]) + model.threshold_
-    weighted = tpauc_score(Y[rows], scores, min_tpr=0.5, max_fpr=0.5, sample_weight=WEIGHTS[rows])
-    assert model.history_.best_score == pytest.approx(weighted)
-    assert model.threshold_ == pytest.approx(choose_threshold(Y[rows], scores, 0.2, WEIGHTS[rows]), abs=1e-5)
-    assert model.platt_ == pytest.approx(fit_platt(Y[rows], scores, WEIGHTS[rows]), rel=1e-2)
+def test_held_out_rows_count_by_their_weights(monkeypatch):
+    weights = 1.0 + np.random.default_rng(1).random(160)  # all different
+    chosen, decided = [], []
+
+    def spy(name, note):
+        original = getattr(base, name)
+
+        def call(*parts, **options):
+            note(parts, options)
+            return original(*parts, **options)
+
+        monkeypatch.setattr(base, name, call)
+
+    spy("fit", lambda _, options: chosen.append((options["validation"].labels, options["validation_weight"])))
+    for name in ("choose_threshold", "fit_platt"):
+        spy(name, lambda parts, _: decided.append(parts[-1]))
+    model = quick().fit(X, Y, weights)
+    assert len(chosen) and len(decided) == 2
+    for labels, own in chosen:
+        rows = [int(np.flatnonzero(weights == weight)[0]) for weight in own]
+        assert set(rows) <= set(model.held_out_.tolist()) and Y[rows].tolist() == labels.tolist()
+    for own in decided:
+        np.testing.assert_array_equal(own, weights[model.held_out_])
 
 
 def test_only_the_proportion_of_weights_matters_for_the_scores():
