@@ -10,6 +10,7 @@ from moreauc import TPAUCLoss
 
 LABELS = (torch.arange(1000) % 5 == 0).long()
 HALF = 64
+RAMP = {"surrogate": "smooth_ramp", "link": "standardized", "threshold_lr": "quantile"}
 
 
 class Counter(TorchDispatchMode):
@@ -32,8 +33,8 @@ def batch(seed):
 
 @pytest.mark.parametrize(
     ("options", "most"),
-    [({}, 120), ({"gamma": 0.1}, 160), ({"threshold_lr": "quantile"}, 120)],
-    ids=["moving average", "correction", "quantile"],
+    [({}, 120), ({"gamma": 0.1}, 160), ({"threshold_lr": "quantile"}, 120), (RAMP, 150)],
+    ids=["moving average", "correction", "quantile", "ramp"],
 )
 def test_forward_and_backward_take_few_operations(options, most):
     criterion = TPAUCLoss(LABELS, min_tpr=0.5, max_fpr=0.5, **options)

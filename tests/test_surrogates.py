@@ -113,6 +113,7 @@ def test_both_ways_to_value_and_slope_round_alike(name: str) -> None:
         z = torch.cat([torch.randn(2000, dtype=dtype) * 0.3, torch.tensor([-0.3, 0.0, 0.3], dtype=dtype)])
         value, slope = surrogate.value_and_slope(z)
         assert torch.equal(value, surrogate.value(z))
+        assert torch.equal(value, surrogate.value(z.clone().requires_grad_()))
         torch.testing.assert_close(slope, surrogate.slope(z))
         assert (surrogate.value(z.sort().values).diff() >= 0).all() or not surrogate.non_decreasing
 
