@@ -103,6 +103,13 @@ class TestFit:
         assert model.margin_ is None
         np.testing.assert_allclose(model.coef_, logistic.coef_ / scaler.scale_, rtol=1e-3, atol=1e-4)
 
+    def test_the_strength_of_the_penalty_is_chosen_by_folds(self):
+        random = np.random.default_rng(0)
+        X, y = random.normal(size=(200, 150)), (np.arange(200) % 4 == 0).astype(int)
+        X[:, 0] += y  # little to learn, much to learn by heart
+        assert TPAUCLinear(random_state=0).fit(X, y).C_ < 1.0
+        assert TPAUCLinear(C=1.0, random_state=0).fit(X, y).C_ == 1.0
+
     def test_a_given_margin_is_taken_without_a_choice(self):
         X, y = table()
         assert TPAUCLinear(margin=0.3, random_state=0).fit(X, y).margin_ == 0.3
@@ -173,7 +180,7 @@ class TestInput:
     def test_sparse_rows_give_the_model_of_dense_ones_and_stay_sparse(self, columns, monkeypatch):
         X, y = table(200, columns)
         X[np.abs(X) < 0.5] = 0.0
-        dense = TPAUCLinear(standardize=False, margin=0.2, random_state=0).fit(X, y)
+        dense = TPAUCLinear(standardize=False, C=1.0, margin=0.2, random_state=0).fit(X, y)
         whole = scipy.sparse.csr_matrix.toarray
 
         def few(self, *args, **options):
@@ -182,7 +189,7 @@ class TestInput:
 
         for kind in (scipy.sparse.csr_matrix, scipy.sparse.csr_array, scipy.sparse.csc_matrix):
             monkeypatch.setattr(kind, "toarray", few)
-        sparse = TPAUCLinear(standardize=False, margin=0.2, random_state=0).fit(scipy.sparse.csc_matrix(X), y)
+        sparse = TPAUCLinear(standardize=False, C=1.0, margin=0.2, random_state=0).fit(scipy.sparse.csc_matrix(X), y)
         np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=0.01, atol=0.01)
         np.testing.assert_allclose(sparse.predict_proba(scipy.sparse.csr_array(X)), sparse.predict_proba(X))
 
@@ -213,6 +220,7 @@ class TestInput:
         ("options", "text"),
         [
             ({"C": 0.0}, r"TPAUCLinear: C must be a number in \(0, inf\), got 0.0"),
+            ({"C": "large"}, "C must be 'auto' or a number above 0, got 'large'"),
             ({"margin": 0.0}, "margin must be a number"),
             ({"margin": "wide"}, "margin must be 'auto' or a number"),
             ({"surrogate": "squared"}, "surrogate must be a loss that never falls, got 'squared'"),

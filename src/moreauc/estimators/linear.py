@@ -15,7 +15,7 @@ from moreauc._checks import check_count, check_real
 from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.base import Array, RowRanker, all_or_nothing
-from moreauc.estimators.linear_fit import MARGINS, Floats, LinearFit, Rows
+from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, Floats, LinearFit, Rows
 
 
 class TPAUCLinear(RowRanker):
@@ -25,12 +25,12 @@ class TPAUCLinear(RowRanker):
     loss over all pairs of the region, by L-BFGS. No batches, no learning rate; the same data give the same model, in
     whatever order the rows come.
 
-    `margin="auto"` chooses by cross-validation of the two-way partial AUC between logistic regression as it is and
-    fine-tuning with two margins, and keeps logistic regression unless fine-tuning is better beyond chance. The scores
-    of the held-out folds also set the threshold of `predict` and the probabilities; there is no part of the data that
-    the final model does not learn from. Where a class is too small for folds logistic regression is kept, and threshold
-    and probabilities are chosen on the training data. Of more than 20,000 rows the margin is chosen on some of them,
-    the rest on all training data.
+    Five folds choose, by the two-way partial AUC: with `C="auto"` the strength of the penalty, with `margin="auto"`
+    between logistic regression as it is and fine-tuning with two margins. Logistic regression is kept unless the other
+    is better beyond chance. The scores of the held-out folds also set the threshold of `predict` and the probabilities;
+    the final model learns from all rows. Where a class is too small for folds, logistic regression is kept, with `C` of
+    1 (numbers that are given are taken), and threshold and probabilities are chosen on the training rows. Of more than
+    20,000 rows a sample chooses `C` and the margin, all training rows threshold and probabilities.
 
     `X` is an array of numbers, NaN for missing values, a sparse matrix, which stays sparse, or a DataFrame that may
     also have bool, string and category columns, as in :class:`TPAUCClassifier`.
@@ -38,7 +38,8 @@ class TPAUCLinear(RowRanker):
     Args:
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
-        C: inverse strength of the L2 penalty, as scikit-learn's `LogisticRegression` has it.
+        C: inverse strength of the L2 penalty, above 0, as scikit-learn's `LogisticRegression` has it; "auto" for the
+            one of 1, 0.1 and 0.01 with which logistic regression has the best partial AUC on the folds.
         surrogate: name of the pairwise loss, one of :func:`~moreauc.core.surrogates.get_surrogate` that never falls.
         margin: its width in standard deviations of the negatives' scores, above 0; "auto" for 0.5, 0.1 or
             logistic regression as it is.
@@ -57,6 +58,7 @@ class TPAUCLinear(RowRanker):
         coef_: weights, shape `(1, columns)`: of the columns of `X` where these are plain numbers, so that
             `X @ coef_[0] + intercept_` is the decision function, otherwise of those that `preprocessor_` makes.
         intercept_: shape `(1,)`; puts the cut at 0 where the budget has it.
+        C_: the strength chosen.
         margin_: the margin chosen, None where logistic regression was kept.
         n_iter_: steps of logistic regression and of L-BFGS of the final model.
         preprocessor_: turns a DataFrame, or an array with missing values, into numbers; None where not needed.
@@ -81,6 +83,7 @@ class TPAUCLinear(RowRanker):
     _precision = np.float64
     coef_: Floats
     intercept_: Floats
+    C_: float
     margin_: float | None
     n_iter_: int
     preprocessor_: TableEncoder | None
@@ -91,7 +94,7 @@ class TPAUCLinear(RowRanker):
         *,
         min_tpr: float = 0.5,
         max_fpr: float = 0.5,
-        C: float = 1.0,
+        C: float | Literal["auto"] = "auto",
         surrogate: str = "smooth_ramp",
         margin: float | Literal["auto"] = "auto",
         standardize: bool = True,
@@ -126,7 +129,7 @@ class TPAUCLinear(RowRanker):
         label = self._choose_label(classes, values)
         rows = Rows(self._fit_design(table), values == label, weight)
         fitting = LinearFit(
-            C=self.C,
+            strengths=STRENGTHS if self.C == "auto" else (float(self.C),),
             **self._region(),
             surrogate=self.surrogate,
             margins=MARGINS if self.margin == "auto" else (float(self.margin),),
@@ -136,7 +139,7 @@ class TPAUCLinear(RowRanker):
             tol=self.tol,
         )
         found = fitting.run(rows, check_random_state(self.random_state))
-        self.margin_, self.n_iter_ = found.margin, found.steps
+        self.C_, self.margin_, self.n_iter_ = found.C, found.margin, found.steps
         self._decide_by(classes, label, found.judged.positive, found.scores, found.judged.weight)
         self.coef_ = self._direction() * found.coef[None, :]
         self.intercept_ = np.array([-self._direction() * self.threshold_])
@@ -144,13 +147,14 @@ class TPAUCLinear(RowRanker):
 
     def _check_arguments(self) -> None:
         self._check_decisions()
-        check_real(self._owner, "C", self.C, low=0.0, low_open=True)
         check_count(self._owner, "max_iter", self.max_iter)
         check_real(self._owner, "tol", self.tol, low=0.0)
-        if isinstance(self.margin, str) and self.margin != "auto":
-            raise ValueError(f"{self._owner}: margin must be 'auto' or a number above 0, got {self.margin!r}")
-        if self.margin != "auto":
-            check_real(self._owner, "margin", self.margin, low=0.0, low_open=True)
+        for name in ("C", "margin"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value != "auto":
+                raise ValueError(f"{self._owner}: {name} must be 'auto' or a number above 0, got {value!r}")
+            if value != "auto":
+                check_real(self._owner, name, value, low=0.0, low_open=True)
         if not get_surrogate(self.surrogate).non_decreasing:
             raise ValueError(f"{self._owner}: surrogate must be a loss that never falls, got {self.surrogate!r}")
 

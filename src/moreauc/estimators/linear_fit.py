@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ Bools = NDArray[np.bool_]
 Function = Callable[[Floats], tuple[float, Floats]]  # a point -> value and gradient
 
 # What follows came out of trials on six tables; docs/linear.md names them.
+STRENGTHS = (1.0, 0.1, 0.01)  # C to choose from
 MARGINS = (0.5, 0.1)  # to choose from; each starts from the one before
 _CHOOSING = 20_000  # the most rows to choose by; more add time, not insight
 _ANCHOR = 0.1  # weight of the logistic objective beside the loss over the region
@@ -250,11 +252,19 @@ class Coordinates:
         return x + self._solve(found.x, transposed=True), int(found.nit)
 
 
+def _split(rows: Rows, folds: Array) -> Iterator[tuple[Rows, Rows, Bools]]:
+    """Return, for each fold, the rows to train on, those held out, and which these are."""
+    for fold in range(_FOLDS):
+        held = folds == fold
+        yield rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held)), held
+
+
 class Fitted(NamedTuple):
     """What a fit found.
 
     Attributes:
         coef: weights of the columns as they came.
+        C: the strength chosen.
         margin: the margin chosen, None for logistic regression.
         steps: of logistic regression and of L-BFGS.
         judged: the rows that threshold and probabilities are chosen by.
@@ -262,6 +272,7 @@ class Fitted(NamedTuple):
     """
 
     coef: Floats
+    C: float
     margin: float | None
     steps: int
     judged: Rows
@@ -292,7 +303,7 @@ class LinearFit:
     """The steps of a fit, with what they all need.
 
     Args:
-        C: as scikit-learn's logistic regression has it.
+        strengths: C to choose from, as scikit-learn's logistic regression has it.
         min_tpr: lower end of the true positive rate.
         max_fpr: upper end of the false positive rate.
         surrogate: name of the pairwise loss.
@@ -303,7 +314,7 @@ class LinearFit:
         tol: smallest relative decrease by which L-BFGS goes on.
     """
 
-    C: float
+    strengths: Sequence[float]
     min_tpr: float
     max_fpr: float
     surrogate: str
@@ -315,72 +326,88 @@ class LinearFit:
 
     def run(self, rows: Rows, random: np.random.RandomState) -> Fitted:
         """Fit a linear model."""
-        few, trials = len(rows.weight) <= _CHOOSING, None
-        if few:
-            rows, hashes = merge_equal(rows)
+        few = len(rows.weight) <= _CHOOSING
+        rows, hashes = merge_equal(rows) if few else (rows, np.empty(0))
         rows, centre, scale = standardized(rows, self.standardize)
-        start, steps = self._logistic(rows)
-        coordinates = Coordinates(rows, start, self.C)
-        start = self._logistic_again(rows, start, coordinates)  # scikit-learn ends some way before the minimum
+        part, folds, trials = rows, np.empty(0), None
         if few:
-            trials = self._cross_validate(rows, deal(hashes, rows.positive, random), start, coordinates)
-        elif self.choose:
+            folds = deal(hashes, rows.positive, random)
+        elif self.choose or len(self.strengths) > 1:
             part = sample(rows, random)
             folds = deal(np.arange(len(part.weight)), part.positive, random)
-            trials = self._cross_validate(part, folds, start, coordinates)
+        validated = self._can_validate(part, folds)
+        C = self._choose_strength(part, folds) if validated else self.strengths[0]
+        start, steps = self._logistic(rows, C)
+        coordinates = Coordinates(rows, start, C)
+        start = self._logistic_again(rows, C, start, coordinates)  # scikit-learn ends some way before the minimum
+        if validated and (few or self.choose):
+            trials = self._cross_validate(part, C, folds, start, coordinates)
         number = len(self.margins)
         if self.choose:
             number = 0 if trials is None else trials.best()
-        found, more = self._path(rows, start, coordinates, number)
+        found, more = self._path(rows, C, start, coordinates, number)
         coef = found[-1][:-1] / scale
         scores = trials.scores[number] if few and trials is not None else scores_of(rows.X, found[-1])
         margin = self.margins[number - 1] if len(found) > 1 else None
-        return Fitted(coef, margin, steps + more, rows, scores - found[-1][-1] + centre @ coef)
+        return Fitted(coef, C, margin, steps + more, rows, scores - found[-1][-1] + centre @ coef)
 
-    def _logistic(self, rows: Rows) -> tuple[Floats, int]:
+    def _can_validate(self, rows: Rows, folds: Array) -> bool:
+        """Return whether there are folds, and enough of either class in each for the region."""
+        if not len(folds):
+            return False
+        sizes = [int(np.bincount(folds[side], minlength=_FOLDS).min()) for side in (rows.positive, ~rows.positive)]
+        return min(sizes) >= 2 and min(map(floor_count, sizes, (1.0 - self.min_tpr, self.max_fpr))) >= 1
+
+    def _choose_strength(self, rows: Rows, folds: Array) -> float:
+        """Return the C with which logistic regression has the best partial AUC on held-out folds."""
+        if len(self.strengths) == 1:
+            return self.strengths[0]
+        start, _ = self._logistic(rows, self.strengths[0])
+        coordinates = Coordinates(rows, start, self.strengths[0])
+        points = np.zeros(len(self.strengths))
+        for train, test, _ in _split(rows, folds):
+            x = start
+            for place, C in enumerate(self.strengths):
+                x = self._logistic_again(train, C, x, coordinates)
+                points[place] += self._partial_auc(test, scores_of(test.X, x))
+        return self.strengths[int(np.argmax(points))]
+
+    def _logistic(self, rows: Rows, C: float) -> tuple[Floats, int]:
         """Return weights and intercept of scikit-learn's logistic regression, and its steps."""
-        model = LogisticRegression(C=self.C, max_iter=_LOGISTIC_STEPS)
+        model = LogisticRegression(C=C, max_iter=_LOGISTIC_STEPS)
         model.fit(rows.X, rows.positive, sample_weight=None if (rows.weight == 1.0).all() else rows.weight)
         return np.append(model.coef_[0], model.intercept_), int(model.n_iter_[0])
 
-    def _logistic_again(self, rows: Rows, start: Floats, coordinates: Coordinates) -> Floats:
+    def _logistic_again(self, rows: Rows, C: float, start: Floats, coordinates: Coordinates) -> Floats:
         """Return the minimum of logistic regression, from one nearby."""
-        return coordinates.minimise(self._objective(rows).logistic, start, _LOGISTIC_STEPS, _LOGISTIC_TOL)[0]
+        return coordinates.minimise(self._objective(rows, C).logistic, start, _LOGISTIC_STEPS, _LOGISTIC_TOL)[0]
 
-    def _path(self, rows: Rows, start: Floats, coordinates: Coordinates, number: int) -> tuple[list[Floats], int]:
+    def _path(
+        self, rows: Rows, C: float, start: Floats, coordinates: Coordinates, number: int
+    ) -> tuple[list[Floats], int]:
         """Return the start, then the minimisers for the first `number` margins, and the steps of all."""
-        objective, steps, found = self._objective(rows), 0, [start]
+        objective, steps, found = self._objective(rows, C), 0, [start]
         if not objective.has_spread(start):
             return [start] * (1 + number), 0
         for margin in self.margins[:number]:
-            loss = get_surrogate(self.surrogate, margin)
-
-            def function(x: Floats, loss: Surrogate = loss) -> tuple[float, Floats]:
-                return objective.value_and_gradient(x, loss)
-
+            function = partial(objective.value_and_gradient, surrogate=get_surrogate(self.surrogate, margin))
             x, more = coordinates.minimise(function, found[-1], self.max_iter, self.tol)
             found.append(x)
             steps += more
         return found, steps
 
-    def _cross_validate(self, rows: Rows, folds: Array, start: Floats, coordinates: Coordinates) -> Trials | None:
-        """Return partial AUC and scores on held-out folds; None where a class is too small for that."""
-        sizes = [int(np.bincount(folds[side], minlength=_FOLDS).min()) for side in (rows.positive, ~rows.positive)]
-        shares = (1.0 - self.min_tpr, self.max_fpr)
-        if min(sizes) < 2 or min(map(floor_count, sizes, shares)) < 1:
-            return None
+    def _cross_validate(self, rows: Rows, C: float, folds: Array, start: Floats, coordinates: Coordinates) -> Trials:
+        """Return partial AUC and scores on held-out folds."""
         points, scores = np.empty((_FOLDS, 1 + len(self.margins))), np.empty((1 + len(self.margins), len(folds)))
-        for fold in range(_FOLDS):
-            held = folds == fold
-            train, test = rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held))
-            own = self._logistic_again(train, start, coordinates)
-            for place, x in enumerate(self._path(train, own, coordinates, len(self.margins))[0]):
+        for fold, (train, test, held) in enumerate(_split(rows, folds)):
+            own = self._logistic_again(train, C, start, coordinates)
+            for place, x in enumerate(self._path(train, C, own, coordinates, len(self.margins))[0]):
                 scores[place, held] = scores_of(test.X, x)
                 points[fold, place] = self._partial_auc(test, scores[place, held])
         return Trials(points, scores)
 
-    def _objective(self, rows: Rows) -> RegionObjective:
-        return RegionObjective(rows, C=self.C, min_tpr=self.min_tpr, max_fpr=self.max_fpr)
+    def _objective(self, rows: Rows, C: float) -> RegionObjective:
+        return RegionObjective(rows, C=C, min_tpr=self.min_tpr, max_fpr=self.max_fpr)
 
     def _partial_auc(self, rows: Rows, scores: Floats) -> float:
         weight = None if (rows.weight == 1.0).all() else rows.weight
