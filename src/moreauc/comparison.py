@@ -49,7 +49,7 @@ NETWORK_GRID: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-LINEAR_GRID: Mapping[str, tuple[Any, ...]] = {"C": (1.0, 0.1, 0.01, 10.0), "margin": ("auto", 0.2, 0.5, 0.1)}
+LINEAR_GRID: Mapping[str, tuple[Any, ...]] = {"C": ("auto", 1.0, 0.1, 0.01, 10.0), "margin": ("auto", 0.2, 0.5, 0.1)}
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class TPAUCLinear(RowRanker):
     Args:
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
-        C: inverse strength of the L2 penalty, above 0, as scikit-learn's `LogisticRegression` has it; "auto" for the
-            one of 1, 0.1 and 0.01 with which logistic regression has the best partial AUC on the folds.
+        C: inverse strength of the L2 penalty, above 0, as scikit-learn's `LogisticRegression` has it; "auto" for 1,
+            or 0.1 or 0.01 where logistic regression has a better partial AUC with it, beyond chance.
         surrogate: name of the pairwise loss, one of :func:`~moreauc.core.surrogates.get_surrogate` that never falls.
         margin: its width in standard deviations of the negatives' scores, above 0; "auto" for 0.5, 0.1 or
             logistic regression as it is.

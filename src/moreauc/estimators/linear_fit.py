@@ -30,12 +30,12 @@ Bools = NDArray[np.bool_]
 Function = Callable[[Floats], tuple[float, Floats]]  # a point -> value and gradient
 
 # What follows came out of trials on six tables; docs/linear.md names them.
-STRENGTHS = (1.0, 0.1, 0.01)  # C to choose from
+STRENGTHS = (1.0, 0.1, 0.01)  # C to choose from, the first unless another is better beyond chance
 MARGINS = (0.5, 0.1)  # to choose from; each starts from the one before
 _CHOOSING = 20_000  # the most rows to choose by; more add time, not insight
 _ANCHOR = 0.1  # weight of the logistic objective beside the loss over the region
 _FOLDS = 5
-_ERRORS = 1.0  # standard errors of the mean over folds by which fine-tuning must be better
+_ERRORS = 1.0  # standard errors of the mean over folds by which another choice must be better
 _LOGISTIC_STEPS, _LOGISTIC_TOL = 1_000, 1e-9
 _WIDE = 1_000  # columns from which only the diagonal of the Hessian is used
 _TINY = 1e-100
@@ -259,6 +259,21 @@ def _split(rows: Rows, folds: Array) -> Iterator[tuple[Rows, Rows, Bools]]:
         yield rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held)), held
 
 
+def best_beyond_chance(points: Floats) -> int:
+    """Return the column with the highest mean over folds, 0 unless it is better than the first beyond chance.
+
+    Example:
+        >>> best_beyond_chance(np.array([[0.5, 0.6], [0.6, 0.8], [0.7, 0.7]]))
+        1
+        >>> best_beyond_chance(np.array([[0.5, 0.6], [0.6, 0.7], [0.7, 0.5]]))
+        0
+    """
+    gain = points[:, 1:] - points[:, :1]
+    mean, error = gain.mean(0), gain.std(0, ddof=1) / np.sqrt(len(gain))
+    first = int(np.argmax(mean))
+    return 1 + first if mean[first] > _ERRORS * error[first] else 0
+
+
 class Fitted(NamedTuple):
     """What a fit found.
 
@@ -289,13 +304,6 @@ class Trials(NamedTuple):
 
     points: Floats
     scores: Floats
-
-    def best(self) -> int:
-        """Return the entry with the highest mean, 0 unless that is better beyond chance."""
-        gain = self.points[:, 1:] - self.points[:, :1]
-        mean, error = gain.mean(0), gain.std(0, ddof=1) / np.sqrt(len(gain))
-        first = int(np.argmax(mean))
-        return 1 + first if mean[first] > _ERRORS * error[first] else 0
 
 
 @dataclass(frozen=True)
@@ -344,7 +352,7 @@ class LinearFit:
             trials = self._cross_validate(part, C, folds, start, coordinates)
         number = len(self.margins)
         if self.choose:
-            number = 0 if trials is None else trials.best()
+            number = 0 if trials is None else best_beyond_chance(trials.points)
         found, more = self._path(rows, C, start, coordinates, number)
         coef = found[-1][:-1] / scale
         scores = trials.scores[number] if few and trials is not None else scores_of(rows.X, found[-1])
@@ -364,13 +372,13 @@ class LinearFit:
             return self.strengths[0]
         start, _ = self._logistic(rows, self.strengths[0])
         coordinates = Coordinates(rows, start, self.strengths[0])
-        points = np.zeros(len(self.strengths))
-        for train, test, _ in _split(rows, folds):
+        points = np.empty((_FOLDS, len(self.strengths)))
+        for fold, (train, test, _) in enumerate(_split(rows, folds)):
             x = start
             for place, C in enumerate(self.strengths):
                 x = self._logistic_again(train, C, x, coordinates)
-                points[place] += self._partial_auc(test, scores_of(test.X, x))
-        return self.strengths[int(np.argmax(points))]
+                points[fold, place] = self._partial_auc(test, scores_of(test.X, x))
+        return self.strengths[best_beyond_chance(points)]
 
     def _logistic(self, rows: Rows, C: float) -> tuple[Floats, int]:
         """Return weights and intercept of scikit-learn's logistic regression, and its steps."""
