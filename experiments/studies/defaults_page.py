@@ -128,6 +128,7 @@ def _standings(cells: Sequence[Record]) -> list[Record]:
                     "method": method,
                     "title": ENTRIES[method].title,
                     "tables": len({cell["table"] for cell in own}),
+                    "seeds": sorted({len(cell["scores"]) for cell in own}),
                     "rank": float(np.mean([cell["rank"] for cell in own])),
                     "mean": float(np.mean([cell["mean"] for cell in own])),
                     "auc": float(np.mean([cell["auc"] for cell in own])),
@@ -254,7 +255,9 @@ def make_page(study: DefaultsStudy, records: Sequence[Record], out: Path) -> Rep
 def _sections(results: Record, half: str) -> list[Section]:
     there = [name for name in results["tables"][half] if name not in results["left_out"]]
     missing = [name for name in results["tables"][half] if name in results["left_out"]]
-    text = [f"{len(there)} tables: {', '.join(there)}."]
+    seeds = next(row["seeds"] for row in results["standings"] if row["half"] == half)
+    many = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+    text = [f"{len(there)} tables, with {many} seeds that all contestants have: {', '.join(there)}."]
     text += [f"Left out, since not all contestants have runs there: {', '.join(missing)}."] if missing else []
     columns, rows = standing_table(results, half)
     sections = [Section(f"Tables to {half}: standings", text, columns=columns, rows=rows, labels=1)]
