@@ -65,7 +65,7 @@ def test_fit_prints_tables_and_leaves_four_files(run):
     assert lines[1].strip() == f"Test {case.unit}: {case.drawn}" and lines[-1] == f"Report: {run.run / 'report.html'}"
     words = " ".join(line.strip("│").split("│")[0].strip() for line in lines if line.startswith("│"))
     assert words.startswith(titles(run)[0]) and titles(run)[1] in words and ("y, 1" in words) == (case.task == "groups")
-    assert max(len(line) for line in lines if line[0] in "┏┃│└") <= 80
+    assert all(len(line) <= 80 and line[-1] in "┓┃┩│┘" for line in lines if line[0] in "┏┃┡│└")
     verdict = read_report(run.run)["verdict"]
     assert lines[-1 - len(verdict["description"]) : -1] == verdict["description"]
     assert verdict["other"] == titles(run)[1] and verdict["description"][0].count(titles(run)[1]) == 1

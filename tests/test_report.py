@@ -151,7 +151,7 @@ def test_the_page_of_an_evaluation(run, tmp_path):
 
 @pytest.mark.parametrize("width", [1200, 420])
 def test_the_page_of_a_comparison(run, tmp_path, width):
-    names = ["TPAUC", "ROC"]
+    names = ["TPAUC", "ROC", "Precision"]
     seen = check_page(run / "comparison" / "report.html", tmp_path, images=names, rows=[2, 1], width=width)
     assert seen["facts"][2:] == ["40", "2"]  # positives, methods
 

@@ -20,7 +20,7 @@ from moreauc.data.examples import load_example
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import doubtful_columns
 from moreauc.metrics.ranking import ties_text
-from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_roc
+from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
 from moreauc.report.verdict import rank
 from moreauc.tasks.row_tables import RowTableTask
 from moreauc.tasks.tables import Table, equal_rows, warning_text
@@ -168,7 +168,10 @@ def compare_report(
         "negatives of that fold: the models of different folds have no common scale. The TPAUC of these joint "
         "scores is therefore near the mean above, not equal to it."
     )
-    images = [draw_roc(result.positive, curves, min_tpr=min_tpr, max_fpr=max_fpr)]
+    images = [
+        draw_roc(result.positive, curves, min_tpr=min_tpr, max_fpr=max_fpr),
+        draw_precision_recall(result.positive, curves),
+    ]
     heads = ("rows", "positives", "negatives", "share of positives")
     sizes = (f"{number:,}", f"{positives:,}", f"{number - positives:,}", f"{positives / number:.2%}")
     cells = [table_row(row) for row in rows]

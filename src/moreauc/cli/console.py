@@ -20,6 +20,7 @@ from moreauc._printable import printable
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 console = Console(**_PLAIN)
 errors = Console(stderr=True, **_PLAIN)
+_NUMBER = 16  # letters of the longest number, or interval
 PAUSE = 10.0  # seconds between two lines of progress where there is no terminal
 
 
@@ -68,8 +69,8 @@ def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
         if number < labels:
             table.add_column(printable(column))
         else:  # heads may take two lines, numbers not
-            widest = max((len(row[number]) for row in rows), default=0)
-            table.add_column(printable(column), justify="right", min_width=widest)
+            widest = max(len(text) for text in [*(printable(row[number]) for row in rows), *printable(column).split()])
+            table.add_column(printable(column), justify="right", width=widest if widest <= _NUMBER else None)
     for row in rows:
         table.add_row(*map(printable, row))
     return table

@@ -12,6 +12,8 @@ def _argument(name: str, text: str) -> Any:
 
 
 def _option(text: str, *names: str, **more: Any) -> Any:
+    if "min" in more:
+        more = {"metavar": "N", **more}  # or the range would take the room of the help texts
     return typer.Option(*names, help=text, show_default=False, **more)
 
 
@@ -130,6 +132,21 @@ class FitOptions:
     save_every: Annotated[
         int | None, _option("Steps between two saves, besides those at the end of each epoch.", min=1)
     ] = None
+
+
+# How --help groups the options of `fit`.
+_PANELS = {
+    "Table": ("target", "positive", "id", "drop", "test_size", "test"),
+    "Region": ("min_tpr", "max_fpr", "fpr_budget"),
+    "Model": ("model", "loss", "surrogate", "baselines"),
+    "Training": ("epochs", "batch_size", "lr", "patience", "dropout", "device", "seed"),
+    "Bags": ("bags", "instances_per_bag"),
+    "Groups": ("groups", "top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group"),
+    "Results": ("out", "force", "checkpoint", "resume", "save_every"),
+}
+for _panel, _names in _PANELS.items():
+    for _name in _names:
+        FitOptions.__annotations__[_name].__metadata__[0].rich_help_panel = _panel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,8 +162,10 @@ def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: fl
     return as_image(figure, f"ROC curve of {names}; the region that TPAUC looks at is shaded.")
 
 
-def draw_precision_recall(y_true: ArrayLike, y_score: Mapping[str, ArrayLike]) -> Image:
-    """Draw precision over recall of at most five scores by name; dots are the decisions of scores above 0."""
+def draw_precision_recall(
+    y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, threshold: float | None = None
+) -> Image:
+    """Draw precision over recall of at most five scores by name, with dots for decisions by a threshold."""
     from sklearn.metrics import precision_recall_curve
 
     labels = np.asarray(y_true)
@@ -172,7 +174,7 @@ def draw_precision_recall(y_true: ArrayLike, y_score: Mapping[str, ArrayLike]) -
         scores = np.asarray(values, dtype=float)
         precision, recall, _ = precision_recall_curve(labels, scores, drop_intermediate=True)
         axes.step(recall, precision, where="post", color=color, label=printable(name))
-        if (called := scores > 0).any():
+        if threshold is not None and (called := scores > threshold).any():
             axes.plot(called[labels == 1].mean(), labels[called].mean(), "o", color=color, markersize=6)
     share = float(labels.mean())
     axes.axhline(share, color="0.6", linestyle=":", linewidth=1)
@@ -180,7 +182,8 @@ def draw_precision_recall(y_true: ArrayLike, y_score: Mapping[str, ArrayLike]) -
     axes.set_aspect("equal")
     show_as_written(axes.legend(frameon=False, loc="best").get_texts())
     plain_axes(axes)
-    text = f"Precision and recall; dots: the decisions. Random scores have a precision of {share:.3f} (dotted)."
+    dots = "" if threshold is None else "; dots: the decisions"
+    text = f"Precision and recall{dots}. Random scores have a precision of {share:.3f} (dotted)."
     return as_image(figure, text)
 
 
@@ -207,12 +210,14 @@ def draw_histograms(y_true: ArrayLike, y_score: ArrayLike, *, threshold: float |
     """Draw the scores of either class, each as shares of its class, and the threshold of the decision."""
     labels, scores = np.asarray(y_true), np.asarray(y_score, dtype=float)
     figure, axes = new_figure(5.2, 5.2)
+    ends = [np.quantile(scores[labels == label], [0.01, 0.99]) for label in np.unique(labels)]
+    scores = scores.clip(np.min(ends), np.max(ends))  # some are far out
     edges = np.histogram_bin_edges(scores, bins=_BINS).tolist()
     for label, name, color in ((0, "negatives", _NEGATIVE), (1, "positives", _POSITIVE)):
         members = scores[labels == label]
         weights = np.full(len(members), 1.0 / max(len(members), 1))
         axes.hist(members, edges, weights=weights, color=color, alpha=0.6, label=f"{name} ({len(members)})")
-    text = "Scores of the two classes, as shares of their class"
+    text = "Scores of the two classes, as shares of their class; the few beyond are in the outermost bars"
     if threshold is not None:
         axes.axvline(threshold, color="#1c2430", linestyle="--", linewidth=1.2, label=f"threshold {threshold:.3g}")
         text += "; right of the dashed line the decision is positive"

@@ -104,7 +104,8 @@ def linear_effects(task: TableTask[T], model: Any, table: T) -> list[dict[str, A
         column = features[name]
         if column.dtype.kind == "f":
             mean, spread = column.mean(), column.std()
-            probes += [(name, f"+ {spread:.3g}", mean + spread, 1.0), (name, "", mean, -1.0)]
+            shown = f"{spread:,.0f}" if spread >= 100.0 else f"{spread:.3g}"
+            probes += [(name, f"+ {shown}", mean + spread, 1.0), (name, "", mean, -1.0)]
         elif column.dtype.kind == "O":
             shares = column.value_counts(normalize=True)[:_LEVELS]
             probes += [(name, f"= {level}", level, share / shares.sum()) for level, share in shares.items()]

@@ -222,7 +222,7 @@ class TwoClassTask(TableTask[T]):
         scores = {evaluation.title: evaluation.scores for evaluation in evaluations}
         images = [
             draw_roc(table.targets, scores, min_tpr=self.min_tpr, max_fpr=self.max_fpr),
-            draw_precision_recall(table.targets, scores),
+            draw_precision_recall(table.targets, scores, threshold=0.0),
             draw_histograms(table.targets, first.scores, threshold=0.0),
         ]
         columns, numbers = importance_section(self, model, table)
