@@ -148,6 +148,41 @@ def processes_line() -> str:
 
 
 _TECHNIQUES = ("eager", "compiled", "graphed", "compiled and graphed")
+
+
+def linear_quality_table(half: str) -> str:
+    """Two-way partial AUC of logistic regression and of TPAUCLinear, the mean over splits, by table and region."""
+    cells = _bench(f"linear_{half}")["cells"]
+    regions = list(dict.fromkeys((cell["min_tpr"], cell["max_fpr"]) for cell in cells))
+    names = ("LR", "LR, C tuned", "TPAUCLinear")
+
+    def mean(some: Sequence[Any], name: str) -> float:
+        return sum(cell[name] for cell in some) / len(some)
+
+    def line(title: str, some: Sequence[Any]) -> list[str]:
+        row = [title]
+        for region in regions:
+            own = [cell for cell in some if (cell["min_tpr"], cell["max_fpr"]) == region]
+            row.append(", ".join(f"{mean(own, name):.3f}" for name in names))
+        return [*row, f"{sum(cell['TPAUCLinear'] >= cell['LR'] - 1e-9 for cell in some)} of {len(some)}"]
+
+    tables = dict.fromkeys(cell["table"] for cell in cells)
+    rows = [line(table, [cell for cell in cells if cell["table"] == table]) for table in tables]
+    columns = ["table", *(f"({low:g}, {high:g})" for low, high in regions), "at least LR"]
+    return _markdown(columns, [*rows, line("all", cells)])
+
+
+def linear_time_table() -> str:
+    """Seconds of a fit of TPAUCLinear beside logistic regression."""
+    rows = []
+    for entry in _bench("linear_time")["times"]:
+        row = [f"{entry['rows']:,}", f"{entry['seconds']['LR']:.2g} s"]
+        for name in ("TPAUCLinear", "TPAUCLinear, margin and C given"):
+            row.append(f"{entry['seconds'][name]:.2g} s, {entry[f'{name} / LR']:.2g} times")
+        rows.append(row)
+    return _markdown(["rows of 20 features", "LR", "TPAUCLinear", "margin and C given"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "bench FCCOLoss": fcco_step_table,
     "bench pairs": pairs_table,
@@ -161,4 +196,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "bench tissue": tissue_step_table,
     "bench copies": copies_table,
     "bench processes": processes_line,
+    **{f"bench linear {half}": partial(linear_quality_table, half) for half in ("choosing", "confirming")},
+    "bench linear time": linear_time_table,
 }

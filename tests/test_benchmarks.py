@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import make_classification
 
 from experiments.machine import deterministic
 from moreauc.criteria import CrossEntropyLoss
@@ -78,6 +79,16 @@ def test_metrics_report_has_ratios_and_edges(run: Run, monkeypatch: pytest.Monke
         assert 0 <= row["value"] <= 1
     for row in report["edges"]:
         assert row["tpauc_score"] == row["pair definition"], row["case"]
+
+
+def test_linear_reports_have_quality_and_time_beside_logistic_regression(run: Run, monkeypatch: Any) -> None:
+    X, y = make_classification(300, 4, weights=[0.8], random_state=0)
+    monkeypatch.setattr(program("bench_linear"), "load", lambda name: (X, y))
+    cells = run("bench_linear.py", "--part", "quality", "--tables", "landsat,Pima", "--seeds", "1")["cells"]
+    assert [cell["half"] for cell in cells] == ["choosing"] * 3 + ["confirming"] * 3
+    assert all(0 <= cell[name] <= 1 for cell in cells for name in ("LR", "LR, C tuned", "TPAUCLinear"))
+    (row,) = run("bench_linear.py", "--part", "time", "--sizes", "200", "--rounds", "1")["times"]
+    assert row["rows"] == 200 and row["TPAUCLinear / LR"] > 0
 
 
 def test_the_choice_of_an_epoch_is_compared_with_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
