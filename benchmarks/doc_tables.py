@@ -157,7 +157,7 @@ def linear_quality_table(half: str) -> str:
     names = ("LR", "LR, C tuned", "TPAUCLinear")
 
     def mean(some: Sequence[Any], name: str) -> float:
-        return sum(cell[name] for cell in some) / len(some)
+        return float(sum(cell[name] for cell in some)) / len(some)
 
     def line(title: str, some: Sequence[Any]) -> list[str]:
         row = [title]
