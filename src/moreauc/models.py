@@ -12,8 +12,9 @@ Reference: Ilse, Tomczak and Welling, Attention-based Deep Multiple Instance Lea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -77,6 +78,112 @@ class MLP(nn.Module):
         """Return the raw scores of each row."""
         scores: Tensor = self.layers(inputs)
         return scores.squeeze(1)  # changes nothing where there are several
+
+
+class PiecewiseLinear(nn.Module):
+    r"""Encodes numbers by the bins they lie in, so that a linear layer after it makes a piecewise-linear function.
+
+    A column with the bin edges :math:`q_0 < \dots < q_T` gets, besides its own value clipped to [-4, 4], the `T` inputs
+    :math:`2 \min(1, \max(0, (x - q_{t-1}) / (q_t - q_{t-1}))) - 1`: 1 for the bins below the number, -1 for those above
+    it. Columns with at most two values are not encoded.
+
+    Args:
+        rows: what the edges are the quantiles of, shape `(n, num_features)`.
+        bins: largest number of bins of a column, at least 1.
+
+    Attributes:
+        num_outputs: width of the output.
+
+    Shape:
+        - input: `(B, num_features)`
+        - output: `(B, num_outputs)`
+
+    Example:
+        >>> layer = PiecewiseLinear(torch.tensor([[0.0], [1.0], [2.0]]), bins=2)
+        >>> layer(torch.tensor([[0.5], [3.0]]))
+        tensor([[ 0.5000,  0.0000, -1.0000],
+                [ 3.0000,  1.0000,  1.0000]])
+
+    Reference:
+        Gorishniy, Rubachev and Babenko, On Embeddings for Numerical Features in Tabular Deep Learning, 2022.
+    """
+
+    column: Tensor
+    low: Tensor
+    scale: Tensor
+
+    def __init__(self, rows: Tensor, *, bins: int) -> None:
+        super().__init__()
+        count = check_count("PiecewiseLinear", "bins", bins)
+        columns: list[int] = []
+        low, high = [np.zeros(0)], [np.zeros(0)]
+        for number, values in enumerate(rows.detach().cpu().double().numpy().T):
+            edges = np.unique(values)
+            if len(edges) > count + 1:
+                edges = np.unique(np.quantile(values, np.linspace(0.0, 1.0, count + 1)))
+            if len(edges) > 2:
+                columns += [number] * (len(edges) - 1)
+                low.append(edges[:-1])
+                high.append(edges[1:])
+        start, end = np.concatenate(low), np.concatenate(high)
+        self.register_buffer("column", torch.tensor(columns, dtype=torch.long))
+        self.register_buffer("low", torch.from_numpy(start).float())
+        self.register_buffer("scale", torch.from_numpy(2.0 / (end - start)).float())
+        self.num_outputs = rows.shape[1] + len(columns)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the clipped inputs and their bins."""
+        encoded = ((inputs.index_select(1, self.column) - self.low) * self.scale - 1.0).clamp(-1.0, 1.0)
+        return torch.cat([inputs.clamp(-4.0, 4.0), encoded], dim=1)
+
+
+class BinnedMLP(nn.Module):
+    """Network for tables: bins of the numbers, then hidden layers beside a linear model, which starts at 0.
+
+    Args:
+        rows: training rows, whose quantiles are the edges of the bins, shape `(n, num_features)`.
+        bins: bins of a column, at least 1.
+        hidden: widths of the hidden layers.
+        dropout: probability in [0, 1) to drop a hidden unit in training.
+
+    Shape:
+        - input: `(B, num_features)`
+        - output: `(B,)`
+
+    Example:
+        >>> BinnedMLP(torch.randn(50, 3), bins=8, hidden=(16,))(torch.zeros(5, 3)).shape
+        torch.Size([5])
+    """
+
+    def __init__(self, rows: Tensor, *, bins: int = 16, hidden: Sequence[int] = (64, 64), dropout: float = 0.0) -> None:
+        super().__init__()
+        self.encoder = PiecewiseLinear(rows, bins=bins)
+        self.network = MLP(self.encoder.num_outputs, hidden=hidden, dropout=dropout)
+        self.linear = nn.Linear(self.encoder.num_outputs, 1, bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the raw score of each row."""
+        encoded = self.encoder(inputs)
+        scores: Tensor = self.network(encoded) + self.linear(encoded).squeeze(1)
+        return scores
+
+
+class MeanScore(nn.Module):
+    """An ensemble: the mean of the raw scores of its members.
+
+    Example:
+        >>> MeanScore([MLP(3), MLP(3)])(torch.zeros(5, 3)).shape
+        torch.Size([5])
+    """
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Return the mean of what the members return."""
+        return torch.stack([member(*inputs, **named) for member in self.members]).mean(0)
 
 
 class AttentionHead(nn.Module):

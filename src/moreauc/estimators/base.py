@@ -7,10 +7,11 @@ import functools
 import inspect
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -35,15 +36,18 @@ from moreauc.data.texts import MAJORITY, check_apart, class_text, positive_class
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics.ranking import ties_text
+from moreauc.models import MeanScore
 from moreauc.optim.lbfgs import PenalizedLBFGS
 from moreauc.tasks.base import Data, Task
 from moreauc.tasks.rows import CHUNK
-from moreauc.train import History, fit, predict_scores
+from moreauc.train import History, UntrainedWarning, fit, predict_scores
 
 Array = NDArray[Any]
 
 # Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
 _LEAST_SLOPE = 1e-3
+_TUNE_LR = 0.1  # of the learning rate, after cross entropy
+_MIN_GAIN = 1.0  # standard errors by which the loss must do better than the cross entropy that it starts from
 Arguments = ParamSpec("Arguments")
 Estimator = TypeVar("Estimator")
 Result = TypeVar("Result")
@@ -133,6 +137,31 @@ def fit_platt(labels: Array, scores: Array, weight: Array | None = None) -> Plat
     start = np.array([1.0, np.log(rate / (1.0 - rate))])
     slope, intercept = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE, None), (None, None)]).x
     return PlattScaling(float(slope / scale), float(intercept - slope * centre / scale))
+
+
+Phase = Literal["start", "tune", "train"]  # cross entropy, the loss after it, the loss from the initial weights
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Where and how often a training is saved, as in :func:`moreauc.train.fit`, and what tells its data apart."""
+
+    checkpoint: str | Path | None
+    every: int | None
+    resume: bool
+    checksum: str | None
+
+    def inside(self, name: str) -> Saving:
+        """Return the same for a folder inside this one."""
+        return self if self.checkpoint is None else replace(self, checkpoint=Path(self.checkpoint) / name)
+
+
+class Member(NamedTuple):
+    """A trained network of an ensemble: the network, its loss after the last step, and the history."""
+
+    model: nn.Module
+    loss: nn.Module
+    history: History
 
 
 @dataclass(frozen=True)
@@ -250,6 +279,7 @@ class NetworkEstimator(ScoringEstimator):
     model_: nn.Module
     loss_: nn.Module
     history_: History
+    members_: tuple[Member, ...]
     best_epoch_: int | None
     held_out_: Array
     n_iter_: int
@@ -308,39 +338,106 @@ class NetworkEstimator(ScoringEstimator):
         `same` are numbers from 0, equal where rows or bags are. `saving` holds `checkpoint`, `every` and `resume`.
         """
         random = check_random_state(self.random_state)
-        train, held = task.hold_out(values, self.validation_fraction, random, groups=groups, same=same)
-        seeds = [int(seed) for seed in random.randint(2**31 - 1, size=self._num_seeds)]
-        task = task.fitted(values[train])
+        count = self._num_members(len(values))
+        splits, seeds = [], []
+        for _ in range(count):
+            splits.append(task.hold_out(values, self.validation_fraction, random, groups=groups, same=same))
+            seeds.append([int(seed) for seed in random.randint(2**31 - 1, size=self._num_seeds)])
+        task = task.fitted(values[splits[0][0]])
         targets = torch.from_numpy(task.targets(values)).to(self.device)
-        data = Data(self._prepare(source, targets, train), targets, values, groups, weights)
+        everyone = np.unique(np.concatenate([train for train, _ in splits]))
+        data = Data(self._prepare(source, targets, everyone), targets, values, groups, weights)
+        place = Saving(**saving, checksum=None if saving["checkpoint"] is None else task.checksum(data))
+        members = []
+        for number, (split, own) in enumerate(zip(splits, seeds, strict=True)):
+            folder = place if count == 1 else place.inside(f"member_{number}")
+            members.append(self._train_member(task, data, split, own, folder))
+        self.members_, first = tuple(members), members[0]
+        self.model_ = first.model if count == 1 else MeanScore([member.model for member in members])
+        self.loss_, self.history_, self.best_epoch_ = first.loss, first.history, first.history.best_epoch
+        self.held_out_ = np.unique(np.concatenate([held for _, held in splits]))
+        self.n_iter_ = sum(len(member.history.rows) for member in members)
+        return self._judged(task, data, splits)
+
+    def _train_member(
+        self, task: Task, data: Data, split: tuple[Array, Array], seeds: Sequence[int], saving: Saving
+    ) -> Member:
+        """Train one network: cross entropy first where the estimator starts so, then the loss."""
+        train, held = split
         own, other = data.part(train), data.part(held) if len(held) else None
         loss = task.build(own)
-        model = self._make_module(data, task, loss, seeds[0])
+        model = self._make_module(own, task, loss, seeds[0])
+        start = self._start_task(task)
+        before = None
+        if start is not None:
+            before = self._fit("start", start, start.build(own), model, own, other, seeds, saving.inside("start"))
+            saving, seeds = saving.inside("train"), [seed + 1 for seed in seeds]
+        with warnings.catch_warnings():
+            if before is not None:  # that no epoch did better than the start is no failure
+                warnings.simplefilter("ignore", UntrainedWarning)
+            history = self._fit("tune" if before else "train", task, loss, model, own, other, seeds, saving)
+        if before is not None:
+            history.started(before)
+        return Member(model.cpu().eval(), loss.cpu(), history)
+
+    def _fit(
+        self,
+        phase: Phase,
+        task: Task,
+        loss: nn.Module,
+        model: nn.Module,
+        own: Data,
+        other: Data | None,
+        seeds: Sequence[int],
+        saving: Saving,
+    ) -> History:
+        """Run the training loop on what is not held out."""
         batches = task.batches(own, loss, model, (seeds[1], *seeds[3:]))
-        plan = self._training_arguments(has_validation=other is not None)
+        plan = self._training_arguments(phase, has_validation=other is not None)
         if self._is_logistic(own, loss):
             batches = TensorBatches(own.inputs, own.targets, batch_size=len(own))
             for weight in model.parameters():
                 nn.init.zeros_(weight)
             exact = PenalizedLBFGS(model.parameters(), weight_decay=self.weight_decay)
-            plan |= {"optimizer": exact, "epochs": 1, "warm_start_epochs": 0}
-        if saving["checkpoint"] is not None:
-            batches.checksum_of_inputs = task.checksum(data)
-        history = fit(
+            plan |= {"optimizer": exact, "epochs": 1}
+        if saving.checkpoint is not None:
+            batches.checksum_of_inputs = saving.checksum
+        return fit(
             model,
             loss,
             batches,
             validation=None if other is None else task.validation(other, loss),
             proximal=task.method.proximal,
-            **saving,
+            checkpoint=saving.checkpoint,
+            every=saving.every,
+            resume=saving.resume,
             seed=seeds[2],
             **({} if other is None else task.score(other, loss)),
             **plan,
         )
-        self.model_, self.loss_, self.history_ = model.cpu().eval(), loss.cpu(), history
-        self.best_epoch_, self.held_out_, self.n_iter_ = history.best_epoch, held, len(history.rows)
-        judged = own if other is None else other
-        return Trained(task, judged, train if other is None else held, self._raw_scores(judged.inputs))
+
+    def _judged(self, task: Task, data: Data, splits: Sequence[tuple[Array, Array]]) -> Trained:
+        """Return the scores of rows by the members that held them out, or, where none did, of all by all."""
+        if not len(self.held_out_):
+            return Trained(task, data, np.arange(len(data)), self._raw_scores(self.model_, data.inputs))
+        total: Any = 0.0
+        times = np.zeros(len(data))
+        for member, (_, held) in zip(self.members_, splits, strict=True):
+            found = self._raw_scores(member.model, data.part(held).inputs)
+            part = np.zeros((len(data), *found.shape[1:]))
+            part[held] = found
+            total = total + part
+            times[held] += 1
+        scores = total[self.held_out_] / times[self.held_out_].reshape(-1, *([1] * (total.ndim - 1)))
+        return Trained(task, data.part(self.held_out_), self.held_out_, scores)
+
+    def _num_members(self, rows: int) -> int:
+        """Return how many networks are trained, each with a hold-out of its own."""
+        return 1
+
+    def _start_task(self, task: Task) -> Task | None:
+        """Return the task whose best epoch the training starts from; None to start from the initial weights."""
+        return None
 
     def _is_logistic(self, data: Data, loss: nn.Module) -> bool:
         """Whether the minimum over all rows is found exactly, being that of logistic regression."""
@@ -355,20 +452,27 @@ class NetworkEstimator(ScoringEstimator):
         """Return the network to train."""
 
     @abstractmethod
-    def _raw_scores(self, inputs: Any) -> Array:
-        """Return the scores of prepared inputs by the fitted model."""
+    def _raw_scores(self, model: nn.Module, inputs: Any) -> Array:
+        """Return the scores of prepared inputs by a trained model."""
 
-    def _training_arguments(self, *, has_validation: bool) -> dict[str, Any]:
+    def _training_arguments(self, phase: Phase, *, has_validation: bool) -> dict[str, Any]:
         """Return the other arguments of :func:`moreauc.train.fit`."""
         names = ("epochs", "optimizer", "lr", "weight_decay", "momentum", "warm_start_epochs")
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in FREE}
-        return {
+        arguments = {
             **{name: getattr(self, name) for name in names if hasattr(self, name)},
             "patience": self.patience if has_validation else None,
             "device": self.device,
             "progress": bool(self.verbose),
             "settings": {f"{self._owner}.{name}": value for name, value in settings.items()},
         }
+        if phase == "train":
+            return arguments
+        if phase == "tune":
+            arguments |= {"lr": self.lr * _TUNE_LR, "min_gain": _MIN_GAIN}
+            if arguments["patience"] is not None:
+                arguments["patience"] = -(-arguments["patience"] // 2)
+        return {**arguments, "milestones": ()}
 
     def _build_module(self, module: nn.Module | Callable[..., Any], *sizes: int, seed: int) -> nn.Module:
         """Return a copy of a module, or what a function makes of the sizes, its weights drawn by the seed.
@@ -447,7 +551,8 @@ class TableEstimator(TableInput, NetworkEstimator):
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self, "model_")
-        return self._raw_scores(as_inputs(self.preprocessor_.transform(self._check_table(X, reset=False))))
+        inputs = as_inputs(self.preprocessor_.transform(self._check_table(X, reset=False)))
+        return self._raw_scores(self.model_, inputs)
 
     def _table_scores(self, model: nn.Module, inputs: Tensor | SparseRows) -> Array:
         """Return the raw scores of the rows of an encoded table, shape `(n,)` or `(n, outputs)`."""

@@ -214,8 +214,8 @@ class GroupDROEstimator(TableEstimator):
             raise ValueError(f"{self._owner}: module must give scores of shape {wanted} for a row, got {scores.shape}")
         return made
 
-    def _raw_scores(self, inputs: Tensor) -> Floats:
-        model, inputs = self.model_, inputs.cpu()
+    def _raw_scores(self, model: nn.Module, inputs: Tensor) -> Floats:
+        inputs = inputs.cpu()
         if isinstance(model, MLP):  # in float64 the score of a row does not depend on the rows beside it
             model, inputs = copy.deepcopy(model).double(), inputs.double()
         return self._table_scores(model, inputs)

@@ -245,8 +245,8 @@ class MultiInstanceClassifier(RankingClassifier):
     def _scores(self, bags: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         source, _ = as_bags(self._owner, bags, self.form_)
-        return self._raw_scores(PreparedBags(source, source.labels, self.scale_))
+        return self._raw_scores(self.model_, PreparedBags(source, source.labels, self.scale_))
 
-    def _raw_scores(self, inputs: Bags) -> NDArray[np.float64]:
-        scores = bag_scores(self.model_, inputs, self.pooling_, chunk=self.chunk).numpy()
+    def _raw_scores(self, model: nn.Module, inputs: Bags) -> NDArray[np.float64]:
+        scores = bag_scores(model, inputs, self.pooling_, chunk=self.chunk).numpy()
         return self._check_scores(scores, data="bags")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +21,11 @@ from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.tabular import same_rows
 from moreauc.estimators.base import Array, RankingClassifier, RowRanker, TableEstimator, all_or_nothing
 from moreauc.methods import METHODS
-from moreauc.models import MLP
+from moreauc.models import MLP, BinnedMLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
+
+_MEMBERS = ((4000, 5), (50_000, 3), (math.inf, 1))  # up to so many rows, so many networks
 
 
 class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
@@ -67,20 +71,22 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         loss: str = "sonx",
         loss_options: Mapping[str, Any] | None = None,
         module: str | nn.Module | Callable[[int], nn.Module] = "mlp",
+        bins: int = 16,
         hidden: tuple[int, ...] = (64, 64),
-        dropout: float = 0.0,
+        dropout: float = 0.1,
         standardize: bool = True,
         epochs: int = 60,
-        batch_size: int = 128,
+        batch_size: int | None = None,
         positive_fraction: float = 0.5,
         sampler: Literal["auto", "balanced", "shuffled"] = "auto",
         optimizer: Literal["adam", "sgd"] = "adam",
-        lr: float = 0.003,
+        lr: float = 0.001,
         momentum: float = 0.9,
-        weight_decay: float = 2e-4,
-        warm_start_epochs: int = 0,
+        weight_decay: float = 0.1,
+        start: Literal["ce"] | None = "ce",
+        ensemble: int | None = None,
         validation_fraction: float = 0.2,
-        patience: int | None = None,
+        patience: int | None = 10,
         fpr_budget: float | None = None,
         probabilities: Literal["calibrated", "threshold"] = "calibrated",
         positive_label: Any = None,
@@ -126,7 +132,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
             loss=self.loss,
             loss_options=self.loss_options or {},
             **self._region(),
-            batch_size=self.batch_size,
+            batch_size=self._batch_size(len(values)),
             positive_fraction=self.positive_fraction,
             sampler=self.sampler,
         )
@@ -158,7 +164,12 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
                 f"{self._owner}: module must be 'mlp', 'linear', a module or a function that makes one, got "
                 f"{self.module!r}"
             )
-        check_count(self._owner, "batch_size", self.batch_size, minimum=2)
+        for name, least in (("batch_size", 2), ("ensemble", 1)):
+            if getattr(self, name) is not None:
+                check_count(self._owner, name, getattr(self, name), minimum=least)
+        check_count(self._owner, "bins", self.bins, minimum=0)
+        if self.start not in ("ce", None):
+            raise ValueError(f"{self._owner}: start must be 'ce' or None, got {self.start!r}")
         bounds: dict[str, Any] = {"low": 0.0, "high": 1.0, "low_open": True, "high_open": True}
         check_real(self._owner, "positive_fraction", self.positive_fraction, **bounds)
 
@@ -167,11 +178,32 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         default = self.optimizer == "adam" and self.sampler != "balanced"
         return linear and default and isinstance(loss, CrossEntropyLoss)
 
+    def _batch_size(self, rows: int) -> int:
+        """Return the rows of a step: about 40 steps to a pass, in powers of 2 from 64 to 1024."""
+        if self.batch_size is not None:
+            return int(self.batch_size)
+        return 1 << min(max(round(math.log2(rows / 40)), 6), 10)
+
+    def _num_members(self, rows: int) -> int:
+        if self.ensemble is not None:
+            return int(self.ensemble)
+        if not self.validation_fraction:
+            return 1
+        return next(count for most, count in _MEMBERS if rows <= most)
+
+    def _start_task(self, task: Any) -> Any:
+        if self.start is None or self.loss in ("ce", "ce_weighted"):
+            return None
+        return replace(task, loss="ce", loss_options={}, sampler="shuffled")
+
     def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
         module = self.module
+        if module == "mlp" and self.bins and isinstance(data.inputs, Tensor):
+            made = partial(BinnedMLP, data.inputs, bins=self.bins, hidden=self.hidden, dropout=self.dropout)
+            return self._build_module(made, seed=seed)
         if isinstance(module, str):
             module = partial(MLP, hidden=self.hidden if module == "mlp" else (), dropout=self.dropout)
         return self._build_module(module, data.inputs.shape[1], seed=seed)
 
-    def _raw_scores(self, inputs: Tensor) -> Array:
-        return self._table_scores(self.model_, inputs.cpu())
+    def _raw_scores(self, model: nn.Module, inputs: Tensor) -> Array:
+        return self._table_scores(model, inputs.cpu())

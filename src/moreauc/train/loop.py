@@ -59,6 +59,7 @@ def fit(
     validation_weight: Any = None,
     score: Score | None = None,
     keep_best: bool = True,
+    min_gain: float = 0.0,
     patience: int | None = None,
     seed: int | None = None,
     device: torch.device | str | None = None,
@@ -112,6 +113,8 @@ def fit(
             with equal TPAUC the best has the highest TPAUC half way to the whole square, then AUC, then the widest gap
             between classes in order, then is the earliest (see :class:`~moreauc.train.History`). The criterion keeps
             its last state. If the weights before the first epoch are the best there is an :class:`UntrainedWarning`.
+        min_gain: by how many standard errors an epoch must have a higher TPAUC than the weights before the first one to
+            replace them; 0 for any gain. For a model that is trained already, which one lucky epoch should not replace.
         patience: end the run after so many epochs without a better validation score, where a wider gap does not count;
             None to run all.
         seed: seed of dropout and other random numbers; None to use the global random state.
@@ -150,6 +153,7 @@ def fit(
     """
     check_count(_OWNER, "epochs", epochs)
     check_count(_OWNER, "warm_start_epochs", warm_start_epochs, minimum=0)
+    check_real(_OWNER, "min_gain", min_gain, low=0.0)
     if milestones is None:
         milestones = sorted({epochs // 3, 2 * epochs // 3} - {0})
     if patience is not None:
@@ -165,8 +169,8 @@ def fit(
     rank = 0 if exchange is None else exchange.rank
     selector = None
     if validation is not None:
-        chosen: dict[str, Any] = {"keep_best": keep_best, "patience": patience, "score": score, "exchange": exchange}
-        chosen["weight"] = validation_weight
+        chosen: dict[str, Any] = {"keep_best": keep_best, "min_gain": min_gain, "patience": patience}
+        chosen |= {"score": score, "weight": validation_weight, "exchange": exchange}
         selector = ModelSelector(criterion, validation, min_tpr, max_fpr, **chosen)
         if exchange is not None and is_sharded(model):  # all processes call it together
             _check_lengths(exchange, "validation", validation)

@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from moreauc._checks import check_real
@@ -17,9 +19,10 @@ from moreauc.checkpoint.loader import held_labels, length_of
 from moreauc.data.scoring import Evaluation, predict_scores
 from moreauc.distributed import Exchange
 from moreauc.metrics import TiedScoresWarning, tied_share
-from moreauc.metrics.ranking import selection_scores, ties_text
+from moreauc.metrics.ranking import selection_scores, ties_text, tpauc_difference
 from moreauc.train.state import TrainState
 
+Array = NDArray[np.floating[Any]]
 Score = Callable[[Tensor, Tensor], float]
 
 _OWNER = "fit"
@@ -37,13 +40,15 @@ class ModelSelector:
         *,
         keep_best: bool,
         patience: int | None,
+        min_gain: float = 0.0,
         score: Score | None = None,
         weight: Any = None,
         exchange: Exchange | None = None,
     ) -> None:
         self._score = validation_score(_OWNER, criterion, min_tpr, max_fpr, score, weight)
         self._validation, self._keep_best, self._patience = validation, keep_best, patience
-        self._exchange = exchange
+        self._exchange, self._min_gain = exchange, min_gain
+        self._start: Array | None = None  # scores of the validation data by the weights before the first epoch
         self._best: dict[str, Tensor] = {}
         self._scores: list[float] = []  # of the best weights, in the order in which they are compared
         self._level = 0  # number of the first of these in which the best weights differ from all others
@@ -57,10 +62,15 @@ class ModelSelector:
         found = list(self._score(scores, labels))
         if self._exchange is not None:  # processes must not choose differently because of rounding errors
             found = self._exchange.object_of_first(found, "the validation score")
+        if epoch < 0 and self._min_gain:
+            self._start = scores.numpy()
         names, best = self._score.names, self._scores
         differs = next((k for k, pair in enumerate(zip(found, best, strict=False)) if pair[0] != pair[1]), len(best))
         history = state.history
-        if found > best:  # of equals the earlier epoch stays
+        better = found > best  # of equals the earlier epoch stays
+        if better and history.best_epoch == -1 and self._start is not None:
+            better = self._score.beyond_chance(labels, scores, self._start, self._min_gain)
+        if better:
             if names[differs] != "gap":  # it may grow a little in every epoch
                 self._improved = epoch
             self._scores, self._level = found, differs
@@ -94,17 +104,23 @@ class ModelSelector:
         labels = held_labels(self._validation)
         length = None if labels else length_of(getattr(self._validation, "dataset", self._validation))
         data = {"validation": True, "validation_labels": labels, "validation_length": length}
-        return {**data, "keep_best": self._keep_best, "score": None, **self._score.settings}
+        own = {"keep_best": self._keep_best, "min_gain": self._min_gain, "score": None}
+        return {**data, **own, **self._score.settings}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best weights, whole, their scores, and the epoch of the last improvement."""
         best = {name: gathered(value) for name, value in self._best.items()}
-        return {"best": best, "scores": list(self._scores), "level": self._level, "improved": self._improved}
+        start = None if self._start is None else torch.from_numpy(self._start)
+        return {
+            **{"best": best, "start": start, "scores": list(self._scores)},
+            **{"level": self._level, "improved": self._improved},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a checkpoint."""
         self._best, self._scores = dict(state["best"]), list(state["scores"])
         self._level, self._improved = state["level"], state["improved"]
+        self._start = None if state["start"] is None else state["start"].numpy()
 
 
 def validation_score(
@@ -160,6 +176,11 @@ class TwoWayScore:
             raise ValueError(f"{self._owner}: {text}, got {counts}")
         return found
 
+    def beyond_chance(self, labels: Tensor, scores: Tensor, start: Array, gain: float) -> bool:
+        """Whether scores are better than those of the start by so many standard errors of the difference."""
+        difference, error = tpauc_difference(labels.numpy(), scores.numpy(), start, **self._region)
+        return difference > gain * error
+
     def tied(self, scores: Tensor, labels: Tensor) -> float:
         """Return the share of the region's rows that are tied with a row of the other class."""
         return tied_share(labels.numpy(), scores.numpy(), **self._region)
@@ -182,6 +203,10 @@ class UserScore:
         if not math.isfinite(value):
             raise ValueError(f"{self._owner}: score must return a finite number, got {value}")
         return (value,)
+
+    def beyond_chance(self, labels: Tensor, scores: Tensor, start: Array, gain: float) -> bool:
+        """Return True: how much chance there is in the user's score is not known."""
+        return True
 
     def tied(self, scores: Tensor, labels: Tensor) -> float:
         """Return 0: the user's score may be about ties."""
