@@ -353,7 +353,7 @@ class NetworkEstimator(ScoringEstimator):
             folder = place if count == 1 else place.inside(f"member_{number}")
             members.append(self._train_member(task, data, split, own, folder))
         self.members_, first = tuple(members), members[0]
-        self.model_ = first.model if count == 1 else MeanScore([member.model for member in members])
+        self.model_ = first.model if count == 1 else MeanScore([member.model for member in members]).eval()
         self.loss_, self.history_, self.best_epoch_ = first.loss, first.history, first.history.best_epoch
         self.held_out_ = np.unique(np.concatenate([held for _, held in splits]))
         self.n_iter_ = sum(len(member.history.rows) for member in members)

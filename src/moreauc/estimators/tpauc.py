@@ -80,13 +80,13 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         positive_fraction: float = 0.5,
         sampler: Literal["auto", "balanced", "shuffled"] = "auto",
         optimizer: Literal["adam", "sgd"] = "adam",
-        lr: float = 0.001,
+        lr: float = 0.0015,
         momentum: float = 0.9,
         weight_decay: float = 0.1,
         start: Literal["ce"] | None = "ce",
         ensemble: int | None = None,
         validation_fraction: float = 0.2,
-        patience: int | None = 10,
+        patience: int | None = 8,
         fpr_budget: float | None = None,
         probabilities: Literal["calibrated", "threshold"] = "calibrated",
         positive_label: Any = None,
@@ -179,10 +179,10 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         return linear and default and isinstance(loss, CrossEntropyLoss)
 
     def _batch_size(self, rows: int) -> int:
-        """Return the rows of a step: about 40 steps to a pass, in powers of 2 from 64 to 1024."""
+        """Return the rows of a step: about 20 steps to a pass, in powers of 2 from 64 to 2048."""
         if self.batch_size is not None:
             return int(self.batch_size)
-        return 1 << min(max(round(math.log2(rows / 40)), 6), 10)
+        return 1 << min(max(round(math.log2(rows / 20)), 6), 11)
 
     def _num_members(self, rows: int) -> int:
         if self.ensemble is not None:
