@@ -83,7 +83,8 @@ def grouped(task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 ROWS = make_classification(240, 6, n_clusters_per_class=1, weights=[0.8], flip_y=0.0, random_state=0)
-QUICK = {"module": "linear", "epochs": 3, "batch_size": 32, "lr": 0.03}
+ONE = {"start": None, "ensemble": 1, "patience": None, "weight_decay": 2e-4}  # one network, from its initial weights
+QUICK = {"module": "linear", "epochs": 3, "batch_size": 32, "lr": 0.03, **ONE}
 QUICK_BAGS = {"epochs": 3, "num_positives": 4, "num_negatives": 4, "lr": 0.02}
 QUICK_GROUPS = {"hidden": (), "epochs": 3, "lr": 0.03}
 CASES = {
@@ -190,9 +191,8 @@ class TestTraining:
         assert len(model.held_out_) == 0 and len(model.history_["loss"]) == 3
         assert model.best_epoch_ is None and model.history_.best_score is None
 
-    @ranking_case
-    def test_warm_start_comes_first(self, case):
-        model = case.fit(warm_start_epochs=2)
+    def test_warm_start_comes_first(self):
+        model = CASES["bags"].fit(warm_start_epochs=2)
         assert [row["phase"] for row in model.history_.rows] == ["warm start"] * 2 + ["train"] * 3
         assert model.n_iter_ == 5
 
@@ -495,7 +495,7 @@ class TestRows:
 
     @pytest.mark.filterwarnings("ignore::moreauc.metrics.TiedScoresWarning")  # four units with dropout may all be off
     def test_hidden_layers_and_dropout(self):
-        layers = quick(module="mlp", hidden=(5, 4), dropout=0.5).fit(*ROWS).model_.layers
+        layers = quick(module="mlp", bins=0, hidden=(5, 4), dropout=0.5).fit(*ROWS).model_.layers
         linear = [(layer.in_features, layer.out_features) for layer in layers if isinstance(layer, nn.Linear)]
         assert linear == [(6, 5), (5, 4), (4, 1)]
         assert [layer.p for layer in layers if isinstance(layer, nn.Dropout)] == [0.5, 0.5]

@@ -89,8 +89,8 @@ _ROWS = {
     "sonx": Method(
         "SONX",
         TPAUCLoss,
-        {**_PAIRS, "threshold_lr": "quantile"},
-        {"link": _LINKS, "widen": _WIDTHS, "surrogate": _SURROGATES, "gamma": (0.0, 0.1)},
+        {"surrogate": "smooth_ramp", "link": "standardized", "threshold_lr": "quantile"},
+        {"margin": (0.2, 0.5, 0.1), "gamma": (0.0, 0.1)},
         takes=("labels", *_REGION),
     ),
     "ce": Method("CE", CrossEntropyLoss, grid={"sampler": ("shuffled", "balanced")}),

@@ -47,6 +47,7 @@ Array = NDArray[Any]
 # Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
 _LEAST_SLOPE = 1e-3
 _TUNE_LR = 0.1  # of the learning rate, after cross entropy
+_WEIGHT_DECAY = 0.1  # of networks
 _MIN_GAIN = 1.0  # standard errors by which the loss must do better than the cross entropy that it starts from
 Arguments = ParamSpec("Arguments")
 Estimator = TypeVar("Estimator")
@@ -252,8 +253,10 @@ class NetworkEstimator(ScoringEstimator):
             of 1.
         epochs: passes over the training data.
         optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
-        lr: learning rate; divided by 10 after one third and two thirds of the epochs.
-        weight_decay: weight decay; decoupled from the gradient with "adam".
+        lr: learning rate; divided by 10 after one third and two thirds of the epochs (of rows only without `patience`).
+        weight_decay: weight decay, decoupled from the gradient with "adam". A linear model under cross entropy is
+            fitted exactly, with the penalty `weight_decay / 2 * |w|^2` of the mean loss. None for 0.1, and 1 / n there
+            (scikit-learn's `C=1`).
         validation_fraction: share of the data held out, in [0, 1).
         patience: end after so many epochs without a better score on the held-out data; None to run all, as is done
             where nothing is held out.
@@ -264,6 +267,8 @@ class NetworkEstimator(ScoringEstimator):
 
     Attributes:
         model_: the network, in `eval()` mode on the CPU.
+        members_: the networks that were trained, each with its loss and its history. `loss_`, `history_` and
+            `best_epoch_` are those of the first; `model_` is their mean where there are several.
         loss_: the loss as it was after the last step.
         history_: numbers of each epoch, a :class:`~moreauc.train.History`.
         best_epoch_: number of the epoch, from 0, whose weights were kept; -1 for those before training, None where
@@ -398,7 +403,8 @@ class NetworkEstimator(ScoringEstimator):
             batches = TensorBatches(own.inputs, own.targets, batch_size=len(own))
             for weight in model.parameters():
                 nn.init.zeros_(weight)
-            exact = PenalizedLBFGS(model.parameters(), weight_decay=self.weight_decay)
+            penalty = 1.0 / len(own) if self.weight_decay is None else self.weight_decay
+            exact = PenalizedLBFGS(model.parameters(), weight_decay=penalty)
             plan |= {"optimizer": exact, "epochs": 1}
         if saving.checkpoint is not None:
             batches.checksum_of_inputs = saving.checksum
@@ -423,6 +429,8 @@ class NetworkEstimator(ScoringEstimator):
         total: Any = 0.0
         times = np.zeros(len(data))
         for member, (_, held) in zip(self.members_, splits, strict=True):
+            if not len(held):
+                continue
             found = self._raw_scores(member.model, data.part(held).inputs)
             part = np.zeros((len(data), *found.shape[1:]))
             part[held] = found
@@ -466,13 +474,15 @@ class NetworkEstimator(ScoringEstimator):
             "progress": bool(self.verbose),
             "settings": {f"{self._owner}.{name}": value for name, value in settings.items()},
         }
+        if self.weight_decay is None:
+            arguments["weight_decay"] = _WEIGHT_DECAY
         if phase == "train":
             return arguments
         if phase == "tune":
             arguments |= {"lr": self.lr * _TUNE_LR, "min_gain": _MIN_GAIN}
             if arguments["patience"] is not None:
                 arguments["patience"] = -(-arguments["patience"] // 2)
-        return {**arguments, "milestones": ()}
+        return {**arguments, "milestones": ()}  # constant
 
     def _build_module(self, module: nn.Module | Callable[..., Any], *sizes: int, seed: int) -> nn.Module:
         """Return a copy of a module, or what a function makes of the sizes, its weights drawn by the seed.

@@ -1,0 +1,150 @@
+"""How a classifier of rows trains as it comes: bins, a start from cross entropy, several networks, careful choice."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_classification
+from torch import nn
+
+from moreauc.criteria import CrossEntropyLoss
+from moreauc.data import TensorBatches
+from moreauc.estimators import TPAUCClassifier
+from moreauc.metrics import tpauc_score
+from moreauc.metrics.ranking import tpauc_difference
+from moreauc.models import PiecewiseLinear
+from moreauc.train import fit
+
+X, Y = make_classification(300, 5, weights=[0.8], flip_y=0.05, random_state=1)
+QUICK = {"epochs": 2, "hidden": (8,), "bins": 4, "random_state": 0}
+
+
+def quick(**options):
+    return TPAUCClassifier(**{**QUICK, **options})
+
+
+class TestBins:
+    def test_against_a_loop(self):
+        rows = torch.randn(50, 3, dtype=torch.float64)
+        rows[:, 1] = (rows[:, 1] > 0).double()  # two values: not encoded
+        rows[:, 2] = rows[:, 2].round()
+        layer = PiecewiseLinear(rows, bins=4)
+        edges = {}
+        for column in (0, 2):
+            values = np.unique(rows[:, column])
+            cuts = np.quantile(rows[:, column], [0, 0.25, 0.5, 0.75, 1])
+            edges[column] = values if len(values) <= 5 else np.unique(cuts)
+        points = torch.linspace(-5, 5, 11).unsqueeze(1).expand(-1, 3)
+        for x, got in zip(points.tolist(), layer(points).tolist(), strict=True):
+            wanted = [max(-4.0, min(4.0, value)) for value in x]
+            for column, cuts in edges.items():
+                for low, high in pairwise(cuts):
+                    wanted.append(2 * max(0.0, min(1.0, (x[column] - low) / (high - low))) - 1)
+            assert got == pytest.approx(wanted, abs=1e-5)
+
+    def test_edges_are_those_of_the_training_rows(self):
+        model = quick(ensemble=1).fit(X, Y)
+        again = X.copy()
+        again[model.held_out_] *= 1.5
+        other = quick(ensemble=1).fit(again, Y)
+        assert torch.equal(model.model_.encoder.low, other.model_.encoder.low)
+
+
+class TestStart:
+    def test_epochs_of_cross_entropy_come_first_and_its_best_is_the_start(self):
+        model = quick(ensemble=1).fit(X, Y)
+        history = model.history_
+        assert [row["phase"] for row in history.rows] == ["warm start"] * 2 + ["train"] * 2
+        scores = [row["score"] for row in history.rows[:2]]
+        assert history.start_epoch == int(np.argmax(scores))
+
+    def test_kept_weights_are_those_of_cross_entropy(self, monkeypatch):
+        monkeypatch.setattr("moreauc.estimators.base._MIN_GAIN", 1e9)
+        kept = quick(ensemble=1).fit(X, Y)
+        alone = quick(ensemble=1, loss="ce").fit(X, Y)
+        assert kept.best_epoch_ == -1 and not kept.history_.untrained
+        np.testing.assert_array_equal(kept.decision_function(X), alone.decision_function(X))
+
+    def test_none_starts_from_the_initial_weights(self):
+        assert {row["phase"] for row in quick(start=None).fit(X, Y).history_.rows} == {"train"}
+
+    def test_a_wrong_name_is_refused(self):
+        with pytest.raises(ValueError, match="start must be 'ce' or None, got 'lr'"):
+            quick(start="lr").fit(X, Y)
+
+
+class TestEnsemble:
+    def test_the_score_is_the_mean_of_the_members(self):
+        model = quick(ensemble=3).fit(X, Y)
+        inputs = torch.from_numpy(model.preprocessor_.transform(X))
+        with torch.no_grad():
+            scores = torch.stack([member.model(inputs) for member in model.members_]).mean(0)
+        np.testing.assert_allclose(model.decision_function(X), scores - model.threshold_, rtol=1e-5, atol=1e-6)
+
+    def test_members_hold_out_other_rows(self):
+        model, one = quick(ensemble=3).fit(X, Y), quick(ensemble=1).fit(X, Y)
+        assert len(model.members_) == 3 and len(model.held_out_) > len(one.held_out_)
+        assert model.n_iter_ == sum(len(member.history.rows) for member in model.members_)
+
+    @pytest.mark.parametrize(("rows", "count"), [(300, 5), (4000, 5), (4001, 3), (50_001, 1)])
+    def test_how_many_there_are_by_default(self, rows, count):
+        assert TPAUCClassifier()._num_members(rows) == count
+        assert TPAUCClassifier(validation_fraction=0.0)._num_members(rows) == 1
+
+    def test_a_saved_training_goes_on(self, tmp_path):
+        model = quick(ensemble=2).fit(X, Y, checkpoint=tmp_path / "run")
+        again = quick(ensemble=2).fit(X, Y, checkpoint=tmp_path / "run")
+        np.testing.assert_array_equal(model.decision_function(X), again.decision_function(X))
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["member_0", "member_1"]
+
+
+class TestCautiousChoice:
+    @pytest.mark.parametrize(("min_gain", "epoch"), [(0.0, 0), (1e9, -1)])
+    def test_the_start_stays_unless_an_epoch_is_better_by_so_much(self, min_gain, epoch):
+        torch.manual_seed(0)
+        x, y = torch.from_numpy(X).float(), torch.from_numpy(Y)
+        model = nn.Linear(5, 1)
+        options = {"validation": TensorBatches(x, y), "min_tpr": 0.0, "max_fpr": 1.0, "epochs": 1, "lr": 0.5}
+        batches = TensorBatches(x, y, batch_size=100)
+        if min_gain:
+            with pytest.warns(UserWarning, match="no epoch did better"):
+                history = fit(model, CrossEntropyLoss(Y), batches, min_gain=min_gain, **options)
+        else:
+            history = fit(model, CrossEntropyLoss(Y), batches, **options)
+        assert history.best_epoch == epoch
+
+    def test_error_of_the_auc_is_delongs(self):
+        random = np.random.default_rng(0)
+        labels = np.arange(60) % 3 == 0
+        one, two = random.normal(size=(2, 60)) + labels
+        high, low = np.flatnonzero(labels), np.flatnonzero(~labels)
+
+        def parts(scores):
+            upper = [np.mean([scores[i] > scores[j] for j in low]) for i in high]
+            lower = [np.mean([scores[i] > scores[j] for i in high]) for j in low]
+            return np.array(upper), np.array(lower)
+
+        (a, b), (c, d) = parts(one), parts(two)
+        wanted = np.sqrt(np.var(a - c, ddof=1) / len(high) + np.var(b - d, ddof=1) / len(low))
+        gain, error = tpauc_difference(labels, one, two, min_tpr=0.0, max_fpr=1.0)
+        assert error == pytest.approx(wanted, rel=1e-12)
+        assert gain == pytest.approx(a.mean() - c.mean())
+
+    def test_error_of_a_region_is_that_of_resampling(self):
+        random = np.random.default_rng(1)
+        labels = np.arange(900) % 3 == 0
+        one = random.normal(size=900) + labels
+        two = one + 0.5 * random.normal(size=900)
+        region = {"min_tpr": 0.4, "max_fpr": 0.5}
+        drawn = []
+        for _ in range(300):
+            rows = np.concatenate(
+                [random.choice(np.flatnonzero(labels == kind), (labels == kind).sum()) for kind in (0, 1)]
+            )
+            drawn.append(
+                tpauc_score(labels[rows], one[rows], **region) - tpauc_score(labels[rows], two[rows], **region)
+            )
+        assert tpauc_difference(labels, one, two, **region)[1] == pytest.approx(np.std(drawn), rel=0.15)
