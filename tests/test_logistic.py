@@ -97,7 +97,7 @@ def test_neither_seed_nor_epochs_nor_learning_rate_matter():
 
 def test_it_is_judged_by_held_out_rows_and_saved_as_other_trainings(tmp_path):
     X, y = rows(400)
-    options = {"loss": "ce", "module": "linear", "random_state": 0}
+    options = {"loss": "ce", "module": "linear", "ensemble": 1, "random_state": 0}
     first = TPAUCClassifier(**options).fit(X, y, checkpoint=tmp_path / "run")
     assert first.best_epoch_ == 0 and first.n_iter_ == 1 and len(first.held_out_) == 80
     again = TPAUCClassifier(**options).fit(X, y, checkpoint=tmp_path / "run")
@@ -107,5 +107,6 @@ def test_it_is_judged_by_held_out_rows_and_saved_as_other_trainings(tmp_path):
 @pytest.mark.parametrize("options", [{"optimizer": "sgd"}, {"sampler": "balanced"}, {"loss": "auc_sh"}])
 def test_what_asks_for_batches_gets_them(options):
     X, y = rows(200)
-    fitted = TPAUCClassifier(**{"loss": "ce", "module": "linear", "epochs": 2, "random_state": 0, **options}).fit(X, y)
+    fixed = {"loss": "ce", "module": "linear", "start": None, "ensemble": 1, "epochs": 2, "random_state": 0}
+    fitted = TPAUCClassifier(**{**fixed, **options}).fit(X, y)
     assert fitted.n_iter_ == 2

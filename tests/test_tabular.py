@@ -14,7 +14,15 @@ from moreauc.estimators import GroupDROClassifier, TPAUCClassifier
 
 
 def quick(**options):
-    few = {"module": "linear", "epochs": 3, "batch_size": 32, "lr": 0.03, "random_state": 0}
+    few = {
+        "module": "linear",
+        "epochs": 3,
+        "batch_size": 32,
+        "lr": 0.03,
+        "random_state": 0,
+        "start": None,
+        "ensemble": 1,
+    }
     return TPAUCClassifier(**{**few, **options})
 
 

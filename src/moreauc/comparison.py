@@ -41,12 +41,7 @@ _OWNER = "Comparison"
 
 # What every loss of this package is tuned over besides its own options; the estimator's own default comes first.
 # Without a validation part no epoch is chosen, and the model of the last one has learnt from all rows.
-NETWORK_GRID: Mapping[str, tuple[Any, ...]] = {
-    "lr": (0.003, 0.001, 0.01, 0.03),
-    "weight_decay": (0.01, 0.1, 1.0, 3.0),
-    "epochs": (60, 20, 150),
-    "validation_fraction": (0.2, 0.0),
-}
+NETWORK_GRID: Mapping[str, tuple[Any, ...]] = {"lr": (0.0015, 0.005, 0.0005), "weight_decay": (0.01, 1.0)}
 
 
 LINEAR_GRID: Mapping[str, tuple[Any, ...]] = {"C": ("auto", 1.0, 0.1, 0.01, 10.0), "margin": ("auto", 0.2, 0.5, 0.1)}
@@ -262,7 +257,8 @@ def network(
     """
     kind, task = (TPAUCClassifier, "rows") if method in METHODS["rows"] else (MultiInstanceClassifier, "bags")
     found = METHODS[task][method]  # type: ignore[index]
-    given = dict(settings or {})
+    alone = {"ensemble": 1} if kind is TPAUCClassifier else {}  # several would be fitted for each trial and fold
+    given = {**alone, **(settings or {})}
     every = {**_network_grid(kind), **(found.grid if grid is None else grid)}
     tuned = {option: values for option, values in every.items() if option not in given}
     return Contestant(name or method, title or found.title, found.regional, tuned, _NetworkMaker(kind, method, given))

@@ -375,7 +375,9 @@ class NetworkEstimator(ScoringEstimator):
         start = self._start_task(task)
         before = None
         if start is not None:
-            before = self._fit("start", start, start.build(own), model, own, other, seeds, saving.inside("start"))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TiedScoresWarning)  # of the model in the end, not of its start
+                before = self._fit("start", start, start.build(own), model, own, other, seeds, saving.inside("start"))
             saving, seeds = saving.inside("train"), [seed + 1 for seed in seeds]
         with warnings.catch_warnings():
             if before is not None:  # that no epoch did better than the start is no failure
