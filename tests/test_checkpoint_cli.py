@@ -154,7 +154,8 @@ def test_a_stopped_command_says_how_to_go_on(number, code, table, tmp_path):
     errors = process.stderr
     assert process.returncode == code, errors
     assert f"stopped by {number.name} in train, epoch " in errors and "Traceback" not in errors
-    assert errors.strip().endswith(f"saved in {folder / 'sonx'}, from where the same call goes on with --resume")
+    assert f"saved in {folder / 'sonx'}" in errors
+    assert errors.strip().endswith("from where the same call goes on with --resume")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]  # neither results nor parts of them
     result = RUNNER.invoke(app, arguments(table, "table", out, "--checkpoint", folder, "--resume"))
     assert result.exit_code == 0 and (out / "model.joblib").exists()
@@ -184,7 +185,7 @@ def test_wrong_options_are_named(table, tmp_path):
     assert f"saved: holds a training on another table than {other}" in text
     text = error("--checkpoint", folder, "--resume", "--seed", 4)
     assert "error: checkpoint: TPAUCClassifier.random_state of the run must be 4 as in this run, got 3 in the" in text
-    assert text.strip().endswith(f"the checkpoint is in {folder / 'sonx'}")
+    assert f"the checkpoint is in {folder / 'sonx'}" in text
     assert f"{folder}: holds a training with other features: [['a', 'number'], " in error(
         "--checkpoint", folder, "--resume", "--drop", "a"
     )
@@ -196,7 +197,7 @@ def test_wrong_options_are_named(table, tmp_path):
         (folder / "data.json").write_text(damage)
         text = error("--checkpoint", folder, "--resume")
         assert f"{folder / 'data.json'}: cannot be read, so it is unknown what the checkpoints there" in text
-    for path in folder.glob("*/*.checkpoint"):
+    for path in folder.rglob("*.checkpoint"):
         path.unlink()
     again = ["--checkpoint", folder, "--resume", "--epochs", 2]  # with no checkpoints there, anything may begin
     result = RUNNER.invoke(app, arguments(table, "table", tmp_path / "out", *again))
@@ -207,7 +208,7 @@ def test_wrong_options_are_named(table, tmp_path):
     ("kind", "other", "name"),
     [
         ("table", ["--positive", "0"], "target"),
-        ("table", ["--model", "linear"], "model"),
+        ("table", ["--model", "linear", "--loss", "sonx"], "model"),
         ("bags", ["--instances-per-bag", "2"], "instances per bag"),
         ("bags", ["--drop", "c", "--drop", "town"], "features"),
         ("groups", ["--task", "regression"], "target"),
@@ -353,7 +354,7 @@ def test_two_runs_of_one_process_are_kept_apart(table, tmp_path):
     class Second(Callback):
         def on_begin(self, state):
             with pytest.raises(CheckpointError, match="must be a folder of one run at a time"):
-                TPAUCClassifier(epochs=1, random_state=0).fit(X, y, checkpoint=tmp_path)
+                TPAUCClassifier(epochs=1, start=None, ensemble=1).fit(X, y, checkpoint=tmp_path)
             errors.append(state.phase)
 
     labels = torch.tensor(y)
@@ -375,7 +376,8 @@ def test_a_folder_is_read_only_when_it_is_locked(tmp_path, table, monkeypatch):
 
         monkeypatch.setattr(owner, name, noted)
     frame = pd.read_csv(table)
-    TPAUCClassifier(epochs=1, random_state=0).fit(frame[list("abcd")], frame["y"], checkpoint=tmp_path / "saved")
+    model = TPAUCClassifier(epochs=1, start=None, ensemble=1, random_state=0)
+    model.fit(frame[list("abcd")], frame["y"], checkpoint=tmp_path / "saved")
     assert events == ["take", "load", "save", "save", "release"]
 
 
@@ -426,7 +428,7 @@ def test_a_second_training_that_fails_costs_not_the_first(failure, table, tmp_pa
     assert f"{out / 'model.joblib'}: the model is saved here" in result.output
     # the report that was there is not one of this model
     assert sorted(path.name for path in out.iterdir()) == ["log.txt", "model.joblib"]
-    assert len(load_model(out).model.history_.rows) == 2
+    assert len(load_model(out).model.history_.rows) == 4  # after two of cross entropy
 
 
 def test_a_training_that_is_interrupted_leaves_its_checkpoint_only(table, tmp_path, monkeypatch):

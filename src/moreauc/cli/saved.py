@@ -336,7 +336,7 @@ def _compare(folder: Path, data: Path, now: Mapping[str, Any]) -> None:
     note = folder / _NOTE
     before = _read_note(note)
     if before is None:
-        if any(folder.glob("*/*.checkpoint")):
+        if any(folder.rglob("*.checkpoint")):
             raise OutputError(f"{note}: cannot be read, so it is unknown what the checkpoints there belong to")
         return
     if before.get("sha256") != now["sha256"]:
