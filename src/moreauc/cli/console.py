@@ -20,7 +20,7 @@ from moreauc._printable import printable
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 console = Console(**_PLAIN)
 errors = Console(stderr=True, **_PLAIN)
-_NUMBER = 16  # letters of the longest number, or interval
+_LABEL = 10  # letters that a name must have room for
 PAUSE = 10.0  # seconds between two lines of progress where there is no terminal
 
 
@@ -65,14 +65,18 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, labels: int = 1) -> Table:
     """Return a table for a console; the first `labels` columns are texts, the others numbers."""
     table = Table(title=printable(title), title_justify="left")
+    cells = [[printable(text) for text in row] for row in rows]
+    words = [*zip(*cells, strict=True)] if cells else [()] * len(columns)
+    # heads may take two lines, numbers not, where there is room for them
+    widths = [max(map(len, [*own, *printable(head).split()])) for own, head in zip(words, columns, strict=True)]
+    room = console.width - sum(widths[labels:]) - 3 * len(columns) - 1
     for number, column in enumerate(columns):
         if number < labels:
             table.add_column(printable(column))
-        else:  # heads may take two lines, numbers not
-            widest = max(len(text) for text in [*(printable(row[number]) for row in rows), *printable(column).split()])
-            table.add_column(printable(column), justify="right", width=widest if widest <= _NUMBER else None)
-    for row in rows:
-        table.add_row(*map(printable, row))
+        else:
+            table.add_column(printable(column), justify="right", width=widths[number] if room > _LABEL else None)
+    for row in cells:
+        table.add_row(*row)
     return table
 
 
