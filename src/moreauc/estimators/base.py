@@ -274,7 +274,7 @@ class NetworkEstimator(ScoringEstimator):
         best_epoch_: number of the epoch, from 0, whose weights were kept; -1 for those before training, None where
             nothing is held out and the last were kept.
         held_out_: numbers of the rows or bags held out; empty where nothing was.
-        n_iter_: epochs done, those of a warm start included; fewer than asked for where `patience` ended the training.
+        n_iter_: epochs done, by all members and with those of the cross entropy that they start from.
         n_features_in_: numbers of features.
         feature_names_in_: their names, where the data came as DataFrames with string names.
     """
