@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import sklearn
-import torch
 from bench_pairs import write
 from numpy.typing import NDArray
 from sklearn.datasets import make_classification
@@ -28,11 +27,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, train_test_split
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from experiments.data.adbench import load_adbench
 from experiments.data.groups import load_adult
 from moreauc import TPAUCLinear
+from moreauc._threads import one_thread
 from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.metrics import tpauc_score
 from moreauc.report.pages import versions
@@ -150,9 +149,8 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "device": f"{platform.machine()}, float64, one thread",
     }
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore", ColumnWarning)
-    with threadpool_limits(1):
+    with one_thread():
         if options.part == "quality":
             cells = [(name, seed) for name in options.tables.split(",") for seed in range(options.seeds)]
             result["cells"] = []

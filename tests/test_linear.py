@@ -177,6 +177,15 @@ class TestFit:
         model = TPAUCLinear(margin=0.2, random_state=0).fit(X, y)
         assert np.isfinite(model.predict_proba(X)).all()
 
+    def test_the_number_of_threads_is_as_before(self):
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            TPAUCLinear(random_state=0).fit(*table(100))
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(before)
+
     def test_a_fitted_model_can_be_pickled(self):
         X, y = table()
         model = TPAUCLinear(random_state=0).fit(X, y)

@@ -16,12 +16,12 @@ from typing import Any
 
 import joblib  # type: ignore[import-untyped]
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import check_count, check_region, floor_count
+from moreauc._threads import one_thread
 from moreauc.baselines import ADVICE, BASELINES, Baseline
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
 from moreauc.data.tabular import same_rows
@@ -555,9 +555,5 @@ class Piece:
 
 def _work(number: int, piece: Piece, table: Table, plan: Comparison) -> tuple[int, list[dict[str, Any]]]:
     """Do a piece of work in a process beside others: on one core, as there are as many processes as cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return number, piece.tune_and_test(table, plan)
-    finally:
-        torch.set_num_threads(threads)

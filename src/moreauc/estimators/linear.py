@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from moreauc._checks import check_count, check_real
+from moreauc._threads import one_thread
 from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.base import Array, RowRanker, all_or_nothing
@@ -138,7 +139,8 @@ class TPAUCLinear(RowRanker):
             max_iter=self.max_iter,
             tol=self.tol,
         )
-        found = fitting.run(rows, check_random_state(self.random_state))
+        with one_thread():
+            found = fitting.run(rows, check_random_state(self.random_state))
         self.C_, self.margin_, self.n_iter_ = found.C, found.margin, found.steps
         self._decide_by(classes, label, found.judged.positive, found.scores, found.judged.weight)
         self.coef_ = self._direction() * found.coef[None, :]
