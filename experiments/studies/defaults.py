@@ -23,7 +23,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from experiments.data.adbench import ADBENCH_SETS, load_adbench
 from experiments.data.fingerprints import FINGERPRINT_SETS, load_fingerprints
