@@ -239,11 +239,29 @@ def draw_training(
     text = f"Objective of {first}, mean over the steps of every epoch."
     images = [_draw_epochs({first: histories[first]["loss"]}, {}, "objective", text)]
     sign = -1.0 if lower_is_better else 1.0
-    lines = {name: [sign * score for score in history["score"]] for name, history in histories.items()}
+    lines = {
+        name: [sign * row["score"] for row in history.rows if "score" in row] for name, history in histories.items()
+    }
     if any(lines.values()):
-        best = {name: history.best_epoch for name, history in histories.items()}
+        best = {name: kept_place(history) for name, history in histories.items()}
+        if any(row["phase"] != "train" and "score" in row for history in histories.values() for row in history.rows):
+            caption += " The first epochs are those of cross entropy, from whose best one the training starts."
         images.append(_draw_epochs(lines, best, quantity, caption))
     return images
+
+
+def kept_place(history: History) -> int | None:
+    """Return the place of the epoch whose weights were kept among all that have a score, those of a start included.
+
+    Example:
+        >>> rows = [{"phase": phase, "score": 0.5} for phase in ("warm start", "warm start", "train")]
+        >>> [kept_place(History(rows=rows, best_epoch=best, start_epoch=1)) for best in (-1, 0)]
+        [1, 2]
+    """
+    if history.best_epoch == -1:
+        return history.start_epoch
+    started = sum(row["phase"] != "train" and "score" in row for row in history.rows)
+    return None if history.best_epoch is None else started + history.best_epoch
 
 
 def _draw_epochs(

@@ -299,6 +299,9 @@ class TwoClassTask(TableTask[T]):
                 score, when = history.best_score, kept_epoch(history)
                 choice = f" ({history.choice})" if history.choice else ""
                 text.append(f"{title}: best validation TPAUC {score:.4f} {when}{choice}; these weights were kept.")
+            members = len(getattr(models[title], "members_", ()))
+            if members > 1:
+                text.append(f"{title} is the mean of {members} such networks; shown is the first.")
         return Section("Training", text, images=draw_training(histories) if histories else ()), {}
 
     @abstractmethod

@@ -357,5 +357,7 @@ def histories_of(models: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kept_epoch(history: Any) -> str:
-    """Return which weights were kept: those after an epoch, or those before training."""
+    """Return which weights were kept: those after an epoch, of the start if need be, or those before training."""
+    if history.best_epoch == -1 and history.start_epoch not in (None, -1):
+        return f"at the start, after epoch {history.start_epoch + 1} of cross entropy"
     return "before training" if history.best_epoch == -1 else f"after epoch {(history.best_epoch or 0) + 1}"
