@@ -100,15 +100,15 @@ def _cells(place: Record, found: dict[str, dict[int, Record]], seeds: list[int])
             "rank": float(rank),
             "scores": [run["tpauc"] for run in runs],
             "auc": float(np.mean([run["auc"] for run in runs])),
-            "seconds": _mean_seconds(runs),
+            "seconds": _mean_seconds(found[method].values()),  # of all seeds that there are
             "collapsed": sum((run["distinct"] < COLLAPSED[0]) & (run["auc"] < COLLAPSED[1]) for run in runs),
         }
         for (method, runs), rank in zip(own.items(), ranks, strict=True)
     ]
 
 
-def _mean_seconds(runs: Sequence[Record]) -> float | None:
-    """Return the mean of those that were measured as they are now; None where none was."""
+def _mean_seconds(runs: Iterable[Record]) -> float | None:
+    """Return the mean of those that are there: runs that were timed otherwise have none."""
     known = [run["seconds"] for run in runs if run["seconds"] is not None]
     return float(np.mean(known)) if known else None
 
