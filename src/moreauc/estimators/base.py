@@ -8,6 +8,7 @@ import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real, check_region, floor_count
+from moreauc._threads import one_thread
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes
 from moreauc.data.frames import as_frame
@@ -354,9 +356,10 @@ class NetworkEstimator(ScoringEstimator):
         data = Data(self._prepare(source, targets, everyone), targets, values, groups, weights)
         place = Saving(**saving, checksum=None if saving["checkpoint"] is None else task.checksum(data))
         members = []
-        for number, (split, own) in enumerate(zip(splits, seeds, strict=True)):
-            folder = place if count == 1 else place.inside(f"member_{number}")
-            members.append(self._train_member(task, data, split, own, folder))
+        with one_thread() if self._is_small(task) else nullcontext():
+            for number, (split, own) in enumerate(zip(splits, seeds, strict=True)):
+                folder = place if count == 1 else place.inside(f"member_{number}")
+                members.append(self._train_member(task, data, split, own, folder))
         self.members_, first = tuple(members), members[0]
         self.model_ = first.model if count == 1 else MeanScore([member.model for member in members]).eval()
         self.loss_, self.history_, self.best_epoch_ = first.loss, first.history, first.history.best_epoch
@@ -444,6 +447,10 @@ class NetworkEstimator(ScoringEstimator):
     def _num_members(self, rows: int) -> int:
         """Return how many networks are trained, each with a hold-out of its own."""
         return 1
+
+    def _is_small(self, task: Task) -> bool:
+        """Whether steps are so small that several threads would wait for each other more than they compute."""
+        return False
 
     def _start_task(self, task: Task) -> Task | None:
         """Return the task whose best epoch the training starts from; None to start from the initial weights."""

@@ -25,6 +25,7 @@ from moreauc.models import MLP, BinnedMLP
 from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
 
+_SMALL_BATCH = 1024  # rows of a step up to which one thread is as fast as two
 _MEMBERS = ((4000, 5), (50_000, 3), (math.inf, 1))  # up to so many rows, so many networks
 
 
@@ -197,6 +198,9 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         if not self.validation_fraction:
             return 1
         return next(count for most, count in _MEMBERS if rows <= most)
+
+    def _is_small(self, task: Any) -> bool:
+        return isinstance(self.module, str) and bool(task.batch_size <= _SMALL_BATCH)
 
     def _start_task(self, task: Any) -> Any:
         if self.start is None or self.loss in ("ce", "ce_weighted"):
