@@ -168,6 +168,14 @@ class BinnedMLP(nn.Module):
         scores: Tensor = self.network(encoded) + self.linear(encoded).squeeze(1)
         return scores
 
+    @torch.no_grad()
+    def start_from(self, weight: Tensor, bias: float) -> None:
+        """Make it the linear model with these weights of the inputs, shape `(num_features,)`."""
+        last = self.network.layers[-1]
+        nn.init.zeros_(last.weight)
+        nn.init.constant_(last.bias, bias)
+        self.linear.weight[0, : len(weight)] = weight
+
 
 class MeanScore(nn.Module):
     """An ensemble: the mean of the raw scores of its members.

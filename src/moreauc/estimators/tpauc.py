@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from sklearn.linear_model import LogisticRegression
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor, nn
@@ -215,10 +216,19 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         module = self.module
         if module == "mlp" and self.bins and isinstance(data.inputs, Tensor):
             made = partial(BinnedMLP, data.inputs, bins=self.bins, hidden=self.hidden, dropout=self.dropout)
-            return self._build_module(made, seed=seed)
+            built = self._build_module(made, seed=seed)
+            if self.start is not None:
+                self._start_from_lr(built, data)
+            return built
         if isinstance(module, str):
             module = partial(MLP, hidden=self.hidden if module == "mlp" else (), dropout=self.dropout)
         return self._build_module(module, data.inputs.shape[1], seed=seed)
+
+    def _start_from_lr(self, module: Any, data: Data) -> None:
+        """Let a network begin as logistic regression."""
+        inputs = module.encoder(data.inputs.cpu())[:, : data.inputs.shape[1]].double().numpy()
+        found = LogisticRegression(max_iter=500).fit(inputs, data.targets.cpu().numpy(), sample_weight=data.weights)
+        module.start_from(torch.from_numpy(found.coef_[0]).float(), float(found.intercept_[0]))
 
     def _raw_scores(self, model: nn.Module, inputs: Tensor) -> Array:
         return self._table_scores(model, inputs.cpu())
