@@ -171,9 +171,9 @@ class BinnedMLP(nn.Module):
     @torch.no_grad()
     def start_from(self, weight: Tensor, bias: float) -> None:
         """Make it the linear model with these weights of the inputs, shape `(num_features,)`."""
-        last = self.network.layers[-1]
-        nn.init.zeros_(last.weight)
-        nn.init.constant_(last.bias, bias)
+        weights, offset = list(self.network.parameters())[-2:]  # of the last layer
+        nn.init.zeros_(weights)
+        nn.init.constant_(offset, bias)
         self.linear.weight[0, : len(weight)] = weight
 
 

@@ -359,7 +359,7 @@ class NetworkEstimator(ScoringEstimator):
         with one_thread() if self._is_small(task) else nullcontext():
             for number, (split, own) in enumerate(zip(splits, seeds, strict=True)):
                 folder = place if count == 1 else place.inside(f"member_{number}")
-                members.append(self._train_member(task, data, split, own, folder))
+                members.append(self._train_member(number, task, data, split, own, folder))
         self.members_, first = tuple(members), members[0]
         self.model_ = first.model if count == 1 else MeanScore([member.model for member in members]).eval()
         self.loss_, self.history_, self.best_epoch_ = first.loss, first.history, first.history.best_epoch
@@ -368,24 +368,28 @@ class NetworkEstimator(ScoringEstimator):
         return self._judged(task, data, splits)
 
     def _train_member(
-        self, task: Task, data: Data, split: tuple[Array, Array], seeds: Sequence[int], saving: Saving
+        self, number: int, task: Task, data: Data, split: tuple[Array, Array], seeds: Sequence[int], saving: Saving
     ) -> Member:
         """Train one network: cross entropy first where the estimator starts so, then the loss."""
         train, held = split
         own, other = data.part(train), data.part(held) if len(held) else None
         loss = task.build(own)
-        model = self._make_module(own, task, loss, seeds[0])
-        start = self._start_task(task)
+        model = self._make_module(own, task, loss, seeds[0], number)
+        start, began_as = self._start_task(task), self._begins_as(number)
         before = None
-        if start is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TiedScoresWarning)  # of the model in the end, not of its start
-                before = self._fit("start", start, start.build(own), model, own, other, seeds, saving.inside("start"))
-            saving, seeds = saving.inside("train"), [seed + 1 for seed in seeds]
         with warnings.catch_warnings():
-            if before is not None:  # that no epoch did better than the start is no failure
+            if began_as:
                 warnings.simplefilter("ignore", UntrainedWarning)
+            if start is not None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", TiedScoresWarning)  # of the model in the end, not of its start
+                    before = self._fit(
+                        "start", start, start.build(own), model, own, other, seeds, saving.inside("start")
+                    )
+                saving, seeds = saving.inside("train"), [seed + 1 for seed in seeds]
+                warnings.simplefilter("ignore", UntrainedWarning)  # to keep the start is no failure
             history = self._fit("tune" if before else "train", task, loss, model, own, other, seeds, saving)
+        history.began_as = began_as
         if before is not None:
             history.started(before)
         return Member(model.cpu().eval(), loss.cpu(), history)
@@ -448,6 +452,10 @@ class NetworkEstimator(ScoringEstimator):
         """Return how many networks are trained, each with a hold-out of its own."""
         return 1
 
+    def _begins_as(self, number: int) -> str:
+        """Return the name of the trained model that a member's network is made of; empty for initial weights."""
+        return ""
+
     def _is_small(self, task: Task) -> bool:
         """Whether steps are so small that several threads would wait for each other more than they compute."""
         return False
@@ -465,8 +473,8 @@ class NetworkEstimator(ScoringEstimator):
         """Return the inputs of all rows or bags, scaled and encoded by what the training ones say."""
 
     @abstractmethod
-    def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
-        """Return the network to train."""
+    def _make_module(self, data: Data, task: Any, loss: Any, seed: int, number: int) -> nn.Module:
+        """Return the network to train, a member of the ensemble by its number from 0."""
 
     @abstractmethod
     def _raw_scores(self, model: nn.Module, inputs: Any) -> Array:

@@ -202,7 +202,7 @@ class GroupDROEstimator(TableEstimator):
         self._check_module()
         self._check_counts("groups_per_batch", "samples_per_group")
 
-    def _make_module(self, data: Data, task: GroupTask, loss: Any, seed: int) -> nn.Module:
+    def _make_module(self, data: Data, task: GroupTask, loss: Any, seed: int, number: int) -> nn.Module:
         num_inputs, num_outputs = data.inputs.shape[1], task.goal.num_outputs
         if self.module is None:
             return self._build_module(partial(MLP, hidden=self.hidden, num_outputs=num_outputs), num_inputs, seed=seed)

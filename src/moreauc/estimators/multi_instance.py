@@ -232,7 +232,7 @@ class MultiInstanceClassifier(RankingClassifier):
         self.scale_ = instance_moments(source.subset(torch.from_numpy(train))) if scaled else None
         return PreparedBags(source, targets.cpu(), self.scale_)
 
-    def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
+    def _make_module(self, data: Data, task: Any, loss: Any, seed: int, number: int) -> nn.Module:
         shape = self.form_.shape
         self.pooling_ = loss.pooling
         if self.module is None and len(shape) > 1:

@@ -27,6 +27,7 @@ from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
 
 _SMALL_BATCH = 1024  # rows of a step up to which one thread is as fast as two
+_SPARSE_C = 0.1  # of the logistic regression that a network of sparse rows begins as; 1 for others
 _MEMBERS = ((4000, 5), (50_000, 3), (math.inf, 1))  # up to so many rows, so many networks
 
 
@@ -55,7 +56,8 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
             "auto" for "shuffled" with cross entropy and "balanced" with the others, which need both classes.
 
         start: "ce" to start from the best epoch of cross entropy, which stays unless the loss does better on the
-            held-out rows by a standard error, at a tenth of the learning rate; None for the initial weights.
+            held-out rows by a standard error, at a tenth of the learning rate; every other network "mlp" begins as
+            logistic regression. None for the initial weights.
         ensemble: networks to train, each with a hold-out of its own; the score is their mean. None for 5 up to 4,000
             rows, 3 up to 50,000, and 1 beyond or where nothing is held out.
 
@@ -200,6 +202,10 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
             return 1
         return next(count for most, count in _MEMBERS if rows <= most)
 
+    def _begins_as(self, number: int) -> str:
+        linear = self.start is not None and self.module == "mlp" and self.bins and number % 2 == 0
+        return "logistic regression" if linear else ""
+
     def _is_small(self, task: Any) -> bool:
         return isinstance(self.module, str) and bool(task.batch_size <= _SMALL_BATCH)
 
@@ -212,22 +218,30 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         arguments = super()._training_arguments(phase, has_validation=has_validation)
         return arguments if self.patience is None else {**arguments, "milestones": ()}
 
-    def _make_module(self, data: Data, task: Any, loss: Any, seed: int) -> nn.Module:
+    def _make_module(self, data: Data, task: Any, loss: Any, seed: int, number: int) -> nn.Module:
         module = self.module
-        if module == "mlp" and self.bins and isinstance(data.inputs, Tensor):
-            made = partial(BinnedMLP, data.inputs, bins=self.bins, hidden=self.hidden, dropout=self.dropout)
+        if module == "mlp" and self.bins:
+            dense = isinstance(data.inputs, Tensor)
+            rows = data.inputs if dense else torch.zeros(1, data.inputs.shape[1])  # no bins in a sparse matrix
+            made = partial(BinnedMLP, rows, bins=self.bins, hidden=self.hidden, dropout=self.dropout)
             built = self._build_module(made, seed=seed)
-            if self.start is not None:
-                self._start_from_lr(built, data)
+            if self._begins_as(number):
+                self._start_from_lr(built, data, C=1.0 if dense else _SPARSE_C)
             return built
         if isinstance(module, str):
             module = partial(MLP, hidden=self.hidden if module == "mlp" else (), dropout=self.dropout)
         return self._build_module(module, data.inputs.shape[1], seed=seed)
 
-    def _start_from_lr(self, module: Any, data: Data) -> None:
+    def _start_from_lr(self, module: Any, data: Data, C: float) -> None:
         """Let a network begin as logistic regression."""
-        inputs = module.encoder(data.inputs.cpu())[:, : data.inputs.shape[1]].double().numpy()
-        found = LogisticRegression(max_iter=500).fit(inputs, data.targets.cpu().numpy(), sample_weight=data.weights)
+        inputs: Any = data.inputs
+        if isinstance(inputs, Tensor):
+            inputs = module.encoder(inputs.cpu())[:, : inputs.shape[1]].double().numpy()
+        else:
+            inputs = inputs.matrix
+        found = LogisticRegression(C=C, max_iter=500).fit(
+            inputs, data.targets.cpu().numpy(), sample_weight=data.weights
+        )
         module.start_from(torch.from_numpy(found.coef_[0]).float(), float(found.intercept_[0]))
 
     def _raw_scores(self, model: nn.Module, inputs: Tensor) -> Array:

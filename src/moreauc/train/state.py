@@ -42,6 +42,7 @@ class History:
         best_epoch: its epoch, -1 for the weights before the first one. Of epochs with one `score` the best is that with
             the highest `wider_score`, then `auc`, then `gap`, then the earliest.
         start_epoch: the best epoch of an earlier training whose weights this one started from; None for no such one.
+        began_as: the trained model that the weights before the first epoch were made of; empty for initial weights.
         best_scores: `score`, `wider_score`, `auc` and `gap` of that epoch.
         best_tied: share of the region's validation rows that are tied with a row of the other class at that epoch.
         chosen_by: which of these distinguished the best epoch from all others; "earliest" if none did.
@@ -58,6 +59,7 @@ class History:
     best_score: float | None = None
     best_epoch: int | None = None
     start_epoch: int | None = None
+    began_as: str = ""
     best_scores: dict[str, float] = field(default_factory=dict)
     best_tied: float = 0.0
     chosen_by: str = "score"
@@ -81,7 +83,7 @@ class History:
     @property
     def untrained(self) -> bool:
         """Whether the model was given the weights from before the first epoch at the end."""
-        return self.restored and self.best_epoch == -1 and self.start_epoch in (None, -1)
+        return self.restored and self.best_epoch == -1 and self.start_epoch in (None, -1) and not self.began_as
 
     def started(self, before: History) -> None:
         """Put the epochs of the training that this one started from before its own, as a warm start."""
