@@ -19,9 +19,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/.ready
 
-# Handwritten digits that ship with scikit-learn, made imbalanced: SONX, seven baselines and two kinds of boosted trees.
+# Made-up card payments, 2 % of them fraud: a model of moreauc fit with its page, then all kinds of models as they come
+# over five folds.
 demo: setup
-	$(BIN)/moreauc compare --example digits --min-tpr 0.6 --max-fpr 0.4 --inner-folds 2 --out $(OUT) --force
+	$(BIN)/moreauc example fraud --out $(OUT)/fraud.csv --force
+	$(BIN)/moreauc fit $(OUT)/fraud.csv --target target --baselines lr,linear,lightgbm --out $(OUT)/fit --force
+	$(BIN)/moreauc compare $(OUT)/fraud.csv --target target --trials 1 --folds 5 \
+	  --methods sonx,linear,ce,lr,forest,lightgbm,xgboost --out $(OUT)/compare --force
 
 # Each of two processes begins with half of the tests, so that fixtures of a module serve all of them; who is ready
 # first takes over some of the other's.

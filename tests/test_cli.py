@@ -659,3 +659,13 @@ def test_a_collapsed_model_is_no_winner_and_is_named(trained, monkeypatch, tmp_p
     assert [row["tied"] == 1.0 for row in report["test"]] == [True, False]
     result = call("evaluate", tmp_path / "run", trained / "data.csv")
     assert line in result.output
+
+
+def test_an_example_is_written_and_can_be_fitted(tmp_path):
+    out = tmp_path / "new" / "payments.csv"
+    result = call("example", "fraud", "--out", out)
+    assert result.exit_code == 0 and f"moreauc fit {out} --target target" in result.output
+    assert pd.read_csv(out)["target"].mean() == pytest.approx(0.02, abs=0.005)
+    assert "the file exists" in call("example", "fraud", "--out", out).output
+    assert call("example", "fraud", "--out", out, "--force").exit_code == 0
+    assert "name must be one of digits" in call("example", "frod").output

@@ -257,8 +257,9 @@ def network(
     """
     kind, task = (TPAUCClassifier, "rows") if method in METHODS["rows"] else (MultiInstanceClassifier, "bags")
     found = METHODS[task][method]  # type: ignore[index]
-    alone = {"ensemble": 1} if kind is TPAUCClassifier else {}  # several would be fitted for each trial and fold
-    given = {**alone, **(settings or {})}
+    given = {"ensemble": 1, **(settings or {})}  # several would be fitted for each trial and fold
+    if kind is not TPAUCClassifier:
+        del given["ensemble"]
     every = {**_network_grid(kind), **(found.grid if grid is None else grid)}
     tuned = {option: values for option, values in every.items() if option not in given}
     return Contestant(name or method, title or found.title, found.regional, tuned, _NetworkMaker(kind, method, given))
@@ -349,13 +350,18 @@ class Comparison:
             raise ValueError(f"{_OWNER}: regions must not be empty, got {self.regions!r}")
         for region in self.regions:
             check_region(_OWNER, *region)
-        names = [contestant.name for contestant in contestants(self.methods, **self.settings)]
+        names = [contestant.name for contestant in contestants(self.methods, **self._for_all)]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"{_OWNER}: methods must be names without repeats, at least one, got {names}")
 
+    @property
+    def _for_all(self) -> dict[str, Any]:
+        """Settings of all networks: where nothing is tuned, as many networks as the estimator would train."""
+        return {**({"ensemble": None} if self.trials == 1 else {}), **self.settings}
+
     def pieces(self) -> list[Piece]:
         """Return the pieces of work: one for each seed, fold and method (and region, where the method knows one)."""
-        pieces, methods = [], contestants(self.methods, **self.settings)
+        pieces, methods = [], contestants(self.methods, **self._for_all)
         for seed, fold, contestant in product(range(self.seeds), range(self.folds), methods):
             groups = [(region,) for region in self.regions] if contestant.regional else [tuple(self.regions)]
             pieces += [Piece(contestant, regions, seed, fold) for regions in groups]

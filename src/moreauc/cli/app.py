@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 import moreauc
 from moreauc._printable import printable
 from moreauc.cli.console import complain, say
-from moreauc.cli.options import CompareOptions, EvaluateOptions, FitOptions, PredictOptions
+from moreauc.cli.options import CompareOptions, EvaluateOptions, ExampleOptions, FitOptions, PredictOptions
 
 
 @contextmanager
@@ -87,6 +87,7 @@ for _name, _options in {
     "evaluate": EvaluateOptions,
     "predict": PredictOptions,
     "compare": CompareOptions,
+    "example": ExampleOptions,
 }.items():
     app.command(_name)(_command(_name, _options))
 

@@ -220,3 +220,15 @@ class CompareOptions:
     id: Annotated[str | None, _Id] = None
     drop: Annotated[list[str] | None, _Drop] = None
     force: Annotated[bool, _Force] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleOptions:
+    """Write a table to try the other commands on.
+
+    The column to predict is named target, with the classes 1 (to be found) and 0.
+    """
+
+    name: Annotated[str, _argument("NAME", "digits, breast_cancer, diabetes or fraud.")]
+    out: Annotated[Path | None, _option("File for the table, .csv, .tsv, .parquet or .pq; NAME.csv by default.")] = None
+    force: Annotated[bool, _option("Replace the file where it exists.", "--force")] = False
