@@ -618,7 +618,7 @@ def options_of(command: str) -> set[str]:
     return set(re.findall(r"--[a-z][a-z-]*", call(*command.split(), "--help").output))
 
 
-@pytest.mark.parametrize("command", ["fit", "evaluate", "predict", "compare"])
+@pytest.mark.parametrize("command", ["fit", "evaluate", "predict", "compare", "example"])
 def test_every_option_in_the_docs_exists(command):
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", page, flags=re.MULTILINE)

@@ -52,6 +52,11 @@ def test_the_best_of_the_others_is_compared_with(own, lower, outcome, words):
     assert sign is None or verdict.difference.low * sign > 0 < verdict.difference.high * sign
 
 
+def test_equal_models_have_no_winner():
+    verdict = judge([found("A", 0.2, 0.3), found("B", 0.2, 0.3)], "M", "rows")
+    assert verdict.outcome == "equal" and verdict.text[1] == "They have the same M on all resamples of the test rows."
+
+
 def test_methods_near_the_best_are_named():
     rows = [
         {"title": "A", "mean": 0.5, "scores": [0.4, 0.6, 0.5]},

@@ -70,6 +70,8 @@ def judge(models: Sequence[Judged], measure: str, unit: str, *, lower_is_better:
         f"{'within' if outcome == 'equal' else 'beyond'} chance: 95 % of resamples of the test {unit} have "
         f"{shown.low:+.3f} to {shown.high:+.3f}."
     )
+    if shown.estimate == shown.low == shown.high == 0.0:
+        evidence = f"They have the same {measure} on all resamples of the test {unit}."
     return Verdict(outcome, (headline, evidence), other.title, interval)
 
 
