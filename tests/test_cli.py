@@ -553,8 +553,8 @@ def test_a_figure_that_fails_costs_no_comparison(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "out" / "report.json").read_text())["description"]
 
 
-def test_a_comparison_with_few_trials_says_so(compared):
-    assert "With 1 of the usual 8 settings" in (compared[0] / "report.html").read_text()
+def test_a_comparison_of_defaults_says_so(compared):
+    assert "Every method is as it comes, with its default settings" in (compared[0] / "report.html").read_text()
 
 
 def test_compare_on_an_example_says_how_it_was_made(tmp_path):

@@ -188,12 +188,15 @@ def compare_report(
 def _result_text(result: ComparisonResult) -> list[str]:
     plan = result.comparison
     seeds = f"{plan.seeds} {'seeds' if plan.seeds > 1 else 'seed'}"
+    tuned = (
+        f"In every fold each method tried its default settings and {plan.trials - 1} more, and chose by "
+        f"{plan.inner_folds} inner folds of the training rows."
+    )
     text = [
         f"TPAUC on rows that were not trained on, mean and standard deviation over {plan.folds} stratified folds and "
-        f"{seeds}. In every fold each method tried its default settings and {plan.trials - 1} more, and chose by "
-        f"{plan.inner_folds} inner folds of the training rows."
+        f"{seeds}. {tuned if plan.trials > 1 else 'Every method is as it comes, with its default settings.'}"
     ]
-    if plan.trials < _FEW_TRIALS:
+    if 1 < plan.trials < _FEW_TRIALS:
         # Seen: cross entropy on one example fell from 0.99 to 0.00 because ten epochs were its best of two settings.
         text.append(
             f"With {plan.trials} of the usual {_FEW_TRIALS} settings a method may be stuck with one that does not suit "
