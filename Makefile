@@ -61,7 +61,7 @@ format: setup
 # MOREAUC_DATA; those of the paper's experiments that were run on a GPU are not among them.
 study: setup
 	$(BIN)/python -m experiments run convergence thresholds label_noise keel digit_bags planted_groups adult_groups \
-	  compas_groups many_groups --jobs 2
+	  compas_groups many_groups defaults when --jobs 2
 	$(BIN)/python -m experiments report
 	$(BIN)/python -m experiments docs
 
@@ -76,6 +76,8 @@ bench: setup
 	$(BIN)/python benchmarks/bench_pairs.py --out benchmarks/reports/pairs.json
 	$(BIN)/python benchmarks/bench_metrics.py --out benchmarks/reports/metrics.json
 	$(BIN)/python benchmarks/bench_bags.py --out benchmarks/reports/bags.json
+	$(BIN)/python benchmarks/bench_linear.py --part time --out benchmarks/reports/linear_time.json
+	$(BIN)/python benchmarks/bench_fit.py --out benchmarks/reports/fit.json
 	$(BIN)/python benchmarks/bench_models.py --copies 1,2,6 --processes 1,2 --out benchmarks/reports/models.json
 
 # Training killed with SIGKILL hundreds of times, in saves too, and compared with runs that were not; minutes.

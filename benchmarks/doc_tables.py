@@ -183,6 +183,16 @@ def linear_time_table() -> str:
     return _markdown(["rows of 20 features", "LR", "TPAUCLinear", "margin and C given"], rows)
 
 
+def fit_time_table() -> str:
+    """Seconds of a fit of the estimators of rows as they come, beside logistic regression and LightGBM."""
+    names = ("LR", "LightGBM", "TPAUCLinear", "TPAUCClassifier")
+    rows = []
+    for entry in _bench("fit")["results"]:
+        seconds = [f"{entry['seconds'][name]:.2g} s" for name in names]
+        rows.append([f"{entry['rows']:,} x {entry['columns']}", *seconds])
+    return _markdown(["rows x columns", *names], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "bench FCCOLoss": fcco_step_table,
     "bench pairs": pairs_table,
@@ -198,4 +208,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "bench processes": processes_line,
     **{f"bench linear {half}": partial(linear_quality_table, half) for half in ("choosing", "confirming")},
     "bench linear time": linear_time_table,
+    "bench fit": fit_time_table,
 }
