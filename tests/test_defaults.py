@@ -19,7 +19,8 @@ from experiments.data.fingerprints import load_fingerprints
 from experiments.data.smiles import MoleculeReader, example_smiles, split_by_group
 from experiments.engine import RECORDS, Setup, run_missing
 from experiments.studies import load_studies
-from experiments.studies.defaults import ENTRIES, load_table, run_contestant
+from experiments.studies.defaults import load_table, run_contestant
+from experiments.studies.defaults_entries import ENTRIES
 from experiments.studies.defaults_page import against_table, standing_table, summary
 from moreauc.metrics import tpauc_score
 

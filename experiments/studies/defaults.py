@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.datasets import make_classification
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
-from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 from threadpoolctl import threadpool_limits
 
@@ -31,86 +28,14 @@ from experiments.data.groups import load_adult
 from experiments.data.keel import load_keel
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies._shared import combinations
+from experiments.studies.defaults_entries import ENTRIES, Entry
+from experiments.studies.defaults_page import make_page
 from moreauc.comparison import Region, Table
 from moreauc.data.examples import load_example
-from moreauc.data.tabular import TableEncoder
-from moreauc.estimators import TPAUCClassifier, TPAUCLinear
 from moreauc.metrics import tpauc_score
 from moreauc.report.pages import Report
 
-Options = Mapping[str, Any]
 _INNER = 0.25  # of the training rows, to tune by
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A contestant.
-
-    Attributes:
-        title: its name in tables.
-        make: (options, region, seed, whether the table is sparse) -> an unfitted classifier.
-        settings: options that are tried; the best on validation rows is trained again on all of them.
-        regional: whether its training depends on the region; the others are trained once and judged in each.
-        random: whether its training depends on the seed.
-    """
-
-    title: str
-    make: Callable[[Options, Region, int, bool], Any]
-    settings: tuple[Options, ...] = ({},)
-    regional: bool = False
-    random: bool = True
-
-
-def _ours(options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    return TPAUCClassifier(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
-
-
-def _linear(options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    return TPAUCLinear(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
-
-
-def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    model = LogisticRegression(**{"max_iter": 1000, **options})
-    return model if sparse else make_pipeline(TableEncoder(), model)
-
-
-def _trees(kind: str, options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    given: dict[str, Any] = {**options, "n_jobs": 1, "random_state": seed}
-    model: Any
-    if kind == "lightgbm":
-        from lightgbm import LGBMClassifier
-
-        model = LGBMClassifier(**given, verbosity=-1, deterministic=True, force_row_wise=True)
-    elif kind == "xgboost":
-        from xgboost import XGBClassifier
-
-        model = XGBClassifier(**given, verbosity=0)
-    else:
-        model = RandomForestClassifier(**given)
-    return model if sparse else make_pipeline(TableEncoder(standardize=False), model)
-
-
-_SLOW = {"n_estimators": 300, "learning_rate": 0.03}
-ENTRIES = {
-    "sonx": Entry("SONX", _ours, regional=True),
-    "linear": Entry("TPAUCLinear", _linear, regional=True),
-    "ce": Entry("CE", _ours, ({"loss": "ce"},), regional=True),
-    "lr": Entry("LR", _lr, random=False),
-    "lr_tuned": Entry("LR, tuned", _lr, tuple({"C": c} for c in (0.01, 0.1, 1.0, 10.0))),
-    "lightgbm": Entry("LightGBM", partial(_trees, "lightgbm"), random=False),
-    "lightgbm_tuned": Entry(
-        "LightGBM, tuned",
-        partial(_trees, "lightgbm"),
-        ({}, {**_SLOW, "num_leaves": 7}, {**_SLOW, "num_leaves": 15, "colsample_bytree": 0.5}, {"reg_lambda": 10.0}),
-    ),
-    "xgboost": Entry("XGBoost", partial(_trees, "xgboost"), random=False),
-    "forest": Entry("Random forest", partial(_trees, "forest")),
-    "forest_tuned": Entry(
-        "Random forest, tuned",
-        partial(_trees, "forest"),
-        ({}, {"min_samples_leaf": 5}, {"min_samples_leaf": 20}, {"min_samples_leaf": 5, "class_weight": "balanced"}),
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +92,6 @@ class DefaultsStudy(Study):
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Return ranks, paired tests and scores of the tables that have records of all contestants."""
-        from experiments.studies.defaults_page import make_page
-
         return make_page(self, records, out)
 
 
