@@ -35,7 +35,7 @@ from moreauc.models import MLP
 
 LABELS = [1, 0, 0, 1, 0, 0]
 GROUPS = [0, 1, 2, 0, 1, 2]
-DATA = ("labels", "groups", "group_sizes")  # options that are data: `repr` does not show them
+DATA = ("labels", "groups", "group_sizes", "sample_weight")  # options that are data: `repr` does not show them
 
 
 def outer(u: Tensor, index: Tensor) -> Tensor:
@@ -66,6 +66,7 @@ MORE_BASES: dict[str, dict[str, Any]] = {"GroupERMLoss": {"group_sizes": [2, 2, 
 # Values that cannot be derived, by option or by class and option.
 OTHERS: dict[str, Sequence[Any]] = {
     "labels": [[0, 1, 0, 1, 0, 0]],
+    "sample_weight": [[1.0, 2.0, 3.0, 1.0, 1.0, 2.0]],
     "groups": [[1, 0, 2, 0, 1, 2]],
     "group_sizes": [[1, 2, 3]],
     "surrogate": list(_SURROGATES),
@@ -73,6 +74,7 @@ OTHERS: dict[str, Sequence[Any]] = {
     "middle": [torch.abs, nn.Tanh()],
     "initial": [0.25, torch.linspace(0.0, 1.0, 6)[:, None]],
     "positive_label": [0],
+    "TPAUCClassifier.start": [None],
     "PooledLoss.criterion": [CrossEntropyLoss(LABELS, positive_weight=2.0), AUCMinMaxLoss(LABELS)],
     "GroupedLoss.criterion": [SampleCVaRLoss(fraction=0.5), GroupDROLoss(3, top_k=1), GroupDROLoss(3, top_k=2)],
     "SideBySideLoss.criteria": [[CrossEntropyLoss(LABELS, positive_weight=2.0)], [CrossEntropyLoss(LABELS)] * 2],
@@ -313,7 +315,8 @@ class _EstimatorTrial:
             self._kind(**options).fit(**self._data, checkpoint=self._folder.name)
 
     def _files(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in Path(self._folder.name).iterdir()}
+        files = (path for path in Path(self._folder.name).rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in files}
 
 
 def _outcome(action: Callable[[], None], *, free: bool, names: str = "") -> str | None:

@@ -360,8 +360,9 @@ def test_two_runs_of_one_process_are_kept_apart(table, tmp_path):
     labels = torch.tensor(y)
     criterion = TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5)
     batches = TensorBatches(torch.tensor(X).float(), labels, PosNegSampler(labels, num_positives=4, num_negatives=8))
-    fit(torch.nn.Linear(4, 1), criterion, batches, epochs=1, checkpoint=tmp_path, callbacks=[Second()])
-    assert errors == ["train"] and not (tmp_path / "lock").exists()
+    place = tmp_path / "member_0" / "train"
+    fit(torch.nn.Linear(4, 1), criterion, batches, epochs=1, checkpoint=place, callbacks=[Second()])
+    assert errors == ["train"] and not (place / "lock").exists()
 
 
 def test_a_folder_is_read_only_when_it_is_locked(tmp_path, table, monkeypatch):

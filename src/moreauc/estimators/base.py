@@ -283,6 +283,7 @@ class NetworkEstimator(ScoringEstimator):
 
     _task: type[Task]
     _num_seeds = 3
+    _keeps_members = False  # whether a saved training is a folder of members, each with its phases
     model_: nn.Module
     loss_: nn.Module
     history_: History
@@ -358,7 +359,7 @@ class NetworkEstimator(ScoringEstimator):
         members = []
         with one_thread() if self._is_small(task) else nullcontext():
             for number, (split, own) in enumerate(zip(splits, seeds, strict=True)):
-                folder = place if count == 1 else place.inside(f"member_{number}")
+                folder = place.inside(f"member_{number}") if self._keeps_members else place
                 members.append(self._train_member(number, task, data, split, own, folder))
         self.members_, first = tuple(members), members[0]
         self.model_ = first.model if count == 1 else MeanScore([member.model for member in members]).eval()
@@ -386,9 +387,10 @@ class NetworkEstimator(ScoringEstimator):
                     before = self._fit(
                         "start", start, start.build(own), model, own, other, seeds, saving.inside("start")
                     )
-                saving, seeds = saving.inside("train"), [seed + 1 for seed in seeds]
+                seeds = [seed + 1 for seed in seeds]
                 warnings.simplefilter("ignore", UntrainedWarning)  # to keep the start is no failure
-            history = self._fit("tune" if before else "train", task, loss, model, own, other, seeds, saving)
+            folder = saving.inside("train") if self._keeps_members else saving
+            history = self._fit("tune" if before else "train", task, loss, model, own, other, seeds, folder)
         history.began_as = began_as
         if before is not None:
             history.started(before)

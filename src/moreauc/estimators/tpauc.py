@@ -73,6 +73,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
     """
 
     _task = RowTask
+    _keeps_members = True
 
     def __init__(
         self,
