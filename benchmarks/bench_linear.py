@@ -31,7 +31,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from experiments.data.adbench import load_adbench
 from experiments.data.groups import load_adult
 from moreauc import TPAUCLinear
-from moreauc._threads import one_thread
+from moreauc._system import one_thread
 from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.metrics import tpauc_score
 from moreauc.report.pages import versions

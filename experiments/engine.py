@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
 from experiments.machine import one_thread, where
-from moreauc._files import written_whole
+from moreauc._system import written_whole
 from moreauc.report.pages import Report, rounded
 
 __all__ = ["Record", "Setup", "Study", "Task", "read_records", "run_missing", "select"]

@@ -15,8 +15,7 @@ from scipy.optimize import isotonic_regression
 
 from experiments.config import Contestant, Experiment
 from experiments.tables import Cell, Curve, Table, is_ours, title_of
-from moreauc._files import written_whole
-from moreauc._printable import show_as_written
+from moreauc._system import show_as_written, written_whole
 from moreauc.report.pages import COLORS
 
 __all__ = ["draw_curves", "draw_table", "save_figure"]

@@ -31,13 +31,12 @@ from interruptions import (
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
-from moreauc import MultiInstanceTPAUCLoss, TPAUCLoss
+from moreauc import MultiInstanceTPAUCLoss, TPAUCLoss, _system
 from moreauc.checkpoint import (
     CheckpointError,
     Checkpoints,
     CheckpointWarning,
     RunState,
-    folder,
     load_checkpoint,
     save_checkpoint,
 )
@@ -703,9 +702,9 @@ def test_systems_without_locks(tmp_path, monkeypatch):
     def cannot(file, flags):
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(folder.fcntl, "lockf", cannot)
+    monkeypatch.setattr(_system.fcntl, "lockf", cannot)
     small_run(tmp_path / "a", epochs=1)
-    monkeypatch.setattr(folder, "fcntl", None)
+    monkeypatch.setattr(_system, "fcntl", None)
     small_run(tmp_path / "b", epochs=1)
     assert not (tmp_path / "b" / "lock").exists()
 

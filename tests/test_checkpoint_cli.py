@@ -16,8 +16,8 @@ import torch
 from typer.testing import CliRunner
 
 from moreauc import TPAUCLoss
+from moreauc._system import FileLock
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
-from moreauc.checkpoint.folder import FileLock
 from moreauc.cli import app
 from moreauc.cli.saved import Saving, load_model
 from moreauc.data import TensorBatches

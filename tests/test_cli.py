@@ -635,7 +635,7 @@ def test_python_runs_it_as_a_module():
 @pytest.mark.parametrize(
     ("call", "heavy"),
     [
-        ("app(['fit', '--help'], standalone_mode=False)", {"pandas", "sklearn", "matplotlib"}),
+        ("app(['fit', '--help'], standalone_mode=False)", {"torch", "pandas", "sklearn", "matplotlib"}),
         ("import moreauc.cli.predict", {"matplotlib"}),
     ],
 )

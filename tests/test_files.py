@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from experiments.data._npz import write_arrays
 from experiments.engine import write_records
 from experiments.figures import save_figure
-from moreauc._files import written_whole
+from moreauc._system import written_whole
 from moreauc.checkpoint import save_checkpoint
 from moreauc.cli.saved import Saving, run_folder, save_model
 from moreauc.data.tables import write_table

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from moreauc._printable import printable
+from moreauc._system import printable
 from moreauc.metrics import (
     group_accuracy,
     group_auc,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 from moreauc.cli import app
 from moreauc.data.tables import TableError
 from moreauc.report.pages import (

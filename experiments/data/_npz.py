@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moreauc._files import written_whole
+from moreauc._system import written_whole
 
 _UNSIGNED = (np.uint8, np.uint16, np.uint32)
 _DAMAGED = (ValueError, KeyError, TypeError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)

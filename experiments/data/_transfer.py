@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.data._archives import LARGEST_ARCHIVE
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 
 PAUSES = (1.0, 2.0, 4.0)  # seconds before the second, third and fourth attempt
 TIMEOUT = 30.0  # seconds without a byte

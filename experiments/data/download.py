@@ -17,8 +17,7 @@ from typing import Any
 
 from experiments.data import _archives
 from experiments.data._transfer import TransferError, transfer
-from moreauc._extras import import_extra
-from moreauc._files import written_whole
+from moreauc._system import import_extra, written_whole
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from experiments.data._archives import content_sha256
 from experiments.data._npz import read_arrays, write_arrays
 from experiments.data.download import cache_folder, find_file
 from experiments.data.smiles import MoleculeReader, read_smiles_table, split_by_group
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 
 ASSAYS = (
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),

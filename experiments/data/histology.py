@@ -28,7 +28,7 @@ from torch import Tensor
 
 from experiments.data.download import find_file
 from moreauc._checks import check_count, check_labels, check_shape
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 from moreauc.data.bags import FlatBags
 
 HistologySet = Literal["colon", "lung"]

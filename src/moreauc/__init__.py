@@ -5,19 +5,20 @@
 - :class:`GroupDROLoss`: the mean of the K worst groups;
 - :class:`PreviousIterate`: the model at the weights before the last step, for variance reduction;
 - :class:`TPAUCClassifier`, :class:`TPAUCLinear`, :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`,
-  :class:`GroupDRORegressor`: estimators with scikit-learn's interface, loaded on first use;
+  :class:`GroupDRORegressor`: estimators with scikit-learn's interface;
 - :func:`minimize`: one loop for the problems of :mod:`moreauc.problems` and your own;
 - :mod:`moreauc.theory`: the paper's parameters and bounds, the Moreau envelope, a test of assumptions.
+
+Modules and names are loaded on first use.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from moreauc._version import __version__ as __version__
-from moreauc.criteria import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
-from moreauc.optim import PreviousIterate
-from moreauc.solver import minimize
 
 if TYPE_CHECKING:
+    from moreauc.criteria import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
     from moreauc.estimators import (
         GroupDROClassifier,
         GroupDRORegressor,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
         TPAUCClassifier,
         TPAUCLinear,
     )
+    from moreauc.optim import PreviousIterate
+    from moreauc.solver import minimize
 
 __all__ = [
     "FCCOLoss",
@@ -42,10 +45,24 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load the estimators on first use: they need scikit-learn, which the losses do not."""
-    if name in ("GroupDROClassifier", "GroupDRORegressor", "MultiInstanceClassifier", "TPAUCClassifier", "TPAUCLinear"):
-        from moreauc import estimators
+_MODULES = {
+    *("checkpoint", "comparison", "contrib", "criteria", "data", "distributed", "estimators", "methods", "metrics"),
+    *("models", "optim", "problems", "samplers", "solver", "theory", "train"),
+}
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for on first use: losses need torch, estimators also scikit-learn, and both take seconds."""
+    if name in _MODULES:
+        return import_module(f"moreauc.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.endswith("Loss"):
+        home = "criteria"
+    else:
+        home = {"PreviousIterate": "optim", "minimize": "solver"}.get(name, "estimators")
+    return getattr(import_module(f"moreauc.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

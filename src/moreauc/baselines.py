@@ -17,18 +17,22 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 from moreauc.data.tabular import TableEncoder
+from moreauc.estimators.base import choose_threshold
 from moreauc.methods import Grid, TaskName
 from moreauc.tasks.bags import as_bags
+from moreauc.tasks.tables import Table
 
 Array = NDArray[Any]
 Options = Mapping[str, Any]
 
 _EXTRA = "boosting"
 ADVICE = f"is not installed; pip install 'moreauc[{_EXTRA}]' brings it"  # on a baseline whose package is missing
+_FOLDS = 3  # by which the threshold of a baseline is chosen
 _MOST_STEPS = 1000  # of logistic regression; scikit-learn's own 100 are too few for some tables
 
 _STRENGTHS = (1.0, 0.1, 0.01, 0.001, 10.0, 100.0, 1e-4, 1e-5)
@@ -207,3 +211,41 @@ BASELINES: Mapping[TaskName, Mapping[str, Baseline]] = {
         "trees_equal": Baseline("boosted trees, equal group weights", TREES_GRID, _trees, equal_groups=True),
     },
 }
+
+
+@dataclass(frozen=True)
+class BudgetedClassifier:
+    """A fitted classifier, whose scores are cut where its false positive rate keeps to the budget."""
+
+    model: Any
+    threshold: float
+
+    def decision_function(self, inputs: Any) -> Array:
+        """Return how far the scores are from the threshold; above 0 is the positive class."""
+        return _scores(self.model, inputs) - self.threshold
+
+
+def fit_baseline(name: str, task: Any, train: Table, *, seed: int) -> BudgetedClassifier:
+    """Fit a baseline of :data:`BASELINES`, with its default options, for a task of two classes.
+
+    The threshold is chosen by scores of folds that the classifier was not fitted on, where both classes are in each.
+    """
+
+    def fit(part: Table) -> Any:
+        return BASELINES[task.name][name].make({}, seed).fit(task.inputs(part), part.targets)
+
+    whole = fit(train)
+    scores, folds = _scores(whole, task.inputs(train)), min(_FOLDS, int(np.bincount(train.targets).min()))
+    if folds > 1:
+        splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(train.targets, train.targets)
+        for own, other in splits:
+            scores[other] = _scores(fit(train.part(own)), task.inputs(train.part(other)))
+    return BudgetedClassifier(whole, choose_threshold(train.targets, scores, task.budget))
+
+
+def _scores(model: Any, inputs: Any) -> Array:
+    if hasattr(model, "decision_function"):
+        scores: Array = model.decision_function(inputs)
+        return scores
+    probability: Array = model.predict_proba(inputs)[:, 1]
+    return probability

@@ -21,7 +21,7 @@ from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import check_count, check_region, floor_count
-from moreauc._threads import one_thread
+from moreauc._system import one_thread
 from moreauc.baselines import ADVICE, BASELINES, Baseline
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
 from moreauc.data.tabular import same_rows

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_mapping, check_path
-from moreauc._files import written_whole
+from moreauc._system import written_whole
 
 VERSION = 1
 

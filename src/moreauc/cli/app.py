@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import moreauc
-from moreauc._printable import printable
+from moreauc._system import printable
 from moreauc.cli.console import complain, say
 from moreauc.cli.options import CompareOptions, EvaluateOptions, ExampleOptions, FitOptions, PredictOptions
 

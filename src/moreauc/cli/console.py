@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from moreauc._printable import printable
+from moreauc._system import printable
 
 # Texts of users, such as names of files, may look like markup (`[bold]`, `:key:`) and are none.
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_path, check_region
-from moreauc.baselines import BASELINES, Baseline
-from moreauc.cli.baselines import fit_baseline
+from moreauc.baselines import BASELINES, Baseline, fit_baseline
 from moreauc.cli.console import already_told, command_line, print_table, say, warn
 from moreauc.cli.options import REGION, FitOptions
 from moreauc.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model

@@ -22,11 +22,9 @@ from typing import Any
 
 import joblib  # type: ignore[import-untyped]
 
-from moreauc._files import PART, written_whole
-from moreauc._printable import printable
+from moreauc._system import PART, FileLock, printable, written_whole
 from moreauc.checkpoint import Interrupted
 from moreauc.checkpoint.file import make_folder, sync_folder
-from moreauc.checkpoint.folder import FileLock
 from moreauc.cli.console import complain
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from moreauc._checks import check_count, check_real
 from moreauc._description import describe
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 from moreauc.checkpoint import CheckpointError
 from moreauc.checkpoint.parts import bare, check_settings
 from moreauc.checkpoint.rng import random_states, set_random_states

@@ -20,7 +20,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from moreauc._checks import check_real
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 from moreauc.contrib._lightning_callback import StatefulCriterion, criterion_loss, previous_iterate
 from moreauc.contrib.loader import ResumableLoader
 from moreauc.data.bag_batches import BagInputs

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 
 _ARROW = ("__arrow_c_stream__", "__arrow_c_array__")
 

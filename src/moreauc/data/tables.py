@@ -17,8 +17,7 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import infer_dtype
 
-from moreauc._extras import import_extra
-from moreauc._files import written_whole
+from moreauc._system import import_extra, written_whole
 from moreauc.data.frames import from_arrow
 from moreauc.data.texts import normal_fields, normal_text, normal_texts, type_columns
 

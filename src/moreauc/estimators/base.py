@@ -28,7 +28,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real, check_region, floor_count
-from moreauc._threads import one_thread
+from moreauc._system import one_thread
 from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes
 from moreauc.data.frames import as_frame

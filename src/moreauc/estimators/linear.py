@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from moreauc._checks import check_count, check_real
-from moreauc._threads import one_thread
+from moreauc._system import one_thread
 from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.base import Array, RowRanker, all_or_nothing

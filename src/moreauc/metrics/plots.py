@@ -11,7 +11,7 @@ from sklearn.metrics import roc_curve
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real, check_region
-from moreauc._printable import printable, show_as_written
+from moreauc._system import printable, show_as_written
 from moreauc.metrics._inputs import as_vector, split_classes
 from moreauc.metrics.groups import GroupTable, Values, check_names
 from moreauc.metrics.ranking import selected_fraction

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
-from moreauc._printable import printable, show_as_written
+from moreauc._system import printable, show_as_written
 from moreauc.data.bag_scores import real_tensor
 from moreauc.report.pages import plain_axes
 

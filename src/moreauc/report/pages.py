@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from moreauc._files import written_whole
-from moreauc._printable import printable, show_as_written
+from moreauc._system import printable, show_as_written, written_whole
 from moreauc.metrics import plot_roc_region
 from moreauc.train import History
 

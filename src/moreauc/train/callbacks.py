@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moreauc._extras import import_extra
+from moreauc._system import import_extra
 from moreauc.train.state import TrainState
 
 if TYPE_CHECKING:
