@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import math
 
-from moreauc._checks import check_count, check_real
-from moreauc.theory.parameters import check_batch, non_negative
+from moreauc.theory.parameters import checked
 
 
+@checked
 def sonx_table_bound(
     *,
     step: int,
@@ -64,15 +64,12 @@ def sonx_table_bound(
         ... )
         9.5
     """
-    owner = "sonx_table_bound"
-    n, b1 = check_batch(owner, num_blocks=num_blocks, blocks_per_batch=blocks_per_batch)
-    b2 = check_count(owner, "samples_per_block", samples_per_block)
-    tau = _check_tau(owner, "tau", tau, moving_average)
-    lr, sigma, c_g, m = non_negative(owner, lr=lr, sigma=sigma, lipschitz=lipschitz, gradient_bound=gradient_bound)
-    terms = _terms(tau, sigma, b2, n / b1 * c_g * m * lr, moving_average)
-    return _bound(owner, step, initial_error, b1 / n * tau, terms, moving_average, squared)
+    visits = num_blocks / blocks_per_batch
+    terms = _terms(tau, sigma, samples_per_block, visits * lipschitz * gradient_bound * lr, moving_average)
+    return _bound(step, initial_error, tau / visits, terms, moving_average, squared)
 
 
+@checked
 def tpauc_table_bound(
     *,
     step: int,
@@ -103,15 +100,12 @@ def tpauc_table_bound(
         ... )
         9.6
     """
-    owner = "tpauc_table_bound"
-    n, b1 = check_batch(owner, num_positives=num_positives, positives_per_batch=positives_per_batch)
-    _, b2 = check_batch(owner, num_negatives=num_negatives, negatives_per_batch=negatives_per_batch)
-    tau = _check_tau(owner, "tau", tau, False)
-    lr, sigma, c_psi, m = non_negative(owner, lr=lr, sigma=sigma, lipschitz=lipschitz, gradient_bound=gradient_bound)
-    terms = _terms(tau, sigma, b2, (n + math.sqrt(n)) / b1 * c_psi * m * lr, False)
-    return _bound(owner, step, initial_error, b1 / n * tau, terms, False, False)
+    drift = (num_positives + math.sqrt(num_positives)) / positives_per_batch * lipschitz * gradient_bound * lr
+    terms = _terms(tau, sigma, negatives_per_batch, drift)
+    return _bound(step, initial_error, tau * positives_per_batch / num_positives, terms)
 
 
+@checked
 def sont_inner_table_bound(
     *,
     step: int,
@@ -150,17 +144,12 @@ def sont_inner_table_bound(
         ... )
         6.0
     """
-    owner = "sont_inner_table_bound"
-    n1, b1 = check_batch(owner, num_outer=num_outer, outer_per_batch=outer_per_batch)
-    n2, b2 = check_batch(owner, num_inner=num_inner, inner_per_batch=inner_per_batch)
-    b3 = check_count(owner, "samples_per_pair", samples_per_pair)
-    tau1 = _check_tau(owner, "tau1", tau1, moving_average)
-    lr, sigma, c_h, m = non_negative(owner, lr=lr, sigma=sigma, lipschitz=lipschitz, gradient_bound=gradient_bound)
-    share = b1 * b2 / (n1 * n2)
-    terms = _terms(tau1, sigma, b3, c_h * m * lr / share, moving_average)
-    return _bound(owner, step, initial_error, share * tau1, terms, moving_average, squared)
+    visits = num_outer * num_inner / (outer_per_batch * inner_per_batch)
+    terms = _terms(tau1, sigma, samples_per_pair, visits * lipschitz * gradient_bound * lr, moving_average)
+    return _bound(step, initial_error, tau1 / visits, terms, moving_average, squared)
 
 
+@checked
 def sont_outer_table_bound(
     *,
     step: int,
@@ -204,24 +193,21 @@ def sont_outer_table_bound(
         >>> sont_outer_table_bound(step=1, initial_error=16.0, **weights, **sizes, **constants)
         17.0
     """
-    owner = "sont_outer_table_bound"
-    n1, b1 = check_batch(owner, num_outer=num_outer, outer_per_batch=outer_per_batch)
-    n2, b2 = check_batch(owner, num_inner=num_inner, inner_per_batch=inner_per_batch)
-    tau1, tau2 = (_check_tau(owner, name, tau, moving_average) for name, tau in (("tau1", tau1), ("tau2", tau2)))
-    lr, sigma, m = non_negative(owner, lr=lr, sigma=sigma, gradient_bound=gradient_bound)
-    c_g, c_h = non_negative(owner, lipschitz_middle=lipschitz_middle, lipschitz_inner=lipschitz_inner)
+    a, b = num_outer / outer_per_batch, num_inner / inner_per_batch
+    scale = lipschitz_middle * gradient_bound
     if moving_average:
-        terms = _terms(tau2, sigma, b2, math.sqrt(n1 * b2 / (b1 * n2)) * c_g * m * tau1, True)
+        terms = _terms(tau2, sigma, inner_per_batch, math.sqrt(a / b) * scale * tau1, True)
     else:
-        c_2 = 8.0 * math.sqrt(2.0) * c_g * m * max(1.0, c_h)
+        c_2 = 8.0 * math.sqrt(2.0) * scale * max(1.0, lipschitz_inner)
         terms = [
-            _noise(tau2, sigma, b2),
-            c_2 * math.sqrt(n1 * b2 / (b1 * n2) / tau2) * tau1,
-            c_2 * math.sqrt(n1**3 * n2 / (b1**3 * b2) / tau2) * lr,
+            _noise(tau2, sigma, inner_per_batch),
+            c_2 * math.sqrt(a / b / tau2) * tau1,
+            c_2 * math.sqrt(a**3 * b / tau2) * lr,
         ]
-    return _bound(owner, step, initial_error, b1 / n1 * tau2, terms, moving_average, squared)
+    return _bound(step, initial_error, tau2 / a, terms, moving_average, squared)
 
 
+@checked
 def bag_table_bound(
     *,
     step: int,
@@ -257,17 +243,12 @@ def bag_table_bound(
         >>> bag_table_bound(step=0, initial_error=1.0, **sizes, **rest, negative=True)
         10.0
     """
-    owner = "bag_table_bound"
-    positive_sizes = check_batch(owner, num_positives=num_positives, positives_per_batch=positives_per_batch)
-    negative_sizes = check_batch(owner, num_negatives=num_negatives, negatives_per_batch=negatives_per_batch)
-    n, b = negative_sizes if negative else positive_sizes
-    b3 = check_count(owner, "instances_per_bag", instances_per_bag)
-    tau1 = _check_tau(owner, "tau1", tau1, False)
-    lr, sigma, c_h, m = non_negative(owner, lr=lr, sigma=sigma, lipschitz=lipschitz, gradient_bound=gradient_bound)
-    terms = _terms(tau1, sigma, b3, n / b * c_h * m * lr, False)
-    return _bound(owner, step, initial_error, b / n * tau1, terms, False, squared)
+    visits = num_negatives / negatives_per_batch if negative else num_positives / positives_per_batch
+    terms = _terms(tau1, sigma, instances_per_bag, visits * lipschitz * gradient_bound * lr)
+    return _bound(step, initial_error, tau1 / visits, terms, squared=squared)
 
 
+@checked
 def bag_pair_table_bound(
     *,
     step: int,
@@ -305,34 +286,24 @@ def bag_pair_table_bound(
         >>> bag_pair_table_bound(step=1, initial_error=16.0, **weights, **sizes, **constants)
         17.0
     """
-    owner = "bag_pair_table_bound"
-    n, b1 = check_batch(owner, num_positives=num_positives, positives_per_batch=positives_per_batch)
-    n_minus, b2 = check_batch(owner, num_negatives=num_negatives, negatives_per_batch=negatives_per_batch)
-    tau1, tau2 = _check_tau(owner, "tau1", tau1, False), _check_tau(owner, "tau2", tau2, False)
-    lr, sigma, m = non_negative(owner, lr=lr, sigma=sigma, gradient_bound=gradient_bound)
-    c_g, c_h = non_negative(owner, lipschitz_middle=lipschitz_middle, lipschitz_inner=lipschitz_inner)
-    a, b = n / b1, n_minus / b2
-    scale = 16.0 * math.sqrt(2.0) * c_g * m * max(1.0, c_h) / math.sqrt(tau2)
+    a, b = num_positives / positives_per_batch, num_negatives / negatives_per_batch
+    scale = 16.0 * math.sqrt(2.0 / tau2) * lipschitz_middle * gradient_bound * max(1.0, lipschitz_inner)
     terms = [
-        _noise(tau2, sigma, b2),
-        scale * a * math.sqrt(1.0 / a) * tau1,
+        _noise(tau2, sigma, negatives_per_batch),
+        scale * math.sqrt(a) * tau1,
         scale * a * math.sqrt(1.0 / b) * tau1,
         scale * a * math.sqrt(a) * lr,
         scale * a * math.sqrt(b) * lr,
-        scale * math.sqrt(n) / b1 * lr,
+        scale * math.sqrt(num_positives) / positives_per_batch * lr,
     ]
-    return _bound(owner, step, initial_error, tau2 / a, terms, False, squared)
-
-
-def _check_tau(owner: str, name: str, tau: float, moving_average: bool) -> float:
-    return check_real(owner, name, tau, low=0.0, high=1.0 if moving_average else 0.5, low_open=True)
+    return _bound(step, initial_error, tau2 / a, terms, squared=squared)
 
 
 def _noise(tau: float, sigma: float, samples: int) -> float:
     return 2.0 * math.sqrt(tau / samples) * sigma
 
 
-def _terms(tau: float, sigma: float, samples: int, drift: float, moving_average: bool) -> list[float]:
+def _terms(tau: float, sigma: float, samples: int, drift: float, moving_average: bool = False) -> list[float]:
     """Return the terms for the noise of the samples and for the drift of what is tracked."""
     if moving_average:
         return [math.sqrt(2.0) * _noise(tau, sigma, samples), 4.0 * math.sqrt(2.0) * drift / tau]
@@ -340,12 +311,14 @@ def _terms(tau: float, sigma: float, samples: int, drift: float, moving_average:
 
 
 def _bound(
-    owner: str, step: int, initial_error: float, rate: float, terms: list[float], moving_average: bool, squared: bool
+    step: int,
+    initial_error: float,
+    rate: float,
+    terms: list[float],
+    moving_average: bool = False,
+    squared: bool = False,
 ) -> float:
     """Return the decayed initial error plus the terms, or plus their squares with the squared decay."""
-    step = check_count(owner, "step", step, minimum=0)
-    initial_error = check_real(owner, "initial_error", initial_error, low=0.0)
+    power = 2 if squared else 1
     decay = 1.0 - rate / (4.0 if moving_average else 2.0)
-    if squared:
-        return decay ** (2 * step) * initial_error + sum(term**2 for term in terms)
-    return decay**step * initial_error + sum(terms)
+    return decay ** (power * step) * initial_error + sum(term**power for term in terms)

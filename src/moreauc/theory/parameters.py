@@ -24,38 +24,67 @@ its formula but are not covered by it. `iterations` is rounded up, and is at lea
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar, cast
 
 from moreauc._checks import check_count, check_real
 from moreauc.core.rules import theory_gamma
 
-
-def check_batch(owner: str, **sizes: int) -> tuple[int, int]:
-    """Check the two named numbers: the size of a set, then how many of it are in a batch."""
-    (set_name, size), (batch_name, batch) = sizes.items()
-    size, batch = check_count(owner, set_name, size), check_count(owner, batch_name, batch)
-    if batch > size:
-        raise ValueError(f"{owner}: {batch_name} must be at most {set_name} = {size}, got {batch}")
-    return size, batch
-
-
-def positive(owner: str, **values: float) -> list[float]:
-    """Check that the named numbers are above 0."""
-    return [check_real(owner, name, value, low=0.0, low_open=True) for name, value in values.items()]
+_SETS = {
+    "blocks_per_batch": "num_blocks",
+    "outer_per_batch": "num_outer",
+    "inner_per_batch": "num_inner",
+    "positives_per_batch": "num_positives",
+    "negatives_per_batch": "num_negatives",
+}
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def non_negative(owner: str, **values: float) -> list[float]:
-    """Check that the named numbers are at least 0."""
-    return [check_real(owner, name, value, low=0.0) for name, value in values.items()]
+def checked(function: _F) -> _F:
+    """Check the keyword arguments of a function by their names, with the ranges that the module docstrings list."""
+    optional = {name for name, argument in signature(function).parameters.items() if argument.default is None}
+
+    @wraps(function)
+    def call(**given: Any) -> Any:
+        owner, largest_tau = function.__name__, 1.0 if given.get("moving_average") else 0.5
+        values: dict[str, Any] = {
+            name: None if value is None and name in optional else _check(owner, name, value, largest_tau)
+            for name, value in given.items()
+        }
+        for batch, whole in _SETS.items():
+            if batch in values and values[batch] > values.get(whole, math.inf):
+                raise ValueError(f"{owner}: {batch} must be at most {whole} = {values[whole]}, got {values[batch]}")
+        return function(**values)
+
+    return cast(_F, call)
+
+
+def _check(owner: str, name: str, value: Any, largest_tau: float) -> Any:
+    if name == "epsilon":  # beyond this range its powers leave double precision
+        return check_real(owner, name, value, low=1e-20, high=1e20)
+    if name.startswith("tau"):
+        return check_real(owner, name, value, low=0.0, high=largest_tau, low_open=True)
+    if name.startswith("constant_"):
+        return check_real(owner, name, value, low=0.0, low_open=True)
+    if name.startswith(("rho_", "lipschitz")) or name in ("initial_error", "sigma", "gradient_bound", "lr"):
+        return check_real(owner, name, value, low=0.0)
+    if name == "step":
+        return check_count(owner, name, value, minimum=0)
+    if name.startswith(("num_", "dim")) or "_per_" in name:
+        return check_count(owner, name, value)
+    return value
 
 
 def all_or_none(owner: str, **values: float | None) -> dict[str, float] | None:
-    """Return the checked values by name, or None where none is given."""
+    """Return the values by name, or None where none is given."""
     given = {name: value for name, value in values.items() if value is not None}
     missing = [name for name in values if name not in given]
     if given and missing:
         raise ValueError(f"{owner}: rho_bar needs all of {', '.join(values)} or none, got no {', '.join(missing)}")
-    return dict(zip(given, non_negative(owner, **given), strict=True)) or None
+    return given or None
 
 
 @dataclass(frozen=True)
@@ -93,23 +122,17 @@ class SONTParameters:
     rho_bar: float | None
 
 
-@dataclass(frozen=True)
-class MultiInstanceTPAUCParameters:
-    r"""Parameters of SONT for bags: as :class:`SONTParameters`, with correction weights for three sets of rows.
+@dataclass(frozen=True, kw_only=True)
+class MultiInstanceTPAUCParameters(SONTParameters):
+    r"""Parameters of SONT for bags, with correction weights for three sets of rows.
 
     `gamma1` is that of :math:`v` for positive bags, `gamma2` for negative bags, `gamma3` that of :math:`u`.
     """
 
-    tau1: float
-    tau2: float
-    gamma1: float
-    gamma2: float
     gamma3: float
-    lr: float
-    iterations: int
-    rho_bar: float | None
 
 
+@checked
 def fcco_weak_convexity(
     *, rho_outer: float, lipschitz_outer: float, rho_inner: float, lipschitz_inner: float, dim: int = 1
 ) -> float:
@@ -123,12 +146,10 @@ def fcco_weak_convexity(
         >>> fcco_weak_convexity(rho_outer=1.0, lipschitz_outer=2.0, rho_inner=3.0, lipschitz_inner=4.0, dim=4)
         28.0
     """
-    owner = "fcco_weak_convexity"
-    c_f, rho_f = non_negative(owner, lipschitz_outer=lipschitz_outer, rho_outer=rho_outer)
-    c_g, rho_g = non_negative(owner, lipschitz_inner=lipschitz_inner, rho_inner=rho_inner)
-    return math.sqrt(check_count(owner, "dim", dim)) * rho_g * c_f + rho_f * c_g**2
+    return math.sqrt(dim) * rho_inner * lipschitz_outer + rho_outer * lipschitz_inner**2
 
 
+@checked
 def tcco_weak_convexity(
     *,
     rho_outer: float,
@@ -152,15 +173,11 @@ def tcco_weak_convexity(
         >>> tcco_weak_convexity(**constants, rho_inner=5.0, lipschitz_inner=6.0)
         832.0
     """
-    owner = "tcco_weak_convexity"
-    c_f, rho_f = non_negative(owner, lipschitz_outer=lipschitz_outer, rho_outer=rho_outer)
-    c_g, rho_g = non_negative(owner, lipschitz_middle=lipschitz_middle, rho_middle=rho_middle)
-    c_h, l_h = non_negative(owner, lipschitz_inner=lipschitz_inner, rho_inner=rho_inner)
-    root1 = math.sqrt(check_count(owner, "dim_middle", dim_middle))
-    root2 = math.sqrt(check_count(owner, "dim_inner", dim_inner))
-    return root1 * (root2 * l_h * c_g + rho_g * c_h**2) * c_f + rho_f * c_g**2 * c_h**2
+    middle = math.sqrt(dim_inner) * rho_inner * lipschitz_middle + rho_middle * lipschitz_inner**2
+    return math.sqrt(dim_middle) * middle * lipschitz_outer + rho_outer * lipschitz_middle**2 * lipschitz_inner**2
 
 
+@checked
 def sonx_parameters(
     *,
     epsilon: float,
@@ -206,32 +223,30 @@ def sonx_parameters(
         >>> p.tau, p.gamma, p.lr, p.iterations
         (0.25, 0.0, 0.00625, 640)
     """
-    owner = "sonx_parameters"
-    n, b1 = check_batch(owner, num_blocks=num_blocks, blocks_per_batch=blocks_per_batch)
-    b2 = check_count(owner, "samples_per_block", samples_per_block)
-    dim = check_count(owner, "dim", dim)
     given = all_or_none(
-        owner,
+        "sonx_parameters",
         rho_outer=rho_outer,
         lipschitz_outer=lipschitz_outer,
         rho_inner=rho_inner,
         lipschitz_inner=lipschitz_inner,
     )
-    rho_bar = None if given is None else _two_level_rho_bar(given, dim)
-    factors = _factors(owner, tau=constant_tau, lr=constant_lr, iterations=constant_iterations)
+    rho_bar = None
+    if given is not None:
+        rho_f, c_f, rho_g, c_g = given.values()
+        rho_bar = fcco_weak_convexity(**given, dim=dim) + math.sqrt(dim) * rho_g * c_f + 2.0 * rho_f * c_g**2
+    n, b1, b2 = num_blocks, blocks_per_batch, samples_per_block
     if not moving_average:
-        return _two_level_msvr(owner, epsilon, n, b1, b2, factors, rho_bar)
-    eps = _check_epsilon(owner, epsilon)
-    c_tau, c_lr, c_iterations = factors
+        return _two_level_msvr(epsilon, n, b1, b2, constant_tau, constant_lr, constant_iterations, rho_bar)
     return SONXParameters(
-        tau=min(c_tau * b2 * eps**4, 1.0),
+        tau=min(constant_tau * b2 * epsilon**4, 1.0),
         gamma=0.0,
-        lr=c_lr * b1 * b2 / n * eps**6,
-        iterations=_round_up(c_iterations * n / (b1 * b2) / eps**8),
+        lr=constant_lr * b1 * b2 / n * epsilon**6,
+        iterations=_round_up(constant_iterations * n / (b1 * b2) / epsilon**8),
         rho_bar=rho_bar,
     )
 
 
+@checked
 def tpauc_parameters(
     *,
     epsilon: float,
@@ -261,15 +276,13 @@ def tpauc_parameters(
         >>> p.tau, p.gamma, p.lr, p.iterations
         (0.25, 12.75, 0.0125, 320)
     """
-    owner = "tpauc_parameters"
-    n, b1 = check_batch(owner, num_positives=num_positives, positives_per_batch=positives_per_batch)
-    _, b2 = check_batch(owner, num_negatives=num_negatives, negatives_per_batch=negatives_per_batch)
-    given = all_or_none(owner, lipschitz_outer=lipschitz_outer, rho_inner=rho_inner)
+    given = all_or_none("tpauc_parameters", lipschitz_outer=lipschitz_outer, rho_inner=rho_inner)
     rho_bar = None if given is None else 2.0 * math.prod(given.values())
-    factors = _factors(owner, tau=constant_tau, lr=constant_lr, iterations=constant_iterations)
-    return _two_level_msvr(owner, epsilon, n, b1, b2, factors, rho_bar)
+    sizes = num_positives, positives_per_batch, negatives_per_batch
+    return _two_level_msvr(epsilon, *sizes, constant_tau, constant_lr, constant_iterations, rho_bar)
 
 
+@checked
 def sont_parameters(
     *,
     epsilon: float,
@@ -333,16 +346,8 @@ def sont_parameters(
         >>> p.tau1, p.tau2, p.lr, p.iterations
         (0.03125, 0.25, 0.00048828125, 8192)
     """
-    owner = "sont_parameters"
-    n1, b1 = check_batch(owner, num_outer=num_outer, outer_per_batch=outer_per_batch)
-    n2, b2 = check_batch(owner, num_inner=num_inner, inner_per_batch=inner_per_batch)
-    b3 = check_count(owner, "samples_per_pair", samples_per_pair)
-    eps = _check_epsilon(owner, epsilon)
-    c_tau1, c_tau2, c_lr, c_iterations = _factors(
-        owner, tau1=constant_tau1, tau2=constant_tau2, lr=constant_lr, iterations=constant_iterations
-    )
     given = all_or_none(
-        owner,
+        "sont_parameters",
         rho_outer=rho_outer,
         lipschitz_outer=lipschitz_outer,
         rho_middle=rho_middle,
@@ -350,31 +355,38 @@ def sont_parameters(
         rho_inner=rho_inner,
         lipschitz_inner=lipschitz_inner,
     )
-    dims = (check_count(owner, "dim_middle", dim_middle), check_count(owner, "dim_inner", dim_inner))
+    rho_bar = None
+    if given is not None:
+        rho_f, c_f, rho_g, c_g, l_h, c_h = given.values()
+        rho_bar = tcco_weak_convexity(**given, dim_middle=dim_middle, dim_inner=dim_inner)
+        rho_bar += 4.0 * rho_f * c_g**2 * c_h**2 + 2.0 * math.sqrt(dim_middle) * rho_g * c_f * c_h**2
+        rho_bar += math.sqrt(dim_inner) * c_f * c_g * l_h
+    n1, n2, b1, b2, b3 = num_outer, num_inner, outer_per_batch, inner_per_batch, samples_per_pair
     share = b1 * b2 / (n1 * n2)
     if moving_average:
-        weight = min(b3 * eps**4, math.sqrt(b1 * n2 / (n1 * b2)) * b2 * eps**6)
-        lr = weight * share * eps**2
-        iterations = max(1.0 / b3, math.sqrt(n1 / (b1 * b2 * n2)) / eps**2) / share / eps**8
+        weight = min(b3 * epsilon**4, math.sqrt(b1 * n2 / (n1 * b2)) * b2 * epsilon**6)
+        lr = weight * share * epsilon**2
+        iterations = max(1.0 / b3, math.sqrt(n1 / (b1 * b2 * n2)) / epsilon**2) / share / epsilon**8
         limit = 1.0
     else:
         a = math.sqrt(n1 / (b1 * n2))
         speed = min(math.sqrt(b3), 1.0 / math.sqrt(a), 1.0 / a) * share
-        weight = min(b3, 1.0 / a) * eps**4
-        lr, iterations = speed * eps**4, 1.0 / speed / eps**6
+        weight = min(b3, 1.0 / a) * epsilon**4
+        lr, iterations = speed * epsilon**4, 1.0 / speed / epsilon**6
         limit = 0.5
-    tau1, tau2 = min(c_tau1 * weight, limit), min(c_tau2 * b2 * eps**4, limit)
+    tau1, tau2 = min(constant_tau1 * weight, limit), min(constant_tau2 * b2 * epsilon**4, limit)
     return SONTParameters(
         tau1=tau1,
         tau2=tau2,
         gamma1=0.0 if moving_average else theory_gamma(n1 * n2, b1 * b2, tau1),
         gamma2=0.0 if moving_average else theory_gamma(n1, b1, tau2),
-        lr=c_lr * lr,
-        iterations=_round_up(c_iterations * iterations),
-        rho_bar=None if given is None else _three_level_rho_bar(given, *dims),
+        lr=constant_lr * lr,
+        iterations=_round_up(constant_iterations * iterations),
+        rho_bar=rho_bar,
     )
 
 
+@checked
 def multi_instance_tpauc_parameters(
     *,
     epsilon: float,
@@ -423,16 +435,8 @@ def multi_instance_tpauc_parameters(
         >>> p.tau1, p.tau2, p.iterations
         (0.03125, 0.25, 2048)
     """
-    owner = "multi_instance_tpauc_parameters"
-    positives, b1 = check_batch(owner, num_positives=num_positives, positives_per_batch=positives_per_batch)
-    negatives, b2 = check_batch(owner, num_negatives=num_negatives, negatives_per_batch=negatives_per_batch)
-    b3 = check_count(owner, "instances_per_bag", instances_per_bag)
-    eps = _check_epsilon(owner, epsilon)
-    c_tau1, c_tau2, c_lr, c_iterations = _factors(
-        owner, tau1=constant_tau1, tau2=constant_tau2, lr=constant_lr, iterations=constant_iterations
-    )
     given = all_or_none(
-        owner,
+        "multi_instance_tpauc_parameters",
         lipschitz_outer=lipschitz_outer,
         rho_middle=rho_middle,
         lipschitz_middle=lipschitz_middle,
@@ -444,60 +448,45 @@ def multi_instance_tpauc_parameters(
         c_f, rho_g, c_g, l_h, c_h = given.values()
         rho_objective = c_f * (c_g * l_h + 4.0 * rho_g * c_h**2)
         rho_bar = rho_objective + rho_g * c_f + 8.0 * rho_g * c_f * c_h**2 + c_f * c_g * l_h
-    a, b = positives / b1, negatives / b2
-    r_squared = max(1.0 / b3, a * max(a**-0.5, b**-0.5) / math.sqrt(b2))
+    b2 = negatives_per_batch
+    a, b = num_positives / positives_per_batch, num_negatives / b2
+    r_squared = max(1.0 / instances_per_bag, a * max(a**-0.5, b**-0.5) / math.sqrt(b2))
     r = math.sqrt(r_squared)
     last = a * math.sqrt(max(a, b) / b2)
-    tau1 = min(c_tau1 / r_squared * eps**4, 0.5)
-    tau2 = min(c_tau2 * b2 * eps**4, 0.5)
+    tau1 = min(constant_tau1 / r_squared * epsilon**4, 0.5)
+    tau2 = min(constant_tau2 * b2 * epsilon**4, 0.5)
     return MultiInstanceTPAUCParameters(
         tau1=tau1,
         tau2=tau2,
-        gamma1=theory_gamma(positives, b1, tau1),
-        gamma2=theory_gamma(negatives, b2, tau1),
-        gamma3=theory_gamma(positives, b1, tau2),
-        lr=c_lr * eps**4 / max(max(a, b) * r, last),
-        iterations=_round_up(c_iterations * max(max(a, b) * max(r, r_squared), last) / eps**6),
+        gamma1=theory_gamma(num_positives, positives_per_batch, tau1),
+        gamma2=theory_gamma(num_negatives, b2, tau1),
+        gamma3=theory_gamma(num_positives, positives_per_batch, tau2),
+        lr=constant_lr * epsilon**4 / max(max(a, b) * r, last),
+        iterations=_round_up(constant_iterations * max(max(a, b) * max(r, r_squared), last) / epsilon**6),
         rho_bar=rho_bar,
     )
 
 
 def _two_level_msvr(
-    owner: str, epsilon: float, num_rows: int, rows: int, samples: int, factors: list[float], rho_bar: float | None
+    epsilon: float,
+    num_rows: int,
+    rows: int,
+    samples: int,
+    constant_tau: float,
+    constant_lr: float,
+    constant_iterations: float,
+    rho_bar: float | None,
 ) -> SONXParameters:
-    """Parameters that `thm:1` and `thm:6` share; `factors` are those of tau, lr and iterations."""
-    eps = _check_epsilon(owner, epsilon)
-    c_tau, c_lr, c_iterations = factors
-    tau = min(c_tau * samples * eps**4, 0.5)
+    """Parameters that `thm:1` and `thm:6` share."""
+    tau = min(constant_tau * samples * epsilon**4, 0.5)
     speed = rows * math.sqrt(samples) / num_rows
     return SONXParameters(
         tau=tau,
         gamma=theory_gamma(num_rows, rows, tau),
-        lr=c_lr * speed * eps**4,
-        iterations=_round_up(c_iterations / speed / eps**6),
+        lr=constant_lr * speed * epsilon**4,
+        iterations=_round_up(constant_iterations / speed / epsilon**6),
         rho_bar=rho_bar,
     )
-
-
-def _two_level_rho_bar(given: dict[str, float], dim: int) -> float:
-    rho_f, c_f, rho_g, c_g = given.values()
-    return fcco_weak_convexity(**given, dim=dim) + math.sqrt(dim) * rho_g * c_f + 2.0 * rho_f * c_g**2
-
-
-def _three_level_rho_bar(given: dict[str, float], dim_middle: int, dim_inner: int) -> float:
-    rho_f, c_f, rho_g, c_g, l_h, c_h = given.values()
-    rho = tcco_weak_convexity(**given, dim_middle=dim_middle, dim_inner=dim_inner)
-    middle = 2.0 * math.sqrt(dim_middle) * rho_g * c_f * c_h**2
-    return rho + 4.0 * rho_f * c_g**2 * c_h**2 + middle + math.sqrt(dim_inner) * c_f * c_g * l_h
-
-
-def _check_epsilon(owner: str, epsilon: float) -> float:
-    # beyond this range the powers of epsilon leave double precision
-    return check_real(owner, "epsilon", epsilon, low=1e-20, high=1e20)
-
-
-def _factors(owner: str, **values: float) -> list[float]:
-    return positive(owner, **{f"constant_{name}": value for name, value in values.items()})
 
 
 def _round_up(value: float) -> int:
