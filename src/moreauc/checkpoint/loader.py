@@ -51,7 +51,7 @@ class LoaderPosition:
         self.loader = loader
         self.epoch, self.step = 0, 0
         self.on_error: Callable[[], None] | None = None
-        self._begun: State | None = None  # generators at the beginning of the present epoch
+        self._begun: State | None = None  # generators at the beginning of the current epoch
         self._resumed = False
 
     @cached_property

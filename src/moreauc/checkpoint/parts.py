@@ -88,7 +88,7 @@ def check_tensors(
     widened: bool = False,
     unset: AbstractSet[str] = frozenset(),
 ) -> None:
-    """Check that saved tensors have the names, shapes and types of the present ones; `unset`: names yet without."""
+    """Check that saved tensors have the names, shapes and types of the current ones; `unset`: names yet without."""
     extra = saved.keys() - present.keys() - unset
     for names, text in ((present.keys() - saved.keys(), "is missing"), (extra, "is too much")):
         if names:

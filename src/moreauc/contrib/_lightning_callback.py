@@ -127,7 +127,7 @@ class StatefulCriterion(Callback):
         self._last = self._loaded = state_dict
 
     def run_of(self, module: nn.Module) -> _Run:
-        """Return the present run of `trainer.fit`."""
+        """Return the current run of `trainer.fit`."""
         if self._current is None or self._current.module is not module:
             raise ValueError(f"{_OWNER}: trainer.fit must be under way, for the previous weights to be known")
         return self._current

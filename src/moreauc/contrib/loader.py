@@ -38,7 +38,7 @@ class ResumableLoader:
 
     Attributes:
         loader: as given.
-        epoch: the present epoch.
+        epoch: the current epoch.
         step: batches of it that were given.
         rank: number of the process whose part of the batches it gives, by the sampler.
         world_size: number of processes that share the batches.

@@ -27,7 +27,7 @@ def scale_of(
         negative: raw scores of the negatives, shape `(B2,)`.
         left_out: which of them are none, shape `(B2,)`; None where all are negatives.
         count: how many are, where some are left out.
-        weight: of each, shape `(B2,)`, 0 for what is left out, with sum `count`; None where all count alike.
+        weight: of each, shape `(B2,)`, 0 for what is left out, with sum `count`; None for equal weights.
     """
     exact = negative.double()  # squares of large scores would overflow
     if weight is not None:

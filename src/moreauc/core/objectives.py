@@ -73,7 +73,7 @@ def tpauc_objective(
         min_tpr: in [0, 1).
         max_fpr: in (0, 1].
         surrogate: name of the loss :math:`\ell`, as in :func:`~moreauc.core.surrogates.get_surrogate`.
-        margin: of the loss, at least 0; None for the loss's own.
+        margin: of the loss, at least 0; None for the surrogate's default.
         link: applied to the scores: "sigmoid", "identity" or "standardized" (:mod:`moreauc.core.links`).
 
     Raises:

@@ -86,7 +86,7 @@ def upper_quantile(
         rows: shape `(n,)`.
         fraction: in (0, 1].
         visited: which rows count, shape `(n,)`, at least one; None for all.
-        weight: how much each counts, shape `(n,)`; None where all count alike. The value has `fraction` of the weight
+        weight: how much each counts, shape `(n,)`; None for equal weights. The value has `fraction` of the weight
             above it, and at least one row.
     """
     if weight is not None:

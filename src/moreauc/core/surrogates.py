@@ -269,7 +269,7 @@ def get_surrogate(name: str, margin: float | None = None) -> Surrogate:
 
     Args:
         name: "squared_hinge", "hinge", "squared", "logistic", "sigmoid" or "smooth_ramp".
-        margin: at least 0, for the ramp above 0; None for the loss's own: 0.2 for the ramp, 1 for the others.
+        margin: at least 0, for the ramp above 0; None for the default: 0.2 for the ramp, 1 for the others.
 
     Raises:
         ValueError: for another name or margin.

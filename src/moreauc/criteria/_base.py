@@ -120,7 +120,7 @@ class Criterion(nn.Module):
         """Compute an iteration without ending it: for :meth:`forward`, and for losses around this one.
 
         Args:
-            check: is asked about values; whoever calls this validates it.
+            check: collects the conditions on values; the caller validates it.
             args: those of a call of the loss.
             kwargs: likewise.
         """
@@ -201,7 +201,7 @@ class Criterion(nn.Module):
             part.raise_pending(part._flags.tolist())
 
     def poll(self) -> None:
-        """Raise what an earlier call has found wrong, if word of it has arrived."""
+        """Raise the error of an earlier call if its flag has reached the host."""
         if torch.compiler.is_compiling() or capturing(self._flags):
             return
         found = self._pending.poll(self._flags)
@@ -209,7 +209,7 @@ class Criterion(nn.Module):
             self.check()
 
     def replayed(self) -> None:
-        """Do what follows a call that a CUDA graph has replayed: poll, and ask for word of it."""
+        """Poll for errors after a CUDA graph has replayed a call, and request its flag."""
         self.poll()
         self._record((), {})
 

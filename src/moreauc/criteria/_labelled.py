@@ -91,7 +91,7 @@ class PairCriterion(LabelledCriterion):
     Args:
         labels: as for the base.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the loss's own.
+        margin: its margin; None for the surrogate's default.
         link: "sigmoid", "identity" or "standardized"; :math:`h` is this function of the raw score
             (:mod:`moreauc.core.links`).
         sample_weight: as for the base.

@@ -53,7 +53,7 @@ class TwoWayCriterion(PairCriterion):
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss.
-        margin: its margin; None for the loss's own.
+        margin: its margin; None for the surrogate's default.
         link: "sigmoid", "identity" or "standardized".
         threshold_lr: step sizes of the thresholds, or "quantile".
         initial: :math:`u_{i,0}`, or None to fill at the first visit.
@@ -132,7 +132,7 @@ class TwoWayCriterion(PairCriterion):
             before: those of the correction for the same rows, where there is one.
 
         Returns:
-            The step, with the gradient in `h`. In evaluation mode :math:`f(\psi_i, s')` at the present thresholds.
+            The step, with the gradient in `h`. In evaluation mode :math:`f(\psi_i, s')` at the current thresholds.
         """
         alpha, dtype, h = 1.0 - self.min_tpr, h.dtype, self._widest(h)
         positive, negative = rows.split(h)

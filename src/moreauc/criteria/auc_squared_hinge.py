@@ -25,11 +25,11 @@ class AUCSquaredHingeLoss(PairCriterion):
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the loss's own.
+        margin: its margin; None for the surrogate's default.
         link: "sigmoid", "identity" or "standardized", applied to the scores.
 
-        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
-            alike. Both means become weighted ones.
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
+            weights. Both means become weighted ones.
 
     Shape:
         as for all losses: scores, labels, index `(B,)`; output a scalar

@@ -23,16 +23,16 @@ class CrossEntropyLoss(LabelledCriterion):
     with :math:`c` = `positive_weight`. The sum of weighted terms is divided by the number of rows, not by the sum of
     their weights. The loss has no state and takes batches that hold one class only.
 
-    A weight corrects the proportion of the classes in the batches. `"balanced"` is meant for batches drawn in
-    proportion, where it gives both classes the same say. In batches with a fixed number of each class they have it
-    already: there 1 is the balanced loss, and `"balanced"` favours the positives :math:`n_- / n_+` times.
+    A weight corrects the proportion of the classes in the batches. `"balanced"` is meant for shuffled batches, where it
+    gives both classes the same total weight. In batches with equally many rows of each class 1 is the balanced loss,
+    and `"balanced"` would overweight the positives by :math:`n_- / n_+`.
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
-        positive_weight: :math:`c`, above 0, or "balanced" for :math:`n_- / n_+` of the training set, of its
-            weights where rows have them.
-        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
-            alike. The sum of their weights takes the place of :math:`B`.
+        positive_weight: :math:`c`, above 0, or "balanced" for :math:`n_- / n_+` of the training set, computed from
+            `sample_weight` if given.
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
+            weights. The sum of their weights takes the place of :math:`B`.
 
     Shape:
         as for all losses: scores, labels, index `(B,)`; output a scalar

@@ -41,9 +41,9 @@ class FCCOLoss(Criterion):
         G_t &= \frac1{B_1} \sum_{i \in B_1} \partial g_i(w_t; B_{2,i})\, \partial f_i(u_{i,t}) && \text{(line 5)}
 
     The gradient uses the row before its update, :math:`u_{i,t}`. The value returned is
-    :math:`\frac1{B_1} \sum_i f_i(u_{i,t})`. A row's first visit fills it with the first observed value, unless
-    `initial` is given (see `EstimatorTable`). Where `outer` is a module with parameters of its
-    own, their gradient is :math:`\frac1{B_1} \sum_i \partial_s f_i(u_{i,t}; s)`; give them to an optimizer.
+    :math:`\frac1{B_1} \sum_i f_i(u_{i,t})`. A row is initialised at its first visit with the value observed then,
+    unless `initial` is given. If `outer` is a module with parameters, their gradient is :math:`\frac1{B_1} \sum_i
+    \partial_s f_i(u_{i,t}; s)`; give them to an optimizer.
 
     In `eval()` mode a call returns :math:`\frac1{B_1} \sum_i f_i(\text{inner}_i)` and changes nothing.
 
@@ -54,7 +54,7 @@ class FCCOLoss(Criterion):
         dim: length of a block's value.
         tau: averaging weight in (0, 1]. A plain attribute: a schedule may change it.
         gamma: correction weight, at least 0, or "theory" for :math:`\frac{n - B_1}{B_1 (1 - \tau)} + (1 - \tau)` with
-            the batch's own :math:`B_1`; 0 is the moving average. May be changed, too.
+            the :math:`B_1` of the batch; 0 is the moving average. May be changed, too.
         bound: radius of the ball that rows are projected onto after the update; None for no projection.
         initial: :math:`u_{i,0}`, a number or a tensor of shape `(num_blocks, dim)` (`(num_blocks,)` where `dim` is 1).
 
@@ -66,7 +66,7 @@ class FCCOLoss(Criterion):
     Raises:
         ValueError: for an argument out of range, a batch of the wrong shape, type or device, NaN or infinity, an index
             out of range or repeated, `gamma` above 0 without `previous_inner`, and an `outer` that returns the wrong
-            shape, NaN or a constant; before any state has changed.
+            shape, NaN or a constant; raised before any state changes.
 
     Example:
         >>> import torch

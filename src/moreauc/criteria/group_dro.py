@@ -45,10 +45,10 @@ class GroupDROLoss(Criterion):
         s_{t+1} &= s_t - \eta_s \frac1{|B|} \sum_{k \in B} \partial_s f(u_{k,t}, s_t) \\
         G_t &= \frac1{|B|} \sum_{k \in B} \partial_u f(u_{k,t}, s_t)\, \nabla L_k(w_t; B)
 
-    The value returned is the mean of :math:`f(u_{k,t}, s_t)`. Other groups are not touched, so that a step costs the
-    same for ten groups and for a million, and no weights are projected onto a simplex. The mean over the groups present
-    stands for that over all groups where each group comes as often as the others, as
-    :class:`~moreauc.samplers.GroupSampler` sees to; in plain batches frequent groups count more often.
+    The value returned is the mean of :math:`f(u_{k,t}, s_t)`. Other groups are not touched: a step costs the same for
+    ten groups and for a million, and no weights are projected onto a simplex. The mean over the groups in the batch
+    estimates the mean over all groups if every group is drawn equally often, as :class:`~moreauc.samplers.GroupSampler`
+    does; in shuffled batches frequent groups count more.
 
     In `eval()` mode a call returns the mean of :math:`f(L_k, s)` over the groups of the batch, at the present
     threshold, and changes nothing.
@@ -56,9 +56,9 @@ class GroupDROLoss(Criterion):
     `threshold_lr="quantile"` replaces the step of :math:`s`: given the rows the best threshold is known, the
     :math:`(K+1)`-th largest of them (of those visited so far, in proportion). It is taken after the rows have moved,
     and value and gradient are those at :math:`u_{t+1}` and this threshold; rows equal to it share what is left of
-    :math:`K`. There is no step size to choose and no lag: with `top_k=1`, `tau=1` and all samples in every batch a step
-    is one of subgradient descent on the worst group, where the rule above goes by the group that was worst one step
-    before. It looks at all rows, and is not covered by the paper's theorems.
+    :math:`K`. There is no step size to choose and no delay: with `top_k=1`, `tau=1` and all samples in every batch a
+    step is subgradient descent on the worst group, while the rule above uses the group that was worst one step before.
+    It reads all rows, and is not covered by the paper's theorems.
 
     Args:
         num_groups: :math:`N`, at least 1.
@@ -79,7 +79,7 @@ class GroupDROLoss(Criterion):
 
     Raises:
         ValueError: for an argument out of range, losses that are not finite, a group id out of range, shapes that
-            differ, and `gamma` above 0 without `previous_losses`; before any state has changed.
+            differ, and `gamma` above 0 without `previous_losses`; raised before any state changes.
 
     Example:
         >>> criterion = GroupDROLoss(3, top_k=1)

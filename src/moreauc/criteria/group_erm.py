@@ -16,7 +16,7 @@ from moreauc.criteria._validation import Check
 
 
 class GroupERMLoss(Criterion):
-    r"""Mean loss of the samples (ERM), or reweighted so that each of :math:`N` groups has the same say.
+    r"""Mean loss of the samples (ERM), or reweighted so that each of :math:`N` groups has the same total weight.
 
     Without `group_sizes` it is the mean of the losses, whatever the groups. With them sample :math:`i` has the weight
     :math:`c_i`, and the value is that of
@@ -25,10 +25,10 @@ class GroupERMLoss(Criterion):
 
         \frac1B \sum_{i \in B} c_i \ell_i, \qquad c_i = \sum_{k \ni i} \frac{n}{N n_k}
 
-    with :math:`n_k` samples of group :math:`k` in a training set of :math:`n`. In plain batches, where each sample
-    comes as often as the others, its mean is that of the groups, :math:`\frac1N \sum_k L_k`. In batches that hold as
-    many samples of each group, as those of :class:`~moreauc.samplers.GroupSampler`, the groups have the same say
-    already: there leave `group_sizes` out, or small groups count twice.
+    with :math:`n_k` samples of group :math:`k` in a training set of :math:`n`. In shuffled batches its expectation is
+    the mean over groups, :math:`\frac1N \sum_k L_k`. Batches with equally many samples of each group, as those of
+    :class:`~moreauc.samplers.GroupSampler`, are balanced already: leave `group_sizes` out there, or small groups are
+    upweighted twice.
 
     The loss has no state, and `eval()` mode is as training mode.
 

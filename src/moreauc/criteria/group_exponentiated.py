@@ -31,13 +31,13 @@ class ExponentiatedGroupDROLoss(Criterion):
     with :math:`L_k(w; B)` the mean loss of the samples of group :math:`k` in the batch. Every weight moves at every
     step, since all are normalised together; the cost of a step grows with :math:`N`.
 
-    Where only some groups are present the sum over them is scaled by :math:`N / |B|`, so that, each group coming as
-    often as the others (:class:`~moreauc.samplers.GroupSampler`), it stands for the sum over all groups. It is exact
-    where all are present. The published algorithm, of one group for each step, has no such factor, nor has its authors'
-    code: there it is part of the learning rate. A group that is absent keeps its share beside the other absent ones and
-    loses against groups present with a positive loss, as in that code.
+    Where only some groups are present the sum over them is scaled by :math:`N / |B|`, so that it estimates the sum over
+    all groups if every group is drawn equally often (:class:`~moreauc.samplers.GroupSampler`). It is exact if all are
+    present. The published algorithm, with one group per step, and its authors' code have no such factor: there it is
+    part of the learning rate. Weights of absent groups keep their ratios and shrink relative to present groups with a
+    positive loss, as in that code.
 
-    In `eval()` mode a call returns the same sum at the present weights and changes nothing.
+    In `eval()` mode a call returns the same sum at the current weights and changes nothing.
 
     The weights are kept as logarithms, so that no exponential overflows: with large losses or steps all weight goes to
     the worst group.
@@ -58,7 +58,7 @@ class ExponentiatedGroupDROLoss(Criterion):
 
     Raises:
         ValueError: for an argument out of range, losses that are not finite, a group id out of range, and shapes that
-            differ; before any state has changed.
+            differ; raised before any state changes.
 
     Example:
         >>> criterion = ExponentiatedGroupDROLoss(2, step=1.0)

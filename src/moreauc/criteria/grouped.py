@@ -59,22 +59,21 @@ class _ScoredRows(NamedTuple):
 class GroupedLoss(Criterion):
     r"""A loss over groups, on scores and labels of rows whose groups are known.
 
-    It takes the loss of each row and passes these on with the groups of the rows. So
-    :class:`~moreauc.GroupDROLoss` and the losses it is compared with run in the loop that all losses share,
-    :func:`moreauc.train.fit`.
+    It computes the loss of each row and passes these to `criterion` with the groups of the rows. This lets
+    :class:`~moreauc.GroupDROLoss` and its baselines be trained by :func:`moreauc.train.fit`.
 
     Args:
         criterion: a loss called as `criterion(losses, groups)`, such as :class:`~moreauc.GroupDROLoss`,
             :class:`~moreauc.criteria.GroupERMLoss`, :class:`~moreauc.criteria.ExponentiatedGroupDROLoss`,
             :class:`~moreauc.criteria.SampleCVaRLoss`. One that needs previous losses gets those of `previous_scores`.
         groups: groups of the whole training set: ids, shape `(n,)`, or memberships, 0 or 1, shape `(n, N)`. Each of the
-            criterion's groups (where it does not say how many: each up to the largest id) must have a row.
+            criterion's groups must have a row (if the criterion has no number of groups, each up to the largest id).
         loss: the loss of a row. "logistic" for labels 0/1, :math:`\log(1 + e^{\mp h})`; "cross_entropy" for integer
-            labels in [0, C) and C scores for each row; "squared" or "absolute" error for regression; or any
-            function of scores and labels, whose shapes it sees to, that returns shape `(B,)`.
+            labels in [0, C) and C scores for each row; "squared" or "absolute" error for regression; or any function of
+            scores and labels that returns shape `(B,)`; it checks shapes itself.
 
     Attributes:
-        criterion: the inner loss, whose state is all that moves.
+        criterion: the inner loss; it holds all state.
         groups: groups of the training set, a buffer.
         loss: as given.
 
@@ -85,8 +84,8 @@ class GroupedLoss(Criterion):
 
     Raises:
         ValueError: for an argument out of range, a group without any row, NaN scores, labels that the loss does not
-            take, an index out of range or repeated, shapes that differ, and all that the inner loss refuses; before any
-            state has changed.
+            take, an index out of range or repeated, shapes that differ, and all that the inner loss refuses; raised
+            before any state changes.
 
     Example:
         >>> from moreauc import GroupDROLoss

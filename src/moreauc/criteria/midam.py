@@ -22,8 +22,8 @@ class MIDAMLoss(AUCMinMaxLoss):
     r"""Min-max margin loss of the AUC of bags, from a few instances of each (MIDAM).
 
     The objective is that of :class:`~moreauc.criteria.AUCMinMaxLoss` with the scores :math:`h_i = \sigma(p(v_i))` of
-    bags: :math:`v_i` averages over the bag, the function :math:`p` makes a score of it (`moreauc.core.pooling` lists
-    both) and :math:`\sigma` is the link. A row for each bag tracks the average. In training mode a call is one
+    bags: :math:`v_i` is an average over the bag, the function :math:`p` turns it into a score (`moreauc.core.pooling`
+    lists both) and :math:`\sigma` is the link. A row for each bag tracks the average. In training mode a call is one
     iteration:
 
     .. math::
@@ -34,7 +34,7 @@ class MIDAMLoss(AUCMinMaxLoss):
     with :math:`y_i(w)` the average over the instances sampled from bag :math:`i` and :math:`L` the min-max loss of the
     bags in the batch, whose :math:`a, b, \theta` move by their slopes at the same :math:`h(v_t)`. The value returned is
     :math:`L(h(v_t), a_t, b_t, \theta_t)`. In `eval()` mode a call returns :math:`L` of the scores pooled from the
-    instances given, at the present :math:`a, b, \theta`, and changes nothing.
+    instances given, at the current :math:`a, b, \theta`, and changes nothing.
 
     With `rows="before"` gradient, value and dual step use the rows **before** their update, as in the algorithm that
     LibAUC, the library of its authors, describes (:math:`s_i^{t-1}` in the estimators :math:`G^t`); with
@@ -43,11 +43,11 @@ class MIDAMLoss(AUCMinMaxLoss):
 
     - They apply the sigmoid to the quotient of attention, as here, but for the smoothed max to the scores of the
       *instances*, with nothing after pooling. For that, take `link="identity"` and a model that ends in a sigmoid.
-    - Rows start there at 0 (smoothed max) or 1 (attention), here at the first observed value, and are kept on a
-      logarithmic scale, so that no exponential overflows.
-    - Their term in :math:`\theta` is :math:`\theta (m + \bar E_- - \bar E_+) - \theta^2 / 2`, so their gap between the
-      classes counts one half of what it does in AUC-M; documentation of LibAUC and this loss have it as in AUC-M.
-    - There is no factor :math:`p (1 - p)` there. Here it scales gradients and dual steps as for AUC-M.
+    - Their rows start at 0 (smoothed max) or 1 (attention). Here rows start at the first observed value and are stored
+      as logarithms, so that no exponential overflows.
+    - Their term in :math:`\theta` is :math:`\theta (m + \bar E_- - \bar E_+) - \theta^2 / 2`, so that the gap between
+      the classes counts half as much as in AUC-M; the documentation of LibAUC and this loss follow AUC-M.
+    - They have no factor :math:`p (1 - p)`. Here it scales gradients and dual steps as in AUC-M.
     - Their optimizer averages gradients with momentum; that is left to the optimizer here. Their :math:`a` and
       :math:`b` move with the optimizer, :math:`\theta` with a step of its own (in LibAUC with the optimizer's, by
       :math:`b - a` in place of the means). In the experiments :math:`\tau` and that step are halved where the step of
@@ -56,7 +56,7 @@ class MIDAMLoss(AUCMinMaxLoss):
     Args:
         labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
         pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
-        temperature: that of the smoothed max, above 0.
+        temperature: of the smoothed max, above 0.
         tau: averaging weight of the rows in (0, 1]; 0.9 in the authors' code, too.
         margin: :math:`m`, at least 0. The authors tune it in {0.1, 0.5, 1}.
         link: "sigmoid" or "identity", applied to the pooled score.
@@ -73,13 +73,13 @@ class MIDAMLoss(AUCMinMaxLoss):
 
     Shape:
         - instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and attention logit
-        - bag: `(T,)`, the place in the batch of each instance's bag, in any order
+        - bag: `(T,)`, position in the batch of each instance's bag, in any order
         - labels: `(B,)`, 0/1; index: `(B,)`, numbers of the bags in the training set, no repeats
         - output: scalar
 
     Raises:
         ValueError: for an argument out of range, and for bad batches as :class:`~moreauc.MultiInstanceTPAUCLoss`;
-            before any state has changed.
+            raised before any state changes.
 
     Example:
         >>> criterion = MIDAMLoss([0, 1, 0, 1], pooling="mean")

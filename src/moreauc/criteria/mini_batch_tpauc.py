@@ -15,15 +15,15 @@ from moreauc.criteria._labelled import Batch, PairCriterion
 
 
 class MiniBatchTPAUCLoss(PairCriterion):
-    r"""Mean of a pairwise loss over the batch's own lowest positives and highest negatives (MB).
+    r"""Mean of a pairwise loss over the lowest positives and the highest negatives of the batch (MB).
 
     .. math:: \frac1{k_1 k_2} \sum_{i \in L_+} \sum_{j \in H_-} \ell(h_j - h_i), \quad
         k_1 = \max(1, \lfloor \alpha B_1 \rfloor), \quad k_2 = \max(1, \lfloor \beta B_2 \rfloor)
 
     with :math:`\alpha = 1 -` `min_tpr`, :math:`\beta =` `max_fpr`, :math:`L_+` the :math:`k_1` lowest scored positives
-    of the batch and :math:`H_-` its :math:`k_2` highest scored negatives. The floor forgives rounding, as in
-    :func:`~moreauc.metrics.tpauc_score`. Which of several equal scores is taken at the edge is left open and does not
-    change the value.
+    of the batch and :math:`H_-` its :math:`k_2` highest scored negatives. The floor tolerates rounding errors, as in
+    :func:`~moreauc.metrics.tpauc_score`. Which of several equal scores is selected at the edge is unspecified and does
+    not change the value.
 
     It has no state, and it is biased: the worst rows of a small batch are not the worst rows of the data. The bias
     shrinks as the batch grows.
@@ -33,11 +33,11 @@ class MiniBatchTPAUCLoss(PairCriterion):
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the loss's own.
+        margin: its margin; None for the surrogate's default.
         link: "sigmoid", "identity" or "standardized", applied to the scores.
 
-        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
-            alike. The lowest and highest rows are then those with this share of the
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
+            weights. The lowest and highest rows are then those with this share of the
             batch's weight, the last of them in part.
 
     Shape:

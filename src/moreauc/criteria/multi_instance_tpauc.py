@@ -33,10 +33,10 @@ class _Bags(NamedTuple):
 class MultiInstanceTPAUCLoss(TwoWayCriterion):
     r"""Surrogate of the two-way partial AUC of bags, from a few instances of each.
 
-    A bag's score is pooled from its instances, :math:`h_i = \sigma(p(v_i))`: :math:`v_i` averages over the bag, the
-    function :math:`p` makes a score of it (:mod:`moreauc.core.pooling` lists both) and :math:`\sigma` is the link. The
-    objective is that of :class:`~moreauc.TPAUCLoss` with these scores. A row :math:`v_i` for each bag tracks the
-    average, so that a step needs only a few instances of the bags in its batch:
+    A bag's score is pooled from its instances, :math:`h_i = \sigma(p(v_i))`: :math:`v_i` is an average over the bag,
+    the function :math:`p` turns it into a score (:mod:`moreauc.core.pooling` lists both) and :math:`\sigma` is the
+    link. The objective is that of :class:`~moreauc.TPAUCLoss` with these scores. A row :math:`v_i` for each bag tracks
+    the average, so that a step needs only a few instances of the bags in its batch:
 
     .. math::
 
@@ -51,35 +51,35 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             && \text{(lines 8, 9)}
 
     with :math:`y_i(w)` the average over the instances sampled from bag :math:`i`, the same ones in both terms of a
-    correction, and sums over the bags of the batch. Everything that is read is as it was before the step.
+    correction, and sums over the bags of the batch. All values on the right are those before the step.
 
     `rows="after"` reads :math:`v_{t+1}` wherever lines 5 to 9 read :math:`v_t` (and :math:`v_t` for :math:`v_{t-1}`),
-    as code for such problems often does, and takes the level of the batch out of attention logits. It is not covered by
-    the paper's theorems and far better where a bag is visited once in many steps: before the update a row holds the
-    score that the bag had at its last visit, and with smoothed max and attention an instance that the row has not met
-    yet gets an enormous gradient.
+    as published code for such problems often does, and subtracts the batch mean from attention logits. It is not
+    covered by the paper's theorems. It works far better when a bag is visited once in many steps: before the update a
+    row holds the score of the bag at its last visit, and with smoothed max and attention a newly sampled instance can
+    then get a very large gradient.
 
-    Rows are kept on a logarithmic scale where exponentials are averaged, so that no instance score overflows; what
-    happens where a correction would make such an average negative stands in :mod:`moreauc.core.pooling`. The constants
-    :math:`C` that the paper adds inside its exponentials are 0.
+    Averages of exponentials are stored as logarithms, so that no instance score overflows; :mod:`moreauc.core.pooling`
+    says what happens if a correction would make such an average negative. The constants :math:`C` that the paper adds
+    inside its exponentials are 0.
 
     Args:
         labels: 0/1 labels of all bags of the training set, shape `(n,)`; bags are named by their position in it.
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
         pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
-        temperature: that of the smoothed max, above 0.
+        temperature: of the smoothed max, above 0.
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the paper's 0.5, and for the ramp for its own.
-        link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the pooled score; the scale
-            of the last is that of the batch's negative bags (:mod:`moreauc.core.links`).
+        margin: its margin; None for the paper's 0.5 (for the ramp, its default).
+        link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the pooled score; the last
+            divides by the spread of the batch's negative bags (:mod:`moreauc.core.links`).
         tau: :math:`\tau_1` and :math:`\tau_2` in (0, 1], or one number for both.
         gamma: :math:`\gamma_1` for positive bags, :math:`\gamma_2` for negative bags, :math:`\gamma_3` for :math:`u`,
             each at least 0 or "theory"; or one of these for all three.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile", as for
             :class:`~moreauc.TPAUCLoss`.
-        bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none. Averages must lie
-            inside, those of exponentials, too: with scores of 1 and temperature 0.1 it must be above :math:`e^{10}`.
+        bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none. It must be larger than
+            all averages, including those of exponentials: with scores of 1 and temperature 0.1, above :math:`e^{10}`.
         rows: "before" for the paper's update order, "after" for the rule above. docs/bags.md compares them.
 
     Attributes:
@@ -92,7 +92,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     Shape:
         - instances, previous_instances: `(T,)`, scores of all instances of the batch; for attention `(T, 2)`, score and
           attention logit
-        - bag: `(T,)`, the place in the batch of each instance's bag, in any order
+        - bag: `(T,)`, position in the batch of each instance's bag, in any order
         - labels: `(B,)`, 0/1; index: `(B,)`, numbers of the bags in the training set, no repeats
         - output: scalar
 
@@ -100,7 +100,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         ValueError: for an argument out of range, labels other than 0/1, a class missing in the set or the batch, an
             instance that is NaN or of the wrong shape, a bag without instances, `bag` or `index` out of range, a bag
             repeated or not labelled as in the set, and :math:`\gamma_1` or :math:`\gamma_2` above 0 without
-            `previous_instances`; before any state has changed.
+            `previous_instances`; raised before any state changes.
 
     Example:
         >>> criterion = MultiInstanceTPAUCLoss([0, 1, 0, 1], min_tpr=0.5, max_fpr=0.5, pooling="mean")

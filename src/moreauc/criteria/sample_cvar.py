@@ -19,7 +19,8 @@ class SampleCVaRLoss(Criterion):
     with :math:`\rho` = `fraction`: the mean of the :math:`\rho B` largest losses, the last of them taken in part where
     this is not a whole number; the largest loss where it is below 1. It bounds the loss of every group that holds at
     least this fraction of the samples, without group labels; among equal losses at the edge those that come first in
-    the batch are taken. The mean over batches is at most the CVaR of the whole set: a batch sees its own tail only.
+    the batch are taken. The mean over batches is at most the CVaR of the whole set, since each batch contributes its
+    own tail.
 
     The loss has no state, and `eval()` mode is as training mode.
 

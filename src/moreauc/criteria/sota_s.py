@@ -26,7 +26,7 @@ class SOTAsLoss(PairCriterion):
 
     with :math:`\lambda` = `temperature_negatives` and :math:`\lambda'` = `temperature_positives`. A soft maximum over
     negatives inside one over positives: small temperatures give the worst pair, large ones the mean of all pairs.
-    They stand for the region, with no formula between the two.
+    They play the role of the region, but no formula relates the two.
 
     In training mode a call with positives :math:`B_1` and negatives :math:`B_2` is one iteration:
 
@@ -41,22 +41,22 @@ class SOTAsLoss(PairCriterion):
     :math:`\lambda' \log v_t`. In `eval()` mode a call returns :math:`F` of the batch and changes nothing.
 
     The gradient uses both averages **after** their update, unlike :class:`~moreauc.TPAUCLoss` (SONX), which takes the
-    row before. The description of the optimizer in LibAUC, its authors' library, has :math:`u_{i,t-1}` in the last two
-    lines, but its loss takes :math:`u_{i,t}`, and so does this one, for a reason: since
-    :math:`u_{i,t} \ge \tau_1 g_i` and :math:`v_t` is at least :math:`\tau_2` times the batch's mean, the weights of the
-    pairs of a batch add up to at most :math:`1 / (\tau_1 \tau_2)`, whatever the scores. An old row gives no bound.
+    row before. LibAUC, its authors' library, documents :math:`u_{i,t-1}` in the last two lines, but its code uses
+    :math:`u_{i,t}`, and so does this loss: since :math:`u_{i,t} \ge \tau_1 g_i` and :math:`v_t` is at least
+    :math:`\tau_2` times the batch's mean, the weights of the pairs of a batch add up to at most :math:`1 / (\tau_1
+    \tau_2)` for any scores. With the old rows there is no such bound.
 
-    All is done on logarithms, also the averages, so that nothing overflows where the losses themselves do not. In
+    All computations, including the averages, use logarithms, so that nothing overflows unless the pair losses do. In
     LibAUC exponentials overflow, and rows start at 0 instead of the first observed value.
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`.
         temperature_negatives: :math:`\lambda`, above 0.
         temperature_positives: :math:`\lambda'`, above 0.
-        tau1: averaging weight of the rows in (0, 1]. Plain attributes, both: a schedule may change them.
+        tau1: averaging weight of the rows in (0, 1]. Both are plain attributes: a schedule may change them.
         tau2: averaging weight of the outer mean in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the loss's own.
+        margin: its margin; None for the surrogate's default.
         link: "sigmoid", "identity" or "standardized", applied to the scores.
 
     Attributes:

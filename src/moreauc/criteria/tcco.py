@@ -57,10 +57,10 @@ class TCCOLoss(Criterion):
             \partial g_i(v_{ij,t})\Big] \partial f_i(u_{i,t}) && \text{(line 6)}
 
     :math:`v_{ij,t-1}` is the row one iteration ago, whether or not it was visited then, and :math:`v_{-1} = v_0`. Rows
-    fill at their first visit unless initial values are given. The value returned is
-    :math:`\frac1{B_1} \sum_i f_i(u_{i,t})`. Where `outer` or `middle` are modules with parameters of their own, these
-    get the gradient of the same expression; with `gamma2` above 0, :math:`g_i(v_{ij,t-1})` is taken at the parameters
-    that `middle` had in the previous call.
+    are initialised at their first visit unless initial values are given. The value returned is :math:`\frac1{B_1}
+    \sum_i f_i(u_{i,t})`. Parameters of `outer` or `middle`, if these are modules, get the gradient of the same
+    expression; with `gamma2` above 0, :math:`g_i(v_{ij,t-1})` is taken at the parameters that `middle` had in the
+    previous call.
 
     In `eval()` mode a call returns the objective at the values `h` and changes nothing.
 
@@ -152,7 +152,7 @@ class TCCOLoss(Criterion):
 
     @property
     def needs_previous(self) -> bool:
-        """Whether a call in training mode needs `previous_h`: `gamma1` is not 0. For `gamma2` the rows are enough."""
+        """Whether a call in training mode needs `previous_h`: `gamma1` is not 0. `gamma2` needs only the rows."""
         return self.table_v.rule.corrects
 
     @property

@@ -41,39 +41,40 @@ class TPAUCLoss(TwoWayCriterion):
 
     The thresholds are moved by the loss, not by the optimizer. The value returned is
     :math:`\frac1{B_1} \sum_i f(u_{i,t}, s'_t)`. In `eval()` mode a call returns :math:`f(\psi_i(w, s_i), s')` averaged
-    over the batch at the present thresholds, and changes nothing.
+    over the batch at the current thresholds, and changes nothing.
 
     `threshold_lr="quantile"` replaces lines 5 and 6, and is not covered by the paper's theorems. Given :math:`w` the
     best thresholds are known in closed form: as :math:`\ell` does not decrease, the best :math:`s_i` is
     :math:`\ell(q - h_i)` with the same :math:`q` for all positives, the upper :math:`\beta`-quantile of the negatives'
     scores, and the best :math:`s'` is the upper :math:`\alpha`-quantile of the rows. So one number is tracked instead
-    of one for each positive, at each step and not only at a row's own:
+    of one for each positive, and it is updated at every step:
 
     .. math::
 
         q_t = 0.9\, q_{t-1} + 0.1\, h_{(\lceil \beta B_2 \rceil)}(w_t; B_2), \quad
         s_{i,t} = \ell(q_t - h_i(w_t)), \quad s'_{t+1} = u_{(\lfloor \alpha n_+ \rfloor + 1), t+1}
 
-    (:math:`(k)` is the k-th largest; rows not visited yet are left out; :math:`q_0` is the first batch's own; where
-    `max_fpr` is 1 every pair counts and :math:`s_{i,t} = 0`).
-    There is no step size to choose, and no state that ages between two visits of a positive.
+    (:math:`(k)` is the k-th largest; rows not visited yet are left out; :math:`q_0` is the quantile of the first batch;
+    with `max_fpr` = 1 every pair counts and :math:`s_{i,t} = 0`). There is no step size to choose, and no threshold
+    gets out of date between two visits of a positive.
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`; rows are named by their position in it.
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
-        margin: its margin; None for the loss's own.
+        margin: its margin; None for the surrogate's default.
         link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the scores
             (:mod:`moreauc.core.links`).
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,
             which :class:`~moreauc.estimators.TPAUCClassifier` uses; that one needs a non-decreasing surrogate.
-            docs/tpauc.md compares them.
+            docs/tpauc.md compares both.
         initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
-        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None where all count
-            alike. All means over positives and negatives become weighted ones, the region is in shares of weight.
+        sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
+            weights. Means over positives and negatives are then weighted, and the region is measured in shares of
+            weight.
 
     Attributes:
         u: rows, one for each positive in order of appearance in `labels`.
@@ -88,7 +89,7 @@ class TPAUCLoss(TwoWayCriterion):
     Raises:
         ValueError: for an argument out of range, labels other than 0/1, a class missing in the set or the batch, NaN
             scores, an index out of range, repeated or not labelled as in the set, shapes that differ, and `gamma`
-            above 0 without `previous_scores`; before any state has changed.
+            above 0 without `previous_scores`; raised before any state changes.
 
     Example:
         >>> import torch

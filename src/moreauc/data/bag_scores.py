@@ -26,7 +26,7 @@ class WholeBags:
     Args:
         bags: the bags.
         pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
-        temperature: that of the smoothed max, above 0.
+        temperature: of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
 
     Attributes:
@@ -81,7 +81,7 @@ def bag_scores(
             logit.
         bags: the bags.
         pooling: as of :class:`WholeBags`.
-        temperature: that of the smoothed max, above 0.
+        temperature: of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
         device: where the model is; None to look it up.
 
@@ -216,7 +216,7 @@ def instance_weights(
         outputs: what the model gives for each instance (:func:`~moreauc.data.instance_outputs`): scores `(T,)`, or
             score and attention logit `(T, 2)`; finite.
         pooling: "mean", "smoothed_max", "attention", or a :class:`~moreauc.core.pooling.Pooling`.
-        temperature: that of the smoothed max, above 0.
+        temperature: of the smoothed max, above 0.
 
     Example:
         >>> scores, weights = instance_weights([[5.0, 0.0], [-1.0, 0.0], [7.0, -1000.0]], "attention")

@@ -57,7 +57,7 @@ class GroupDROEstimator(TableEstimator):
             "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
         top_k: how many of the worst groups count: an integer, or a float in (0, 1) for a share, rounded down to at
             least one group; other floats are refused, also 2.0. Only "sonx" trains for it and chooses its epoch by it.
-        module: None for a fully connected network, a module (a copy of it is trained, from its present weights), or a
+        module: None for a fully connected network, a module (a copy of it is trained, from its current weights), or a
             function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to `(B, outputs)`;
             with one output, `(B,)` is allowed.
         hidden: widths of the hidden layers of the network; `()` for a linear model.

@@ -73,7 +73,7 @@ class MultiInstanceClassifier(RankingClassifier):
             "midam_smx", "midam_att", "sota_s_att" or "ce_att". `loss_options={"temperature": 1.0}` is that of the
             smoothed maximum.
         module: None for :class:`~moreauc.models.InstanceMLP`, one hidden layer as wide as the input; a module (a copy
-            of it is trained, from its present weights); or a function that makes one from the number of features. It
+            of it is trained, from its current weights); or a function that makes one from the number of features. It
             maps instances `(T, ...)` to scores `(T,)`, for attention to scores and attention logits `(T, 2)`.
         num_positives: positive bags of a step; fewer where there are fewer.
         num_negatives: the same for negative bags. All methods get the same batches; since these are balanced, "ce_att"

@@ -43,7 +43,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
 
     Args:
         loss: name of the method: "sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly" or "sota_s".
-        module: "mlp", "linear", a module (a copy of it is trained, from its present weights), or a function that
+        module: "mlp", "linear", a module (a copy of it is trained, from its current weights), or a function that
             makes one from the number of inputs. It maps `(B, number of inputs)` to raw scores `(B,)` or `(B, 1)`, which
             rise with the chance of `positive_label_`.
         bins: bins in which "mlp" sees each number of a dense table, cut at quantiles (see the guide); 0 for the plain

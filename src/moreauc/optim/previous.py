@@ -275,7 +275,7 @@ class PreviousIterate:
         """Let the parameters hold their previous values.
 
         Replacing `.data` instead of copying into it leaves the version counters alone, so that a backward through a
-        forward made at the present weights stays valid.
+        forward made at the current weights stays valid.
         """
         present: list[tuple[Tensor, Tensor]] = []
         shards: list[tuple[Tensor, Tensor]] = []

@@ -39,7 +39,7 @@ class Passes:
         self._moves += 1
 
     def track(self, batches: Iterator[Batch], draw: Mapping[str, Any] | None = None) -> Iterator[Batch]:
-        """Return the batches of a pass from the present position; `draw` says what is drawn.
+        """Return the batches of a pass from the current position; `draw` says what is drawn.
 
         The pass begins with the first batch: loops may make more iterators than they use.
         """
@@ -116,7 +116,7 @@ class PlannedSampler(Sampler[list[int]]):
         return {"sampler": self._owner, **self.state_dict()}
 
     def track(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return batches made of those of the present position, as a pass over this sampler."""
+        """Return batches made of those of the current position, as a pass over this sampler."""
         return self._passes.track(batches, self.draw())
 
     def batch(self, epoch: int, step: int) -> Tensor:

@@ -136,7 +136,7 @@ class Checkpointer(Callback):
             self._save()
 
     def _collect(self) -> None:
-        """Take the parts that the present phase has."""
+        """Take the parts that the current phase has."""
         run, state = self._run, self._state
         run.optimizer, run.previous = state.optimizer, state.previous
         schedule = state.schedule

@@ -55,7 +55,7 @@ class ModelSelector:
         self._improved = -1  # the last epoch with a higher score than any before, in its region or a wider one
 
     def evaluate(self, state: TrainState, epoch: int) -> dict[str, float]:
-        """Score the present weights, keep them if they are the best; return the columns of the history."""
+        """Score the current weights, keep them if they are the best; return the columns of the history."""
         scores, labels = predict_scores(state.model, self._validation)
         if not bool(scores.isfinite().all()):
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")

@@ -143,23 +143,23 @@ class TrainState:
 
     Attributes:
         model: the model in training.
-        criterion: the loss of the present phase.
-        optimizer: the optimizer of the present phase.
+        criterion: the loss of the current phase.
+        optimizer: the optimizer of the current phase.
         position: the position in the training loader.
         phase: "warm start" or "train".
         epochs: number of epochs of this phase.
-        epoch: number of the present epoch in its phase, from 0.
-        step: number of the present step in its epoch, from 0.
+        epoch: number of the current epoch in its phase, from 0.
+        step: number of the current step in its epoch, from 0.
         steps: steps of an epoch, or None where the loader has no length.
         loss: loss of the last step, a 0-d tensor without gradient.
         history: one row for each finished epoch.
-        stop: set to True to end the run after the present epoch.
+        stop: set to True to end the run after the current epoch.
         done: whether the run is complete.
         epochs_before: epochs of earlier phases; the loader counts them, too.
         steps_done: steps of the whole run.
-        total: sum of the losses of the present epoch.
-        lr: learning rate at the beginning of the present epoch.
-        started: time at which the present epoch began, less the time between an interruption and its resumption.
+        total: sum of the losses of the current epoch.
+        lr: learning rate at the beginning of the current epoch.
+        started: time at which the current epoch began, less the time between an interruption and its resumption.
         previous: the model at its previous weights, where the loss needs it.
         schedule: learning-rate schedule and proximal point of the phase.
         selector: chooses the best epoch of the phase.
