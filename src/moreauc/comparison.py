@@ -1,7 +1,7 @@
-"""Methods against each other on rows or bags: equal tuning effort, the same folds, nothing chosen on test data.
+"""Comparison of methods on rows or bags by nested cross-validation, with equal tuning effort for each method.
 
-The work is done by joblib: on one machine in processes of loky, and wherever `joblib.parallel_config` says, for
-instance `parallel_config(backend="dask")` on a Dask cluster. Results do not depend on that.
+Runs are parallelised by joblib: in loky processes by default, or by the backend of `joblib.parallel_config`, such as
+`parallel_config(backend="dask")` for a Dask cluster. Results do not depend on the backend.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ class Contestant:
     make: Callable[[Options, Region, int], Any]
 
     def draw(self, trials: int, seed: int) -> list[Options]:
-        """Return the options of so many trials, no two the same: the defaults, then draws from the grid.
+        """Return the options of `trials` different trials: the defaults, then random draws from the grid.
 
-        The values of an option come in random order, all of them before any comes again (of three or more values the
-        default comes last in the first turn, having been tried). The order depends on the name of the option and the
-        seed only, so that the networks of all losses try the same learning rates and weight decays, as long as none
-        draws the same twice. There are fewer trials where the grid has no more.
+        The values of an option are used in random order, each once before any is repeated (with three or more values
+        the default comes last in the first round, since it has been tried). The order depends only on the name of the
+        option and the seed, so that the networks of all losses try the same learning rates and weight decays, unless a
+        repeated draw is skipped. A small grid may give fewer trials.
         """
         found = [{name: values[0] for name, values in self.grid.items()}]
         queues: dict[str, list[Any]] = {name: [] for name in self.grid}
@@ -168,13 +168,13 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
     Args:
         names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; "linear" for
             :class:`~moreauc.estimators.TPAUCLinear`, "lr", "forest", "lightgbm" and "xgboost" for rows, "lr_bags" and
-            "forest_bags" for bags; contestants stay as they are.
+            "forest_bags" for bags; contestants are returned unchanged.
         settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` or
             :class:`~moreauc.estimators.MultiInstanceClassifier` for all networks.
 
     Raises:
         ValueError: for an unknown name.
-        ModuleNotFoundError: where trees are asked for and not installed; it names the extra.
+        ModuleNotFoundError: if boosted trees are requested and not installed; the message names the extra.
 
     Example:
         >>> [contestant.title for contestant in contestants(["sonx", "ce"])]
@@ -241,7 +241,7 @@ def network(
     grid: Mapping[str, tuple[Any, ...]] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Contestant:
-    """Return a variant of a loss of this package.
+    """Return a contestant that trains a network with a loss of this package.
 
     Args:
         method: of rows or bags, key of :data:`moreauc.methods.METHODS`.
@@ -303,25 +303,26 @@ class _NetworkMaker:
 
 @dataclass(frozen=True)
 class Comparison:
-    r"""A comparison under equal effort.
+    r"""Nested cross-validation of several methods with equal tuning effort.
 
-    For each seed the rows are cut into stratified folds. In each fold every method has the same number of trials: its
-    default options, then options drawn from its grid. A trial is judged by its mean TPAUC over inner stratified folds
-    of the training rows, trials of one TPAUC by that of a wider region, by the AUC, then by the gap between classes
-    that are wholly in order; the best trial (the first of equals) is trained again on all of them and scores the test
-    rows, which nothing was chosen by. Equal rows stay together in all folds. Whether networks hold rows out to choose
-    the epoch by, or learn from all of them to the last epoch, is among the options, as is the number of epochs.
+    For each seed the rows are split into stratified folds. In each fold every method has the same number of trials: its
+    default options, then options drawn from its grid. A trial is scored by its mean TPAUC over inner stratified folds
+    of the training rows; ties are broken by the TPAUC of a wider region, the AUC, then the gap between perfectly
+    separated classes. The best trial (the first if several are equal) is refitted on all training rows and scores the
+    test rows, which no choice depends on. Identical rows are kept in the same fold. Whether networks hold out rows to
+    choose the epoch, or use all of them until the last epoch, is one of the options, as is the number of epochs.
 
     Args:
-        methods: names as for :func:`contestants`, or contestants of your own; all for rows, or all for bags. By default
-            all methods of rows, boosted trees where they are installed.
-        regions: pairs `(min_tpr, max_fpr)`. Methods that do not know a region are trained once and judged in each.
+        methods: names as for :func:`contestants`, or contestants; all for rows, or all for bags. By default all methods
+            for rows, with boosted trees if they are installed.
+        regions: pairs `(min_tpr, max_fpr)`. Methods whose training does not depend on the region are trained once and
+            scored in each.
         folds: outer folds, at least 2.
         inner_folds: inner folds, at least 2.
         seeds: repetitions with other folds, at least 1.
         trials: options tried by each method, at least 1.
-        jobs: processes; 1 for what `joblib.parallel_config` says, without it one.
-        settings: arguments of the classifier for all networks, which are not tuned.
+        jobs: number of processes; 1 for that of `joblib.parallel_config`, or one process without it.
+        settings: arguments of the classifier for all networks; these are not tuned.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -360,7 +361,7 @@ class Comparison:
         return {**({"ensemble": None} if self.trials == 1 else {}), **self.settings}
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces of work: one for each seed, fold and method (and region, where the method knows one)."""
+        """Return the pieces of work: one for each seed, fold and method (and region, if the training depends on it)."""
         pieces, methods = [], contestants(self.methods, **self._for_all)
         for seed, fold, contestant in product(range(self.seeds), range(self.folds), methods):
             groups = [(region,) for region in self.regions] if contestant.regional else [tuple(self.regions)]
@@ -376,7 +377,7 @@ class Comparison:
             progress: called with the pieces of work done and in all.
 
         Raises:
-            ValueError: for labels other than 0/1, and where so few rows of a class differ that a fold's region would be
+            ValueError: for labels other than 0/1, and if a class has so few distinct rows that a fold's region would be
                 empty.
         """
         positive = np.asarray(y)

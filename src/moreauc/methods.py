@@ -202,15 +202,15 @@ def build(
         task: "rows", "bags" or "groups".
         name: key of `METHODS[task]`.
         targets: 0/1 labels of the rows or bags; for groups their ids, shape `(n,)`, or memberships `(n, num_groups)`.
-        min_tpr: region, of rows and bags.
-        max_fpr: as `min_tpr`.
-        widen: how far the region to train on is widened towards the whole square, in [0, 1]: 0 trains on the region
-            itself, 1 on the AUC. The narrower the region, the fewer rows decide, mislabelled ones among them; a wider
-            one is often better on new data. No meaning for methods without a region.
+        min_tpr: lower edge of the region, for rows and bags.
+        max_fpr: upper edge of the region, for rows and bags.
+        widen: how far the training region is widened towards the whole ROC square, in [0, 1]: 0 trains on the region
+            itself, 1 on the AUC. A narrow region depends on few rows and is sensitive to label noise; a wider one often
+            generalises better. Ignored by methods without a region.
         num_groups: number of groups; one more than the largest id by default.
-        top_k: how many of the worst groups count, for the method that asks.
+        top_k: how many of the worst groups count, for methods that use it.
         sample_loss: loss of a row in a group: "logistic", "cross_entropy", "squared", "absolute", or a function.
-        options: keyword arguments of the loss, which go before those of the method.
+        options: keyword arguments of the loss, which override those of the method.
 
     Example:
         >>> build("rows", "sonx", [0, 1, 0], min_tpr=0.5, max_fpr=0.5, gamma=0.1).threshold_lr

@@ -52,7 +52,7 @@ _CALLED = {  # what plain data is made of, besides the types of numbers
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used: damaged, of a newer version, or of another run.
 
-    Nothing has changed, unless the loader does not give the batches it gave, which only shows while it is read.
+    Nothing has changed, unless the loader gives other batches than before, which is detected only while it is read.
     """
 
 

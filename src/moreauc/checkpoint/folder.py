@@ -32,7 +32,7 @@ class Checkpoints:
 
     Args:
         folder: made when the first file is saved. It belongs to one run at a time.
-        keep: how many to keep, at least 1. With 2 there is one left if the newest is damaged.
+        keep: how many to keep, at least 1. With 2 the older one can be used if the newest is damaged.
         name: beginning of the file names: letters, digits and "_".
 
     Raises:

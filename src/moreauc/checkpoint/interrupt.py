@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A training run that a signal asked to stop, and that was saved first.
+    """Raised when a signal stops a training run, after the run was saved.
 
     Args:
         number: the signal.

@@ -24,12 +24,13 @@ _OPTIONAL = ("previous", "proximal", "scheduler", "scaler")
 class RunState:
     """The parts of a training run as one object that can be saved and restored.
 
-    Make it when all parts are made and before the first step, in the resumed run as in the first one. It saves weights
-    and buffers, previous weights, reference point, optimizers, scheduler, gradient scaler, the loss with its tables and
-    thresholds and the numbers that schedules change, the position in the loader, the states of all generators (torch,
-    its GPUs, Python, NumPy, and those of loader, samplers and data set), and `others`. Wrappers by `torch.compile` and
-    `DistributedDataParallel` are left out. Of a `fully_shard` model all processes must call :meth:`state_dict` and
-    :meth:`load_state_dict` together; the state holds whole tensors, and one process saves it.
+    Create it when all parts exist and before the first step, both in the first run and in the resumed one. It saves
+    weights and buffers, previous weights, reference point, optimizers, scheduler, gradient scaler, the loss with its
+    tables and thresholds and the numbers that schedules change, the position in the loader, the states of all
+    generators (torch, its GPUs, Python, NumPy, and those of loader, samplers and data set), and `others`. The state
+    does not depend on wrapping by `torch.compile` or `DistributedDataParallel`. For a `fully_shard` model all processes
+    must call :meth:`state_dict` and :meth:`load_state_dict` together; the state holds full tensors, and one process
+    saves it.
 
     Args:
         model: the model.
@@ -115,7 +116,7 @@ class RunState:
 
     @property
     def step(self) -> int:
-        """Number of batches of it that were given."""
+        """Number of batches of this epoch that were consumed."""
         return self.position.step
 
     def batches(self, epoch: int) -> Iterator[Any]:

@@ -1,8 +1,7 @@
-"""Where users train: parts that let other libraries' training loops and checkpoints keep all that the losses need.
+"""Adapters to the training loops and checkpoints of other libraries.
 
 - :mod:`moreauc.contrib.lightning`: a module and a callback for Lightning (extra `lightning`);
-- :class:`ResumableLoader`: a loader that knows how many batches it has given, for any loop; docs/adapters.md has one of
-  Accelerate, which needs nothing else.
+- :class:`ResumableLoader`: a loader with a saved position, for any loop; docs/adapters.md shows one with Accelerate.
 """
 
 from moreauc.contrib.loader import ResumableLoader

@@ -48,7 +48,7 @@ class StatefulCriterion(Callback):
         model: name of the submodule that `training_step` calls, as in `get_submodule`.
         criterion: name of the submodule that is the loss.
         proximal: weight of the proximal term, at least 0; 0 for none. With one optimizer only.
-        restarts: epochs before which the reference point is renewed, such as those at which the learning rate drops.
+        restarts: epochs before which the reference point is updated, such as those at which the learning rate drops.
 
     Raises:
         ValueError: for an argument out of range and, when `fit` begins, submodules that are not there, a strategy that
@@ -168,7 +168,7 @@ def criterion_loss(module: LightningModule, batch: Any) -> Tensor:
 
 
 def previous_iterate(module: LightningModule) -> PreviousIterate:
-    """Return the model at its previous weights, for a `training_step` that does without :func:`criterion_loss`.
+    """Return the model at its previous weights, for a `training_step` that does not use :func:`criterion_loss`.
 
     Args:
         module: the LightningModule, `self` in its methods.

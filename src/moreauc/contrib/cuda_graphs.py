@@ -1,4 +1,4 @@
-r"""A whole training step as one CUDA graph, for models whose kernels are shorter than the time it takes to launch them.
+r"""A whole training step as one CUDA graph, for models whose kernels take less time than their launches.
 
 Forward, previous forward, loss, backward and optimizer are recorded once and replayed for each batch: the host launches
 one graph instead of hundreds of kernels. In the graph the forward at :math:`w_{t-1}` runs beside that at :math:`w_t`,
@@ -40,23 +40,24 @@ _OWNER = "GraphedStep"
 
 
 class GraphedStep:
-    r"""Does what :func:`moreauc.train.train_step` does, by a CUDA graph where that is possible.
+    r"""Replacement for :func:`moreauc.train.train_step` that replays a CUDA graph if possible.
 
     The first `warm_up` batches are ordinary steps. Then the step is recorded, and replayed for every batch of the same
-    shapes and types. Other batches (a smaller last one) are ordinary steps, in between. Where something that the
-    recording holds has changed, there are again `warm_up` ordinary steps, and a new recording: a number, such as the
-    learning rate or a loss's `tau`, `gamma` or `min_tpr`, also inside other modules; a module's mode; whether a
-    parameter is trained; a tensor replaced by another, as by loading a checkpoint. So a schedule that changes the
-    learning rate at every step must use a tensor on the GPU for it, which torch's optimizers for graphs (`fused` or
-    `capturable`) read there. On the CPU, and in one of several processes, all steps are ordinary ones.
+    shapes and types. Other batches (a smaller last one) are ordinary steps, in between. The step is recorded again,
+    after `warm_up` ordinary steps, if something in the recording has changed: a number, such as the learning rate or a
+    loss's `tau`, `gamma` or `min_tpr`, also inside other modules; a module's mode; whether a parameter is trained; a
+    tensor replaced by another, as by loading a checkpoint. So a schedule that changes the learning rate at every step
+    must use a tensor on the GPU for it, which torch's optimizers for graphs (`fused` or `capturable`) read there. On
+    the CPU, and in one of several processes, all steps are ordinary ones.
 
-    What else Python does in a step, it does when the step is recorded and never again: hooks of modules and of
-    gradients, counters, whole numbers, lists and dictionaries that a model or a loss of your own reads. Call
-    :meth:`reset` where such a thing has changed. Gradients in `parameter.grad` are those of the last ordinary step, or
+    Other Python code runs only while the step is recorded and is not replayed: hooks of modules and of gradients,
+    counters, whole numbers, lists and dictionaries that a model or a loss of your own reads. Call :meth:`reset` after
+    such a change. Gradients in `parameter.grad` are those of the last ordinary step, or
     of the last replay, whichever made that tensor: do not read them between steps of both kinds.
 
     The numbers are those of ordinary steps. Dropout masks are other ones than without a graph, but the same in both
-    forwards of a step. Errors of a loss arrive late, as always on a GPU (its method `check` waits for them).
+    forwards of a step. Errors of a loss are raised at a later step, as always on a GPU (its method `check` waits for
+    them).
 
     Args:
         model: maps inputs to raw scores; may be compiled (`torch.compile`), but not in a mode that makes graphs itself.
@@ -77,8 +78,8 @@ class GraphedStep:
     Raises:
         ValueError: for an argument out of range, an optimizer of which a part would not be replayed, and where the
             criterion needs `previous` and has none, or one of another model or optimizer.
-        RuntimeError: where a step cannot be recorded, as a rule on account of something that waits for the GPU.
-            Ordinary steps, other recordings and random numbers go on after it.
+        RuntimeError: if a step cannot be recorded, usually because it synchronizes with the GPU. Training can continue
+            with ordinary steps.
 
     Example:
         >>> from moreauc import TPAUCLoss

@@ -1,4 +1,4 @@
-"""Training with Lightning: its loop and its checkpoints, with nothing lost. Needs the extra `lightning`.
+"""Training with Lightning, with complete state in its checkpoints. Needs the extra `lightning`.
 
 - :class:`CriterionModule`: a LightningModule of a model and a loss of the library, ready to use;
 - :class:`StatefulCriterion`: a callback for a LightningModule of your own, with :func:`criterion_loss` or
@@ -57,8 +57,8 @@ class CriterionModule(LightningModule):
         weight_decay: weight decay, if `optimizer` is a name.
         scheduler: a function that makes a scheduler of the optimizer, stepped after each epoch; None for none.
         proximal: weight of the proximal term, at least 0.
-        restarts: epochs before which the reference point is renewed.
-        min_tpr: region of the score; the criterion's own by default.
+        restarts: epochs before which the reference point is updated.
+        min_tpr: lower edge of the region of the score; that of the criterion by default.
         max_fpr: as `min_tpr`.
         score: function of all scores and labels, on the CPU, to use instead of TPAUC; higher is better. Required with
             validation data if the loss has no region.

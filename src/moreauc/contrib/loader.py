@@ -19,15 +19,14 @@ class ResumableLoader:
     For training loops of other libraries. Lightning saves and restores the state of a loader that has one, and calls
     its `set_epoch` (not that of a batch sampler). With Accelerate register it for checkpointing, and do not prepare it.
 
-    A pass ends with the epoch, the next one begins the next epoch; after a pass that was left in the middle the next
-    one gives the rest of it. `set_epoch` goes to the beginning of an epoch, except once after `load_state_dict` of a
-    state in that epoch. The epoch is read when the first batch is asked for, since some loops make their iterator
-    before they call `set_epoch`. Making an iterator leaves the global random state as it was, unlike that of a
-    `DataLoader`.
+    Each pass over the loader is one epoch; after a pass that was left early the next one gives its remaining batches.
+    `set_epoch` goes to the beginning of an epoch, except once after `load_state_dict` of a state in that epoch. The
+    epoch is read when the first batch is requested, since some loops create their iterator before they call
+    `set_epoch`. Making an iterator leaves the global random state as it was, unlike that of a `DataLoader`.
 
-    Batches that workers have fetched ahead do not count. Worker processes draw other random numbers in each epoch, and
-    the same ones if an epoch is begun again; if a pass begins in the middle of an epoch they draw new ones, and so do
-    `persistent_workers` after each start. What :class:`~moreauc.data.SampledBags` draw depends on epoch and step only.
+    Batches prefetched by workers do not count. Random numbers drawn by worker processes differ between epochs and are
+    repeated if an epoch is restarted, but not if it is resumed in the middle, nor with `persistent_workers`. The draws
+    of :class:`~moreauc.data.SampledBags` depend on epoch and step only.
 
     Args:
         loader: one of the library's, such as :class:`~moreauc.data.TensorBatches` or :class:`~moreauc.data.BagBatches`,
@@ -39,8 +38,8 @@ class ResumableLoader:
     Attributes:
         loader: as given.
         epoch: the current epoch.
-        step: batches of it that were given.
-        rank: number of the process whose part of the batches it gives, by the sampler.
+        step: number of batches of this epoch that were given.
+        rank: number of this process, as in the sampler.
         world_size: number of processes that share the batches.
 
     Raises:
@@ -116,7 +115,7 @@ class ResumableLoader:
         self._loaded = None
 
     def set_position(self, epoch: int, step: int) -> None:
-        """Go to a step of an epoch: so many of its batches have been given."""
+        """Go to a step of an epoch: this many of its batches have been given."""
         self._sampler.set_position(epoch, step)
         self.epoch, self.step, self._loaded = int(epoch), int(step), None
 

@@ -28,7 +28,7 @@ class BagInputs(NamedTuple):
 
     Attributes:
         instances: instances of all bags of the batch, shape `(T, ...)`.
-        bag: the place in the batch of each instance's bag, int64 of shape `(T,)`.
+        bag: position in the batch of each instance's bag, int64 of shape `(T,)`.
     """
 
     instances: Tensor
@@ -49,15 +49,15 @@ BagBatch = tuple[BagInputs, Tensor, Tensor]
 class BagBatches:
     """Loader of `(BagInputs, labels, index)` batches, with a few instances of each bag.
 
-    Inside a bag instances are drawn without replacement, all of them where there are no more, and keep the order
-    they have in the bag. `labels` and `index`, the numbers of the bags, are int64 vectors of shape `(B,)`.
+    Instances of a bag are drawn without replacement (all if it has fewer) and keep their order. `labels` and `index`,
+    the numbers of the bags, are int64 vectors of shape `(B,)`.
 
     Args:
         bags: the bags.
         sampler: a :class:`~moreauc.samplers.PosNegSampler` over `bags.labels`, or any iterable over batches of bag
             numbers.
         instances_per_bag: instances of each bag, at least 1; None for all.
-        seed: of the choice of instances, at least 0; bags are chosen by the sampler's own.
+        seed: of the choice of instances, at least 0; the bags are chosen by the seed of the sampler.
 
     Raises:
         ValueError: for an argument of another kind or out of range and, while iterating, a bag that is not there or
@@ -167,11 +167,11 @@ class SampledBags(Dataset[tuple[Tensor, int, int]]):
 
 
 class BagSampler(Sampler[list[BagKey]]):
-    """Batches of bags, each bag with the epoch and the step, from which a data set draws the instances.
+    """Batch sampler of bags: keys with bag, epoch and step, from which :class:`SampledBags` draws the instances.
 
     Args:
-        sampler: iterable over batches of bag numbers. Where it has a position of its own, as
-            :class:`~moreauc.samplers.PosNegSampler`, that one counts.
+        sampler: iterable over batches of bag numbers. If it has a position of its own, as
+            :class:`~moreauc.samplers.PosNegSampler` does, that position is used.
 
     Raises:
         ValueError: for a sampler that cannot be iterated over.
@@ -225,7 +225,7 @@ class BagSampler(Sampler[list[BagKey]]):
 
 
 def collate_bags(items: Sequence[tuple[Tensor, int, int]]) -> BagBatch:
-    """Return the batch of items `(instances, label, bag)`: all instances in one tensor, and whose they are.
+    """Return the batch of items `(instances, label, bag)`: all instances in one tensor, with the bag of each.
 
     Example:
         >>> inputs, labels, index = collate_bags([(torch.zeros(2, 3), 1, 7), (torch.zeros(1, 3), 0, 4)])

@@ -72,18 +72,18 @@ def bag_scores(
 ) -> Tensor:
     """Return the raw scores of whole bags, pooled over all of their instances, before any link.
 
-    Instances are read and scored in chunks: small bags share one, a bag larger than a chunk is cut. Parts are put
-    together in float64 by the averages that define the pooling, so that the result does not depend on the cuts, and
-    memory not on the size of the bags. The model is in eval mode meanwhile, and as before afterwards.
+    Instances are read and scored in chunks: small bags share a chunk, a larger bag is split. The parts are combined in
+    float64 by the averages that define the pooling, so that the result does not depend on the chunks, nor memory on the
+    size of the bags. The model is evaluated in eval mode and returned to its previous mode.
 
     Args:
         model: maps instances `(T, ...)` to scores, `(T,)` or `(T, 1)`; for attention to `(T, 2)`, score and attention
             logit.
         bags: the bags.
-        pooling: as of :class:`WholeBags`.
+        pooling: as in :class:`WholeBags`.
         temperature: of the smoothed max, above 0.
         chunk: instances that go through the model at once, at least 1.
-        device: where the model is; None to look it up.
+        device: device of the model; inferred by default.
 
     Returns:
         Scores, float64 of shape `(n,)`, on the CPU.
@@ -125,7 +125,7 @@ def instance_outputs(
         model: maps instances `(T, ...)` to `(T,)`, `(T, 1)` or `(T, columns)`.
         instances: the instances, shape `(T, ...)`.
         chunk: instances that go through the model at once, at least 1.
-        device: where the model is; None to look it up.
+        device: device of the model; inferred by default.
 
     Returns:
         Raw outputs, float64 of shape `(T,)` or `(T, columns)`, on the CPU.

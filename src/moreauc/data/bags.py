@@ -30,7 +30,7 @@ Labels = Tensor | Sequence[int] | NDArray[Any]
 class Bags(ABC):
     """Labelled bags of instances.
 
-    A kind of its own sets the two attributes and says where the instances come from.
+    A subclass sets the two attributes and implements :meth:`instances`.
 
     Attributes:
         labels: 0/1 labels of the bags, int64 of shape `(n,)`, on the CPU.
@@ -149,10 +149,10 @@ class ListBags(_StoredBags):
 
 
 class FlatBags(_StoredBags):
-    """Bags as stretches of one array, which may be memory-mapped (`np.load(file, mmap_mode="r")`).
+    """Bags as consecutive rows of one array, which may be memory-mapped (`np.load(file, mmap_mode="r")`).
 
-    Of a memory-mapped array only the instances asked for are read, and checked then. Pages that were read stay in
-    memory while there is room, and pickling copies the array, as for spawned workers; not so :class:`FileBags`.
+    Of a memory-mapped array only the requested instances are read and checked. The system may cache pages that were
+    read, and pickling (as for spawned workers) copies the array; :class:`FileBags` does neither.
 
     Args:
         instances: instances of all bags, bag after bag, shape `(T, features, ...)`.
@@ -195,7 +195,7 @@ class FlatBags(_StoredBags):
     ) -> FlatBags:
         """Return bags of the instances that share an id, in the order in which the ids first appear.
 
-        Instances of a bag need not stand together; inside a bag they keep their order, and none is copied.
+        Instances of a bag need not be consecutive; inside a bag they keep their order. Nothing is copied.
 
         Args:
             instances: shape `(T, features, ...)`, as for the constructor.
@@ -232,7 +232,7 @@ class FlatBags(_StoredBags):
 class FileBags(_StoredBags):
     """Bags in files, a `.npy` file for each, read when they are needed.
 
-    Making them reads only the headers. Asking for some instances of a bag opens its file, reads these and closes it:
+    The constructor reads only the headers. Reading instances of a bag opens its file, reads these and closes it:
     neither memory nor open files grow with the number and size of the bags.
 
     Args:

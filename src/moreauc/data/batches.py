@@ -105,9 +105,9 @@ class TensorBatches(SampledRows):
     """Loader of `(inputs, labels, index)` batches from tensors in memory, each a copy of the rows `index`.
 
     With a sampler the batches are those of the sampler; without one they are all rows in their order, `batch_size` at
-    a time, for evaluation. `labels` and `index` are int64 vectors on the device of the inputs. A sampler with a method
-    `remaining()`, as :class:`~moreauc.samplers.PosNegSampler`, is asked once an epoch and its plan moved to the device
-    at once.
+    a time, for evaluation. `labels` and `index` are int64 vectors on the device of the inputs. For a sampler with a
+    method `remaining()`, as :class:`~moreauc.samplers.PosNegSampler`, the row numbers of a whole epoch are moved to the
+    device at once.
 
     Args:
         inputs: a tensor, or a tuple, list or dict of tensors, all with `n` rows and on one device; batches have the
@@ -115,7 +115,7 @@ class TensorBatches(SampledRows):
         labels: 0/1 labels, shape `(n,)`.
         sampler: iterable over batches of row numbers, as `batch_sampler=` of a `DataLoader`; None for all rows.
         batch_size: rows of a batch without a sampler, at least 1; the last batch may be smaller.
-        binary: whether labels must be 0 and 1; otherwise they may be any numbers, shape `(n,)`, and keep their type.
+        binary: whether labels must be 0 and 1; if False they may be any numbers, shape `(n,)`, and keep their dtype.
 
     Raises:
         ValueError: for inputs of another kind, of different lengths or devices, labels other than 0/1 or of another
@@ -216,8 +216,8 @@ class IndexedDataset(Dataset[tuple[Any, int, int]]):
 
     Args:
         dataset: data set with `len()` and items: pairs `(inputs, label)`, or inputs only if `labels` are given.
-        labels: 0/1 labels of all items, shape `(n,)`; None to take them from the pairs. Where they are given, an item
-            is all inputs, a pair too.
+        labels: 0/1 labels of all items, shape `(n,)`; None to take them from the pairs. If they are given, an item
+            consists of inputs only, even if it is a pair.
 
     Raises:
         ValueError: for labels other than 0/1 or of another length than the data set, a data set without length or
@@ -252,7 +252,7 @@ class IndexedDataset(Dataset[tuple[Any, int, int]]):
 
     @property
     def labels(self) -> Tensor:
-        """Labels of all items, int64 of shape `(n,)`; where none were given, the first use reads every item once."""
+        """Labels of all items, int64 of shape `(n,)`; if none were given, the first access reads every item once."""
         if self._labels is None:
             self._labels = torch.tensor([self._split(row)[1] for row in range(len(self))])
         return self._labels

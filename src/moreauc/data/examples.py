@@ -35,7 +35,7 @@ def load_example(name: str) -> tuple[pd.DataFrame, NDArray[np.int64], str]:
         name: "digits", "breast_cancer", "diabetes" or "fraud".
 
     Returns:
-        The columns, labels of 0 and 1 of shape `(n,)`, and in words where the table comes from and how it was made
+        The columns, labels of 0 and 1 of shape `(n,)`, and a description of the source and of how the table was made
         imbalanced. The same name gives the same table every time.
 
     Example:
@@ -270,11 +270,11 @@ def digit_bags(
     confusers: Sequence[int] = (4, 7),
     seed: int = 0,
 ) -> DigitBags:
-    """Return bags of handwritten digits (scikit-learn's, 8 x 8 pixels): is the target among them?
+    """Return bags of handwritten digits (scikit-learn's, 8 x 8 pixels), positive if they contain the target digit.
 
     A positive bag has the target once or twice, a negative one not at all; everything else, the number of instances
     included, is drawn the same way for both. Half of the images of each digit are for training, a fifth for validation
-    and the rest for test. Inside a bag no image comes twice; in several bags of a part it may, with noise of its own.
+    and the rest for test. No image occurs twice in a bag; it may occur in several bags of a part, with different noise.
 
     Args:
         target: the digit that makes a bag positive, in [0, 9].
@@ -282,7 +282,7 @@ def digit_bags(
         mean_size: expected number of instances, in [3, 60]: 3 and a Poisson number.
         positive_rate: share of positive bags in (0, 1); each part has that many, rounded, and both classes.
         noise: standard deviation of what is added to each pixel, at least 0; pixels are cut to [0, 1] again.
-        confusers: digits other than the target that come three times as often as the rest.
+        confusers: digits other than the target that are three times as frequent as the rest.
         seed: at least 0; the same seed gives the same bags (with the same version of NumPy).
 
     Returns:
@@ -431,7 +431,7 @@ def planted_groups(
     test_samples: int = 10_000,
     seed: int = 0,
 ) -> tuple[GroupData, GroupData, GroupData]:
-    r"""Return train, validation and test rows of groups of which a few, and rare ones, follow another rule.
+    r"""Return train, validation and test rows with groups, of which a few rare ones follow another labelling rule.
 
     The features are independent standard normal numbers, but for the last, a hint: its mean is `separation` in minority
     groups and 0 in majority groups. The rest is in two halves, `a` and `b`, with random unit vectors `p` and `q`; the
@@ -440,9 +440,9 @@ def planted_groups(
     .. math:: h(x) = (p^\top a \pm q^\top b) / \sqrt 2,
 
     plus in majority groups and minus in minority ones. The rules agree on half of the rows, by chance. A linear model
-    can be right for one of them (or wrong on a quarter of each); a network can change over from one to the other by the
-    hint, but at which value depends on how much each group counts: the average is best with the majority's rule nearly
-    everywhere. Inside the majority, and inside the minority, groups differ in nothing but the number.
+    can follow one rule (or be wrong on a quarter of the rows of both); a network can switch between them at some value
+    of the hint, which depends on how much each group counts: the average loss is smallest with the majority's rule
+    nearly everywhere. All majority groups have the same distribution, and so do all minority groups.
 
     Args:
         num_groups: number of groups, at least 2 and at most half of `samples` and of `test_samples`.
@@ -450,8 +450,8 @@ def planted_groups(
         samples: rows for training, and as many for validation.
         num_features: columns, at least 5.
         minority_share: share of the rows in (0, 0.5] that all minority groups have together, the same in each part;
-            they divide it evenly, up to one row, and so do the others with the rest. No group has less than 2 rows in
-            any part, and the share gives way to that.
+            they divide it evenly, up to one row, and so do the others with the rest. Every group has at least 2 rows in
+            each part, even if this exceeds the share.
         separation: distance of the means of the hint, in standard deviations, at least 0.
         noise: in [0, 1): the share of labels, on average, that are replaced by another class; for regression the
             standard deviation of what is added to the label.

@@ -44,21 +44,21 @@ class DistributedCriterion(Criterion):
 
     Each process calls it with its own part of the batch, as it would call the loss itself, and wraps its model by
     `DistributedDataParallel` or `fully_shard`. Scores, labels and row numbers of all parts are exchanged, and every
-    process computes the loss of the whole batch: value, tables and thresholds are those of one process. The gradient
-    goes to the scores of this process only, times the number of processes, so that the mean that the model's wrapper
-    takes is the gradient of one process.
+    process computes the loss of the whole batch: value, tables and thresholds are those of one process. Each process
+    gets the gradient with respect to its own scores, multiplied by the number of processes, so that the average taken
+    by the model's wrapper equals the gradient of a single process.
 
-    Parts may be of different sizes. One without positives, or without any row, is fine where the whole batch is; its
-    model must still be called, or the others wait for its gradients. Which process has which row does not matter
-    (:class:`~moreauc.samplers.DistributedBatchSampler`). A call after the beginning of a pass compares seed, epoch and
-    settings of the last sampler with those of the other processes.
+    Parts may be of different sizes. A part may lack positives, or be empty, if the whole batch is valid; its model must
+    still be called, or the other processes wait for its gradients. Rows may be assigned to processes in any way
+    (:class:`~moreauc.samplers.DistributedBatchSampler`). At the beginning of an epoch the processes compare seed, epoch
+    and settings of their samplers.
 
-    Errors of the loss are raised in all processes alike. An error elsewhere, as in the model of one process, ends the
-    job by `torchrun`, or after the timeout of the group.
+    Errors of the loss are raised in all processes. After an error elsewhere, such as in the model of one process,
+    `torchrun` or the timeout of the group ends the job.
 
     `state_dict()` is that of the loss inside, the same in all processes: it can be loaded into any number of processes,
-    and into the loss itself. Attributes are read from it and set on it: `criterion.u`, `criterion.gamma = 0.1`. Where
-    `torch.distributed` is not in use, or the group has one process, a call is a call of the loss inside.
+    and into the loss itself. Attributes are read from it and set on it: `criterion.u`, `criterion.gamma = 0.1`. Without
+    `torch.distributed`, or with one process, a call simply calls the loss inside.
 
     Args:
         criterion: the loss, made of the same arguments in all processes; rows are numbered as in one process.
@@ -66,7 +66,7 @@ class DistributedCriterion(Criterion):
 
     Attributes:
         criterion: the loss inside.
-        exchange: how it talks with the other processes.
+        exchange: the :class:`Exchange` with the other processes.
 
     Shape:
         - as the loss inside; first dimensions of arguments that belong together are equal within a process
@@ -74,7 +74,7 @@ class DistributedCriterion(Criterion):
     Raises:
         ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`), differs from process to process,
             or `torch.distributed` is not set up under `torchrun`. In a call, in all processes: for errors of the loss,
-            for parts that do not go together, and where samplers over the same rows differ.
+            for parts that do not match, and if samplers over the same rows differ.
 
     Example:
         >>> from moreauc import TPAUCLoss
@@ -112,7 +112,7 @@ class DistributedCriterion(Criterion):
         return made
 
     def synchronize(self) -> None:
-        """Give all processes the state of the first, where only that one has loaded a checkpoint, say."""
+        """Copy the state of the first process to all, for instance if only that one has loaded a checkpoint."""
         state = self.exchange.object_of_first(self.state_dict() if self.exchange.rank == 0 else None, "synchronize()")
         self.load_state_dict(state)
         self._loaded = False

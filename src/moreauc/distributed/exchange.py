@@ -99,8 +99,8 @@ class Whole(NamedTuple):
 class Exchange:
     """Sends tensors of this process to all others of a group, and gets theirs.
 
-    Where the group is for GPUs only, small numbers go over a second group, of gloo: lengths are known without a
-    synchronization, and a process that has died is noticed at once. A copy is the object itself.
+    If the group supports GPUs only, sizes are sent over a second (gloo) group: this avoids a device synchronization,
+    and a dead process is detected at once. Copying returns the object itself.
 
     Args:
         owner: class or function named in errors.
@@ -112,8 +112,8 @@ class Exchange:
         ranks: their numbers among all processes.
 
     Raises:
-        ValueError: for a group that is none; under `torchrun` with several processes before `init_process_group`, or
-            where this process is not in the group.
+        ValueError: if `group` is not a process group or does not contain this process; under `torchrun` with several
+            processes before `init_process_group`.
     """
 
     def __init__(self, owner: str, group: ProcessGroup | None = None) -> None:
@@ -140,17 +140,17 @@ class Exchange:
     def gather(
         self, parts: Mapping[str, Tensor | None], problem: Exception | None = None, note: int = 0
     ) -> dict[str, Whole | None]:
-        """Return the tensors of all processes, by name; None for one that nobody gave.
+        """Return the tensors of all processes, by name; None for one that no process has.
 
         Args:
             parts: names, the same and in the same order in every process, and tensors, or None, not for all. A tensor
                 may have any number of rows, 0 included; type and other dimensions must be the same everywhere.
-            problem: what is wrong with the parts of this process: raised here, and told to the others.
+            problem: an error in the parts of this process, raised in all processes.
             note: a number that should be the same in all processes.
 
         Raises:
             DifferentNotes: in every process, where the notes differ.
-            ValueError: in every process, where one of them has a problem or the tensors do not go together.
+            ValueError: in every process, if one of them has a problem or the tensors do not match.
         """
         if len(parts) > _PARTS:
             raise ValueError(f"{self.owner}: at most {_PARTS} tensors must be exchanged at once, got {len(parts)}")
@@ -173,7 +173,7 @@ class Exchange:
         return whole
 
     def gather_objects(self, value: Any, place: str = "an exchange of objects") -> list[Any]:
-        """Return small things of all processes that can be pickled, in the order of the processes."""
+        """Return small picklable objects of all processes, in the order of the processes."""
         if self.size == 1:
             return [value]
         packed = pickle.dumps(value)
@@ -182,7 +182,7 @@ class Exchange:
         return [pickle.loads(line.numpy().tobytes()) for line in self._all_gather(padded)]
 
     def object_of_first(self, value: Any, place: str = "an object of the first process") -> Any:
-        """Return what the first process gave, which can be pickled, in all of them; what others gave does not count."""
+        """Return the picklable object of the first process in all processes."""
         if self.size == 1:
             return value
         self._announce(place, [])
@@ -196,7 +196,7 @@ class Exchange:
 
     @torch.no_grad()
     def give_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Let tensors, of the same forms in all processes, hold what they hold in the first."""
+        """Copy tensors of the first process to all; shapes must be the same in all processes."""
         if self.size == 1 or not tensors:
             return
         self._announce(f"{len(tensors)} tensors of the first process", [])

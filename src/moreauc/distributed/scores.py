@@ -41,11 +41,11 @@ def gather_scores(
         group: the processes; None for all.
 
     Returns:
-        The same tensors in every process, detached, on the device of the arguments. Of a row given several times it is
-        the score of the first process that has it.
+        The same tensors in every process, detached, on the device of the arguments. For a row that several processes
+        have, the score of the first of them is returned.
 
     Raises:
-        ValueError: in all processes, for shapes that do not go together.
+        ValueError: in all processes, for shapes that do not match.
 
     Example:
         >>> gather_scores(torch.tensor([0.3, 0.1, 0.3]), torch.tensor([1, 0, 1]), torch.tensor([7, 2, 7]))
@@ -90,10 +90,10 @@ def predict_scores(
     several processes have count once.
 
     Args:
-        model: maps inputs to raw scores; of a `DistributedDataParallel` one the model inside is called.
-        batches: loader of `(inputs, labels, index)` batches of this process; there may be none. Of a `fully_shard`
-            model there must be as many in all processes, which gather its weights together.
-        device: where the model is; None to look it up.
+        model: maps inputs to raw scores; `DistributedDataParallel` is unwrapped.
+        batches: loader of `(inputs, labels, index)` batches of this process; it may be empty. With a `fully_shard`
+            model all processes must have the same number of batches, since they gather its weights together.
+        device: device of the model; inferred by default.
         group: the processes; None for all.
 
     Returns:
@@ -166,15 +166,15 @@ def _in_step(exchange: Exchange, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def gather_meter(meter: Meter, group: ProcessGroup | None = None) -> Meter:
-    """Return a meter of the batches of all processes, the same in each; the one given stays as it is.
+    """Return a meter of the batches of all processes, the same in each; `meter` is not changed.
 
     Args:
         meter: :class:`~moreauc.metrics.StreamingTPAUC`, or anything that can be pickled and has `merge`.
         group: the processes; None for all.
 
     Returns:
-        Its `compute()` is that of one meter that has seen all batches, exactly. Rows must not stand in the batches of
-        two processes: a meter does not know their numbers (:func:`gather_scores` does).
+        Its `compute()` is that of one meter that has seen all batches, exactly. No row may occur in two processes,
+        since a meter does not know row numbers; use :func:`gather_scores` otherwise.
 
     Example:
         >>> from moreauc.metrics import StreamingTPAUC

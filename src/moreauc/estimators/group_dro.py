@@ -42,40 +42,41 @@ class GroupsWarning(UserWarning):
 class GroupDROEstimator(TableEstimator):
     """Arguments and attributes of the estimators for groups.
 
-    Trained is the mean loss of the `top_k` worst groups, by SONX or by another method of :mod:`moreauc.methods`;
-    groups are needed in `fit`, not in `predict`. A share of each group is held out: the epoch that is best on it by
-    what the method minimises is kept, and there is no second training on all rows. A mean over few held-out rows of a
-    group is noisy, and the worst of several is too high; for "sonx" and "exponentiated" the means are therefore shrunk
-    towards that of all rows, as far as chance explains how they differ. Groups too small to hold rows out are trained
-    on only; where all are, the last epoch is kept. Where no epoch is better than the weights before training these are
-    kept, with an :class:`~moreauc.train.UntrainedWarning`.
+    They minimise the mean loss of the `top_k` worst groups, by SONX or by another method of :mod:`moreauc.methods`;
+    groups are needed in `fit`, not in `predict`. A share of each group is held out to choose the best epoch, by the
+    quantity that the method minimises; there is no second training on all rows. The mean over few held-out rows is
+    noisy, so that the largest of several means overestimates the loss; for "sonx" and "exponentiated" the means are
+    therefore shrunk towards the overall mean, by as much as sampling noise explains their differences. No rows are held
+    out from groups that are too small; if all groups are, the last epoch is kept. If no epoch is better than the
+    initial weights these are kept, with an :class:`~moreauc.train.UntrainedWarning`.
 
-    Without `groups` all rows are one group, and what is trained is the mean loss; a :class:`GroupsWarning` says so.
+    Without `groups` all rows form one group, so that the mean loss is minimised, with a :class:`GroupsWarning`.
 
     Args:
-        loss: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (the mean of rows),
-            "erm_reweighted" (the mean of groups) or "cvar" (the worst rows, whatever their groups).
+        loss: "sonx", "exponentiated" (group DRO by exponentiated gradient), "erm" (mean over rows), "erm_reweighted"
+            (mean over groups) or "cvar" (the worst rows, regardless of group).
         top_k: how many of the worst groups count: an integer, or a float in (0, 1) for a share, rounded down to at
-            least one group; other floats are refused, also 2.0. Only "sonx" trains for it and chooses its epoch by it.
+            least one group; other floats, such as 2.0, are errors. Only "sonx" uses it, in training and in the choice
+            of the epoch.
         module: None for a fully connected network, a module (a copy of it is trained, from its current weights), or a
             function that makes one from the numbers of inputs and of outputs. It maps `(B, inputs)` to `(B, outputs)`;
             with one output, `(B,)` is allowed.
         hidden: widths of the hidden layers of the network; `()` for a linear model.
-        groups_per_batch: groups of a step, at most as many as there are; 2 instead of 1 where a module with a batch
-            norm could get a single row.
-        samples_per_group: rows of each; a plain batch has `groups_per_batch * samples_per_group` rows, or a few more
-            where a single row would be left for the last.
+        groups_per_batch: groups in a batch, at most the number of groups; 2 instead of 1 if a module with batch norm
+            could get a single row.
+        samples_per_group: rows of each group in a batch; a batch of the sampler "plain" has `groups_per_batch *
+            samples_per_group` rows, or a few more if the last batch would have a single row.
         sampler: "groups" for a fixed number of groups and of rows of each per batch, "plain" for shuffled rows; "auto"
             is "plain" with "erm", "erm_reweighted" and "cvar", and with one group, and "groups" with the others.
 
     Attributes:
         groups_: names of the groups, sorted where they can be.
-        group_table_: how well each group does on the held-out rows (on the training rows where nothing is held out), a
+        group_table_: loss and score of each group on the held-out rows (on the training rows if none are held out), a
             :class:`~moreauc.metrics.GroupTable`.
-        top_k_: how many groups `top_k` was.
-        loss_threshold_: of "sonx", the mean loss above which a group counted at the end; None for other methods.
-        chosen_by_: the loss of the held-out rows that the epoch was chosen by, in words; `score` of `history_` is minus
-            that. None where nothing is held out.
+        top_k_: `top_k` as a number of groups.
+        loss_threshold_: for "sonx", the mean loss above which a group contributed to the loss at the end; else None.
+        chosen_by_: description of the held-out loss that the epoch was chosen by; `score` in `history_` is its
+            negative. None if no rows are held out.
     """
 
     _task = GroupTask
@@ -124,10 +125,10 @@ class GroupDROEstimator(TableEstimator):
             groups: label of each row's group, anything that can be a key, shape `(n,)`; or several columns, shape
                 `(n, columns)`, whose combinations are the groups. None for one group of all rows: the mean loss is
                 trained, with a :class:`GroupsWarning`.
-            checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
-                integer `random_state`; None for none. This, `every` and `resume` are as in :func:`moreauc.train.fit`.
-            every: steps between two saves; None for the ends of epochs only.
-            resume: whether to go on from a checkpoint that is there; if not, there must be none.
+            checkpoint: folder to save the training in, so that the same call resumes an interrupted training; needs an
+                integer `random_state`. None for no checkpoints. See also :func:`moreauc.train.fit`.
+            every: steps between two saves; None to save at the end of each epoch only.
+            resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """
         self._check_arguments()
         X = self._check_table(X, reset=True)
@@ -224,8 +225,8 @@ class GroupDROEstimator(TableEstimator):
 class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[misc]
     """Classifier, of two classes or more, trained for the worst-performing groups.
 
-    The loss of a row is its log loss. Two classes have one output, a raw score above 0 for the second; more have one
-    each.
+    The loss of a row is its log loss. With two classes the model has one output, a raw score above 0 for the second
+    class; with more it has one output for each class.
 
     Attributes:
         classes_: the classes, sorted.
@@ -280,8 +281,7 @@ class GroupDROClassifier(ClassifierMixin, GroupDROEstimator):  # type: ignore[mi
 class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc]
     """Regressor trained for the worst-performing groups.
 
-    There is one output: the target less its mean, in units of its deviation. Losses are reported in units of the
-    target.
+    The model predicts the standardized target. Losses are reported in the units of the target.
 
     Args:
         sample_loss: "squared" or "absolute": the error of a row.
@@ -326,7 +326,7 @@ class GroupDRORegressor(RegressorMixin, GroupDROEstimator):  # type: ignore[misc
         return predicted
 
     def worst_group_score(self, X: Any, y: ArrayLike, groups: Any) -> float:
-        """Return minus the largest mean error of a group; arguments as in `group_score`."""
+        """Return the negative of the largest mean error of a group; arguments as in `group_score`."""
         return -float(self.group_score(X, y, groups).worst["loss"])
 
     def _check_own_arguments(self) -> None:

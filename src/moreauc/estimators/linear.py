@@ -22,54 +22,55 @@ from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, Floats, LinearFit,
 class TPAUCLinear(RowRanker):
     r"""Linear binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
-    A scorecard: logistic regression first, then its weights are fine-tuned for the two-way partial AUC by the exact
-    loss over all pairs of the region, by L-BFGS. No batches, no learning rate; the same data give the same model, in
-    whatever order the rows come.
+    The model is fitted as logistic regression; L-BFGS then fine-tunes its weights for the two-way partial AUC, with the
+    exact loss over all pairs of the region. There are no batches and no learning rate. The same data give the same
+    model, in any order of the rows.
 
-    Five folds choose, by the two-way partial AUC: with `C="auto"` the strength of the penalty, with `margin="auto"`
-    between logistic regression as it is and fine-tuning with two margins. Logistic regression is kept unless the other
-    is better beyond chance. The scores of the held-out folds also set the threshold of `predict` and the probabilities;
-    the final model learns from all rows. Where a class is too small for folds, logistic regression is kept, with `C` of
-    1 (numbers that are given are taken), and threshold and probabilities are chosen on the training rows. Of more than
-    20,000 rows a sample chooses `C` and the margin, all training rows threshold and probabilities.
+    Cross-validation with five folds, scored by the two-way partial AUC, chooses the penalty with `C="auto"`, and with
+    `margin="auto"` between plain logistic regression and fine-tuning with two margins. Logistic regression is kept
+    unless the alternative is better by a standard error of the mean over folds. The scores of the held-out folds also
+    set the threshold of `predict` and the probabilities; the final model is fitted to all rows. If a class is too small
+    for folds, logistic regression is kept, with `C` = 1 unless a number is given, and threshold and probabilities are
+    set on the training rows. With more than 20,000 rows `C` and the margin are chosen on a sample, threshold and
+    probabilities on all training rows.
 
-    `X` is an array of numbers, NaN for missing values, a sparse matrix, which stays sparse, or a DataFrame that may
+    `X` is an array of numbers (NaN for missing values), a sparse matrix, which stays sparse, or a DataFrame that may
     also have bool, string and category columns, as in :class:`TPAUCClassifier`.
 
     Args:
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
-        C: inverse strength of the L2 penalty, above 0, as scikit-learn's `LogisticRegression` has it; "auto" for 1,
-            or 0.1 or 0.01 where logistic regression has a better partial AUC with it, beyond chance.
-        surrogate: name of the pairwise loss, one of :func:`~moreauc.core.surrogates.get_surrogate` that never falls.
-        margin: its width in standard deviations of the negatives' scores, above 0; "auto" for 0.5, 0.1 or
-            logistic regression as it is.
-        standardize: whether to bring numbers to mean 0 and deviation 1 before; sparse columns are divided by their
-            largest magnitude.
+        C: inverse strength of the L2 penalty, above 0, as in scikit-learn's `LogisticRegression`; "auto" for 1, or for
+            0.1 or 0.01 if the partial AUC of logistic regression is better with it by a standard error.
+        surrogate: name of the pairwise loss, a non-decreasing one of :func:`~moreauc.core.surrogates.get_surrogate`.
+        margin: its width in standard deviations of the negatives' scores, above 0; "auto" to choose between 0.5, 0.1
+            and plain logistic regression.
+        standardize: whether to scale columns to mean 0 and standard deviation 1; sparse columns are divided by their
+            largest absolute value.
         max_iter: most steps of logistic regression, and of L-BFGS for each margin.
-        tol: smallest relative decrease of the objective by which L-BFGS goes on.
+        tol: L-BFGS stops when the relative decrease of the objective is below this.
         fpr_budget: largest false positive rate that `predict` may have on the scores that set the threshold, in [0, 1];
             None for `max_fpr`.
-        probabilities: "calibrated" for Platt's estimate of how frequent positives are at a score; "threshold" for 1/2
-            at the threshold, as in :class:`TPAUCClassifier`.
+        probabilities: "calibrated" for Platt scaling of the scores; "threshold" for 1/2 at the threshold, as in
+            :class:`TPAUCClassifier`.
         positive_label: the class to find; None as in :class:`TPAUCClassifier`.
         random_state: seed or generator of the folds; None for NumPy's global generator.
 
     Attributes:
         coef_: weights, shape `(1, columns)`: of the columns of `X` where these are plain numbers, so that
             `X @ coef_[0] + intercept_` is the decision function, otherwise of those that `preprocessor_` makes.
-        intercept_: shape `(1,)`; puts the cut at 0 where the budget has it.
+        intercept_: shape `(1,)`; chosen so that the threshold for `fpr_budget` is at 0.
         C_: the strength chosen.
         margin_: the margin chosen, None where logistic regression was kept.
         n_iter_: steps of logistic regression and of L-BFGS of the final model.
         preprocessor_: turns a DataFrame, or an array with missing values, into numbers; None where not needed.
-        means_: means of the columns of an array, which stand for values missing in later ones; None after sparse rows.
+        means_: column means of an array, used for missing values in `predict`; None for sparse matrices.
         classes_: the two classes, sorted.
         positive_label_: the class to find.
-        threshold_: raw scores, `X @ coef_[0]` up to the sign, above it are called positive.
+        threshold_: rows with a raw score (`X @ coef_[0]` up to the sign) above it are predicted positive.
         platt_: slope and intercept of the calibrated log odds over the raw score.
-        n_features_in_: numbers of features.
-        feature_names_in_: their names, where the data came as DataFrames with string names.
+        n_features_in_: number of features.
+        feature_names_in_: their names, if `X` was a DataFrame with string column names.
 
     Example:
         >>> from sklearn.datasets import make_classification
@@ -116,7 +117,7 @@ class TPAUCLinear(RowRanker):
             X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
             y: classes, two of any kind, shape `(n,)`.
             sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows, but not in the
-                medians and the rare levels of a DataFrame. None for 1 each.
+                encoding of a DataFrame. None for 1 each.
         """
         self._check_arguments()
         table = self._check_table(X, reset=True)

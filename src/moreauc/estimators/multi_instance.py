@@ -54,36 +54,36 @@ class InstanceScores:
 
 
 class MultiInstanceClassifier(RankingClassifier):
-    r"""Binary classifier of bags of instances, whose labels are on the bags: patients of patches, molecules of shapes.
+    r"""Binary classifier for bags of instances with one label per bag, such as image patches of a patient.
 
-    A network scores instances, a pooling makes of them the score of the bag, and both are trained for the two-way
+    A network scores the instances, pooling turns these into the score of the bag, and both are trained for the two-way
     partial AUC by SONT, or by another method of :mod:`moreauc.methods`. A step sees a few instances of a few bags, so
     that bags need not fit into memory; predictions go through all instances, chunk by chunk.
 
-    Wherever `bags` are asked for, they are :class:`~moreauc.data.Bags`, also ones read lazily from files, or a list of
-    arrays, tensors or DataFrames of numbers, one for each bag, of shape `(instances, features)`. With a list
-    `cross_val_score`, `GridSearchCV` and the like work. Since that is no table, `check_estimator` of scikit-learn does
-    not apply, and steps of a `Pipeline` that take tables cannot come before.
+    An argument `bags` is a :class:`~moreauc.data.Bags`, which may read its instances lazily from files, or a list with
+    one array, tensor or DataFrame of numbers for each bag, of shape `(instances, features)`. Lists work with
+    `cross_val_score`, `GridSearchCV` and the like. Since the input is not a table, scikit-learn's `check_estimator`
+    does not apply, and transformers of tables cannot precede it in a `Pipeline`.
 
-    Bytes (uint8), which are images, reach the module as they are whatever `standardize` says; convert them where they
-    are meant as numbers.
+    Instances of dtype uint8 are taken for images and passed to the module unchanged, even with `standardize`; convert
+    them if they are ordinary numbers.
 
     Args:
         loss: how to train and pool: "sont_mean", "sont_smx" (smoothed maximum), "sont_att" (attention), "auc_m_att",
-            "midam_smx", "midam_att", "sota_s_att" or "ce_att". `loss_options={"temperature": 1.0}` is that of the
-            smoothed maximum.
+            "midam_smx", "midam_att", "sota_s_att" or "ce_att". `loss_options={"temperature": 1.0}` sets the temperature
+            of the smoothed maximum.
         module: None for :class:`~moreauc.models.InstanceMLP`, one hidden layer as wide as the input; a module (a copy
             of it is trained, from its current weights); or a function that makes one from the number of features. It
             maps instances `(T, ...)` to scores `(T,)`, for attention to scores and attention logits `(T, 2)`.
-        num_positives: positive bags of a step; fewer where there are fewer.
-        num_negatives: the same for negative bags. All methods get the same batches; since these are balanced, "ce_att"
-            has no class weights here, unless `loss_options` ask for them.
-        instances_per_bag: instances drawn of each bag at a step, all where it has no more; None for all.
+        num_positives: positive bags in a batch; all if the data have fewer.
+        num_negatives: the same for negative bags. All methods get the same batches. These are balanced, so that
+            "ce_att" has no class weights unless `loss_options` sets them.
+        instances_per_bag: instances drawn from each bag at a step; all if it has fewer. None for all.
         chunk: instances scored at once in predictions.
 
     Attributes:
-        pooling_: its :class:`~moreauc.core.pooling.Pooling`.
-        scale_: means and deviations of the features, float64; None without `standardize` and for bytes.
+        pooling_: the :class:`~moreauc.core.pooling.Pooling` of the loss.
+        scale_: means and standard deviations of the features, float64; None without `standardize` and for uint8.
         form_: what an instance looks like, a :class:`~moreauc.tasks.bags.InstanceFormat`.
 
     Example:
@@ -149,10 +149,10 @@ class MultiInstanceClassifier(RankingClassifier):
         Args:
             bags: the bags, `n` of them.
             y: classes, two of any kind, shape `(n,)`; None for the labels of :class:`~moreauc.data.Bags`.
-            checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
-                integer `random_state`; None for none. This, `every` and `resume` are as in :func:`moreauc.train.fit`.
-            every: steps between two saves; None for the ends of epochs only.
-            resume: whether to go on from a checkpoint that is there; if not, there must be none.
+            checkpoint: folder to save the training in, so that the same call resumes an interrupted training; needs an
+                integer `random_state`. None for no checkpoints. See also :func:`moreauc.train.fit`.
+            every: steps between two saves; None to save at the end of each epoch only.
+            resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """
         self._check_arguments()
         source, self.form_ = as_bags(self._owner, bags)
@@ -206,7 +206,7 @@ class MultiInstanceClassifier(RankingClassifier):
         """Return score, weight and contribution of each instance of a bag.
 
         Args:
-            bag: array, tensor or DataFrame of shape `(instances, features)`; of :class:`~moreauc.data.Bags` give
+            bag: array, tensor or DataFrame of shape `(instances, features)`; for :class:`~moreauc.data.Bags` pass
                 `bags.instances(number)`.
         """
         check_is_fitted(self)

@@ -35,19 +35,19 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
     r"""Binary classifier that ranks well where it matters: true positive rate high, false positive rate low.
 
     A network is trained for the two-way partial AUC by SONX, or by another method of :mod:`moreauc.methods`. The loss
-    "ce" or "ce_weighted" with the module "linear" is logistic regression: the minimum over all rows, by L-BFGS with
-    `weight_decay` as L2 penalty, is found in one epoch, unless another optimizer or sampler is asked for.
+    "ce" or "ce_weighted" with the module "linear" is logistic regression: L-BFGS with `weight_decay` as L2 penalty
+    finds the minimum over all rows in one epoch, unless another optimizer or sampler is chosen.
 
-    `X` is an array of numbers, NaN for missing values, a sparse matrix, or a DataFrame that may also have bool, string,
-    category and date columns; see the guide for what is done with them.
+    `X` is an array of numbers (NaN for missing values), a sparse matrix, or a DataFrame that may also have bool,
+    string, category and date columns; docs/estimator.md says how each kind is encoded.
 
     Args:
         loss: name of the method: "sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly" or "sota_s".
         module: "mlp", "linear", a module (a copy of it is trained, from its current weights), or a function that
             makes one from the number of inputs. It maps `(B, number of inputs)` to raw scores `(B,)` or `(B, 1)`, which
             rise with the chance of `positive_label_`.
-        bins: bins in which "mlp" sees each number of a dense table, cut at quantiles (see the guide); 0 for the plain
-            numbers.
+        bins: number of quantile bins by which "mlp" encodes each numeric column of a dense table (docs/estimator.md); 0
+            for the plain numbers.
         hidden: widths of the hidden layers of "mlp".
         dropout: probability in [0, 1) to drop a hidden unit of "mlp" in training.
         batch_size: rows of a step, at least 2; None for a twentieth of the table, from 64 to 2048.
@@ -55,11 +55,12 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         sampler: "balanced" for a fixed number of positives and negatives per batch, "shuffled" for shuffled rows,
             "auto" for "shuffled" with cross entropy and "balanced" with the others, which need both classes.
 
-        start: "ce" to start from the best epoch of cross entropy, which stays unless the loss does better on the
-            held-out rows by a standard error, at a tenth of the learning rate; every other network "mlp" begins as
-            logistic regression. None for the initial weights.
-        ensemble: networks to train, each with a hold-out of its own; the score is their mean. None for 5 up to 4,000
-            rows, 3 up to 50,000, and 1 beyond or where nothing is held out.
+        start: "ce" to train with cross entropy first, and from its best epoch with `loss` at a tenth of the learning
+            rate; the weights of cross entropy are kept unless `loss` improves the held-out score by a standard error.
+            Every second network "mlp", the first included, is initialised as logistic regression. None for random
+            initial weights.
+        ensemble: number of networks, each with its own held-out rows; scores are averaged. None for 5 with up to 4,000
+            rows, 3 with up to 50,000, and 1 with more rows or if no rows are held out.
 
     Attributes:
         preprocessor_: turns `X` into what `model_` takes.
@@ -125,12 +126,12 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
             X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
             y: classes, two of any kind, shape `(n,)`.
             sample_weight: how much each row counts in the loss, in the choice of the epoch, in the threshold and in the
-                probabilities, at least 0, shape `(n,)`: a row of weight 2 as two rows, one of weight 0 as none. Scales
-                and levels of the columns do not depend on it. None for 1 each. Some losses take none.
-            checkpoint: folder to save the training in, so that the same call goes on where it was interrupted, given an
-                integer `random_state`; None for none. This, `every` and `resume` are as in :func:`moreauc.train.fit`.
-            every: steps between two saves; None for the ends of epochs only.
-            resume: whether to go on from a checkpoint that is there; if not, there must be none.
+                probabilities, at least 0, shape `(n,)`: a row of weight 2 counts as two rows, one of weight 0 as none.
+                The encoding of the columns does not depend on it. None for 1 each. Some losses do not accept weights.
+            checkpoint: folder to save the training in, so that the same call resumes an interrupted training; needs an
+                integer `random_state`. None for no checkpoints. See also :func:`moreauc.train.fit`.
+            every: steps between two saves; None to save at the end of each epoch only.
+            resume: whether to resume from an existing checkpoint; if False, an existing one is an error.
         """
         self._check_arguments()
         X = self._check_table(X, reset=True)

@@ -1,12 +1,12 @@
-"""Scores of a ranking inside a region of the ROC curve, and of groups: what the worst of them get.
+"""Scores of a ranking inside a region of the ROC curve, and scores of the worst groups.
 
-True positive rate high, false positive rate low:
+Partial AUC (true positive rate at least `min_tpr`, false positive rate at most `max_fpr`):
 
 - :func:`tpauc_score`, :func:`pauc_score`: fraction of correctly ordered pairs, the scale of the paper;
-- :func:`tpauc_area_score`, :func:`pauc_standardized_score`: other scales in circulation;
+- :func:`tpauc_area_score`, :func:`pauc_standardized_score`: the other common scales;
 - :func:`tpauc_scorer`: for scikit-learn's model selection; :class:`StreamingTPAUC`: batch by batch;
 - :func:`tied_share`: how many rows of the region have the score of a row of the other class;
-- :func:`bootstrap_interval`: how sure a score is; :func:`plot_roc_region`: what it looks at.
+- :func:`bootstrap_interval`: confidence interval of a score; :func:`plot_roc_region`: ROC curves with the region.
 
 Groups:
 

@@ -72,8 +72,8 @@ def bootstrap_interval(
     r"""Percentile bootstrap interval of a metric over the samples of a test set.
 
     The ends are the (1 - `level`) / 2 and (1 + `level`) / 2 quantiles of the metric over `resamples` sets of :math:`n`
-    samples drawn with replacement. The interval covers the choice of test samples only, not that of the training data
-    or of the training seed. In small regions a score rests on few samples, and percentile intervals are then too
+    samples drawn with replacement. The interval reflects the sampling of the test set only, not that of the training
+    data or the training seed. In small regions a score depends on few samples, and percentile intervals are then too
     narrow.
 
     Args:
@@ -89,7 +89,7 @@ def bootstrap_interval(
         **options: further keywords of the metric, such as `min_tpr` and `max_fpr`.
 
     Returns:
-        The estimate, the ends and what they rest on. Both ends are NaN, with an `UndefinedMetricWarning`, where no
+        The estimate and the ends, with the settings. Both ends are NaN, with an `UndefinedMetricWarning`, if no
         resample has a score.
 
     Example:

@@ -44,7 +44,7 @@ def plot_roc_region(
 ) -> Axes:
     """Draw ROC curves and shade the region of :func:`~moreauc.metrics.tpauc_score`; the legend gives the scores.
 
-    No window is opened and no backend is chosen. Where `ax` is None, a figure of `matplotlib.pyplot` is made, which
+    The function opens no window and sets no backend. If `ax` is None, it makes a figure of `matplotlib.pyplot`, which
     the caller shows, saves (`ax.figure.savefig`) and closes.
 
     Args:
@@ -117,9 +117,9 @@ def plot_groups(
 ) -> Figure:
     """Draw the groups sorted by loss, the worst first, with the gap between the worst and the best.
 
-    Where all names fit, 40 in a new figure, every group has a line with its name; else losses are drawn over their
-    rank, and only the worst and the best group are named. Groups that stand out differ in form as well as in colour.
-    No window is opened, no backend is chosen, and nothing has to be closed.
+    If all names fit (40 in a new figure), every group has a line with its name; otherwise losses are drawn against
+    their rank, and only the worst and the best group are named. Highlighted groups differ in shape as well as in
+    colour. The function opens no window and sets no backend, and the figure need not be closed.
 
     Args:
         table_or_losses: what :func:`~moreauc.metrics.group_table` returns for losses, or the loss of each group, shape
@@ -127,7 +127,7 @@ def plot_groups(
             :class:`~moreauc.GroupDROLoss`; groups with NaN are left out.
         names: of the groups, in the order of the losses; None for those of the table, or "group 0", "group 1" ...
         threshold: `s` of a :class:`~moreauc.GroupDROLoss`, drawn as a line; None for no line.
-        top_k: how many of the worst groups stand out; None for those above the threshold, where there is one.
+        top_k: how many of the worst groups are highlighted; None for those above the threshold, if given.
         ax: axes to draw into; None for a new figure.
 
     Returns:

@@ -1,4 +1,4 @@
-r"""Partial areas under the ROC curve, one- and two-way, on the scales in circulation.
+r"""Partial areas under the ROC curve, one- and two-way, on the common scales.
 
 The region is that of true positive rates of at least `min_tpr` and false positive rates of at most `max_fpr`. With
 :math:`\alpha` = 1 - `min_tpr`, :math:`\beta` = `max_fpr` and :math:`A` the area under the curve inside the region:
@@ -55,33 +55,33 @@ def tpauc_score(
         \quad k_1 = \lfloor n_+ (1 - \text{min\_tpr}) \rfloor, \quad k_2 = \lfloor n_- \, \text{max\_fpr} \rfloor
 
     :math:`S_+` holds the :math:`k_1` **lowest** scored positives, :math:`S_-` the :math:`k_2` **highest** scored
-    negatives. The floor forgives the rounding of its argument (4 machine epsilons times :math:`n`): 10 positives and
-    `min_tpr` = 0.9 give :math:`k_1 = 1`.
+    negatives. The floor tolerates rounding errors of its argument (4 machine epsilons times :math:`n`): 10 positives
+    and `min_tpr` = 0.9 give :math:`k_1 = 1`.
 
-    **Ties.** By default positives and negatives with equal scores count as the ROC curve has them: averaged over all
-    orders of the tied rows, the curve runs straight through them, and the score is the share of the region under it
-    (the region with edges :math:`1 - k_1 / n_+` and :math:`k_2 / n_-`). A model that gives every row one score is the
-    diagonal and gets its share of the region, 0 at (0.5, 0.5). A block of tied rows inside the region counts one half
-    for each of its pairs; where an edge cuts a block of :math:`P` positives and :math:`N` negatives, of which :math:`a`
-    and :math:`b` are selected, it counts :math:`a^2 N / 2P` (:math:`b = N`), :math:`P b^2 / 2N` (:math:`a = P`) or,
-    cut by both edges, :math:`(P b - N (P - a))_+^2 / 2PN`. This is the limit, for many rows of each score, of the mean
-    score over random orders of the tied rows; of few rows that mean is a little higher where an edge cuts a block.
+    **Ties.** By default ties count as in the ROC curve, which is a straight line through tied rows, the average over
+    all their orders; the score is the share of the region under it (the region with edges :math:`1 - k_1 / n_+` and
+    :math:`k_2 / n_-`). A constant model has the diagonal as its curve and scores the share of the region below it, 0 at
+    (0.5, 0.5). A block of tied rows inside the region counts one half for each of its pairs; where an edge cuts a block
+    of :math:`P` positives and :math:`N` negatives, of which :math:`a` and :math:`b` are selected, it counts :math:`a^2
+    N / 2P` (:math:`b = N`), :math:`P b^2 / 2N` (:math:`a = P`) or, cut by both edges, :math:`(P b - N (P - a))_+^2 /
+    2PN`. This is the limit, for many rows of each score, of the mean score over random orders of the tied rows; with
+    few rows that mean is slightly higher if an edge cuts a block.
 
     With `sample_weight` there is no floor: the lowest positives are taken up to a share 1 - `min_tpr` of the positive
     weight, the last of them in part, likewise the highest negatives up to a share `max_fpr`; a pair counts with the
     product of its two weights. Equal weights thus give the unweighted score where :math:`n_+ (1 - \text{min\_tpr})`
     and :math:`n_- \text{max\_fpr}` are whole numbers, and may differ from it elsewhere.
 
-    Time is O(n log n); without weights scores outside the region, and most of those inside, are not even sorted.
+    Time is O(n log n); without weights most scores need not be sorted.
 
     Args:
         y_true: labels 0 and 1 (or bool), shape `(n,)`.
         y_score: finite scores, higher for more likely positive, shape `(n,)`.
         min_tpr: lower edge of the true positive rate, in [0, 1).
         max_fpr: upper edge of the false positive rate, in (0, 1].
-        ties: what a positive and a negative with equal scores count: "curve" as the ROC curve has them; "half" for one
-            half of each selected pair, whichever rows an edge cuts off (a constant model then gets 0.5 in any region,
-            more than most models that have learnt something); "lost" for nothing.
+        ties: how a positive and a negative with equal scores count: "curve" as in the ROC curve; "half" for one half of
+            each selected pair (a constant model then scores 0.5 in any region, often more than a useful model); "lost"
+            for 0.
         sample_weight: weights of at least 0, shape `(n,)`; None for the rule with the floor.
 
     Returns:
@@ -354,10 +354,10 @@ def _placements(positive: Array, scores: Array, min_tpr: float, max_fpr: float) 
 
 
 def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> float:
-    """Share of the region's rows whose score is also that of a row of the other class.
+    """Share of the rows in the region that are tied with a row of the other class.
 
-    The rows of the region are the `k1` lowest positives and the `k2` highest negatives of :func:`tpauc_score`. A model
-    that has collapsed, and gives many rows one score, has a share near 1; ties among rows of one class do not count.
+    The rows of the region are the `k1` lowest positives and the `k2` highest negatives of :func:`tpauc_score`. A
+    collapsed model, which gives many rows the same score, has a share near 1; ties within a class do not count.
 
     The arguments are those of :func:`tpauc_score`; the share is 0 where nothing is selected.
 

@@ -20,15 +20,15 @@ def tpauc_scorer(
 ) -> Callable[..., float]:
     """Return :func:`tpauc_score` as a scorer for scikit-learn's `cross_val_score`, `GridSearchCV` and the like.
 
-    It calls the estimator's `decision_function`, or `predict_proba` where there is none. The edges are checked here,
-    since a search turns errors inside a scorer into NaN.
+    It calls the estimator's `decision_function`, or `predict_proba` where there is none. The arguments are checked
+    here, since a search turns errors inside a scorer into NaN.
 
     Args:
         min_tpr: lower edge of the true positive rate, in [0, 1).
         max_fpr: upper edge of the false positive rate, in (0, 1].
-        ties: what a positive and a negative with equal scores count, "curve", "half" or "lost" as in
-            :func:`tpauc_score`. With "half" a search may choose a model that gives every row one score.
-        positive_label: the class to find, where labels are not 0 and 1 or 0 is to be found; None for 1.
+        ties: how a positive and a negative with equal scores count, "curve", "half" or "lost" as in
+            :func:`tpauc_score`. With "half" a search may choose a constant model.
+        positive_label: the positive class; None for 1.
 
     Returns:
         A scorer, called `(estimator, X, y)`, that accepts `sample_weight` as scikit-learn's own do.

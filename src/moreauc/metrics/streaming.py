@@ -14,9 +14,8 @@ from moreauc.metrics.ranking import selected_fraction
 class StreamingTPAUC:
     """Collects scores over batches; `compute()` is :func:`~moreauc.metrics.tpauc_score` of all of them, exactly.
 
-    Every score is kept, in the precision it came in: how many are selected grows with the data, so that a positive
-    which is too high today may be selected tomorrow. Labels are not kept. Pickles; meters of several processes are
-    joined by `merge`.
+    Every score is stored, in its precision, since the number of selected rows grows with the data: a row outside the
+    region now may be inside it later. The object can be pickled; `merge` joins those of several processes.
 
     Args:
         min_tpr: lower edge of the true positive rate, in [0, 1).

@@ -1,4 +1,4 @@
-"""What sits between a loss and a `torch.optim` optimizer."""
+"""Extensions of `torch.optim` optimizers: previous weights and a proximal term."""
 
 from moreauc.optim.previous import PreviousIterate
 from moreauc.optim.proximal import ProximalPoint

@@ -46,41 +46,43 @@ _OVERLAP = (
 class PreviousIterate:
     r"""Evaluates a model at the weights it had before the last optimizer step, :math:`w_{t-1}`.
 
-    A hook copies the weights just before each step. Micro batches between two steps all see the same :math:`w_{t-1}`,
-    and a step that a gradient scaler skips shifts nothing, also where a fused optimizer skips it on the device. A
-    forward inside the closure of a step belongs to that step: its first evaluation sees :math:`w_{t-1}`, later ones
-    see :math:`w_t`. Of several optimizers each moves its own parameters. Before the first step :math:`w_{-1} = w_0`.
+    A hook copies the weights just before each step. With gradient accumulation all micro batches between two steps see
+    the same :math:`w_{t-1}`. A step skipped by a gradient scaler, also inside a fused optimizer, leaves :math:`w_{t-1}`
+    unchanged. A forward inside the closure of a step belongs to that step: its first evaluation sees :math:`w_{t-1}`,
+    later ones see :math:`w_t`. Several optimizers may each have some of the parameters. Before the first step
+    :math:`w_{-1} = w_0`.
 
-    A call runs without gradient, in the model's own mode, and leaves no trace:
+    A call runs without gradient, in the current mode of the model, and has no side effects:
 
-    - it draws the **same dropout masks** as the forward it belongs to: the oldest forward of the same objects since the
-      last step that has had no call, else the oldest at all; called first, the one that follows. Only forwards with
-      gradients count, and not what activation checkpointing (`torch.utils.checkpoint`) recomputes. Where the forward
-      is not certain, or the numbers drawn differ, there is an error. The random state is afterwards what it was;
+    - it draws the **same dropout masks** as the forward it belongs to: the oldest forward of the same inputs since the
+      last step that has not been paired with a call, otherwise the oldest one; a call before its forward is paired with
+      the forward that follows. Only forwards with gradients count, without recomputations by activation checkpointing
+      (`torch.utils.checkpoint`). An ambiguous pair, or one whose random draws differ, is an error. The random state is
+      restored afterwards;
     - buffers (batch-norm statistics, counters) are untouched;
-    - no weight of :math:`w_{t-1}` enters autocast's cache, and none of :math:`w_t` comes from it.
+    - the weight cache of autocast is not used.
 
-    For the time of the call the parameters hold the old values, as the same objects: tied weights stay tied, and
-    compiled modules run their compiled code. Cost: one forward, and one copy of the weights that the optimizer moves.
+    During the call the same parameter objects hold the old values: tied weights stay tied, and compiled modules run
+    their compiled code. Cost: one forward, and one copy of the weights that the optimizer updates.
 
     Args:
-        model: the module that the training loop calls; the compiled one if that is called. A
-            `DistributedDataParallel` one is evaluated without its communication. One of `fully_shard` gathers its
-            weights once more, so that all processes must make the call.
+        model: the module that the training loop calls; the compiled one if that is called. `DistributedDataParallel` is
+            evaluated without communication. A `fully_shard` model gathers its weights again, so that all processes must
+            make the call.
         optimizer: the optimizer that moves the model's parameters, or a sequence of several.
 
     Raises:
-        ValueError: for a model or optimizer that is none, an optimizer with no parameter of the model, and at a step
-            of an optimizer that asks a gradient scaler itself whether to skip it.
-        RuntimeError: before a wrong number is returned or a step is made with one: at a call or forward whose random
-            numbers differ from its partner's, at a step after calls without a forward or after fewer calls than
-            forwards that they may belong to, where more than 1024 forwards wait for their calls, and where another
-            thread uses the model during a call or draws in between.
+        ValueError: for arguments of another type, an optimizer with no parameter of the model, and at a step of an
+            optimizer that handles the gradient scaler itself.
+        RuntimeError: instead of a wrong result: if a call and its forward draw different random numbers, at a step
+            after calls without a forward or with too few calls for the forwards, if more than 1024 forwards have no
+            call, and if another thread uses the model or draws random numbers during a call.
 
-    Limits: forward hooks of the model run in a call, too. Randomness other than torch's generators (Python's, numpy's,
-    the dropout state of cuDNN's recurrent layers) is not replayed, and attributes that are no buffers are not restored.
-    Threads share torch's generators: a thread that prepares data during training needs its own `torch.Generator`.
-    Copies and pickles of the model are free of this object; deep copies of an optimizer lose their hooks.
+    Limits: forward hooks of the model run in a call, too. Other random numbers than those of torch's generators
+    (Python's, NumPy's, the dropout state of cuDNN's recurrent layers) are not replayed, and attributes that are not
+    buffers are not restored. Threads share torch's generators: a thread that prepares data during training needs its
+    own `torch.Generator`. Copies and pickles of the model do not contain this object; deep copies of an optimizer lose
+    their hooks.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -165,7 +167,7 @@ class PreviousIterate:
             self._capture = None
 
     def remove(self) -> None:
-        """Take the hooks off the model and the optimizers."""
+        """Remove the hooks from the model and the optimizers."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -174,7 +176,7 @@ class PreviousIterate:
     def state_dict(self) -> dict[str, Any]:
         """Return the previous weights by name, for a checkpoint; parameters that did not move are left out.
 
-        Those of a model of `fully_shard` are gathered, so that all processes must make the call; any number of
+        The weights of a `fully_shard` model are gathered, so that all processes must make the call; any number of
         processes can load the result.
         """
         names = ((name, self._weights.get(parameter)) for name, parameter in bare(self.model).named_parameters())

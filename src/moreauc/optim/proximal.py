@@ -32,7 +32,7 @@ class ProximalPoint:
     LibAUC's code the first reference is random, near 0.)
 
     Just before a step, or after each evaluation of its closure, :math:`\gamma (w - w_\text{ref})` is added to the
-    gradients, momentum and preconditioning included; after it `parameter.grad` is again what the loss left there.
+    gradients, so that momentum and preconditioning apply to it, too; after the step `parameter.grad` is restored.
     Parameters without a gradient are not pulled, and a skipped step does not count.
 
     Args:
@@ -41,8 +41,8 @@ class ProximalPoint:
 
     Cost: two copies of the weights, and one of the gradients during a step.
 
-    Limits: a deep copy of an optimizer loses its hooks. A step that a gradient scaler leaves to a fused optimizer is
-    refused with a `ValueError`: it divides the pull by the scale, and may be skipped on the device.
+    Limits: a deep copy of an optimizer loses its hooks. A fused optimizer with a gradient scaler raises a `ValueError`:
+    it would divide the added gradient by the scale, and may skip the step on the device.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -94,7 +94,7 @@ class ProximalPoint:
         self._steps = 0
 
     def remove(self) -> None:
-        """Take the hooks off the optimizer."""
+        """Remove the hooks from the optimizer."""
         for handle in self._handles:
             handle.remove()
 

@@ -1,8 +1,8 @@
-"""Batch samplers: which rows of a data set make up each step.
+"""Batch samplers: they choose the rows of each batch.
 
 - :class:`PosNegSampler`: fixed numbers of positives and negatives in every batch;
 - :class:`GroupSampler`: some groups in every batch, and some rows of each;
-- :class:`PlainSampler`: rows in random order, with whatever groups come;
+- :class:`PlainSampler`: shuffled rows, regardless of their groups;
 - :class:`DistributedBatchSampler`: the batches of any of them, split over several processes.
 """
 

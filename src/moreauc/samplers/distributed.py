@@ -22,14 +22,14 @@ class DistributedBatchSampler(Sampler[list[int]]):
     All processes have the sampler that one process would have, with the same seed; each takes its part of every batch.
     So the batches of all processes together are those of one, and a run can be resumed with more or fewer processes.
 
-    Rows are assigned in turn by their place in the batch: parts differ in size, and in positives for a
-    :class:`~moreauc.samplers.PosNegSampler`, by at most one row. Or they go to their owners, so that a process needs
-    only its own rows of the data. Then parts may be of any size. An empty part is fine for
-    :class:`~moreauc.data.TensorBatches` and :class:`~moreauc.data.BagBatches`, not for the loader of torch.
+    By default rows are assigned in turn by their position in the batch: parts differ in size, and in positives for a
+    :class:`~moreauc.samplers.PosNegSampler`, by at most one row. With `owners` each row goes to its owner, so that a
+    process needs only its own rows of the data; parts may then have any size. :class:`~moreauc.data.TensorBatches` and
+    :class:`~moreauc.data.BagBatches` accept an empty part, torch's `DataLoader` does not.
 
     Args:
-        sampler: any sampler over batches of row numbers, the same in all processes: a `PosNegSampler`, a
-            `GroupSampler`, one of bags. It must not be split over processes itself.
+        sampler: any batch sampler of row numbers, the same in all processes, such as `PosNegSampler` or `GroupSampler`.
+            It must not be split over processes itself.
         rank: number of this process, in [0, world_size).
         world_size: number of processes.
         owners: for each row the number of the process it goes to, shape `(n,)`; None to assign in turn.
@@ -42,7 +42,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
 
     Raises:
         ValueError: for an argument out of range, a sampler that is split over processes or cannot be iterated over,
-            owners that are no processes and, while iterating, a row that has no owner.
+            owners that are not process numbers and, while iterating, a row without owner.
 
     Example:
         >>> from moreauc.samplers import PosNegSampler
@@ -90,7 +90,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
         return (self._part(batch) for batch in batches)
 
     def batch(self, epoch: int, step: int) -> Tensor:
-        """Return the rows of one batch that are this process's, as a vector; the position does not move."""
+        """Return the rows of one batch that belong to this process, as a vector; the position does not change."""
         return torch.tensor(self._part(self.sampler.batch(epoch, step).tolist()), dtype=torch.int64)
 
     def set_epoch(self, epoch: int) -> None:

@@ -51,13 +51,14 @@ class GroupSampler(_UnevenSampler):
     r"""Batch sampler with `samples_per_group` rows of each of `groups_per_batch` groups in every batch.
 
     For `batch_sampler=` of a `DataLoader` or for :class:`~moreauc.data.TensorBatches`. A batch lists its rows group by
-    group; no row is in it twice. All rows of a group are taken where it has no more than asked for. Groups come equally
-    often, however rare their rows are: counts differ by at most 1 inside an epoch, and by at most 1 over all epochs. So
-    do the counts of the rows of a group. Any two groups, and any two rows of a group, meet equally often, up to chance.
+    group; no row is in it twice. All rows of a group are taken if it has no more than `samples_per_group`. All groups
+    are drawn equally often, regardless of their size: counts differ by at most 1 inside an epoch, and by at most 1 over
+    all epochs. The same holds for the rows of a group. Any two groups, and any two rows of a group, are in the same
+    batch equally often in expectation.
 
     With :math:`n` rows and :math:`N` groups an epoch has
-    :math:`\max(\lceil n / (B_1 B_2) \rceil, \lceil N / B_1 \rceil)` steps. Every group is in it; rows of large groups
-    need not all be.
+    :math:`\max(\lceil n / (B_1 B_2) \rceil, \lceil N / B_1 \rceil)` steps. It contains every group, but not necessarily
+    all rows of large groups.
 
     Groups may overlap: a row that is drawn for two groups of a batch is in it once, and batches differ in size. It
     belongs to all of its groups, also to those that the batch was not drawn for (:meth:`batch_groups`). Rows of no
@@ -184,7 +185,7 @@ class GroupSampler(_UnevenSampler):
 
 
 class PlainSampler(_UnevenSampler):
-    """Batch sampler with the rows in random order, whatever their labels and groups.
+    """Batch sampler of shuffled rows, regardless of their labels and groups.
 
     An epoch is one pass over the rows; the last batch may be smaller. The interface is that of :class:`GroupSampler`.
 

@@ -27,15 +27,16 @@ class PosNegSampler(PlannedSampler):
     its positives first; no row is in it twice. With :math:`n_+` and :math:`n_-` rows, an epoch is one pass over the
     class that takes longer, :math:`\max(\lceil n_+ / B_+ \rceil, \lceil n_- / B_- \rceil)` steps, and every row of
     either class is in it. The counts of the rows of a class differ by at most 1 inside an epoch, and by at most 1 over
-    all epochs. Any positive and any negative, and any two rows of a class, meet equally often, up to chance.
+    all epochs. Any positive and any negative, and any two rows of a class, are in the same batch equally often in
+    expectation.
 
     The batch of a step is a pure function of seed, epoch and step, in every version of NumPy and torch. To resume in
-    the middle of an epoch, call `set_position` with the number of batches consumed: workers fetch ahead, so the
-    sampler cannot know.
+    the middle of an epoch, call `set_position` with the number of batches consumed: since workers prefetch, the sampler
+    cannot know it.
 
     Several processes: process `rank` of `world_size` owns every `world_size`-th row of each class, from the `rank`-th
-    on. Batches of all processes have the same size, and epochs as many steps as the largest shard needs; rows come
-    equally often within a shard.
+    on. Batches of all processes have the same size, and epochs as many steps as the largest shard needs; within a shard
+    all rows are drawn equally often.
 
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`, both present; a batch holds positions in it.

@@ -16,7 +16,7 @@ _PAUSE = 10.0  # seconds between two lines where there is no terminal
 
 
 class Callback:
-    """Base of the callbacks: all hooks do nothing. Override those you need.
+    """Base class of callbacks. All hooks do nothing by default; override those you need.
 
     Example:
         >>> class Decay(Callback):
@@ -45,7 +45,7 @@ class Callback:
 
 
 class ProgressBar(Callback):
-    """Epoch, validation score, the best so far, and the time left: a bar on a terminal, else a line now and then.
+    """Show epoch, validation score, best score and time left: a bar on a terminal, otherwise occasional lines.
 
     Args:
         console: a `rich` console; None for one on standard error.
@@ -120,7 +120,7 @@ class TensorBoardLogger(Callback):
         folder: where the event files go.
 
     Raises:
-        ModuleNotFoundError: where TensorBoard is not installed; it names the extra.
+        ModuleNotFoundError: if TensorBoard is not installed; the message names the extra.
     """
 
     def __init__(self, folder: str | Path) -> None:

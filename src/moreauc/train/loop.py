@@ -72,14 +72,15 @@ def fit(
 ) -> History:
     """Train `model` by `criterion`, and keep the weights that score best on the validation data.
 
-    Before each epoch `set_epoch(number)` is called on the loader and on its `batch_sampler` and `sampler`, where they
-    have it; warm-start epochs count. If the criterion needs the scores at the previous weights (`needs_previous`), a
-    :class:`~moreauc.PreviousIterate` is kept for it. With a `seed` the global random state is restored at the end.
+    Before each epoch `set_epoch(number)` is called on the loader and on its `batch_sampler` and `sampler`, if they have
+    it; warm-start epochs are included in the number. If the criterion needs the scores at the previous weights
+    (`needs_previous`), a :class:`~moreauc.PreviousIterate` is kept for it. With a `seed` the global random state is
+    restored at the end.
 
-    On several processes the model is a `DistributedDataParallel` or `fully_shard` one and the criterion a
-    :class:`~moreauc.distributed.DistributedCriterion`; every process calls this function. The validation score of the
-    first process decides for all, a callback that stops the run in one process stops it in all, dropout masks differ,
-    and buffers become those of the first process at the end of each epoch.
+    With several processes the model must be wrapped by `DistributedDataParallel` or `fully_shard` and the criterion by
+    a :class:`~moreauc.distributed.DistributedCriterion`; every process calls this function. The validation score of the
+    first process is used by all, a callback that stops the run in one process stops it in all, dropout masks differ
+    between processes, and buffers are copied from the first process at the end of each epoch.
 
     Args:
         model: maps inputs to raw scores of shape `(B,)` or `(B, 1)`. Inputs given as a tuple are passed by position,
@@ -92,31 +93,31 @@ def fit(
             None to train without.
         epochs: passes over `train` by `criterion`.
         optimizer: any optimizer of the model's parameters; or "sgd" for SGD with `lr`, `momentum` and `weight_decay`,
-            or "adam" for AdamW with `lr` and `weight_decay`, whose steps do not depend on the scale of the loss.
+            or "adam" for AdamW with `lr` and `weight_decay`.
         lr: learning rate, if `optimizer` is a name.
         momentum: momentum of "sgd".
         weight_decay: weight decay, if `optimizer` is a name.
         milestones: epochs after which the learning rate is multiplied by `lr_factor`; None for one third and two
             thirds of `epochs` (20 and 40 of 60, as in the paper), `()` for never.
-        lr_factor: that factor.
-        warm_start_epochs: epochs of cross entropy before, at a constant learning rate (the paper starts from such a
-            model). They end with the last weights; an optimizer given by name starts anew after them.
-        proximal: weight of a proximal term whose reference point is renewed at each milestone, as PESG does for AUC-M
+        lr_factor: factor of the learning rate at each milestone.
+        warm_start_epochs: epochs of cross entropy first, at a constant learning rate, as in the paper. Training
+            continues from their last weights; an optimizer given by name is created anew.
+        proximal: weight of a proximal term whose reference point is updated at each milestone, as in PESG for AUC-M
             (see :class:`~moreauc.optim.ProximalPoint`).
-        min_tpr: region of the validation score; the criterion's own by default.
+        min_tpr: lower edge of the region of the validation score; that of the criterion by default.
         max_fpr: as `min_tpr`.
         validation_weight: weights of the validation rows in the TPAUC, at least 0, shape `(n,)`, in the order of the
             batches; None for 1 each.
         score: function of all validation scores, `(n,)` or `(n, columns)`, and labels, on the CPU, to use instead of
             TPAUC; higher is better.
-        keep_best: whether to end with the weights of the best validation score instead of the last ones. Of epochs
-            with equal TPAUC the best has the highest TPAUC half way to the whole square, then AUC, then the widest gap
-            between classes in order, then is the earliest (see :class:`~moreauc.train.History`). The criterion keeps
-            its last state. If the weights before the first epoch are the best there is an :class:`UntrainedWarning`.
-        min_gain: by how many standard errors an epoch must have a higher TPAUC than the weights before the first one to
-            replace them; 0 for any gain. For a model that is trained already, which one lucky epoch should not replace.
-        patience: end the run after so many epochs without a better validation score, where a wider gap does not count;
-            None to run all.
+        keep_best: whether to end with the weights of the best validation score instead of the last ones. Ties in TPAUC
+            are broken as described in :class:`~moreauc.train.History`. The criterion keeps its last state. If the
+            initial weights are the best there is an :class:`UntrainedWarning`.
+        min_gain: number of standard errors by which an epoch must improve the TPAUC of the initial weights to replace
+            them; 0 for any improvement. Useful for fine-tuning, where one lucky epoch should not replace a trained
+            model.
+        patience: stop after this many epochs without a better validation score (a larger `gap` alone does not count);
+            None to run all epochs.
         seed: seed of dropout and other random numbers; None to use the global random state.
         device: where to train; model and criterion are moved there. None to stay where the model is.
         callbacks: called in this order; see :class:`~moreauc.train.Callback`.
@@ -124,9 +125,10 @@ def fit(
         checkpoint: folder to save the run in. The same call then resumes an interrupted run, with the same result to
             the last bit; after SIGTERM or SIGINT the step is finished and the run saved. None for none. See
             docs/checkpoints.md.
-        every: steps between two saves, besides those at the end of each epoch; None for these only.
-        resume: whether to resume a run that is in the folder; if not, there must be none.
-        settings: what else must be the same in a resumed run, by name; see :class:`~moreauc.checkpoint.RunState`.
+        every: steps between two saves, besides those at the end of each epoch; None to save at the end of epochs only.
+        resume: whether to resume a run saved in the folder; if False, an existing one is an error.
+        settings: further values that must be the same in a resumed run, by name; see
+            :class:`~moreauc.checkpoint.RunState`.
 
     Returns:
         One row of numbers for each epoch.
@@ -134,8 +136,8 @@ def fit(
     Raises:
         ValueError: for an argument out of range, validation data without both classes or without a region. An error of
             the criterion (NaN scores, say) gets a note with epoch and step.
-        CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run, and for a folder in which
-            another process saves; nothing has changed, unless the loader gives fewer batches than before.
+        CheckpointError: a `ValueError`, for a checkpoint that is damaged or of another run, and for a folder used by
+            another process; nothing has changed, unless the loader gives fewer batches than before.
         Interrupted: a `KeyboardInterrupt`, after a signal, with a checkpoint.
 
     Example:

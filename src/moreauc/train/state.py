@@ -25,7 +25,7 @@ WARM_START, TRAIN, DONE = "warm start", "train", "done"
 
 
 class UntrainedWarning(UserWarning):
-    """No epoch did better on the validation data than the weights before the first one, which were kept."""
+    """No epoch improved the validation score of the initial weights, which were kept."""
 
 
 @dataclass
@@ -35,17 +35,17 @@ class History:
     Attributes:
         rows: dictionaries with `phase` ("warm start" or "train"), `epoch` (from 0 in its phase), `loss` (mean over the
             epoch's steps), `lr`, `seconds`, and `score` (of the validation data: TPAUC, or what `fit` was
-            given) where there is validation data; where that is TPAUC, also `wider_score`, the TPAUC of the region half
-            way to the whole square, `auc`, and `gap`, from the highest negative to the lowest positive in standard
-            deviations of the scores (0 where a pair is not in order).
+            given) where there is validation data; if that is TPAUC, also `wider_score`, the TPAUC of the region half
+            way to the whole ROC square, `auc`, and `gap`, the lowest positive minus the highest negative score in
+            standard deviations (0 if the classes overlap).
         best_score: the highest `score` of the phase "train" (of its start, too), or None without validation data.
-        best_epoch: its epoch, -1 for the weights before the first one. Of epochs with one `score` the best is that with
-            the highest `wider_score`, then `auc`, then `gap`, then the earliest.
-        start_epoch: the best epoch of an earlier training whose weights this one started from; None for no such one.
-        began_as: the trained model that the weights before the first epoch were made of; empty for initial weights.
+        best_epoch: its epoch, -1 for the weights before the first one. Ties in `score` are broken by the highest
+            `wider_score`, then `auc`, then `gap`, then the earliest epoch.
+        start_epoch: the best epoch of an earlier training whose weights this one started from, or None.
+        began_as: name of the trained model that the initial weights come from; empty for random weights.
         best_scores: `score`, `wider_score`, `auc` and `gap` of that epoch.
         best_tied: share of the region's validation rows that are tied with a row of the other class at that epoch.
-        chosen_by: which of these distinguished the best epoch from all others; "earliest" if none did.
+        chosen_by: the first of these in which the best epoch was ahead of all others; "earliest" if none.
         restored: whether the model was given the weights of `best_epoch` at the end.
 
     Example:
@@ -67,7 +67,7 @@ class History:
 
     @property
     def choice(self) -> str:
-        """How the best epoch was chosen among epochs with the same score, in words; empty if there was one."""
+        """How ties between epochs with the best score were broken, in words; empty if there were none."""
         wider = {"wider_score": "TPAUC of the region half way to the whole square", "auc": "AUC"}
         if self.chosen_by in wider:
             return (
@@ -86,7 +86,7 @@ class History:
         return self.restored and self.best_epoch == -1 and self.start_epoch in (None, -1) and not self.began_as
 
     def started(self, before: History) -> None:
-        """Put the epochs of the training that this one started from before its own, as a warm start."""
+        """Prepend the epochs of an earlier training, whose weights this one started from, as a warm start."""
         self.rows[:0] = [{**row, "phase": WARM_START} for row in before.rows]
         self.start_epoch = before.best_epoch
 
@@ -155,7 +155,7 @@ class TrainState:
         history: one row for each finished epoch.
         stop: set to True to end the run after the current epoch.
         done: whether the run is complete.
-        epochs_before: epochs of earlier phases; the loader counts them, too.
+        epochs_before: epochs of earlier phases; they are included in the loader's epoch number.
         steps_done: steps of the whole run.
         total: sum of the losses of the current epoch.
         lr: learning rate at the beginning of the current epoch.
