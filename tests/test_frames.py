@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moreauc.data.frames import as_frame
+from moreauc.data.tables import as_frame
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 
 polars = pytest.importorskip("polars")

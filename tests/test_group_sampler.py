@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from moreauc.samplers import GroupSampler, PlainSampler
-from moreauc.samplers.plan import Source, counts_before, plan_class
+from moreauc.samplers.base import Source, counts_before, plan_class
 
 
 def make_ids(sizes: list[int], seed: int = 0) -> list[int]:

@@ -28,8 +28,8 @@ from experiments.data.histology import (
 from experiments.data.splits import test_and_folds as split
 from experiments.models.resnet import ResNet20
 from moreauc.data.bag_batches import BagBatches
-from moreauc.data.bag_scores import WholeBags
 from moreauc.data.bags import to_padded
+from moreauc.data.scoring import WholeBags
 from moreauc.samplers import PosNegSampler
 
 COUNTS = {"colon_aca": ("colonca", 12), "colon_n": ("colonn", 15)}

@@ -17,7 +17,7 @@ from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
 from moreauc.estimators import TPAUCClassifier, base
 from moreauc.metrics import tpauc_score
-from moreauc.metrics.ranking import tpauc_difference
+from moreauc.metrics.bootstrap import tpauc_difference
 from moreauc.models import PiecewiseLinear
 from moreauc.train import fit
 

@@ -13,7 +13,7 @@ from scipy.sparse import csc_matrix, csr_array, csr_matrix
 
 from moreauc._description import checksum
 from moreauc.data import TensorBatches
-from moreauc.data.sparse import SparseRows, rows_at_once, tensors_of
+from moreauc.data.batches import SparseRows, rows_at_once, tensors_of
 from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.estimators import GroupDROClassifier, TPAUCClassifier
 
@@ -104,7 +104,7 @@ def test_nothing_makes_the_whole_matrix_dense(monkeypatch):
     matrix = csr_matrix(X)
     monkeypatch.setattr(csr_array, "toarray", spy)
     monkeypatch.setattr(csr_matrix, "toarray", lambda self: pytest.fail("the whole matrix became dense"))
-    monkeypatch.setattr("moreauc.data.sparse._MOST_ENTRIES", 30 * 50)
+    monkeypatch.setattr("moreauc.data.batches._MOST_ENTRIES", 30 * 50)
     model = quick(batch_size=32).fit(matrix, y)
     model.predict_proba(matrix)
     assert max(sizes) == 50 and len(sizes) > 10

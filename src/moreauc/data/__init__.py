@@ -10,10 +10,10 @@
 """
 
 from moreauc.data.bag_batches import BagBatches, BagInputs, BagSampler, SampledBags, collate_bags
-from moreauc.data.bag_scores import WholeBags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags, from_padded, to_padded
 from moreauc.data.batches import IndexedDataset, TensorBatches
 from moreauc.data.examples import digit_bags, load_example, planted_groups
+from moreauc.data.scoring import WholeBags, bag_scores, instance_outputs, instance_weights
 
 __all__ = [
     "BagBatches",

@@ -1,4 +1,6 @@
-"""Tables from files: CSV and Parquet; malformed files are refused with one line that says what is wrong.
+"""Tables from files (CSV and Parquet) and of other libraries (polars, Arrow) as DataFrames of pandas.
+
+Malformed files are refused with one line that says what is wrong.
 
 Rows are counted from 1, the first one below the header; lines are lines of the file.
 """
@@ -18,9 +20,9 @@ import pandas as pd
 from pandas.api.types import infer_dtype
 
 from moreauc._system import import_extra, written_whole
-from moreauc.data.frames import from_arrow
 from moreauc.data.texts import normal_fields, normal_text, normal_texts, type_columns
 
+_ARROW = ("__arrow_c_stream__", "__arrow_c_array__")
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _SEPARATORS = ",;\t"
 _HEADER = re.compile(r'("[^"]*"|[^"\n])*(\n|$)')
@@ -227,3 +229,45 @@ def list_names(names: list[str], most: int = 5) -> str:
     """Return names in quotes with commas, the first few of many."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def as_frame(owner: str, table: Any, *, name: str = "X") -> Any:
+    """Return a table of another library as a DataFrame of pandas; anything else, a DataFrame too, as it is.
+
+    Args:
+        owner: class named in errors.
+        table: a DataFrame of polars, a table of pyarrow, or anything with `__arrow_c_stream__` or `to_pandas`.
+        name: what the estimator calls it.
+
+    Raises:
+        ValueError: for a table that is not in memory yet, and for one that cannot be converted.
+
+    Example:
+        >>> import pyarrow
+        >>> as_frame("doctest", pyarrow.table({"a": [1, None], "b": ["x", "y"]})).dtypes.astype(str).tolist()
+        ['Int64', 'str']
+    """
+    if isinstance(table, pd.DataFrame | pd.Series):
+        return table
+    kind = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+    if hasattr(table, "collect") and not hasattr(table, "__array__"):
+        raise ValueError(f"{owner}: {name} must be a table in memory, got {kind}; call its collect()")
+    try:
+        if any(hasattr(table, method) for method in _ARROW):
+            found = import_extra("pyarrow", "parquet").table(table)
+            index = (found.schema.pandas_metadata or {}).get("index_columns", [])  # no features in pandas either
+            return from_arrow(found.drop_columns([column for column in index if isinstance(column, str)]))
+        return table.to_pandas() if hasattr(table, "to_pandas") else table
+    except (ImportError, TypeError, ValueError) as error:  # those of pyarrow derive from these
+        raise ValueError(f"{owner}: {name} must be a table that pandas can hold, got {kind}: {error}") from error
+
+
+def from_arrow(table: Any) -> pd.DataFrame:
+    """Return a table of pyarrow, its columns in the types of pandas; integers beside missing values stay integers."""
+    arrow = import_extra("pyarrow", "parquet")
+    # With missing values pandas would make floats of integers, which beyond 2^53 is to round them.
+    nullable = {arrow.int64(): pd.Int64Dtype(), arrow.uint64(): pd.UInt64Dtype()}
+    columns = [column.to_pandas(types_mapper=nullable.get if column.null_count else None) for column in table.columns]
+    frame = pd.concat(columns, axis=1, ignore_index=True) if columns else pd.DataFrame(index=range(len(table)))
+    frame.columns = pd.Index(table.column_names, dtype=object)
+    return frame

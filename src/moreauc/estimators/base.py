@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from moreauc._checks import check_count, check_real, check_region, floor_count
 from moreauc._system import one_thread
 from moreauc.data import TensorBatches
+from moreauc.data.batches import SparseRows, as_inputs, rows_at_once
 from moreauc.data.duplicates import Codes
-from moreauc.data.frames import as_frame
-from moreauc.data.sparse import SparseRows, as_inputs, rows_at_once
+from moreauc.data.tables import as_frame
 from moreauc.data.tabular import TableEncoder, check_exact
 from moreauc.data.texts import MAJORITY, check_apart, class_text, positive_class
 from moreauc.methods import METHODS, build

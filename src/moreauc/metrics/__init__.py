@@ -15,6 +15,7 @@ Groups:
 - :func:`group_table`: all of it for every group; :func:`plot_groups`: the groups sorted by loss.
 """
 
+from moreauc.metrics.adapters import StreamingTPAUC, tpauc_scorer
 from moreauc.metrics.bootstrap import bootstrap_interval
 from moreauc.metrics.groups import group_accuracy, group_auc, group_gap, group_loss, group_table, group_values
 from moreauc.metrics.plots import plot_groups, plot_roc_region
@@ -26,8 +27,6 @@ from moreauc.metrics.ranking import (
     tpauc_area_score,
     tpauc_score,
 )
-from moreauc.metrics.scorer import tpauc_scorer
-from moreauc.metrics.streaming import StreamingTPAUC
 
 __all__ = [
     "StreamingTPAUC",

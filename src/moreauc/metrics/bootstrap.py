@@ -1,4 +1,4 @@
-"""How far a score might be off because the test set is small: bootstrap intervals for any metric."""
+"""How far a score might be off because the test set is small: bootstrap intervals, standard errors of differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 
 from moreauc._checks import check_count, check_real
-from moreauc.metrics._inputs import Array, as_vector, check_length
+from moreauc.metrics.ranking import Array, as_vector, check_length, tpauc_score
 
 _OWNER = "bootstrap_interval"
 
@@ -149,3 +149,46 @@ def resample_scores(
 
 def _resample(strata: list[Array], rng: np.random.Generator) -> Array:
     return np.concatenate([stratum[rng.integers(len(stratum), size=len(stratum))] for stratum in strata])
+
+
+def tpauc_difference(
+    y_true: ArrayLike, y_score: ArrayLike, other: ArrayLike, *, min_tpr: float, max_fpr: float
+) -> tuple[float, float]:
+    r"""Return by how much the TPAUC of `y_score` is above that of `other`, and the standard error of this.
+
+    Both score the same rows, so the error is that of a paired difference: DeLong's for the AUC, with the lowest
+    positives and the highest negatives as conditional means. With :math:`a_i` the share of the region's negatives below
+    positive `i`, its part is :math:`q - (q - a_i)_+ / (1 - \text{min\_tpr})`, `q` the quantile that bounds the region;
+    for a negative likewise.
+
+    Example:
+        >>> tpauc_difference([0, 0, 1, 1], [1.0, 3.0, 2.0, 4.0], [1.0, 2.0, 3.0, 4.0], min_tpr=0, max_fpr=1)
+        (-0.25, 0.3535533905932738)
+    """
+    positive = np.asarray(y_true).astype(bool)
+    parts = [
+        _placements(positive, np.asarray(scores, dtype=np.float64), min_tpr, max_fpr) for scores in (y_score, other)
+    ]
+    one, two = (tpauc_score(positive, scores, min_tpr=min_tpr, max_fpr=max_fpr) for scores in (y_score, other))
+    variances = [np.var(a - b, ddof=1) / len(a) for a, b in zip(*parts, strict=True) if len(a) > 1]
+    return one - two, float(np.sqrt(sum(variances)))
+
+
+def _placements(positive: Array, scores: Array, min_tpr: float, max_fpr: float) -> tuple[Array, Array]:
+    """Return what each positive and each negative adds to the TPAUC, in its conditional mean."""
+    high, low = np.sort(scores[positive]), np.sort(scores[~positive])
+    region = high[: max(1, round((1.0 - min_tpr) * len(high)))], low[-max(1, round(max_fpr * len(low))) :]
+
+    def below(values: Array, others: Array) -> Array:
+        """Return the share of `others` below each value, ties half."""
+        sides = [np.searchsorted(others, values, side) for side in ("left", "right")]
+        return (sides[0] + sides[1]) / (2.0 * len(others))
+
+    found = []
+    for part, share in (
+        (below(scores[positive], region[1]), 1.0 - min_tpr),
+        (1.0 - below(scores[~positive], region[0]), max_fpr),
+    ):
+        level = np.quantile(part, share)
+        found.append(level - np.maximum(level - part, 0.0) / share)
+    return found[0], found[1]

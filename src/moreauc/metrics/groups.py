@@ -29,8 +29,7 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_finite
 from moreauc._group_input import Members, Numbers, check_groups
-from moreauc.metrics._inputs import Array, as_vector, check_length, split_classes
-from moreauc.metrics.ranking import selected_fraction
+from moreauc.metrics.ranking import Array, as_vector, check_length, selected_fraction, split_classes
 
 Values = NDArray[np.float64]
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_real, check_region
 from moreauc._system import printable, show_as_written
-from moreauc.metrics._inputs import as_vector, split_classes
 from moreauc.metrics.groups import GroupTable, Values, check_names
-from moreauc.metrics.ranking import selected_fraction
+from moreauc.metrics.ranking import as_vector, selected_fraction, split_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,19 +25,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+import torch
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import roc_curve
+from torch import Tensor
 
-from moreauc._checks import check_region, floor_count, shown
-from moreauc.metrics._inputs import Array, Classes, order_statistic, split_classes, twice_won
+from moreauc._checks import check_region, floor_count, no_number, shown
 
+Array = NDArray[Any]
 Ties = Literal["curve", "half", "lost"]
-MUCH_TIED = 0.1  # share of the region's rows with tied scores that a user is warned of
-Region = tuple[float, float]
+_MUCH_TIED = 0.1  # share of the region's rows with tied scores that a user is warned of
 
 
 def tpauc_score(
@@ -170,6 +171,81 @@ def pauc_standardized_score(
     return 0.5 * (1.0 + (area - chance) / (max_fpr - chance))
 
 
+class Classes(NamedTuple):
+    """Scores and, where given, weights of the two classes."""
+
+    positives: Array
+    negatives: Array
+    positive_weight: Array | None = None
+    negative_weight: Array | None = None
+
+
+def as_vector(owner: str, name: str, value: Any) -> Array:
+    """Return `value` (array, tensor on any device, sequence) as a vector of real numbers of its own precision.
+
+    Integers stay integers: their order would not survive rounding to floats.
+    """
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        if value.is_floating_point():  # NumPy has no bfloat16
+            value = value.to(torch.promote_types(value.dtype, torch.float32))
+        value = value.numpy()
+    try:
+        array = np.asarray(value)
+        array = array.astype(np.float64) if array.dtype == object else array
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{owner}: {name} must be a vector of real numbers, got {no_number(value)}") from error
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{owner}: {name} must be a vector of real numbers, got dtype {array.dtype}")
+    if array.ndim != 1:
+        raise ValueError(f"{owner}: {name} must have shape (n,), got {array.shape}")
+    return array.view(np.uint8) if array.dtype == bool else array
+
+
+def check_length(owner: str, name: str, value: Array, other_name: str, other: Array) -> None:
+    """Check that two vectors are equally long."""
+    if len(value) != len(other):
+        raise ValueError(f"{owner}: {name} must be as long as {other_name}, {len(other)}, got {len(value)}")
+
+
+def split_classes(
+    owner: str,
+    y_true: Any,
+    y_score: Any,
+    sample_weight: Any = None,
+    *,
+    names: tuple[str, str] = ("y_true", "y_score"),
+    allow_empty: bool = False,
+) -> Classes:
+    """Check labels, scores and weights, and return them class by class; `names` are those the user knows them by."""
+    labels, scores = as_vector(owner, names[0], y_true), as_vector(owner, names[1], y_score)
+    check_length(owner, names[1], scores, names[0], labels)
+    if not allow_empty and not len(labels):
+        raise ValueError(f"{owner}: {names[0]} must hold at least one label, got 0")
+    positive = labels == 1
+    known = positive | (labels == 0)
+    if not known.all():
+        raise ValueError(f"{owner}: {names[0]} must hold 0 and 1 only, got {labels[~known][0]}")
+    _check_finite(owner, names[1], scores)
+    # Row numbers and `take` are faster here than indexing by a mask.
+    upper, lower = np.flatnonzero(positive), np.flatnonzero(~positive)
+    if sample_weight is None:
+        return Classes(scores.take(upper), scores.take(lower))
+    weight = as_vector(owner, "sample_weight", sample_weight).astype(np.float64)
+    check_length(owner, "sample_weight", weight, names[0], labels)
+    _check_finite(owner, "sample_weight", weight)
+    if (weight < 0).any():
+        raise ValueError(f"{owner}: sample_weight must be at least 0, got {weight.min()}")
+    return Classes(scores.take(upper), scores.take(lower), weight.take(upper), weight.take(lower))
+
+
+def _check_finite(owner: str, name: str, value: Array) -> None:
+    finite = np.isfinite(value)
+    if not finite.all():
+        bad = value[~finite]
+        raise ValueError(f"{owner}: {name} must be finite, got {bad[0]} ({len(bad)} such entries)")
+
+
 def check_ties(owner: str, ties: Any) -> None:
     """Check that `ties` is a rule."""
     if ties not in ("curve", "half", "lost"):
@@ -195,20 +271,19 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
         return _undefined(owner, f"floor({len(positives)} positives * (1 - min_tpr)) is 0 at min_tpr = {min_tpr}")
     if k2 == 0:
         return _undefined(owner, f"floor({len(negatives)} negatives * max_fpr) is 0 at max_fpr = {max_fpr}")
-    # Only scores from the lowest selected negative to the highest selected positive can win a pair or tie.
-    high, low = order_statistic(positives, k1 - 1), order_statistic(negatives, len(negatives) - k2)
+    positives, negatives = np.sort(positives), np.sort(negatives)
+    lowest, highest = positives[:k1], negatives[len(negatives) - k2 :]
+    high, low = lowest[-1], highest[0]
     if low > high:
         return 0.0
     if low == high and ties == "curve":  # one score decides, as where all rows have it
         return _corner(positives, negatives, high, k1, k2) / (k1 * k2)
-    lowest = positives.take(np.flatnonzero((positives >= low) & (positives < high)))
-    highest = negatives.take(np.flatnonzero((negatives <= high) & (negatives > low)))
-    # Of several scores equal to an edge as many are taken as are still to be selected.
-    at_high, at_low = k1 - int(np.count_nonzero(positives < high)), k2 - int(np.count_nonzero(negatives > low))
-    excess = 0.0 if ties == "half" else _excess_of_half(positives, negatives, high, low, at_high, at_low)
-    lowest = np.concatenate([lowest, np.full(at_high, high)])
-    highest = np.concatenate([np.full(at_low, low), highest])
-    return (twice_won(lowest, highest, float(low), float(high)) - excess) / (2 * k1 * k2)
+    # Only scores from `low` to `high` can win a pair or tie.
+    lowest, highest = lowest[np.searchsorted(lowest, low) :], highest[: np.searchsorted(highest, high, "right")]
+    # Twice the pairs won: negatives below a positive, and those not above it.
+    twice = sum(int(np.searchsorted(highest, lowest, side).sum()) for side in ("left", "right"))
+    excess = _excess_of_half(positives, negatives, high, low, k1, k2) if ties == "curve" else 0.0
+    return (twice - excess) / (2 * k1 * k2)
 
 
 def _corner(positives: Array, negatives: Array, score: Any, k1: int, k2: int) -> float:
@@ -222,18 +297,19 @@ def _corner(positives: Array, negatives: Array, score: Any, k1: int, k2: int) ->
     return above * above / (2 * all_positives * all_negatives)
 
 
-def _excess_of_half(positives: Array, negatives: Array, high: Any, low: Any, at_high: int, at_low: int) -> float:
+def _excess_of_half(positives: Array, negatives: Array, high: Any, low: Any, k1: int, k2: int) -> float:
     """Return twice what one half for each tied pair counts above the curve, in the blocks that the edges cut.
 
-    A block has P positives and N negatives of one score. `at_high` of the positives at the score `high` are selected,
-    the lowest, and `at_low` of the negatives at the score `low`, the highest.
+    Of the positives with the highest selected score `high`, and of the negatives with the lowest, `low`, some may be
+    selected and others not.
     """
-    all_high, all_low = int(np.count_nonzero(positives == high)), int(np.count_nonzero(negatives == low))
     excess = 0.0
-    if at_high < all_high:
-        excess += int(np.count_nonzero(negatives == high)) * at_high * (all_high - at_high) / all_high
-    if at_low < all_low:
-        excess += int(np.count_nonzero(positives == low)) * at_low * (all_low - at_low) / all_low
+    for own, other, score, selected in (
+        (positives, negatives, high, k1 - int(np.count_nonzero(positives < high))),
+        (negatives, positives, low, k2 - int(np.count_nonzero(negatives > low))),
+    ):
+        block, tied = (int(np.count_nonzero(part == score)) for part in (own, other))
+        excess += tied * selected * (block - selected) / block
     return excess
 
 
@@ -275,16 +351,14 @@ def _area(owner: str, classes: Classes, min_tpr: float, max_fpr: float) -> float
     fpr, tpr, _ = roc_curve(labels, scores, sample_weight=weight, drop_intermediate=False)
     # Cut at the right edge; a vertical piece of the curve there is kept whole, it adds no area.
     stop = int(np.searchsorted(fpr, max_fpr, side="right"))
-    if stop < len(fpr):
-        edge = np.interp(max_fpr, fpr[stop - 1 : stop + 1], tpr[stop - 1 : stop + 1])
-        fpr, tpr = np.append(fpr[:stop], max_fpr), np.append(tpr[:stop], edge)
+    edge = np.interp(max_fpr, fpr[stop - 1 : stop + 1], tpr[stop - 1 : stop + 1])
+    fpr, tpr = np.append(fpr[:stop], max_fpr), np.append(tpr[:stop], edge)
     # Cut at the lower edge; a horizontal piece there has no height.
-    start = int(np.searchsorted(tpr, min_tpr, side="left"))
+    start = int(np.searchsorted(tpr, min_tpr, side="right"))
     if start == len(tpr):
         return 0.0
-    if start > 0:
-        edge = np.interp(min_tpr, tpr[start - 1 : start + 1], fpr[start - 1 : start + 1])
-        fpr, tpr = np.append(edge, fpr[start:]), np.append(min_tpr, tpr[start:])
+    edge = np.interp(min_tpr, tpr[start - 1 : start + 1], fpr[start - 1 : start + 1])
+    fpr, tpr = np.append(edge, fpr[start:]), np.append(min_tpr, tpr[start:])
     return float(np.trapezoid(tpr - min_tpr, fpr))
 
 
@@ -308,49 +382,6 @@ def _undefined(owner: str, reason: str) -> float:
 
 class TiedScoresWarning(UserWarning):
     """Many positives and negatives have one score, so that the model does not order them."""
-
-
-def tpauc_difference(
-    y_true: ArrayLike, y_score: ArrayLike, other: ArrayLike, *, min_tpr: float, max_fpr: float
-) -> tuple[float, float]:
-    r"""Return by how much the TPAUC of `y_score` is above that of `other`, and the standard error of this.
-
-    Both score the same rows, so the error is that of a paired difference: DeLong's for the AUC, with the lowest
-    positives and the highest negatives as conditional means. With :math:`a_i` the share of the region's negatives below
-    positive `i`, its part is :math:`q - (q - a_i)_+ / (1 - \text{min\_tpr})`, `q` the quantile that bounds the region;
-    for a negative likewise.
-
-    Example:
-        >>> tpauc_difference([0, 0, 1, 1], [1.0, 3.0, 2.0, 4.0], [1.0, 2.0, 3.0, 4.0], min_tpr=0, max_fpr=1)
-        (-0.25, 0.3535533905932738)
-    """
-    positive = np.asarray(y_true).astype(bool)
-    parts = [
-        _placements(positive, np.asarray(scores, dtype=np.float64), min_tpr, max_fpr) for scores in (y_score, other)
-    ]
-    one, two = (tpauc_score(positive, scores, min_tpr=min_tpr, max_fpr=max_fpr) for scores in (y_score, other))
-    variances = [np.var(a - b, ddof=1) / len(a) for a, b in zip(*parts, strict=True) if len(a) > 1]
-    return one - two, float(np.sqrt(sum(variances)))
-
-
-def _placements(positive: Array, scores: Array, min_tpr: float, max_fpr: float) -> tuple[Array, Array]:
-    """Return what each positive and each negative adds to the TPAUC, in its conditional mean."""
-    high, low = np.sort(scores[positive]), np.sort(scores[~positive])
-    region = high[: max(1, round((1.0 - min_tpr) * len(high)))], low[-max(1, round(max_fpr * len(low))) :]
-
-    def below(values: Array, others: Array) -> Array:
-        """Return the share of `others` below each value, ties half."""
-        sides = [np.searchsorted(others, values, side) for side in ("left", "right")]
-        return (sides[0] + sides[1]) / (2.0 * len(others))
-
-    found = []
-    for part, share in (
-        (below(scores[positive], region[1]), 1.0 - min_tpr),
-        (1.0 - below(scores[~positive], region[0]), max_fpr),
-    ):
-        level = np.quantile(part, share)
-        found.append(level - np.maximum(level - part, 0.0) / share)
-    return found[0], found[1]
 
 
 def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float) -> float:
@@ -379,7 +410,7 @@ def tied_share(y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr
 
 def ties_text(share: float, *, unit: str = "rows") -> str | None:
     """Return a warning that names the share of tied scores where it exceeds a tenth; None otherwise."""
-    if share <= MUCH_TIED:
+    if share <= _MUCH_TIED:
         return None
     return (
         f"{share:.1%} of the {unit} of the region have a score that {unit} of the other class have too; the model does "
@@ -387,25 +418,15 @@ def ties_text(share: float, *, unit: str = "rows") -> str | None:
     )
 
 
-def widening_regions(min_tpr: float, max_fpr: float) -> tuple[Region, ...]:
-    """Return the region `(min_tpr, max_fpr)`, the one half way to the whole square, and the whole square.
-
-    Example:
-        >>> widening_regions(0.5, 0.2)
-        ((0.5, 0.2), (0.25, 0.6), (0.0, 1.0))
-    """
-    return (min_tpr, max_fpr), (0.5 * min_tpr, 0.5 * (1.0 + max_fpr)), (0.0, 1.0)
-
-
 def selection_scores(
     y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
 ) -> tuple[float, ...]:
-    """Return the score in each of these regions and the gap between the classes, to be compared in this order.
+    """Return scores by which models are compared in turn, until one differs.
 
-    In a narrow region with few positives many models have one score, 0 most often; the wider regions, the last of which
-    is the AUC, tell which of them is better. Where every pair is in order they are all 1 and tell nothing more: then
-    the gap from the highest negative to the lowest positive does, in standard deviations of the scores (0 where some
-    pair is not in order). Of few validation rows the first model that happens to order them all is a poor choice.
+    They are the TPAUC in the region, in the one half way to the whole square, and the AUC: in a narrow region with few
+    positives many models have the same score, most often 0. The last is the gap from the highest negative to the lowest
+    positive, in standard deviations of the scores, and 0 where some pair is not in order: models that order all of few
+    validation rows have 1 in every region.
 
     Example:
         >>> selection_scores([1, 0, 1, 0], [0.9, 0.8, 0.3, 0.1], min_tpr=0.5, max_fpr=0.5)
@@ -413,7 +434,7 @@ def selection_scores(
         >>> selection_scores([1, 0, 1, 0], [3.0, 1.0, 3.0, 1.0], min_tpr=0.5, max_fpr=0.5)
         (1.0, 1.0, 1.0, 2.0)
     """
-    regions = widening_regions(min_tpr, max_fpr)
+    regions = (min_tpr, max_fpr), (0.5 * min_tpr, 0.5 * (1.0 + max_fpr)), (0.0, 1.0)
     weight: dict[str, Any] = {"sample_weight": sample_weight}
     scores = [tpauc_score(y_true, y_score, min_tpr=low, max_fpr=high, **weight) for low, high in regions]
     values, positive = np.asarray(y_score, dtype=np.float64), np.asarray(y_true) == 1

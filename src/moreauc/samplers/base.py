@@ -1,4 +1,4 @@
-"""The base of the batch samplers: a position in epochs that are planned as a whole."""
+"""The base of the batch samplers: a position in epochs, and the fair plan of an epoch as a function of a seed alone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from moreauc._checks import check_count, check_mapping
 
 Batch = TypeVar("Batch")
+Rows = NDArray[np.int64]
+
+PLAN = 2  # number of the rule below; states name it, since batches by another rule are others
+_FEW = 4096  # rows that are sorted as a whole where some of them are wanted
+_ROUND, _ORDER, _SURPLUS, _PASSES, _BEGIN, _KINDS = range(6)  # kinds of random orders, and how many there are
 
 _SCORING: ContextVar[bool] = ContextVar("scoring", default=False)
 _LATEST: list[Mapping[str, Any]] = []  # of this process, at most one
@@ -171,3 +179,185 @@ class PlannedSampler(Sampler[list[int]]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cached": None}
+
+
+class Source:
+    """Random orders for one class of rows, each named by an integer.
+
+    Raw bits and sorting only: NumPy promises these streams for all versions, but not those of its shuffles.
+
+    Args:
+        seed: of the sampler.
+        key: what tells this source from others of the same seed.
+    """
+
+    def __init__(self, seed: int, *key: int) -> None:
+        self.seed = seed
+        self.key = key
+
+    def keys(self, name: int, count: int) -> NDArray[np.uint64]:
+        """Return `count` random numbers, whose order is the random order of that name."""
+        bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(*self.key, name)))
+        return bits.random_raw(count)
+
+    def orders(self, name: int, count: int, length: int) -> Rows:
+        """Return `count` orders of `length` items, shape `(count, length)`."""
+        return self.keys(name, count * length).reshape(count, length).argsort(axis=1, kind="stable")
+
+
+def ranked(keys: NDArray[np.uint64], begin: int, end: int) -> Rows:
+    """Return `keys.argsort(kind="stable")[begin:end]` without sorting the others."""
+    if begin >= end or len(keys) < _FEW:
+        return keys.argsort(kind="stable")[begin:end]
+    low, high = np.partition(keys, (begin, end - 1))[[begin, end - 1]]
+    among = np.flatnonzero((keys >= low) & (keys <= high))
+    start = begin - int((keys < low).sum())
+    return among[keys[among].argsort(kind="stable")][start : start + end - begin]
+
+
+def rows_ahead(source: Source, num_rows: int, width: int, place: int) -> Rows:
+    """Return the rows that stand before a place, which may be negative, in its round, in any order.
+
+    Rounds are an endless sequence of rows in both directions: each has all rows in a random order of its own, and no
+    row stands twice among `width` neighbours, at most half of the rows. For that, a row among the last of a round waits
+    in the next one for the first place that is far enough. This changes the first `width` places of a round only, so
+    that its last ones are known without the round before it.
+    """
+    number, begun = divmod(place, num_rows)
+    if not begun:
+        return np.arange(0)
+    keys = _keys_of_round(source, num_rows, number)
+    if begun >= width:
+        return ranked(keys, 0, begun)
+    last = ranked(_keys_of_round(source, num_rows, number - 1), num_rows - width + 1, num_rows)
+    earliest = {row: place for place, row in enumerate(last.tolist(), start=1)}  # in this round; 0 for all others
+    waiting: dict[int, int] = {}
+    coming = iter(ranked(keys, 0, width).tolist())
+    chosen: list[int] = []
+    for place in range(begun):
+        row = waiting.pop(place, None)
+        while row is None:
+            row = next(coming)
+            if earliest.get(row, 0) > place:
+                waiting[earliest[row]] = row
+                row = None
+        chosen.append(row)
+    return np.array(chosen)
+
+
+def _keys_of_round(source: Source, num_rows: int, number: int) -> NDArray[np.uint64]:
+    name = 2 * number if number >= 0 else -2 * number - 1
+    return source.keys(_ROUND + _KINDS * name, num_rows)
+
+
+def plan_class(
+    num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction] | None = None
+) -> Rows:
+    """Return the rows of each step, shape `(steps, size)`: no repeats in a step, counts equal up to 1.
+
+    An epoch has whole passes over the rows, and some rows once more. The passes, with this surplus ahead of them, are
+    cut into batches, and the epoch begins at a random one: no step has the surplus oftener than others.
+
+    `past` is the number of steps in all earlier epochs and the mean number in an epoch, where epochs may have one step
+    more than others; None where they are equally long.
+    """
+    past = (epoch * steps, Fraction(steps)) if past is None else past
+    if size == num_rows:
+        return np.broadcast_to(np.arange(num_rows), (steps, size))
+    if 2 * size > num_rows:  # choose who is absent: the rule below needs batches of at most half the rows
+        present = np.ones((steps, num_rows), dtype=bool)
+        np.put_along_axis(present, plan_class(num_rows, num_rows - size, steps, epoch, source, past), False, axis=1)
+        return present.nonzero()[1].reshape(steps, size)
+    passes, extra = divmod(steps * size, num_rows)
+    first = np.arange(0)
+    if extra:
+        first = _surplus(num_rows, size, steps, epoch, source, past)
+        first = first[source.orders(_SURPLUS + _KINDS * epoch, 1, extra)[0]]
+    rest = source.orders(_PASSES + _KINDS * epoch, passes, num_rows)
+    _separate(first, rest, size)
+    plan = np.concatenate([first, rest.reshape(-1)]).reshape(steps, size)
+    return np.roll(plan, source.orders(_BEGIN + _KINDS * epoch, 1, steps)[0, 0], axis=0)
+
+
+def counts_before(num_rows: int, size: int, steps: int, epoch: int, source: Source) -> Rows:
+    """Return how often `plan_class` gives each row in all epochs before `epoch`, without making those plans."""
+    if 2 * size > num_rows:  # size == num_rows included: nobody is ever absent
+        return epoch * steps - counts_before(num_rows, num_rows - size, steps, epoch, source)
+    change = _change(num_rows, size, steps)
+    counts = np.full(num_rows, epoch * steps * size // num_rows, dtype=np.int64)
+    counts[rows_ahead(source, num_rows, abs(change), epoch * change)] += 1
+    return counts
+
+
+def _surplus(num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction]) -> Rows:
+    """Return the rows that come once more than others in an epoch.
+
+    They are the next ones, cyclically, of an order that begins with the rows that are ahead in count before the epoch
+    and after it. So counts over all epochs are equal up to 1 where the rows ahead after the epoch are among those
+    before it, or the other way round. They are a beginning of a round, and a place in the rounds moves by at most half
+    a round.
+
+    Epochs that are not equally long may move it to and fro, with the same rows ahead again and again. Where it comes
+    round slowly, the rounds are those of whole periods, after which all have had as many steps, and inside of a period
+    there is one random order for all epochs.
+    """
+    before, mean = past
+    period, (fewest, longer) = mean.denominator, divmod(mean.numerator, mean.denominator)
+    changes = [_change(num_rows, size, number) for number in (fewest, fewest + 1)]
+    if abs((period - longer) * changes[0] + longer * changes[1]) <= num_rows:
+        unit, change = epoch // period, _change(num_rows, size, mean.numerator)
+        start, width = unit * change, abs(change)
+    else:
+        unit, change = epoch, _change(num_rows, size, steps)
+        over = before - epoch * fewest
+        start, width = (epoch - over) * changes[0] + over * changes[1], max(map(abs, changes))
+    ahead = np.zeros(num_rows, dtype=np.int8)
+    for place in (start, start + change):
+        ahead[rows_ahead(source, num_rows, width, place)] += 1
+    keys = source.keys(_ORDER + _KINDS * unit, num_rows)
+    begin, count = before * size % num_rows, steps * size % num_rows
+    if num_rows < _FEW:
+        return np.lexsort((keys, -ahead))[(begin + np.arange(count)) % num_rows]
+    windows = [(begin, min(begin + count, num_rows)), (0, max(0, begin + count - num_rows))]
+    return np.concatenate([_from_order(ahead, keys, *window) for window in windows])
+
+
+def _from_order(ahead: NDArray[np.int8], keys: NDArray[np.uint64], begin: int, end: int) -> Rows:
+    """Return places `begin` to `end` of the rows by falling `ahead`, equal ones by their keys."""
+    found, passed = [], 0
+    for level in (2, 1, 0):
+        rows = np.flatnonzero(ahead == level)
+        low, high = max(begin - passed, 0), min(end - passed, len(rows))
+        if low < high:
+            found.append(rows[ranked(keys[rows], low, high)])
+        passed += len(rows)
+    return np.concatenate(found) if found else np.arange(0)
+
+
+def _change(num_rows: int, size: int, steps: int) -> int:
+    """Return how far some steps move the place in the rounds: forward by their surplus or back by what it lacks."""
+    extra = steps * size % num_rows
+    return extra if 2 * extra <= num_rows else extra - num_rows
+
+
+def _separate(first: Rows, passes: Rows, size: int) -> None:
+    """Make the batches that two passes share free of repeats, in place.
+
+    A pass begins in a batch that holds the last `before` rows of the pass before it, or of `first`. Those of its own
+    first `head` rows that are among them change places with the next rows after the head that are not. With
+    `before + head <= size` and at least `2 * size` rows in a pass, these are found before its last `size` rows: what
+    goes into the batch shared with the next pass stays as it was, so that all passes can be treated at once.
+    """
+    count, num_rows = passes.shape
+    begin = (len(first) + num_rows * np.arange(count))[:, None]
+    before, head = begin % size, -begin % size
+    column = np.arange(num_rows)
+    present = np.zeros(passes.shape, dtype=bool)
+    if count:
+        present[0, first[len(first) - before[0, 0] :]] = True
+    np.put_along_axis(present[1:], passes[:-1], column >= num_rows - before[1:], axis=1)
+    present = np.take_along_axis(present, passes, axis=1)
+    clash = present & (column < head)
+    free = ~present & (column >= head)
+    free &= free.cumsum(axis=1) <= clash.sum(axis=1, keepdims=True)
+    passes[clash], passes[free] = passes[free], passes[clash]

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from moreauc._checks import check_count
 from moreauc._group_input import Members, check_groups
-from moreauc.samplers.base import PlannedSampler
-from moreauc.samplers.plan import PLAN, Rows, Source, counts_before, plan_class
+from moreauc.samplers.base import PLAN, PlannedSampler, Rows, Source, counts_before, plan_class
 
 _log = logging.getLogger(__name__)
 _GROUPS, _ROWS, _PLAIN = range(3)  # first number of the keys of random orders

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import check_count, check_labels
-from moreauc.samplers.base import PlannedSampler
-from moreauc.samplers.plan import PLAN, Source, plan_class
+from moreauc.samplers.base import PLAN, PlannedSampler, Source, plan_class
 
 _OWNER = "PosNegSampler"
 _log = logging.getLogger(__name__)

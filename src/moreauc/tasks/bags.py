@@ -17,7 +17,7 @@ from moreauc._checks import check_finite
 from moreauc._description import checksum
 from moreauc.data import BagBatches, WholeBags
 from moreauc.data.bags import Bags, ListBags
-from moreauc.data.frames import as_frame
+from moreauc.data.tables import as_frame
 from moreauc.data.texts import check_apart
 from moreauc.methods import TaskName
 from moreauc.tasks.base import Array, Data

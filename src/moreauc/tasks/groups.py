@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from moreauc._checks import floor_count
 from moreauc._description import checksum
 from moreauc.data import TensorBatches
+from moreauc.data.batches import rows_at_once, tensors_of
 from moreauc.data.duplicates import Codes, any_equal, few_kinds
-from moreauc.data.frames import as_frame
-from moreauc.data.sparse import rows_at_once, tensors_of
+from moreauc.data.tables import as_frame
 from moreauc.data.texts import label_text, normal_text
 from moreauc.methods import TaskName, build
 from moreauc.samplers.groups import GroupSampler, PlainSampler

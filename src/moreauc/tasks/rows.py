@@ -16,8 +16,8 @@ from moreauc._checks import floor_count
 from moreauc._description import checksum
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
+from moreauc.data.batches import rows_at_once, tensors_of
 from moreauc.data.duplicates import Codes, any_equal, few_kinds, take_together
-from moreauc.data.sparse import rows_at_once, tensors_of
 from moreauc.methods import TaskName, build
 from moreauc.samplers import PosNegSampler
 from moreauc.tasks.base import Array, Data, Random, Task

@@ -19,7 +19,8 @@ from moreauc.checkpoint.loader import held_labels, length_of
 from moreauc.data.scoring import Evaluation, predict_scores
 from moreauc.distributed import Exchange
 from moreauc.metrics import TiedScoresWarning, tied_share
-from moreauc.metrics.ranking import selection_scores, ties_text, tpauc_difference
+from moreauc.metrics.bootstrap import tpauc_difference
+from moreauc.metrics.ranking import selection_scores, ties_text
 from moreauc.train.state import TrainState
 
 Array = NDArray[np.floating[Any]]
