@@ -54,11 +54,11 @@ class PreviousIterate:
 
     A call runs without gradient, in the current mode of the model, and has no side effects:
 
-    - it draws the **same dropout masks** as the forward it belongs to: the oldest forward of the same inputs since the
-      last step that has not been paired with a call, otherwise the oldest one; a call before its forward is paired with
-      the forward that follows. Only forwards with gradients count, without recomputations by activation checkpointing
-      (`torch.utils.checkpoint`). An ambiguous pair, or one whose random draws differ, is an error. The random state is
-      restored afterwards;
+    - it draws the **same dropout masks** as the forward it belongs to: the oldest forward with the same input objects
+      since the last step that has not been paired with a call, otherwise the oldest one; a call before its forward is
+      paired with the forward that follows. Only forwards with gradients count, without recomputations by activation
+      checkpointing (`torch.utils.checkpoint`). An ambiguous pair, or one whose random draws differ, is an error. The
+      random state is restored afterwards;
     - buffers (batch-norm statistics, counters) are untouched;
     - the weight cache of autocast is not used.
 

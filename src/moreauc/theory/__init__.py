@@ -1,4 +1,4 @@
-r"""The theory at work: parameters of the theorems, error bounds of the lemmas, the Moreau envelope, assumptions.
+r"""The paper's theory: parameters of the theorems, bounds of the lemmas, Moreau envelope, tests of assumptions.
 
 One function per proposition, theorem and lemma of arXiv:2310.03234; those for MSVR and for the moving average are one,
 with `moving_average`. Where the paper contradicts itself, or a statement its proof, `docs/paper_notes.md` says what is
