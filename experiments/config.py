@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal, get_args
@@ -16,6 +16,7 @@ __all__ = [
     "Contestant",
     "DataSet",
     "Experiment",
+    "Recipe",
     "Training",
     "load_experiment",
     "smoke_plan",
@@ -54,6 +55,29 @@ class Training:
     pretrain_epochs: int = 0
     pretrain_lr: float = 1e-3
     side_by_side: int = 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What recipe rows have in common: they go on from the best epoch of cross entropy with averaged weights.
+
+    Attributes:
+        pretrain_epochs: epochs of cross entropy with Adam; the one with the best validation AUC is the start.
+        epochs: epochs of a method's own loss, at a constant learning rate.
+        average: epochs over which weights and buffers are averaged, exponentially.
+        pretrain_lr: learning rate of cross entropy.
+        optimizer: "sgd" or "adam", of the method's own loss.
+        momentum: momentum of "sgd".
+        min_gain: standard errors by which an epoch must be above the start in validation to be chosen.
+    """
+
+    pretrain_epochs: int
+    epochs: int
+    average: float
+    pretrain_lr: float = 1e-3
+    optimizer: Literal["sgd", "adam"] = "adam"
+    momentum: float = 0.9
+    min_gain: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -106,6 +130,7 @@ class Contestant:
         settings: what is tried; `lr` goes to the optimizer, `share` to the region that is trained on (a share of the
             positives and of the negatives), anything else to the loss.
         remedy: whether it departs from the paper's protocol, and is reported apart.
+        recipe: whether it is trained by the recipe of the plan, and is reported apart.
     """
 
     name: str
@@ -114,6 +139,12 @@ class Contestant:
     options: Mapping[str, Any]
     settings: tuple[Setting, ...]
     remedy: bool = False
+    recipe: bool = False
+
+    @property
+    def literal(self) -> bool:
+        """Whether it is a method as the paper has it."""
+        return not self.remedy and not self.recipe
 
 
 @dataclass(frozen=True)
@@ -146,6 +177,7 @@ class Experiment:
         datasets: the data sets by name.
         contestants: the methods by name.
         ablation: training curves, where there are some.
+        recipe: what recipe rows have in common, where there are some.
         paper_grid: values of settings that the paper's grid has, too, where ours goes beyond it: what validation
             chooses of these alone stands beside.
     """
@@ -158,6 +190,7 @@ class Experiment:
     datasets: Mapping[str, DataSet]
     contestants: Mapping[str, Contestant]
     ablation: Ablation | None = None
+    recipe: Recipe | None = None
     paper_grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
@@ -188,7 +221,8 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
     """Make a plan of the text of a TOML file.
 
     Raises:
-        ValueError: for a missing or unknown entry, an odd name, or methods that try different numbers of settings.
+        ValueError: for a missing or unknown entry, an odd name, or methods that try different numbers of settings
+            (recipe rows among themselves).
     """
     raw = tomllib.loads(text)
     try:
@@ -204,6 +238,7 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
             datasets={key: _dataset(key, entry) for key, entry in raw["datasets"].items()},
             contestants={key: _contestant(key, entry) for key, entry in raw["methods"].items()},
             ablation=_ablation(raw["ablation"]) if "ablation" in raw else None,
+            recipe=Recipe(**raw["recipe"]) if "recipe" in raw else None,
             paper_grid={key: tuple(values) for key, values in raw.get("paper_grid", {}).items()},
         )
     except (KeyError, TypeError) as error:
@@ -211,10 +246,15 @@ def parse_experiment(name: Kind, text: str) -> Experiment:
     for key in (*plan.datasets, *plan.contestants):
         if not _NAME.fullmatch(key):
             raise ValueError(f"{_OWNER}: {name} must have names of lower case letters, digits and _, got {key!r}")
-    numbers = {entry.name: len(entry.settings) for entry in plan.contestants.values()}
-    if len(set(numbers.values())) > 1:
-        raise ValueError(f"{_OWNER}: {name} must let all methods try as many settings, got {numbers}")
-    numbers = {entry.name: sum(map(plan.in_paper, entry.settings)) for entry in plan.contestants.values()}
+    recipes = [entry for entry in plan.contestants.values() if entry.recipe]
+    others = [entry for entry in plan.contestants.values() if not entry.recipe]
+    if recipes and plan.recipe is None:
+        raise ValueError(f"{_OWNER}: {name} must have an entry recipe for {recipes[0].name}, got none")
+    for group in (others, recipes):
+        numbers = {entry.name: len(entry.settings) for entry in group}
+        if len(set(numbers.values())) > 1:
+            raise ValueError(f"{_OWNER}: {name} must let all methods try as many settings, got {numbers}")
+    numbers = {entry.name: sum(map(plan.in_paper, entry.settings)) for entry in others}
     if len(set(numbers.values())) > 1 or 0 in numbers.values():
         raise ValueError(f"{_OWNER}: {name} must have as many settings in paper_grid for all methods, got {numbers}")
     return plan
@@ -242,7 +282,7 @@ def smoke_plan(plan: Experiment) -> Experiment:
     def few(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
         return settings[0], settings[-1]
 
-    dataset, training, ablation = _SMOKE[plan.name], plan.training, plan.ablation
+    dataset, training, ablation, recipe = _SMOKE[plan.name], plan.training, plan.ablation, plan.recipe
     if ablation is not None:
         ablation = replace(ablation, datasets=(dataset.name,), settings=few(ablation.settings))
     return replace(
@@ -253,6 +293,7 @@ def smoke_plan(plan: Experiment) -> Experiment:
         datasets={dataset.name: dataset},
         contestants={name: replace(entry, settings=few(entry.settings)) for name, entry in plan.contestants.items()},
         ablation=ablation,
+        recipe=None if recipe is None else replace(recipe, pretrain_epochs=2, epochs=1),
     )
 
 
@@ -261,20 +302,30 @@ def batch_of(dataset: DataSet) -> dict[str, int]:
     return {"positives": dataset.positives, "negatives": dataset.negatives, "instances": dataset.instances}
 
 
-def made_of(dataset: DataSet, contestant: Contestant) -> dict[str, Any]:
-    """Return what a run is of, beside its batch and options: data, how they are split, network and preset."""
+def made_of(plan: Experiment, dataset: DataSet, contestant: Contestant) -> dict[str, Any]:
+    """Return what a run is of, beside its batch and options: data, how they are split, network, preset and recipe."""
     own = {name: getattr(dataset, name) for name in ("source", "by", "width")}
-    return {**own, "preset": contestant.preset}
+    recipe = {"recipe": asdict(plan.recipe)} if contestant.recipe and plan.recipe is not None else {}
+    return {**own, "preset": contestant.preset, **recipe}
+
+
+def own_epochs(dataset: DataSet, contestant: Contestant) -> int | None:
+    """Return the epochs that a data set has instead of the experiment's; None where a method has not these."""
+    return None if contestant.recipe else dataset.epochs or None
 
 
 def training_on(plan: Experiment, dataset: DataSet, contestant: Contestant) -> Training:
     """Return how a method is trained on a data set: as all are, but for what the two say otherwise."""
     training = plan.training
+    if contestant.recipe and plan.recipe is not None:
+        names = ("epochs", "optimizer", "momentum", "pretrain_epochs", "pretrain_lr")
+        training = replace(training, milestones=(), **{name: getattr(plan.recipe, name) for name in names})
     training = replace(training, momentum=float(contestant.options.get("momentum", training.momentum)))
-    if not dataset.epochs:
+    epochs = own_epochs(dataset, contestant)
+    if epochs is None:
         return training
-    milestones = tuple(epoch * dataset.epochs // training.epochs for epoch in training.milestones)
-    return replace(training, epochs=dataset.epochs, milestones=milestones)
+    milestones = tuple(epoch * epochs // training.epochs for epoch in training.milestones)
+    return replace(training, epochs=epochs, milestones=milestones)
 
 
 def _dataset(name: str, raw: Mapping[str, Any]) -> DataSet:

@@ -20,7 +20,7 @@ from moreauc.report.pages import COLORS
 
 __all__ = ["draw_curves", "draw_table", "save_figure"]
 
-_QUIET, _REMEDY = "#66717f", COLORS[3]
+_QUIET, _REMEDY, _RECIPE = "#66717f", COLORS[3], COLORS[2]
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _DPI = 150
 _NEAR = 0.062  # labels of curves are at least so far apart, as a share of the height
@@ -57,7 +57,7 @@ def draw_table(table: Table) -> Figure:
 
 def _color(entry: Contestant) -> str:
     if is_ours(entry):
-        return _REMEDY if entry.remedy else COLORS[0]
+        return _REMEDY if entry.remedy else _RECIPE if entry.recipe else COLORS[0]
     return _QUIET
 
 
@@ -88,6 +88,8 @@ def _legend(figure: Figure, table: Table) -> None:
         Line2D([], [], color=_QUIET, label="baselines", **filled),
         Line2D([], [], color=_QUIET, marker="o", linestyle="", alpha=0.5, markersize=4, label=unit),
     ]
+    if any(entry.recipe for entry in table.methods):
+        handles.insert(1, Line2D([], [], color=_RECIPE, label="ours, recipe", **filled))
     if any(entry.remedy for entry in table.methods):
         handles.insert(1, Line2D([], [], color=_REMEDY, label="ours, remedies", **filled))
     if any(cell.published is not None for cell in table.cells.values()):

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.config import Experiment, Setting, batch_of, load_experiment, made_of, smoke_plan
+from experiments.config import Experiment, Setting, batch_of, load_experiment, made_of, own_epochs, smoke_plan
 from experiments.engine import Record, Setup, Study, Task
 from experiments.parts import Run, load_graphs
 from experiments.report import make_report
@@ -63,9 +63,14 @@ class PaperStudy(Study):
                 place = {"split": split, "run": number}
                 if plan.training.pretrain_epochs:
                     starts.append(Task({"kind": "start", "dataset": name, **place}, do_start, {"run": run}))
+                best = replace(run, start=file.with_stem(f"{file.stem}-recipe"), recipe=True)
+                if plan.recipe is not None:
+                    where = {"kind": "start", "dataset": name, "of": "recipe", **place}
+                    starts.append(Task(where, do_start, {"run": best}))
                 for method, contestant in plan.contestants.items():
                     where = {"kind": "run", "dataset": name, "method": method, **place}
-                    runs.append(Task(where, do_run, {"run": run, "contestant": contestant}, stage=1))
+                    own = best if contestant.recipe else run
+                    runs.append(Task(where, do_run, {"run": own, "contestant": contestant}, stage=1))
                 if ablation is not None and name in ablation.datasets and split == 0:
                     where = {"kind": "ablation", "dataset": name, "method": ablation.method, "run": number}
                     curves.append(Task(where, do_ablation, {"run": run, "ablation": ablation}, stage=1))
@@ -104,14 +109,14 @@ class PaperStudy(Study):
         plan = self.experiment
         dataset, contestant = plan.datasets[record["dataset"]], plan.contestants[record["method"]]
         self._check_training(record)
-        _same("epochs", dataset.epochs or None, record.get("epochs"))
+        _same("epochs", own_epochs(dataset, contestant), record.get("epochs"))
         _same("regions", [list(region) for region in plan.regions], record["regions"])
         tried = [{k: value for k, value in row.items() if k not in ("merit", "error")} for row in record["settings"]]
         _same("settings", list(contestant.settings), tried)
         for column, entry in enumerate(record.get("chosen_paper", [])):
             _same("a choice of the paper's grid of", _best(plan, record, column), entry["setting"])
-        if "made" in record:  # younger than most runs
-            _same("made", made_of(dataset, contestant), record["made"])
+        if "made" in record or contestant.recipe:  # younger than most runs
+            _same("made", made_of(plan, dataset, contestant), record.get("made"))
         if "batch" in record or "options" in record:  # the first runs have neither
             _same("batch", batch_of(dataset), record.get("batch"))
             _same("options", dict(contestant.options), record.get("options"))

@@ -40,6 +40,7 @@ class Run:
         folder: folder with the data; None for MOREAUC_DATA or a download.
         device: "cpu" or "cuda".
         start: file of the weights that all methods start from; None to keep them in no file.
+        recipe: whether these are the weights of recipe rows.
     """
 
     plan: Experiment
@@ -49,6 +50,7 @@ class Run:
     folder: Path | None = None
     device: str = "cpu"
     start: Path | None = None
+    recipe: bool = False
 
 
 class Part(Protocol):

@@ -75,10 +75,16 @@ def _results(plan: Experiment, records: Records, tables: list[Table], curves: li
             if cell.there or cell.published is not None
         ],
         "starts": [
-            {"protocol": table.protocol, "dataset": dataset, "region": plan.regions[column], **_cell(cell)}
+            {
+                "protocol": table.protocol,
+                "dataset": dataset,
+                "region": plan.regions[column],
+                **({"recipe": True} if recipe else {}),
+                **_cell(cell),
+            }
             for table in tables
             if table.choice == "chosen"  # the start is the same for either choice
-            for (dataset, column), cell in table.starts.items()
+            for (dataset, column, recipe), cell in table.starts.items()
         ],
         "tests": [entry for table in tables if table.choice in _TESTED for entry in _tests(table)],
         "curves": [
@@ -99,6 +105,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "published": cell.published,
         "wins": cell.wins,
         "values": list(cell.values.values()),
+        **({} if cell.error is None else {"error": cell.error}),
     }
 
 
@@ -106,7 +113,7 @@ def _tests(table: Table) -> list[dict[str, Any]]:
     found = []
     for dataset, column in product(table.datasets, range(len(table.plan.regions))):
         remedy = table.remedy(dataset.name, column)
-        for ours in [*table.literal, *([] if remedy is None else [remedy])]:
+        for ours in [*table.literal, *([] if remedy is None else [remedy]), *table.recipes]:
             for other in table.baselines(ours):
                 test = table.test(ours, other, dataset.name, column)
                 place = {"protocol": table.protocol, "choice": table.choice, "dataset": dataset.name}

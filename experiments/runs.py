@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.config import Ablation, Contestant, batch_of, made_of
+from experiments.config import Ablation, Contestant, batch_of, made_of, own_epochs, training_on
 from experiments.machine import deterministic, device_name
 from experiments.parts import Parts, Run, make_parts
 from experiments.trial import SMOOTHED, Curves, Trial, Weights, pretrain, rounded, score_weights
@@ -25,18 +25,18 @@ def do_run(*, run: Run, contestant: Contestant) -> Record:
     """Train a method by all its settings and test what validation chooses, in each region."""
     plan, columns = run.plan, range(len(run.plan.regions))
     curves, about = _train(run, contestant)
-    chosen = {
-        "chosen": [curves.choose(column) for column in columns],
-        "chosen_smoothed": [curves.choose(column, epochs=SMOOTHED) for column in columns],
-    }
-    if plan.paper_grid:
+    chosen = {"chosen": [curves.choose(column) for column in columns]}
+    if not contestant.recipe:
+        chosen["chosen_smoothed"] = [curves.choose(column, epochs=SMOOTHED) for column in columns]
+    if plan.paper_grid and not contestant.recipe:
         chosen["chosen_paper"] = [curves.only(plan.in_paper).choose(column) for column in columns]
+    kept = ["merit", "validation", "test", "auc", *(["lead", "test_error"] if contestant.recipe else [])]
     return {
         **about,
         "regions": [list(region) for region in plan.regions],
         **chosen,
         "settings": curves.summary(),
-        "detail": {name: getattr(curves, name).tolist() for name in ("merit", "validation", "test", "auc")},
+        "detail": {name: getattr(curves, name).tolist() for name in kept},
     }
 
 
@@ -59,16 +59,17 @@ def do_ablation(*, run: Run, ablation: Ablation) -> Record:
 def do_start(*, run: Run) -> Record:
     """Train the weights that all methods of a run start from, and keep them in a file."""
     with deterministic():
-        parts = make_parts(run)
+        parts = make_parts(run, "attention")
         _, seconds = start_weights(run, parts)
     return {"seconds": seconds, "device": device_name(run.device), "made": start_made_with(run), "data": parts.data}
 
 
 def start_made_with(run: Run) -> Record:
     """Return what the weights to start from depend on, beside the numbers in the data."""
-    training = run.plan.training
+    plan = run.plan
+    training = plan.recipe if run.recipe and plan.recipe is not None else plan.training
     return {
-        "experiment": run.plan.name,
+        "experiment": plan.name,
         "source": run.dataset.source,
         "split": run.split,
         "run": run.number,
@@ -76,9 +77,10 @@ def start_made_with(run: Run) -> Record:
         "width": run.dataset.width,
         "pretrain_epochs": training.pretrain_epochs,
         "pretrain_lr": training.pretrain_lr,
-        "weight_decay": training.weight_decay,
+        "weight_decay": plan.training.weight_decay,
         "device": device_name(run.device),
         "torch": str(torch.__version__),
+        **({"best": "auc"} if run.recipe else {}),
     }
 
 
@@ -123,7 +125,7 @@ def _train(run: Run, contestant: Contestant, *, score_training: bool = False) ->
     weights, scores = None, {}
     with deterministic():
         parts = make_parts(run, pooling)
-        if plan.training.pretrain_epochs:
+        if training_on(plan, dataset, contestant).pretrain_epochs:
             weights, _ = start_weights(run, parts)
             scores = score_weights(run, parts, weights)
         curves = Trial(run, contestant, parts, weights, score_training).train()
@@ -132,12 +134,13 @@ def _train(run: Run, contestant: Contestant, *, score_training: bool = False) ->
         "data": parts.data,
         "batch": batch_of(dataset),
         "options": dict(contestant.options),
-        "made": made_of(dataset, contestant),
+        "made": made_of(plan, dataset, contestant),
         "ties": "curve",
         "device": device_name(run.device),
     }
-    if dataset.epochs:
-        about["epochs"] = dataset.epochs
+    epochs = own_epochs(dataset, contestant)
+    if epochs is not None:
+        about["epochs"] = epochs
     if scores:
         names, values = list(scores), zip(*scores.values(), strict=True)
         about["start"] = [dict(zip(names, map(rounded, pair), strict=True)) for pair in values]

@@ -14,7 +14,7 @@ from moreauc.report.pages import Section
 
 NONE = "–"  # noqa: RUF001
 _PARTS = ("train", "validation", "test")
-START = "start (CE)"
+START, RECIPE_START = "start (CE)", "start (CE, best epoch)‡"
 _CHOICES = {
     "chosen": "",
     "chosen_paper": ", settings of the paper's grid alone",
@@ -70,7 +70,7 @@ def overview(table: Table) -> Section:
     """Return what was to be reached: at or above the published mean, above every baseline."""
     rows = []
     for dataset, (column, region) in product(table.datasets, enumerate(table.plan.regions)):
-        for name in [*table.literal, table.remedy(dataset.name, column)]:
+        for name in [*table.literal, table.remedy(dataset.name, column), *table.recipes]:
             if name is not None and table.cell(dataset.name, name, column).values:
                 place = f"{dataset.title} {region_name(region)}"
                 rows.append([place, *_reached(table, dataset, column, name)])
@@ -78,7 +78,7 @@ def overview(table: Table) -> Section:
         "Mean test TPAUC of our methods; the region is the least TPR and the largest FPR. The published value is the "
         "paper's for its method. The best baseline is the one with the best mean test score here, tuned with as many "
         "settings; beside a remedy (†) it may be a remedied one. Of several remedies the one best in validation is "
-        "shown, which had as many times the effort."
+        "shown, which had as many times the effort. Beside a method by the recipe (‡) it is one by the recipe."
     ]
     columns = ["data set and region", "method", "mean", "published", "best baseline", "mean", "≥ publ.", "> base."]
     title = "What was to be reached" + (", all test splits" if table.protocol == "splits" else "") + _choice(table)
@@ -121,18 +121,20 @@ def results(table: Table, dataset: DataSet) -> Section:
     for region in plan.regions:
         columns += [region_name(region), *(["published"] if published else [])]
     number, across = table.number(dataset.name), range(len(plan.regions))
-    lines = [
-        (title_of(entry), [table.cell(dataset.name, entry.name, column) for column in across])
-        for entry in table.run_on(dataset.name)
-    ]
-    starts = [table.starts.get((dataset.name, column)) for column in across]
-    first = [(START, [cell for cell in starts if cell is not None])] if None not in starts else []
+    lines = []
+    for recipe, start in ((False, START), (True, RECIPE_START)):
+        entries = [entry for entry in table.run_on(dataset.name) if entry.recipe == recipe]
+        starts = [table.starts.get((dataset.name, column, recipe)) for column in across]
+        found = [cell for cell in starts if cell is not None]
+        lines += [(start, found)] if entries and len(found) == len(starts) else []
+        for entry in entries:
+            lines.append((title_of(entry), [table.cell(dataset.name, entry.name, column) for column in across]))
     rows = []
-    for title, cells in [*first, *lines]:
+    for title, cells in lines:
         row = [title]
         for cell in cells:
             row += [show_cell(cell, number), *([show(*(cell.published or (None, None)))] if published else [])]
-        rows.append([*row, NONE if title == START else "/".join(str(cell.wins) for cell in cells)])
+        rows.append([*row, NONE if title in (START, RECIPE_START) else "/".join(str(cell.wins) for cell in cells)])
     return Section(heading(table, dataset), _about(table, dataset), columns=[*columns, "wins"], rows=rows, labels=1)
 
 
@@ -151,6 +153,8 @@ def _about(table: Table, dataset: DataSet) -> list[str]:
     text += f". Wins: {what} in which no method of the paper is better, in each region."
     if any(entry.remedy for entry in methods):
         text += " † departs from the paper's protocol."
+    if any(entry.recipe for entry in methods):
+        text += f" {_recipe(plan)}"
     remarks = [dataset.note] if dataset.note else []
     left_out = [title_of(entry) for entry in table.methods if entry.name not in names]
     if left_out:
@@ -164,6 +168,18 @@ def _about(table: Table, dataset: DataSet) -> list[str]:
             "Runs with no score, where every setting diverged before its first, are counted and left out of the mean."
         )
     return [text, *remarks]
+
+
+def _recipe(plan: Experiment) -> str:
+    """Return in words what the recipe is."""
+    recipe = plan.recipe
+    if recipe is None:
+        return ""
+    return (
+        f"‡ is by the recipe: from the best of {recipe.pretrain_epochs} epochs of cross entropy {recipe.epochs} epochs "
+        "of the method's loss with averaged weights; the start is kept unless an epoch is above it in validation by "
+        f"more than {recipe.min_gain:g} standard error; wins are those among these rows."
+    )
 
 
 def _grid(plan: Experiment) -> str:
@@ -187,6 +203,7 @@ def paired(table: Table, dataset: DataSet) -> list[Section]:
     across = range(len(table.plan.regions))
     picks: list[list[str | None]] = [[name] * len(across) for name in table.literal]
     picks.append([table.remedy(dataset.name, column) for column in across])
+    picks += [[name] * len(across) for name in table.recipes]
     sections = [_paired(table, dataset, pick) for pick in picks]
     return [section for section in sections if section is not None]
 

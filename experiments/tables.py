@@ -63,15 +63,21 @@ def sort_records(plan: Experiment, records: Sequence[Record]) -> Records:
     datasets, methods = list(plan.datasets), list(plan.contestants)
     runs.sort(key=lambda r: (datasets.index(r["dataset"]), methods.index(r["method"]), r["split"], r["run"]))
     shown = () if plan.ablation is None else plan.ablation.datasets
-    training = asdict(plan.training)
-    starts = [record for record in records if record["kind"] == "start"]
     return Records(
         runs,
         [record for record in records if record["kind"] == "ablation" and record["dataset"] in shown],
-        [r for r in starts if all(r["plan"]["training"].get(name) == training[name] for name in _OF_START)],
+        [record for record in records if record["kind"] == "start" and _is_planned(plan, record)],
         tuple(record["key"] for record in every if not belongs(plan, record)),
         *(sum(name not in record for record in runs) for name in ("batch", "ties")),
     )
+
+
+def _is_planned(plan: Experiment, start: Record) -> bool:
+    """Return whether weights to start from were made as the plan says."""
+    wanted, found = asdict(plan.training), start["plan"]["training"]
+    if "of" in start:
+        wanted, found = {**wanted, **({} if plan.recipe is None else asdict(plan.recipe))}, start["made"]
+    return all(found.get(name) == wanted[name] for name in _OF_START)
 
 
 def belongs(plan: Experiment, record: Record) -> bool:
@@ -92,7 +98,10 @@ class Cell:
         published: published mean and standard deviation.
         merit: mean over runs of the best validation score to choose by; a run without one counts as 0.
         wins: values that no method of the paper exceeds, of the runs that all of these have; one without a value loses.
+            Recipe rows are counted among themselves.
         lost: runs that are there but have no value, or splits with such a run.
+        error: of recipe rows, mean standard error of the difference to the start, by the positives and negatives in
+            test; None for others.
     """
 
     values: Mapping[int, float]
@@ -101,6 +110,7 @@ class Cell:
     merit: float = math.nan
     wins: int = 0
     lost: frozenset[int] = frozenset()
+    error: float | None = None
 
     @property
     def mean(self) -> float | None:
@@ -156,7 +166,8 @@ class Table:
             "chosen_paper" by single epochs of settings that the paper's grid has, too.
         datasets: the data sets that take part.
         cells: by data set, method and region.
-        starts: by data set and region, of the weights that all methods start from, where they were scored.
+        starts: by data set, region and whether of recipe rows, of the weights that all methods start from, where they
+            were scored.
         run: data sets and methods that have a run, whether it was chosen from this way or not.
     """
 
@@ -165,7 +176,7 @@ class Table:
     choice: Choice
     datasets: tuple[DataSet, ...]
     cells: Mapping[tuple[str, str, int], Cell]
-    starts: Mapping[tuple[str, int], Cell] = field(default_factory=dict)
+    starts: Mapping[tuple[str, int, bool], Cell] = field(default_factory=dict)
     run: frozenset[tuple[str, str]] = frozenset()
 
     def cell(self, dataset: str, method: str, column: int) -> Cell:
@@ -174,8 +185,9 @@ class Table:
 
     @property
     def methods(self) -> list[Contestant]:
-        """The methods as rows: those of the paper, then the remedies."""
-        return sorted(self.plan.contestants.values(), key=lambda entry: entry.remedy)
+        """The methods as rows: those of the paper, the remedies, then those by the recipe, with their one choice."""
+        entries = [entry for entry in self.plan.contestants.values() if self.choice == "chosen" or not entry.recipe]
+        return sorted(entries, key=lambda entry: (entry.recipe, entry.remedy))
 
     def run_on(self, dataset: str) -> list[Contestant]:
         """The methods that make a row for a data set: those with published numbers for it, and those that were run."""
@@ -204,7 +216,12 @@ class Table:
     @property
     def literal(self) -> list[str]:
         """Our methods as in the paper."""
-        return [entry.name for entry in self.methods if is_ours(entry) and not entry.remedy]
+        return [entry.name for entry in self.methods if is_ours(entry) and entry.literal]
+
+    @property
+    def recipes(self) -> list[str]:
+        """Our methods by the recipe."""
+        return [entry.name for entry in self.methods if is_ours(entry) and entry.recipe]
 
     def remedy(self, dataset: str, column: int) -> str | None:
         """Return the remedy of ours that is best in validation; None without a run of any."""
@@ -212,9 +229,13 @@ class Table:
         return self.best(remedies, dataset, column, by_merit=True)
 
     def baselines(self, ours: str) -> list[str]:
-        """Return the methods to be compared with one of ours: those of the paper, for a remedy also remedied ones."""
-        remedy = self.plan.contestants[ours].remedy
-        return [entry.name for entry in self.methods if not is_ours(entry) and (remedy or not entry.remedy)]
+        """Return the methods to be compared with one of ours: those of the paper, for a remedy also remedied ones.
+
+        A method by the recipe is compared with the others by it.
+        """
+        own = self.plan.contestants[ours]
+        others = [entry for entry in self.methods if not is_ours(entry) and entry.recipe == own.recipe]
+        return [entry.name for entry in others if own.remedy or not entry.remedy]
 
     def test(self, ours: str, baseline: str, dataset: str, column: int) -> PairedTest:
         """Return the paired test of one of our methods against a baseline."""
@@ -228,8 +249,8 @@ class Table:
 
 
 def title_of(entry: Contestant) -> str:
-    """Return the name of a method in tables and figures; a remedy is marked."""
-    return f"{entry.title}†" if entry.remedy else entry.title
+    """Return the name of a method in tables and figures; remedies and those by the recipe are marked."""
+    return entry.title + ("†" if entry.remedy else "‡" if entry.recipe else "")
 
 
 def is_ours(entry: Contestant) -> bool:
@@ -257,9 +278,13 @@ def make_table(
         }
         for name, cell in _with_wins(plan, row).items():
             cells[dataset.name, name, column] = cell
-    places = product(datasets, range(len(plan.regions)))
-    starts = {(entry.name, column): _start_cell(plan, entry, column, records, protocol) for entry, column in places}
-    starts = {key: cell for key, cell in starts.items() if cell.values}
+    starts = {}
+    for recipe in (False, True):
+        own = [record for record in records if plan.contestants[record["method"]].recipe == recipe]
+        for entry, column in product(datasets, range(len(plan.regions))):
+            cell = _start_cell(plan, entry, column, own, protocol)
+            if cell.values:
+                starts[entry.name, column, recipe] = cell
     run = frozenset((r["dataset"], r["method"]) for r in records if protocol == "splits" or r["split"] == 0)
     return Table(plan, protocol, choice, datasets, cells, starts, run)
 
@@ -278,12 +303,15 @@ def _cell(
     published = (dataset.published or {}).get(method)
     tried = [[row for row in r["settings"] if choice != "chosen_paper" or plan.in_paper(row)] for r in records]
     merits = [_best_merit(rows, column) for rows in tried]
+    errors = [record[choice][column].get("error") for record in records]
+    squares = [error**2 for error in errors if error is not None]
     return Cell(
         _values(plan, scores, protocol),
         plan.runs if protocol == "runs" else dataset.splits,
         lost=_lost(plan, [(split, run, score is not None) for split, run, score in found], protocol),
         published=None if published is None else published[column],
         merit=float(np.mean(merits)) if merits else math.nan,
+        error=math.sqrt(np.mean(squares)) if squares else None,
     )
 
 
@@ -330,14 +358,20 @@ def _best_merit(settings: Sequence[Mapping[str, Any]], column: int) -> float:
 
 
 def _with_wins(plan: Experiment, row: Mapping[str, Cell]) -> dict[str, Cell]:
-    """Count, for a method of the paper among these and for a remedy beside these, how often none is better."""
-    paper = [name for name, entry in plan.contestants.items() if not entry.remedy and row[name].there]
-    common = set.intersection(*({*row[name].values, *row[name].lost} for name in paper)) if paper else set()
-    best = {unit: max(row[name].values.get(unit, -math.inf) for name in paper) for unit in common}
+    """Count, for a method of the paper among these and for a remedy beside these, how often none is better.
+
+    Methods by the recipe are counted among themselves.
+    """
     counted = {}
-    for name, cell in row.items():
-        wins = sum(unit in cell.values and cell.values[unit] >= best[unit] - _EQUAL for unit in common)
-        counted[name] = replace(cell, wins=wins)
+    for recipe in (False, True):
+        group = {name: entry for name, entry in plan.contestants.items() if entry.recipe == recipe}
+        paper = [name for name, entry in group.items() if not entry.remedy and row[name].there]
+        common = set.intersection(*({*row[name].values, *row[name].lost} for name in paper)) if paper else set()
+        best = {unit: max(row[name].values.get(unit, -math.inf) for name in paper) for unit in common}
+        for name in group:
+            cell = row[name]
+            wins = sum(unit in cell.values and cell.values[unit] >= best[unit] - _EQUAL for unit in common)
+            counted[name] = replace(cell, wins=wins)
     return counted
 
 

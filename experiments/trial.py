@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from experiments.config import Contestant, Experiment, Setting, training_on
+from experiments.config import Contestant, Experiment, Recipe, Setting, training_on
 from experiments.machine import seeded
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from experiments.parts import Part, Parts, Run
 from moreauc._checks import floor_count
 from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
+from moreauc.metrics.ranking import tpauc_difference
 from moreauc.train import Callback, TrainState, fit
 
 Weights = dict[str, Tensor]
@@ -42,6 +46,10 @@ class Curves:
         auc: validation AUC, which chooses between equal merits, `(settings, epochs)`; None in the first runs.
         training: TPAUC of the training rows, where asked for.
         errors: why a setting diverged.
+        start: of recipe rows, validation and test TPAUC of the weights to start from, in each region.
+        lead: of recipe rows, by how much more than chance allows validation TPAUC is above the start's; NaN where it
+            diverged.
+        test_error: of recipe rows, standard error of the difference to the start in test TPAUC.
     """
 
     settings: Sequence[Setting]
@@ -51,6 +59,9 @@ class Curves:
     auc: Numbers | None = None
     training: Numbers | None = None
     errors: list[str | None] = field(default_factory=list)
+    start: dict[str, Numbers] | None = None
+    lead: Numbers | None = None
+    test_error: Numbers | None = None
 
     def only(self, wanted: Callable[[Setting], bool]) -> Curves:
         """Return merit and scores of some settings."""
@@ -64,7 +75,8 @@ class Curves:
 
         Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch; where the AUC was not
         kept, in the first runs, the first setting and its latest epoch. Where every setting diverged before its first
-        score all entries are None.
+        score all entries are None. A recipe row keeps its start, epoch 0 of no setting, where the best is not above it
+        by more than chance.
 
         Args:
             column: number of the region.
@@ -82,13 +94,22 @@ class Curves:
                     auc = np.where(means == means.max(), _means(self.auc, width), -math.inf)
                     best, epoch = (int(place) for place in np.unravel_index(np.argmax(auc), auc.shape))
                 epoch += width - 1
+                error = {}
+                if self.lead is not None and self.test_error is not None:
+                    if not self.lead[best, epoch, column] > 0.0:
+                        break
+                    error = {"error": rounded(self.test_error[best, epoch, column])}
                 return {
                     "setting": self.settings[best],
                     "epoch": epoch + 1,
                     "validation": rounded(self.validation[best, epoch, column]),
                     "test": rounded(self.test[best, epoch, column]),
                     "last": rounded(self.test[best, -1, column]),
+                    **error,
                 }
+        if self.start is not None:
+            scores = {name: rounded(values[column]) for name, values in self.start.items()}
+            return {"setting": None, "epoch": 0, **scores, "last": scores["test"], "error": 0.0}
         return dict.fromkeys(("setting", "epoch", "validation", "test", "last"))
 
     def summary(self) -> list[dict[str, Any]]:
@@ -145,8 +166,10 @@ class Trial:
         settings = self.contestant.settings if settings is None else settings
         pieces = [self._train(together) for together in _batches_of(settings, self.run.plan.training.side_by_side)]
         names = ["merit", "validation", "test", "auc", *(["training"] if self.score_training else [])]
+        names += ["lead", "test_error"] if self.contestant.recipe else []
         joined: dict[str, Any] = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
-        return Curves(settings, **joined, errors=[error for piece in pieces for error in piece.errors])
+        errors = [error for piece in pieces for error in piece.errors]
+        return Curves(settings, **joined, errors=errors, start=pieces[0].start)
 
     def _train(self, settings: Sequence[Setting]) -> Curves:
         plan, parts, seed = self.run.plan, self.parts, self.run.number
@@ -167,6 +190,8 @@ class Trial:
             optimizer = SGD(weights, momentum=training.momentum, **options)
         copies = CopyRates(optimizer, [rate / max(rates) for rate in rates]) if len(set(rates)) > 1 else None
         recorder = _Recorder(plan, parts, training.epochs, self.score_training)
+        if self.contestant.recipe and plan.recipe is not None:
+            recorder = _RecipeRecorder(plan, parts, training.epochs, plan.recipe, _SingleModel(first))
         try:
             fit(
                 model,
@@ -198,9 +223,15 @@ def _batches_of(settings: Sequence[Setting], size: int) -> list[list[Setting]]:
 
 
 def pretrain(run: Run, parts: Parts) -> Weights:
-    """Return the weights that all methods start from: those after some epochs of cross entropy with Adam."""
-    training = run.plan.training
+    """Return the weights that all methods start from: those after some epochs of cross entropy with Adam.
+
+    Recipe rows start from the epoch with the best validation AUC, the earliest of equal ones: with few positives it is
+    steadier than the TPAUC of a region.
+    """
+    plan = run.plan
+    training = plan.recipe if run.recipe and plan.recipe is not None else plan.training
     model = seeded(run.number, parts.model).to(run.device)
+    best = _BestEpoch(parts.validation)
     preset = "ce" if run.plan.task == "rows" else "ce_att"
     fit(
         model,
@@ -209,11 +240,29 @@ def pretrain(run: Run, parts: Parts) -> Weights:
         epochs=training.pretrain_epochs,
         optimizer="adam",
         lr=training.pretrain_lr,
-        weight_decay=training.weight_decay,
+        weight_decay=plan.training.weight_decay,
         milestones=(),
         seed=run.number,
+        callbacks=[best] if run.recipe else [],
     )
-    return {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    weights = best.weights if run.recipe else model.state_dict()
+    return {name: value.detach().cpu() for name, value in weights.items()}
+
+
+class _BestEpoch(Callback):
+    """Keeps the weights of the epoch with the best AUC."""
+
+    def __init__(self, part: Part) -> None:
+        self._part, self._auc = part, -math.inf
+        self.weights: Weights = {}
+
+    def on_epoch(self, state: TrainState) -> None:
+        """Score the present weights."""
+        scores = self._part.scores(_SingleModel(state.model).eval())
+        auc = float(_scores(self._part.labels, scores, [(0.0, 1.0)], missing=-math.inf)[0, 0])
+        if auc > self._auc or not self.weights:
+            self._auc = auc
+            self.weights = {name: value.detach().clone() for name, value in state.model.state_dict().items()}
 
 
 def score_weights(run: Run, parts: Parts, weights: Weights) -> dict[str, Numbers]:
@@ -280,20 +329,27 @@ class _Recorder(Callback):
 
     def on_epoch(self, state: TrainState) -> None:
         """Score the present weights of all copies."""
-        state.model.eval()
+        model = self._model(state).eval()
         losses: list[_GuardedLoss] = list(getattr(state.criterion, "criteria", ()))
         diverged = [loss.error is not None for loss in losses]
         state.stop = bool(diverged) and all(diverged)
         for name in self._names:
             part: Part = getattr(self._parts, name)
-            scores = part.scores(state.model)
+            scores = part.scores(model)
             self._rows[name].append(_scores(part.labels, scores, self._regions))
+            self._compare(name, part, scores)
             if name == "validation":
                 regions = [region_to_choose_by(part.labels, region) for region in self._regions]
                 merit = _scores(part.labels, scores, regions, missing=-math.inf)
                 merit[diverged] = -math.inf
                 self._rows["merit"].append(merit)
                 self._rows["auc"].append(_scores(part.labels, scores, [(0.0, 1.0)]))
+
+    def _model(self, state: TrainState) -> nn.Module:
+        return state.model
+
+    def _compare(self, name: str, part: Part, scores: Tensor) -> None:
+        pass
 
     def curves(self, settings: Sequence[Setting], errors: list[str | None]) -> Curves:
         """Return what was seen; a setting that diverged has no merit from then on, and epochs not run have no score."""
@@ -302,6 +358,50 @@ class _Recorder(Callback):
             rows.extend([nothing] * (self._epochs - len(rows)))
         stacked = {name: np.stack(rows, axis=1) for name, rows in self._rows.items()}
         return Curves(settings, **stacked | {"auc": stacked["auc"][:, :, 0]}, errors=errors)
+
+
+class _RecipeRecorder(_Recorder):
+    """Scores the average of the weights, and compares it with the start."""
+
+    def __init__(self, plan: Experiment, parts: Parts, epochs: int, recipe: Recipe, start: nn.Module) -> None:
+        super().__init__(plan, parts, epochs, score_training=False)
+        self._recipe, self._first = recipe, deepcopy(start).eval()
+        self._rows |= {"lead": [], "test_error": []}
+
+    def on_begin(self, state: TrainState) -> None:
+        """Score the start, and begin the average there."""
+        first = self._first.to(next(state.model.parameters()).device)
+        self._start = {name: getattr(self._parts, name).scores(first) for name in self._names}
+        decay = math.exp(-1.0 / (self._recipe.average * (state.steps or 1)))
+        self._average = AveragedModel(state.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+        self._average.update_parameters(state.model)  # the first call takes the weights as they are
+
+    def on_step(self, state: TrainState) -> None:
+        """Take a step into the average."""
+        self._average.update_parameters(state.model)
+
+    def _model(self, state: TrainState) -> nn.Module:
+        return self._average
+
+    def _compare(self, name: str, part: Part, scores: Tensor) -> None:
+        regions = [region_to_choose_by(part.labels, region) for region in self._regions]
+        found, start = np.full((2, len(scores), len(regions)), math.nan), self._start[name][0].numpy()
+        for copy, (column, (low, high)) in product(range(len(scores)), enumerate(regions)):
+            if bool(scores[copy].isfinite().all()):
+                own = scores[copy].numpy()
+                found[:, copy, column] = tpauc_difference(part.labels, own, start, min_tpr=low, max_fpr=high)
+        if name == "validation":
+            self._rows["lead"].append(found[0] - self._recipe.min_gain * found[1])
+        else:
+            self._rows["test_error"].append(found[1])
+
+    def curves(self, settings: Sequence[Setting], errors: list[str | None]) -> Curves:
+        """Return what was seen, and the scores of the start."""
+        start = {
+            name: _scores(getattr(self._parts, name).labels, scores, self._regions)[0]
+            for name, scores in self._start.items()
+        }
+        return replace(super().curves(settings, errors), start=start)
 
 
 def region_to_choose_by(labels: Tensor, region: Region) -> Region:

@@ -38,7 +38,7 @@ from experiments.paper import PaperStudy, load_paper_study
 from experiments.parts import Run, checksum, make_parts
 from experiments.sections import NONE
 from experiments.tables import Records, make_curves, make_table, signed_rank, smallest_p, sort_records
-from experiments.trial import SMOOTHED, Curves, Trial, _criterion, _GuardedLoss, _scores, region_to_choose_by
+from experiments.trial import SMOOTHED, Curves, Trial, _criterion, _GuardedLoss, _scores, pretrain, region_to_choose_by
 from moreauc.checkpoint import load_checkpoint, save_checkpoint
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
@@ -155,7 +155,8 @@ def make_report(plan, out):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_plan_is_whole(name):
     plan = load_experiment(name)
-    assert len({len(entry.settings) for entry in plan.contestants.values()}) == 1
+    assert len({len(entry.settings) for entry in plan.contestants.values() if not entry.recipe}) == 1
+    assert {len(entry.settings) for entry in plan.contestants.values() if entry.recipe} == {3}
     known = METHODS["rows"] if name == "molecules" else METHODS["bags"]
     for entry in plan.contestants.values():
         assert entry.preset in known
@@ -165,7 +166,7 @@ def test_every_plan_is_whole(name):
     for dataset in plan.datasets.values():
         assert dataset.note or dataset.available
         for method, values in (dataset.published or {}).items():
-            assert not plan.contestants[method].remedy and len(values) == len(plan.regions)
+            assert plan.contestants[method].literal and len(values) == len(plan.regions)
     if plan.ablation is not None:
         assert set(plan.ablation.datasets) <= set(plan.datasets) and len(plan.ablation.datasets) == 2
         assert [s["gamma"] for s in plan.ablation.settings] == [0.0, 0.001, 0.01, 0.1, "theory"]
@@ -238,6 +239,7 @@ def test_published_numbers_are_those_of_the_paper(name, names):
         ),
         (("[datasets.second]", '[datasets."a/b"]'), "must have names of lower case letters, digits and _, got 'a/b'"),
         (("[methods.base_a]", "[methods.base-a]"), "must have names of lower case letters, digits and _, got 'base-a'"),
+        (("[methods.sont_b]\n", "[methods.sont_b]\nrecipe = true\n"), "must have an entry recipe for sont_b, got none"),
         (("[ablation]", "[paper_grid]\nlr = [0.5]\n[ablation]"), "as many settings in paper_grid for all .*'base': 0"),
         (
             ("grid = { lr = [0.1, 0.01] }\n[ab", "grid = { lr = [0.1, 0.2] }\n[paper_grid]\nlr = [0.1, 0.01]\n[ab"),
@@ -313,6 +315,26 @@ def test_validation_chooses(merit, auc, epochs, setting, epoch):
     assert found["test"] == pytest.approx(curves.test[setting, epoch - 1, 0])
     assert found["last"] == pytest.approx(curves.test[setting, -1, 0])
     assert found["validation"] == pytest.approx(merit[setting][epoch - 1] + 0.001)
+
+
+@pytest.mark.parametrize(
+    ("lead", "setting", "epoch"),
+    [
+        ([[0.2, 0.1], [0.3, 0.01]], 1, 2),  # the best epoch is beyond chance
+        ([[0.2, 0.1], [0.3, 0.0]], None, 0),  # it is not, and another one that is does not count
+        ([[0.2, 0.1], [0.3, math.nan]], None, 0),
+    ],
+)
+def test_a_recipe_keeps_its_start_unless_the_best_is_beyond_chance(lead, setting, epoch):
+    start = {"validation": np.array([0.6]), "test": np.array([0.44])}
+    curves = curves_of([[0.7, 0.6], [0.5, 0.8]])
+    curves = replace(curves, start=start, lead=np.array(lead)[:, :, None], test_error=np.full((2, 2, 1), 0.05))
+    found = curves.choose(0)
+    assert found["epoch"] == epoch and found["setting"] == (None if setting is None else curves.settings[setting])
+    expected = (0.6, 0.44, 0.44, 0.0) if setting is None else (0.801, 0.03, 0.03, 0.05)
+    assert tuple(found[name] for name in ("validation", "test", "last", "error")) == pytest.approx(expected)
+    gone = replace(curves, merit=np.full((2, 2, 1), -math.inf))
+    assert (gone.choose(0)["epoch"], gone.choose(0)["test"]) == (0, 0.44)
 
 
 def test_runs_that_count_ties_one_half_are_counted(tmp_path):
@@ -413,6 +435,74 @@ class Counted:
 
     def __iter__(self):
         return iter(self.loader)
+
+
+def recipe_plan(**changes):
+    plan = smoke_plan(load_experiment("bags"))
+    changed = replace(plan.recipe, **changes)
+    return replace(plan, recipe=changed, training=replace(plan.training, side_by_side=2))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_average_of_the_weights_is_what_is_scored(size):
+    plan = recipe_plan(epochs=2, average=1e9)
+    run = example(plan, recipe=True)
+    parts = make_parts(run, "attention")
+    start = pretrain(run, parts)
+    entry = plan.contestants["sota_s_att_recipe"]
+    settings = [{"lr": 0.1}, {"lr": 0.01}][:size]
+    still, moved = (
+        Trial(replace(run, plan=recipe_plan(epochs=2, average=average)), entry, parts, start).train(settings)
+        for average in (1e9, 1e-9)
+    )
+    expected = runs.score_weights(run, parts, start)
+    for name in ("validation", "test"):
+        assert still.start[name] == pytest.approx(expected[name])
+        for copy, epoch in itertools.product(range(size), range(2)):  # an average over ever so long is the start
+            assert getattr(still, name)[copy, epoch] == pytest.approx(expected[name])
+    assert np.nanmax(still.lead) <= 0.0 and all(still.choose(column)["epoch"] == 0 for column in range(3))
+    literal = replace(entry, recipe=False)
+    trained_plan = replace(plan, training=training_on(plan, run.dataset, entry))  # an average over no time is the last
+    last = Trial(replace(run, plan=trained_plan), literal, parts, start).train(settings)
+    assert moved.validation == pytest.approx(last.validation) and moved.merit == pytest.approx(last.merit)
+    assert not np.allclose(moved.validation, still.validation)
+
+
+def test_recipes_start_from_the_best_epoch_of_cross_entropy():
+    plan = recipe_plan(pretrain_epochs=3)
+    run = example(plan, recipe=True)
+    parts = make_parts(run, "attention")
+    wide = replace(run, plan=replace(plan, regions=((0.0, 1.0),)))
+    aucs = []
+    for epochs in (1, 2, 3):  # no epoch depends on how many follow
+        shorter = replace(run.plan, training=replace(plan.training, pretrain_epochs=epochs, pretrain_lr=1e-3))
+        weights = pretrain(replace(run, plan=shorter, recipe=False), parts)
+        aucs.append(float(runs.score_weights(wide, parts, weights)["validation"][0]))
+    best = runs.score_weights(wide, parts, pretrain(run, parts))["validation"][0]
+    assert best == pytest.approx(max(aucs)) and len(set(aucs)) > 1
+
+
+def test_recipe_rows_are_trained_and_shown_by_themselves(tmp_path):
+    plan = recipe_plan()
+    names = ["sota_s_att", "sont_att", "sota_s_att_recipe", "sont_att_recipe"]
+    plan = replace(plan, contestants={name: plan.contestants[name] for name in names}, ablation=None)
+    found = reproduce(plan, tmp_path, splits=1)
+    assert sorted(key for key in found if key.startswith("start/")) == [f"start/example/recipe/0/{k}" for k in (0, 1)]
+    assert "start" not in found["run/example/sont_att/0/0"]
+    one, other = (found[f"run/example/{name}/0/0"] for name in names[2:])
+    assert one["start"] == other["start"] and "chosen_smoothed" not in one
+    assert one["made"]["recipe"]["pretrain_epochs"] == 2
+    report = make_report(plan, tmp_path)
+    rows, section = rows_of(report, "Bags of digits, one test split")
+    marked = ["start (CE, best epoch)‡", "SOTAs (att), recipe‡", "SONT (att), recipe‡"]
+    assert [row[0] for row in rows] == ["SOTAs (att)", "SONT (att)", *marked]
+    assert "from the best of 2 epochs of cross entropy 1 epochs" in section.text[0]
+    rows, _ = rows_of(report, "Bags of digits, one test split: SONT (att), recipe‡ against the baselines")
+    assert [row[0] for row in rows] == ["SOTAs (att), recipe‡"]
+    rows, _ = rows_of(report, "Bags of digits, one test split, 5 epochs judged at a time")
+    assert [row[0] for row in rows] == ["SOTAs (att)", "SONT (att)"]
+    with pytest.raises(ValueError, match=r"must be made with made .*'average': 7"):
+        read_records(replace(plan, recipe=replace(plan.recipe, average=7.0)), tmp_path)
 
 
 def test_methods_and_data_sets_may_be_trained_otherwise():
@@ -531,6 +621,7 @@ def test_checksums_tell_data_apart():
         ("molecules", ["sonx"], "ablation/example/sonx/0"),
         ("bags", ["sont_att", "midam_smx"], "run/example/sont_att/1/0"),
         ("histology", ["sont_att"], "run/example/sont_att/0/1"),
+        ("bags", ["sont_att_recipe"], "run/example/sont_att_recipe/0/1"),
     ],
 )
 def test_a_run_that_was_lost_comes_again_bit_for_bit(name, methods, lost, tmp_path):
@@ -546,7 +637,8 @@ def test_a_run_that_was_lost_comes_again_bit_for_bit(name, methods, lost, tmp_pa
     assert list(again) == list(before) == sorted(before)
     assert {key for key in before if before[key] != again[key]} <= {lost, *(key for key in before if "start" in key)}
     assert without_time(again[lost]) == without_time(before[lost])
-    assert seen[-1] == ((2, 2) if name == "molecules" else (1, 1)) and stored(tmp_path, "details.jsonl") == details
+    number = 2 if name == "molecules" or "recipe" in lost else 1  # with the start
+    assert seen[-1] == (number, number) and stored(tmp_path, "details.jsonl") == details
 
 
 def test_processes_give_the_same(tmp_path):
@@ -773,13 +865,16 @@ def test_tasks_are_chosen_by_name(tmp_path):
     study, setup = load_paper_study("bags"), Setup(tmp_path)
     few = select(study.with_seeds(2).tasks(setup), datasets=["fox"], methods=["sont_att"], splits=3)
     assert [task.key for task in few] == [
+        *(f"start/fox/recipe/{split}/{run}" for split in range(3) for run in range(2)),
         *(f"run/fox/sont_att/{split}/{run}" for split in range(3) for run in range(2)),
         *(f"ablation/fox/sont_att/{run}" for run in range(2)),
     ]
-    assert len(select(study.tasks(setup), methods=["midam_smx"])) == 2 * 6 * 5
+    assert len(study.needed(select(study.tasks(setup), methods=["midam_smx"]), [])) == 2 * 6 * 5
+    by_recipe = study.needed(select(study.tasks(setup), methods=["midam_att_recipe"], splits=1), [])
+    assert [task.place["kind"] for task in by_recipe] == ["start"] * 10 + ["run"] * 10
     seven = select(load_paper_study("molecules").with_seeds(7).tasks(setup), methods=["ce"])
     # three sets that are there; seeds may be more
-    assert [sum(task.place["kind"] == kind for task in seven) for kind in ("start", "run")] == [21, 21]
+    assert [sum(task.place["kind"] == kind for task in seven) for kind in ("start", "run")] == [42, 21]
     with pytest.raises(ValueError, match=r"dataset must be among musk2, fox, got 'tiger'"):
         select(study.tasks(setup), datasets=["fox", "tiger"])
     with pytest.raises(ValueError, match=r"method must be among .*sont_att.*, got 'sonx'"):
@@ -859,7 +954,7 @@ def test_records_are_read_in_the_order_of_the_plan(tmp_path):
 
 def made_otherwise(name):
     plan = plan_for_tables()
-    made = made_of(plan.datasets["first"], plan.contestants["base"])
+    made = made_of(plan, plan.datasets["first"], plan.contestants["base"])
     return lambda r: r.update(made={**made, name: "x"})
 
 
@@ -918,7 +1013,7 @@ def test_all_methods_of_a_run_have_the_same_data(tmp_path):
         entry["data"] = {"train": data}
     write_runs(tmp_path, records)
     assert len(read_records(plan, tmp_path).runs) == 4
-    records[0]["made"] = made_of(plan.datasets["first"], plan.contestants["base"])  # which is right
+    records[0]["made"] = made_of(plan, plan.datasets["first"], plan.contestants["base"])  # which is right
     records[3]["data"] = {"train": "a"}
     write_runs(tmp_path, records)
     with pytest.raises(ValueError, match=r"run/first/sont/0/1 must have the data .*'b'.*, got .*'a'"):
