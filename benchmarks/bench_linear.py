@@ -46,7 +46,7 @@ Labels = NDArray[np.int64]
 
 def load(name: str) -> tuple[Any, Labels]:
     if name == "Adult":
-        data = load_adult(download=False)
+        data = load_adult()
         return data.X, np.asarray(data.y)
     return load_adbench(name)
 

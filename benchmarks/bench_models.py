@@ -146,7 +146,7 @@ Made = Callable[..., Step]  # a function of a module: processes import it
 
 def gin_copies(arrays: dict[str, Any], sizes: Sizes, device: torch.device) -> Step:
     """A step of the copies that a process trains side by side."""
-    loader = graph_loader(Graphs.from_arrays(arrays).to(device), sizes)
+    loader = graph_loader(Graphs(**arrays).to(device), sizes)
     return together(loader, sizes, device, COPIES_OF_A_PROCESS)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from experiments.config import load_experiment
-from experiments.engine import write_text
+from experiments.files import write_bytes
 from experiments.studies._shared import show
 from experiments.studies.bags import bag_rows
 from experiments.studies.defaults_page import against_table, standing_table
@@ -231,5 +231,5 @@ def update_pages(*, root: Path = ROOT, write: bool = True) -> list[str]:
                 changed.append(f"{page.relative_to(root)}, {name}")
                 text = text[: match.start("text")] + table + text[match.end("text") :]
         if write and found:
-            write_text(page, text)
+            write_bytes(page, text.encode())
     return changed

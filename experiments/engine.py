@@ -19,8 +19,8 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
+from experiments.files import write_bytes
 from experiments.machine import one_thread, where
-from moreauc._system import written_whole
 from moreauc.report.pages import Report, rounded
 
 __all__ = ["Record", "Setup", "Study", "Task", "read_records", "run_missing", "select"]
@@ -236,13 +236,7 @@ def read_details(out: Path) -> dict[str, Record]:
 def write_records(file: Path, records: Iterable[Record]) -> None:
     """Write records sorted by key, one on each line."""
     lines = [json.dumps(record, ensure_ascii=False) for record in sorted(records, key=lambda record: record["key"])]
-    write_text(file, "".join(line + "\n" for line in lines))
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a file, as a whole or not at all."""
-    with written_whole(file) as part:
-        part.write_text(text, encoding="utf-8", newline="\n")
+    write_bytes(file, "".join(line + "\n" for line in lines).encode())
 
 
 def _check(study: Study, key: str, record: Record) -> None:

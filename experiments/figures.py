@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,10 @@ from scipy.optimize import isotonic_regression
 
 from experiments.config import Contestant, Experiment
 from experiments.tables import Cell, Curve, Table, is_ours, title_of
-from moreauc._system import show_as_written, written_whole
 from moreauc.report.pages import COLORS
-
-__all__ = ["draw_curves", "draw_table", "save_figure"]
 
 _QUIET, _REMEDY, _RECIPE = "#66717f", COLORS[3], COLORS[2]
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-_DPI = 150
 _NEAR = 0.062  # labels of curves are at least so far apart, as a share of the height
 
 
@@ -44,10 +39,9 @@ def draw_table(table: Table) -> Figure:
             low, high = regions[column]
             left, right = axes.get_xlim()
             axes.set_xlim(max(left, -0.04), min(right, 1.04))  # a spread may go where no score can be
-            show_as_written([axes.set_title(f"{dataset.title}, TPR ≥ {low:g}, FPR ≤ {high:g}", fontsize=9.5)])
+            axes.set_title(f"{dataset.title}, TPR ≥ {low:g}, FPR ≤ {high:g}", fontsize=9.5)
             _plain(axes)
         panels[0].set_yticks(range(len(methods)), [title_of(entry) for entry in methods])
-        show_as_written(panels[0].get_yticklabels())
         panels[0].set_ylim(len(methods) - 0.5, -0.5)
     for axes in grid[-1]:
         axes.set_xlabel("test TPAUC")
@@ -109,7 +103,7 @@ def draw_curves(plan: Experiment, curves: Sequence[Curve]) -> Figure:
             _draw_curve(axes, curve, COLORS[number % len(COLORS)], _STYLES[number % len(_STYLES)])
         _plain(axes)
         axes.set_xlabel("epoch")
-        show_as_written([axes.set_title(plan.datasets[dataset].title)])
+        axes.set_title(plan.datasets[dataset].title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _label_lines(axes, own)
     if plan.ablation is not None:
@@ -140,7 +134,7 @@ def _label_lines(axes: Axes, curves: Sequence[Curve]) -> None:
     for height, (_, number) in zip(heights, order, strict=True):
         curve = curves[number]
         text = curve.label + (f"\n({curve.diverged} of {curve.runs} diverged)" if curve.diverged else "")
-        note = axes.annotate(
+        axes.annotate(
             text,
             (1.0, height),
             xycoords="axes fraction",
@@ -150,7 +144,6 @@ def _label_lines(axes: Axes, curves: Sequence[Curve]) -> None:
             verticalalignment="center",
             fontsize=9.5,
         )
-        show_as_written([note])
 
 
 def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
@@ -165,9 +158,3 @@ def _plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
-
-
-def save_figure(figure: Figure, path: Path, *, dpi: int = _DPI) -> None:
-    """Write a figure as PNG, the same bytes for the same figure."""
-    with written_whole(path) as part:
-        figure.savefig(part, format="png", dpi=dpi, metadata={"Software": None})

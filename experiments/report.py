@@ -9,7 +9,8 @@ from typing import Any
 
 from experiments import sections
 from experiments.config import Experiment
-from experiments.figures import draw_curves, draw_table, save_figure
+from experiments.figures import draw_curves, draw_table
+from experiments.files import save_figure
 from experiments.tables import Cell, Choice, Curve, Protocol, Records, Table, make_curves, make_table
 from moreauc.report.pages import Report, Section
 

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.figures import save_figure
+from experiments.files import save_figure
 from moreauc.core.objectives import tpauc_objective
 from moreauc.core.surrogates import SmoothRamp, SquaredHinge
 from moreauc.metrics import tpauc_score

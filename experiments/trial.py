@@ -21,7 +21,6 @@ from experiments.config import Contestant, Experiment, Recipe, Setting, training
 from experiments.machine import seeded
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from experiments.parts import Part, Parts, Run
-from moreauc._checks import floor_count
 from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import tpauc_difference
@@ -31,6 +30,7 @@ Weights = dict[str, Tensor]
 _NOT_OF_THE_LOSS = ("lr", "momentum", "share", "sampler")
 Region = tuple[float, float]
 Numbers = NDArray[np.float64]
+_ONE = 1.0 - 1e-12  # up to rounding
 SMOOTHED = 5  # epochs whose mean is judged for the choice that is reported beside the plain one
 
 
@@ -414,9 +414,9 @@ def region_to_choose_by(labels: Tensor, region: Region) -> Region:
     positives = int(labels.sum())
     negatives = len(labels) - positives
     low, high = region
-    if floor_count(positives, 1.0 - low) == 0:
+    if positives * (1.0 - low) < _ONE:
         low = 1.0 - 1.0 / positives
-    if floor_count(negatives, high) == 0:
+    if negatives * high < _ONE:
         high = 1.0 / negatives
     return low, high
 

@@ -32,7 +32,8 @@ from experiments.config import (
 )
 from experiments.data import histology, mil, molecules
 from experiments.engine import RECORDS, Setup, run_missing, select, write_records
-from experiments.figures import draw_curves, draw_table, save_figure
+from experiments.figures import draw_curves, draw_table
+from experiments.files import save_figure
 from experiments.machine import deterministic
 from experiments.paper import PaperStudy, load_paper_study
 from experiments.parts import Run, checksum, make_parts

@@ -14,9 +14,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from experiments.data._npz import write_arrays
 from experiments.engine import write_records
-from experiments.figures import save_figure
+from experiments.files import save_figure, write_arrays
 from moreauc._system import written_whole
 from moreauc.checkpoint import save_checkpoint
 from moreauc.cli.saved import Saving, run_folder, save_model

@@ -247,38 +247,3 @@ def test_training_with_the_loop_and_a_loss(gamma):
     assert history.best_score == 1.0
     scores, labels = predict_scores(model, everything)
     assert torch.equal(labels, graphs.labels) and float(scores[labels == 1].min()) > float(scores[labels == 0].max())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layers": 0}, "GIN: layers must be an integer of at least 1, got 0"),
-        ({"width": 1.5}, "GIN: width must be an integer of at least 1, got 1.5"),
-        ({"dropout": 1.0}, r"GIN: dropout must be a number in \[0, 1\), got 1.0"),
-    ],
-)
-def test_wrong_arguments(changes, message):
-    with pytest.raises(ValueError, match=message):
-        GIN(**changes)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("atoms", lambda t: t[:, :8], r"GIN: atoms must have shape \(V, 9\), got"),
-        ("atoms", lambda t: t[:0], r"GIN: atoms must have shape \(V, 9\), got \(0, 9\)"),
-        ("atoms", lambda t: t + 5, r"GIN: atoms must lie in \[0, \[119, 5, 12, .*\), column by column"),
-        ("atoms", lambda t: t - 1000, "GIN: atoms must lie in"),
-        ("bonds", lambda t: t + 5, r"GIN: bonds must lie in \[0, \[5, 6, 2\]\)"),
-        ("edges", lambda t: t.T, r"GIN: edges must have shape \(2, E\) or \(2, 0\)"),
-        ("bonds", lambda t: t[1:], r"GIN: bonds must have shape \(\d+, 3\), got"),
-        ("graph", lambda t: t[1:], r"GIN: graph must have shape \(\d+,\), got"),
-        ("sizes", lambda t: t.unsqueeze(1), r"GIN: sizes must have shape \(B,\), got"),
-        ("edges", lambda t: t.double(), "GIN: edges must be int64, got torch.float64"),
-        ("sizes", lambda t: t.int(), "GIN: sizes must be int64, got torch.int32"),
-    ],
-)
-def test_wrong_calls(name, change, message):
-    inputs = random_graphs(4).batch(range(4))
-    with pytest.raises(ValueError, match=message):
-        GIN(layers=1, width=4)(**{**inputs, name: change(inputs[name])})

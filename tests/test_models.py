@@ -184,21 +184,9 @@ def test_state_goes_round(attention):
         (lambda: InstanceMLP(3, hidden=-1), "InstanceMLP: hidden must be an integer of at least 1, got -1"),
         (lambda: InstanceMLP(3, dropout=1.0), r"InstanceMLP: dropout must be a number in \[0, 1\), got 1.0"),
         (lambda: InstanceMLP(3, attention=1), "InstanceMLP: attention must be True, False or 'gated', got 1"),
-        (lambda: ResNet20(in_channels=0), "ResNet20: in_channels must be an integer of at least 1, got 0"),
-        (lambda: ResNet20(width=0), "ResNet20: width must be an integer of at least 1, got 0"),
         (lambda: ResNet20(attention=None), "ResNet20: attention must be True, False or 'gated', got None"),
     ],
 )
 def test_arguments_out_of_range(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_features_and_patches_of_another_form():
-    with pytest.raises(ValueError, match=r"features of encoder must have shape \(T, 4\), got \(2, 3\)"):
-        InstanceNetwork(nn.Identity(), 4)(torch.zeros(2, 3))
-    model = ResNet20(width=2)
-    with pytest.raises(ValueError, match=r"patches must have shape \(T, 3, height, width\), got \(2, 32, 32, 3\)"):
-        model(torch.zeros(2, 32, 32, 3))
-    with pytest.raises(ValueError, match=r"ResNet20: patches must be uint8 or floating point, got torch.int64"):
-        model(torch.zeros(2, 3, 32, 32, dtype=torch.int64))

@@ -179,15 +179,6 @@ def test_no_global_random_state_is_used():
 @pytest.mark.parametrize(
     ("labels", "arguments", "message"),
     [
-        (MUSK2, {"test_share": 0.0}, r"test_share must be a number in \(0, 1\), got 0.0"),
-        (MUSK2, {"test_share": 1.0}, r"test_share must be a number in \(0, 1\), got 1.0"),
-        (MUSK2, {"folds": 1}, "folds must be an integer of at least 2, got 1"),
-        (MUSK2, {"seed": -1}, "seed must be an integer of at least 0, got -1"),
-        (MUSK2, {"groups": [0, 1]}, r"groups must have shape \(102,\), as labels, got \(2,\)"),
-        (MUSK2, {"groups": np.zeros((102, 1), int)}, r"groups must have shape \(102,\), as labels, got \(102, 1\)"),
-        (MUSK2, {"groups": np.zeros(102)}, "groups must be integers or strings, got float64"),
-        ([1, 1, 1], {}, "labels must hold both 0 and 1, got only 1"),
-        ([0, 2, 1], {}, "labels must be 0 or 1, got 2"),
         (
             [1] * 5 + [0] * 50,
             {},

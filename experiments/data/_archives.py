@@ -1,4 +1,4 @@
-"""How a raw download becomes the file that a loader reads, with limits on what an archive may unpack to.
+"""How a raw download becomes the file that a loader reads.
 
 Every step takes the path of the download and returns the content. A step does not change what is in order already, so
 that sources which differ in such details give the same file.
@@ -16,37 +16,17 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any
 
 Prepare = Callable[[Path], bytes]
 
 # what a file that is not what its name says raises when it is unpacked
-BROKEN = (ValueError, KeyError, EOFError, csv.Error, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
+_UNREADABLE = (EOFError, csv.Error, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
+BROKEN = (ValueError, KeyError, RuntimeError, *_UNREADABLE)
 
-LARGEST = 2**28  # bytes that the content of a download may have, several times those of the largest
-LARGEST_ARCHIVE = 2**31  # bytes that a download may have, and an archive of which only a part is taken when unpacked
-_BLOCK = 2**20
+LARGEST_DOWNLOAD = 2**31  # bytes, several times those of the largest
+LARGEST = 2**28  # bytes that the content of one may have
 _ZIP, _GZIP = b"PK\x03\x04", b"\x1f\x8b"
-
-
-class _Capped:
-    """A file that may be read up to a number of bytes; more are an error, however few their archive takes."""
-
-    def __init__(self, file: IO[bytes] | gzip.GzipFile, limit: int) -> None:
-        self._file, self._limit, self._left = file, limit, limit
-
-    def read(self, size: int = -1) -> bytes:
-        found = self._file.read(self._left + 1 if size < 0 else min(size, self._left + 1))
-        self._left -= len(found)
-        if self._left < 0:
-            raise ValueError(f"it holds more than {self._limit} bytes")
-        return found
-
-
-def is_packed(raw: Path) -> bool:
-    """Return whether a file is a zip archive or compressed by gzip."""
-    with raw.open("rb") as file:
-        return file.read(len(_ZIP)).startswith((_ZIP, _GZIP))
 
 
 def unpack(raw: Path, *, member: str = "") -> bytes:
@@ -54,20 +34,22 @@ def unpack(raw: Path, *, member: str = "") -> bytes:
 
     Raises:
         KeyError: for a zip archive without the member.
-        ValueError: for a member that is encrypted or compressed in another way than usual, and for a content of more
-            than `LARGEST` bytes, of which no more are unpacked.
+        ValueError: for a content of more than `LARGEST` bytes, of which no more are unpacked.
     """
     with raw.open("rb") as file:
         magic = file.read(len(_ZIP))
     if magic == _ZIP:
-        with zipfile.ZipFile(raw) as archive:
-            entry = archive.getinfo(member)
-            if entry.flag_bits & 1 or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise ValueError(f"{member} is encrypted, or compressed in an unusual way")
-            with archive.open(entry) as content:
-                return _Capped(content, LARGEST).read()
+        with zipfile.ZipFile(raw) as archive, archive.open(member) as content:
+            return _read(content)
     with gzip.open(raw) if magic.startswith(_GZIP) else raw.open("rb") as file:
-        return _Capped(file, LARGEST).read()
+        return _read(file)
+
+
+def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
+    content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"it holds more than {LARGEST} bytes")
+    return content
 
 
 def without_repeated_smiles(raw: Path) -> bytes:
@@ -122,16 +104,11 @@ def collect_images(raw: Path, *, inside: str, classes: dict[str, str], count: in
     stems = "|".join(re.escape(f"{folder}/{stem}") for folder, stem in classes.items())
     pattern = re.compile(rf"[^/]+/{re.escape(inside)}/((?:{stems})([0-9]+)\.jpeg)")
     images: dict[str, bytes] = {}
-    left = LARGEST
-    with gzip.open(raw) as stream, tarfile.open(fileobj=_as_stream(stream), mode="r|") as archive:
+    with tarfile.open(raw, "r|gz") as archive:
         for entry in archive:
             match = pattern.fullmatch(entry.name)
-            if match and 1 <= int(match[2]) <= count and entry.isfile():
-                left -= entry.size
-                if left < 0:
-                    raise ValueError(f"the images have more than {LARGEST} bytes")
-                if file := archive.extractfile(entry):
-                    images[match[1]] = file.read()
+            if match and 1 <= int(match[2]) <= count and (file := archive.extractfile(entry)):
+                images[match[1]] = file.read()
     names = [f"{folder}/{stem}{number}.jpeg" for folder, stem in classes.items() for number in range(1, count + 1)]
     missing = [name for name in names if name not in images]
     if missing:
@@ -147,27 +124,14 @@ def content_sha256(path: Path, *, tar: bool = False) -> str:
     """
     try:
         if tar:
-            with (
-                gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
-                tarfile.open(fileobj=_as_stream(file), mode="r|") as archive,
-            ):
-                lines = [f"{entry.name} {_sha256(archive.extractfile(entry))}\n" for entry in archive if entry.isfile()]
+            with tarfile.open(path, "r|*") as archive:
+                files: Any = ((entry.name, archive.extractfile(entry)) for entry in archive if entry.isfile())
+                lines = [f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n" for name, file in files]
             return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return _sha256(_as_stream(file))
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except BROKEN:
         return "unreadable"
-
-
-def _as_stream(file: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
-    return cast("IO[bytes]", _Capped(file, LARGEST_ARCHIVE))  # nothing but `read` is asked for
-
-
-def _sha256(file: IO[bytes] | None) -> str:
-    found = hashlib.sha256()
-    while block := file.read(_BLOCK) if file else b"":
-        found.update(block)
-    return found.hexdigest()
 
 
 def _lines(lines: list[bytes]) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.download import data_folder, in_folder
+from experiments.data.download import from_folder
 
 # file, rows and positives of each set, checked when it is read
 ADBENCH_SETS = {
@@ -39,11 +39,7 @@ def load_adbench(name: str, folder: Path | None = None) -> tuple[NDArray[np.floa
     if name not in ADBENCH_SETS:
         raise ValueError(f"load_adbench: name must be one of {', '.join(ADBENCH_SETS)}, got {name!r}")
     file, *wanted = ADBENCH_SETS[name]
-    root = data_folder(folder)
-    found = in_folder(root, "adbench", file)
-    if found is None:
-        raise ValueError(f"load_adbench: the folder must have {file}, got {str(root)!r}")
-    with np.load(found, allow_pickle=False) as arrays:
+    with np.load(from_folder("load_adbench", folder, "adbench", file), allow_pickle=False) as arrays:
         columns, labels = arrays["X"].astype(np.float64), arrays["y"].astype(np.int64)
     counts = [len(labels), int((labels == 1).sum())]
     if counts != wanted or not np.isin(labels, (0, 1)).all():

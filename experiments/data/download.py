@@ -6,20 +6,25 @@ go into the cache: the folder named by MOREAUC_CACHE, or the user's cache folder
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
+import time
 import tomllib
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+import requests
+from filelock import FileLock
+
 from experiments.data import _archives
-from experiments.data._transfer import TransferError, transfer
-from moreauc._system import import_extra, written_whole
 
 _LOG = logging.getLogger(__name__)
+_PAUSES = (1.0, 2.0, 4.0)  # seconds before the second, third and fourth attempt
+_TIMEOUTS = (10.0, 30.0)  # seconds for a connection, and without a byte
+_BLOCK = 2**16
 
 
 class DownloadError(ValueError):
@@ -36,7 +41,6 @@ class PublicFile:
     sha256: str
     source: str
     prepare: _archives.Prepare = field(default=_archives.unpack, repr=False)
-    packed_sha256: str | None = None
 
     def checksum(self, path: Path) -> str:
         """Return what must equal `sha256` for a copy of the file; the path may end in `.gz`."""
@@ -67,15 +71,8 @@ def data_folder(folder: Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for downloads and what is made of them, which need not exist yet.
-
-    Raises:
-        ModuleNotFoundError: where MOREAUC_CACHE is not set and platformdirs is not installed.
-    """
-    given = os.environ.get("MOREAUC_CACHE")
-    if given:
-        return Path(given).expanduser()
-    return Path(import_extra("platformdirs", "experiments").user_cache_dir("moreauc"))
+    """Return the folder for downloads and what is made of them, which need not exist yet."""
+    return Path(os.environ.get("MOREAUC_CACHE") or platformdirs.user_cache_dir("moreauc")).expanduser()
 
 
 def in_folder(root: Path, subfolder: str, *names: str) -> Path | None:
@@ -84,126 +81,89 @@ def in_folder(root: Path, subfolder: str, *names: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def find_file(
-    owner: str, name: str, *, folder: Path | None = None, download: bool = True, verify: bool = False
-) -> Path:
+def from_folder(owner: str, folder: Path | None, subfolder: str, *names: str) -> Path:
+    """Return the first of the files that the user's folder or its subfolder has; these have no public address."""
+    root = data_folder(folder)
+    found = in_folder(root, subfolder, *names)
+    if found is None:
+        raise ValueError(f"{owner}: the folder must have {' or '.join(names)}, got {str(root)!r}")
+    return found
+
+
+def find_file(owner: str, name: str, folder: Path | None = None) -> Path:
     """Return the path of a public file, downloading it where neither the user's folder nor the cache has it.
 
-    Files in the cache and downloads are always checked by their sha256.
+    Files in the cache and downloads are checked by their sha256; the user's own are taken as they are.
 
     Args:
         owner: who asks, for the messages.
         name: key of `PUBLIC_FILES`.
         folder: folder that has the file, or the file with `.gz` added, or a subfolder with either (see
             `PublicFile.subfolder`); None for MOREAUC_DATA, if set.
-        download: whether the file may be downloaded.
-        verify: whether a file in the user's folder must have the right checksum too.
 
     Raises:
-        ValueError: for an unknown name, a folder that does not exist, a wrong checksum, and a file that is nowhere.
+        ValueError: for a folder that does not exist.
         DownloadError: where no address gives the file; a `ValueError` as well.
-        ModuleNotFoundError: where a download is needed and a package for it is not installed.
     """
-    if name not in PUBLIC_FILES:
-        raise ValueError(f"{owner}: name must be one of {', '.join(PUBLIC_FILES)}, got {name!r}")
     entry = PUBLIC_FILES[name]
     root = data_folder(folder) if folder is not None or os.environ.get("MOREAUC_DATA") else None
     found = None if root is None else in_folder(root, entry.subfolder, name, f"{name}.gz")
-    if found is not None:
-        if verify and entry.checksum(found) != entry.sha256:
-            raise ValueError(f"{owner}: {found} must have the sha256 {entry.sha256}, got {entry.checksum(found)}")
-        return found
-    try:
-        target = cache_folder() / entry.subfolder / name
-    except ModuleNotFoundError:
-        if download:
-            raise
-        target = None
-    if target is not None and _is_good(entry, target):
-        return target
-    if target is None or not download:
-        raise ValueError(
-            f"{owner}: {name} or {name}.gz must be in the folder given or named by MOREAUC_DATA, in a subfolder "
-            f"{entry.subfolder} of it, or in the cache, as download is False, got {_text(root)} and {_text(target)}"
-        )
-    return _download(owner, entry, target)
+    return found or _from_cache(owner, entry, cache_folder() / entry.subfolder / name)
 
 
-def _is_good(entry: PublicFile, target: Path) -> bool:
-    try:
-        return target.is_file() and entry.checksum(target) == entry.sha256
-    except OSError:  # an unreadable cache counts as empty
-        return False
-
-
-def _text(path: Path | None) -> str:
-    return "no folder" if path is None else repr(str(path))
-
-
-def _download(owner: str, entry: PublicFile, target: Path) -> Path:
-    filelock = import_extra("filelock", "experiments")
-    failures, offline = [], False
+def _from_cache(owner: str, entry: PublicFile, target: Path) -> Path:
+    failures = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(f"{target}.lock"):  # the system frees the lock of a process that dies
-            if _is_good(entry, target):  # another process was faster
+        with FileLock(f"{target}.lock"):  # the system frees the lock of a process that dies
+            if target.is_file() and entry.checksum(target) == entry.sha256:
                 return target
-            target.unlink(missing_ok=True)
             for url in entry.urls:
                 _LOG.info("%s: downloads %s (%s) from %s to %s", owner, entry.name, entry.source, url, target)
                 try:
-                    _from_url(entry, url, target)
-                except TransferError as error:
+                    _download(entry, url, target)
+                except (requests.RequestException, *_archives.BROKEN) as error:
                     failures.append(f"{url}: {error}")
-                    offline = offline or error.offline
                 else:
-                    for other in entry.urls:
-                        part_file(target, other).unlink(missing_ok=True)
                     return target
     except OSError as error:
         failures.append(f"{target}: {error}")
     raise DownloadError(
         f"{owner}: {entry.name} ({entry.source}) could not be downloaded: {'; '.join(failures)}. "
-        f"{'Offline? ' if offline else ''}Put {entry.name} into a folder and set MOREAUC_DATA to it"
+        f"Put {entry.name} into a folder and set MOREAUC_DATA to it"
     )
 
 
-def part_file(target: Path, url: str) -> Path:
-    """Return where the bytes from an address are kept until all have come: each address has a file of its own."""
-    return target.with_name(f"{target.name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.part")
-
-
-def _from_url(entry: PublicFile, url: str, target: Path) -> None:
-    """Download one address, resuming an earlier attempt; prepare, check, and only then write `target`."""
-    part = part_file(target, url)
-    resumed = part.exists()
-    transfer(url, part, title=entry.name)
+def _download(entry: PublicFile, url: str, target: Path) -> None:
+    """Download one address, prepare and check what came, and only then write `target`."""
+    raw, new = (target.with_name(f"{target.name}.{ending}") for ending in ("raw", "new"))
     try:
-        _finish(entry, part, target)
-    except TransferError:
-        if not resumed:
-            raise
-        _from_url(entry, url, target)  # the part was of another file; it is gone, so start from byte 0
-
-
-def _finish(entry: PublicFile, part: Path, target: Path) -> None:
-    with written_whole(target) as new:
-        try:
-            _check_packed(entry, part)
-            new.write_bytes(entry.prepare(part))
-            found = entry.checksum(new)
-        except _archives.BROKEN as error:
-            found = f"none, since it cannot be unpacked: {error}"
-        part.unlink()
+        _transfer(url, raw)
+        new.write_bytes(entry.prepare(raw))
+        found = entry.checksum(new)
         if found != entry.sha256:
-            raise TransferError(f"another content, of sha256 {found}")
+            raise ValueError(f"another content, of sha256 {found}")
+        new.replace(target)
+    finally:
+        raw.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
 
 
-def _check_packed(entry: PublicFile, part: Path) -> None:
-    """Compare the checksum of a packed download, where it is known, before anything is unpacked."""
-    if entry.packed_sha256 is None or not _archives.is_packed(part):
-        return
-    with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != entry.packed_sha256:
-        raise ValueError(f"the archive must have the sha256 {entry.packed_sha256}, got {found}")
+def _transfer(url: str, raw: Path) -> None:
+    """Write what an address gives into a file; try again where the server or the way to it may be better soon."""
+    for pause in (*_PAUSES, None):
+        try:
+            # without compression on the way the length is that of the file
+            with requests.get(url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=_TIMEOUTS) as answer:
+                answer.raise_for_status()
+                with raw.open("wb") as file:
+                    for block in answer.iter_content(_BLOCK):
+                        if file.tell() + len(block) > _archives.LARGEST_DOWNLOAD:
+                            raise ValueError(f"it has more than {_archives.LARGEST_DOWNLOAD} bytes")
+                        file.write(block)
+            return
+        except requests.RequestException as error:
+            status = 500 if error.response is None else error.response.status_code
+            if pause is None or (status < 500 and status not in (408, 429)):
+                raise
+            time.sleep(pause)

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from experiments.data._archives import content_sha256
-from experiments.data._npz import read_arrays, write_arrays
 from experiments.data.download import cache_folder, find_file
 from experiments.data.smiles import MoleculeReader, read_smiles_table, split_by_group
-from moreauc._system import import_extra
+from experiments.files import read_arrays, write_arrays
 
 ASSAYS = (
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
@@ -44,7 +43,7 @@ def load_fingerprints(name: str, folder: Path | None = None) -> tuple[csr_array,
     if name not in FINGERPRINT_SETS:
         raise ValueError(f"{_OWNER}: name must be one of {', '.join(FINGERPRINT_SETS)}, got {name!r}")
     file, target = FINGERPRINT_SETS[name]
-    source = find_file(_OWNER, file, folder=folder)
+    source = find_file(_OWNER, file, folder)
     smiles, labels = read_smiles_table(_OWNER, source, target)
     bits, readable, test = _of_file(source, tuple(smiles))
     rows = np.flatnonzero(readable & np.array([label is not None for label in labels]))
@@ -68,7 +67,9 @@ def _of_file(source: Path, smiles: tuple[str, ...]) -> tuple[csr_array, NDArray[
 
 def make_fingerprints(smiles: tuple[str, ...], reader: MoleculeReader) -> dict[str, NDArray[Any]]:
     """Return the bits that are set, row after row, which rows can be read and which are in the test part."""
-    generator = import_extra("rdkit.Chem.rdFingerprintGenerator", "experiments").GetMorganGenerator(RADIUS, fpSize=BITS)
+    from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
+
+    generator = GetMorganGenerator(RADIUS, fpSize=BITS)
     scaffolds = reader.read(smiles, [False] * len(smiles)).scaffolds
     set_bits: list[list[int]] = []
     with reader.quiet():

@@ -6,7 +6,7 @@ Benchmark: Datasets for Machine Learning on Graphs, 2020), nine for an atom and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_index, check_labels, check_shape
 from moreauc.data.batches import SampledRows
 
 # atomic number, chirality, degree, formal charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring
@@ -23,7 +22,6 @@ ATOM_CATEGORIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 # type, stereo, conjugated
 BOND_CATEGORIES = (5, 6, 2)
 
-_OWNER = "GraphBatches"
 GRAPH_FIELDS = ("atoms", "edges", "bonds", "nodes", "links", "labels")
 
 GraphBatch = tuple[dict[str, Tensor], Tensor, Tensor]
@@ -59,36 +57,23 @@ class Graphs:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", check_labels("Graphs", self.labels, both=False))
-        for name in GRAPH_FIELDS[:-1]:
+        for name in GRAPH_FIELDS:
             value = torch.as_tensor(getattr(self, name))
-            if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
-                raise ValueError(f"Graphs: {name} must hold integers, got {value.dtype}")
             # categories stay bytes where they are, since only those of a batch are needed as more
             object.__setattr__(self, name, value if name in ("atoms", "bonds") else value.long())
-        count, device = len(self.labels), self.labels.device
-        shapes: dict[str, list[tuple[int | str, ...]]] = {
-            "atoms": [("V", len(ATOM_CATEGORIES))],
-            "edges": [(2, "E"), (2, 0)],
-            "bonds": [(self.edges.numel() // 2, len(BOND_CATEGORIES))],
-            "nodes": [(count,)],
-            "links": [(count,)],
-        }
-        for name, allowed in shapes.items():
-            check_shape("Graphs", name, getattr(self, name), allowed)
-            if getattr(self, name).device != device:
+        for name, counts, parts in (("nodes", self.nodes, self.atoms), ("links", self.links, self.bonds)):
+            if len(counts) != len(self.labels) or int(counts.sum()) != len(parts):
+                found = f"{len(counts)} that add up to {int(counts.sum())}"
                 raise ValueError(
-                    f"Graphs: {name} must be on {device}, where labels are, got {getattr(self, name).device}"
+                    f"Graphs: {name} must be {len(self.labels)} numbers that add up to {len(parts)}, got {found}"
                 )
-        for name, least, total in (("nodes", 1, len(self.atoms)), ("links", 0, len(self.bonds))):
-            counts = getattr(self, name)
-            if int(counts.min()) < least or int(counts.sum()) != total:
-                found = f"a least of {int(counts.min())} and a sum of {int(counts.sum())}"
-                raise ValueError(f"Graphs: {name} must be at least {least} and add up to {total}, got {found}")
-        check_categories("Graphs", "atoms", self.atoms, ATOM_CATEGORIES)
-        check_categories("Graphs", "bonds", self.bonds, BOND_CATEGORIES)
-        size = self.nodes.repeat_interleave(self.links)
-        if bool(((self.edges < 0) | (self.edges >= size)).any()):
+        for name, values, categories in (
+            ("atoms", self.atoms, ATOM_CATEGORIES),
+            ("bonds", self.bonds, BOND_CATEGORIES),
+        ):
+            if bool(((values < 0) | (values >= torch.tensor(categories, device=values.device))).any()):
+                raise ValueError(f"Graphs: {name} must lie in [0, {list(categories)}), column by column")
+        if bool(((self.edges < 0) | (self.edges >= self.nodes.repeat_interleave(self.links))).any()):
             raise ValueError("Graphs: edges must name nodes of their own graph, got one that does not")
 
     def __len__(self) -> int:
@@ -114,7 +99,7 @@ class Graphs:
 
     def subset(self, rows: Tensor | Sequence[int] | NDArray[Any]) -> Graphs:
         """Return the graphs `rows`, in that order; a row may come several times."""
-        index = self._check_rows("Graphs.subset", rows)
+        index = torch.as_tensor(rows, device=self.device)
         nodes, links = self.nodes[index], self.links[index]
         node, _, _ = _places(self._first[0][index], nodes, int(nodes.sum()))
         edge, _, _ = _places(self._first[1][index], links, int(links.sum()))
@@ -128,11 +113,8 @@ class Graphs:
             `atoms` `(V, 9)`, `edges` `(2, E)` with nodes numbered through, `bonds` `(E, 3)`, `graph` `(V,)` with the
             place in the batch of each node's graph, ascending, and `sizes` `(B,)`; all int64.
         """
-        index = self._check_rows("Graphs.batch", rows)
+        index = torch.as_tensor(rows, device=self.device)
         return self.joined(index, int(self.nodes[index].sum()), int(self.links[index].sum()))
-
-    def _check_rows(self, owner: str, rows: Tensor | Sequence[int] | NDArray[Any]) -> Tensor:
-        return check_index(owner, "rows", rows, len(self), length=max(len(rows), 1), unique=False).to(self.device)
 
     def joined(self, rows: Tensor, num_nodes: int, num_edges: int) -> dict[str, Tensor]:
         """As `batch`, for rows on the device and with their counts given, so that nothing forces a synchronization."""
@@ -152,11 +134,6 @@ class Graphs:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the tensors as arrays, by name."""
         return {name: getattr(self, name).numpy(force=True) for name in GRAPH_FIELDS}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Graphs:
-        """Return the graphs of what :meth:`arrays` gave."""
-        return cls(**{name: torch.from_numpy(arrays[name]) for name in GRAPH_FIELDS})
 
     @staticmethod
     def _made(parts: dict[str, Tensor]) -> Graphs:
@@ -191,8 +168,6 @@ class GraphBatches(SampledRows):
     def __init__(
         self, graphs: Graphs, sampler: Iterable[Sequence[int]] | None = None, *, batch_size: int = 1024
     ) -> None:
-        if not isinstance(graphs, Graphs):
-            raise ValueError(f"{_OWNER}: graphs must be Graphs, got {type(graphs).__name__}")
         self.graphs, self.labels = graphs, graphs.labels
         self._take_sampler(sampler, batch_size)
         # on the CPU, so that the sizes of a batch are known without a synchronization
@@ -220,12 +195,6 @@ class GraphBatches(SampledRows):
     def _gather(self, index: Iterator[tuple[Tensor, int, int]]) -> Iterator[GraphBatch]:
         for rows, nodes, links in index:
             yield self.graphs.joined(rows, nodes, links), self.labels.index_select(0, rows), rows
-
-
-def check_categories(owner: str, name: str, values: Tensor, categories: tuple[int, ...]) -> None:
-    """Check that each column of `values` lies in [0, its number of categories)."""
-    if len(values) and bool(((values < 0) | (values >= torch.tensor(categories, device=values.device))).any()):
-        raise ValueError(f"{owner}: {name} must lie in [0, {list(categories)}), column by column, got another number")
 
 
 def _places(first: Tensor, counts: Tensor, total: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,7 +32,7 @@ _COMPAS_COLUMNS = ["age", "sex", *_COMPAS_COUNTS, "c_charge_degree"]
 _COMPAS_GROUPS = ["African-American", "Asian", "Caucasian", "Hispanic", "Native American", "Other"]
 
 
-def load_adult(folder: Path | None = None, *, download: bool = True) -> GroupData:
+def load_adult(folder: Path | None = None) -> GroupData:
     """Return Adult: does a person of the census of 1994 earn more than 50 000 dollars? Ten groups by race and sex.
 
     The rows are those of adult.data, then those of adult.test. Race and sex are left out of X, though other columns
@@ -41,18 +41,17 @@ def load_adult(folder: Path | None = None, *, download: bool = True) -> GroupDat
 
     Args:
         folder: folder that has `adult.data` or `adult.data.gz` (and the same of `adult.test`), or a subfolder `groups`
-            with them; None for MOREAUC_DATA, if set.
-        download: whether a file that is neither there nor in the cache is downloaded, see `find_file`.
+            with them; None for MOREAUC_DATA or a download.
     """
     names = ("adult.data", "adult.test")
-    places = {name: find_file("load_adult", name, folder=folder, download=download) for name in names}
+    places = {name: find_file("load_adult", name, folder) for name in names}
     table = pd.concat([_adult_table(place, name) for name, place in places.items()], ignore_index=True)
     labels = (table.pop("income") == ">50K").to_numpy().astype(np.int64)
     groups = _numbers("load_adult", table["race"].astype(str) + ", " + table["sex"].astype(str), _ADULT_GROUPS)
     return GroupData(_with_categories(table.drop(columns=["race", "sex"])), labels, groups, _ADULT_GROUPS)
 
 
-def load_compas(folder: Path | None = None, *, download: bool = True) -> GroupData:
+def load_compas(folder: Path | None = None) -> GroupData:
     """Return COMPAS: was a defendant charged again within two years of the screening? Six groups by race.
 
     X has what was known at the screening: age, sex, juvenile felonies, misdemeanours and other offences, prior
@@ -67,7 +66,7 @@ def load_compas(folder: Path | None = None, *, download: bool = True) -> GroupDa
     The file is `compas-scores-two-years.csv` or the `.csv.gz`; arguments and errors are those of :func:`load_adult`.
     """
     name = "compas-scores-two-years.csv"
-    table = pd.read_csv(find_file("load_compas", name, folder=folder, download=download))
+    table = pd.read_csv(find_file("load_compas", name, folder))
     missing = {*_COMPAS_COLUMNS, "race", "two_year_recid"} - set(table.columns)
     if missing:
         raise ValueError(f"load_compas: {name} must have the columns of the set, got none named {sorted(missing)}")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.data.download import data_folder, in_folder
+from experiments.data.download import from_folder
 
 # rows and positives of each set, checked when it is read
 KEEL_SETS = {
@@ -34,10 +34,7 @@ def load_keel(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, NDAr
     """
     if name not in KEEL_SETS:
         raise ValueError(f"load_keel: name must be one of {', '.join(KEEL_SETS)}, got {name!r}")
-    root = data_folder(folder)
-    found = in_folder(root, "keel_imbalanced", f"{name}.dat", f"{name}.dat.gz")
-    if found is None:
-        raise ValueError(f"load_keel: the folder must have {name}.dat or {name}.dat.gz, got {str(root)!r}")
+    found = from_folder("load_keel", folder, "keel_imbalanced", f"{name}.dat", f"{name}.dat.gz")
     table = pd.read_csv(found, header=None, skipinitialspace=True, comment="@")
     target = table.iloc[:, -1].astype(str).str.strip()
     labels = (target == "positive").to_numpy().astype(np.int64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,7 @@ import torch
 from torch import Tensor
 
 from experiments.data._archives import content_sha256
-from experiments.data._npz import read_arrays, write_arrays
-from experiments.data.download import cache_folder, data_folder, find_file, in_folder
+from experiments.data.download import cache_folder, data_folder, find_file, from_folder, in_folder
 from experiments.data.graphs import GRAPH_FIELDS, Graphs
 from experiments.data.smiles import (
     MoleculeGraph,
@@ -30,7 +28,7 @@ from experiments.data.smiles import (
     read_smiles_table,
     split_by_group,
 )
-from moreauc._checks import check_count
+from experiments.files import read_arrays, write_arrays
 
 Part = Literal["train", "validation", "test"]
 
@@ -101,10 +99,7 @@ class Molecules:
 
     def part(self, part: Part) -> Graphs:
         """Return the graphs of a part, in the order of the split."""
-        if part not in PARTS:
-            raise ValueError(f"Molecules: part must be one of {', '.join(PARTS)}, got {part!r}")
-        rows: Tensor = getattr(self, part)
-        return self.graphs.subset(rows)
+        return self.graphs.subset(getattr(self, part))
 
     def save(self, path: Path | str) -> None:
         """Write everything into one compressed `.npz` file, which can be read without RDKit."""
@@ -121,7 +116,7 @@ class Molecules:
         arrays = read_arrays("Molecules.load", path, names)
         rows, train, validation, test = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ("rows", *PARTS))
         smiles = tuple(arrays["smiles"].tobytes().decode().split("\n"))
-        graphs = Graphs.from_arrays(arrays)
+        graphs = Graphs(**{name: torch.from_numpy(arrays[name]) for name in GRAPH_FIELDS})
         numbers = torch.cat([train, validation, test]).sort().values
         if not len(smiles) == len(rows) == len(graphs) or not numbers.equal(torch.arange(len(graphs))):
             wanted = "one row, SMILES and part for each graph"
@@ -158,53 +153,38 @@ def make_molecules(
 
 
 def _joined(graphs: Sequence[MoleculeGraph], labels: Sequence[Any]) -> Graphs:
-    parts = {
-        "atoms": np.concatenate([graph.atoms for graph in graphs]),
-        "edges": np.concatenate([graph.edges for graph in graphs], axis=1),
-        "bonds": np.concatenate([graph.bonds for graph in graphs]),
-        "nodes": np.array([len(graph.atoms) for graph in graphs]),
-        "links": np.array([len(graph.bonds) for graph in graphs]),
-        "labels": np.array(labels),
-    }
-    return Graphs.from_arrays(parts)
+    atoms, bonds = ([getattr(graph, name) for graph in graphs] for name in ("atoms", "bonds"))
+    edges = torch.from_numpy(np.concatenate([graph.edges for graph in graphs], axis=1))
+    joined = (torch.from_numpy(np.concatenate(parts)) for parts in (atoms, bonds))
+    nodes, links = (torch.tensor([len(own) for own in parts]) for parts in (atoms, bonds))
+    return Graphs(next(joined), edges, next(joined), nodes, links, torch.tensor(labels))
 
 
-def load_molecules(name: str, folder: Path | None = None, *, download: bool = True, verify: bool = False) -> Molecules:
+def load_molecules(name: str, folder: Path | None = None) -> Molecules:
     """Return the labelled molecules of a public table as graphs, with the scaffold split of the whole table.
 
     A molecule that is left out takes part in the split, so that the others stand where they would otherwise; it is
     named in `rejected`, and the log says how many there are. Molecules with an atom that has more bonds than RDKit
     permits are kept: old versions of RDKit permit them, and the published counts have them.
 
-    Graphs made before, by the same version of RDKit from the same file, are read from the cache folder; where that
-    cannot be written there is a warning.
-
-    For machines without RDKit the folder may have the graphs themselves, in a file such as `moltox21.npz` that
-    :meth:`Molecules.save` wrote elsewhere. It comes before the table, and must have the name and the counts of the set.
+    Graphs made before, by the same version of RDKit from the same file, are read from the cache folder. For machines
+    without RDKit the user's folder may have the graphs themselves, in a file such as `moltox21.npz` that
+    :meth:`Molecules.save` wrote elsewhere; it comes before the table.
 
     Args:
         name: "moltox21" (is it active at the androgen receptor?), "molmuv" (MUV-548, protein kinase A), "molhiv" (does
             it keep HIV from multiplying?) or "molpcba" (PCBA-1030). molpcba cannot be downloaded here: the folder must
             have `molpcba.csv` or `molpcba.csv.gz`, which is `mapping/mol.csv.gz` of the Open Graph Benchmark's
-            ogbg-molpcba.
+            ogbg-molpcba (ogb.stanford.edu).
         folder: folder that has the table or the graphs, or a subfolder `molecules` with them; None for MOREAUC_DATA or
             a download.
-        download: whether the table may be downloaded.
-        verify: whether a table in the user's folder must have the right checksum. Graphs in the folder are not used
-            then, and molpcba has no known checksum.
 
     Raises:
         ValueError: for an unknown name, a missing file, or a file that is not the set.
-        ModuleNotFoundError: where RDKit is needed and not installed; it names the extra.
     """
     if name not in MOLECULE_SETS:
         raise ValueError(f"{_OWNER}: name must be one of {', '.join(MOLECULE_SETS)}, got {name!r}")
-    if verify and name == "molpcba":
-        raise ValueError(f"{_OWNER}: verify must be False for molpcba, whose checksum is not known, got {verify!r}")
-    molecules = None if verify else _ready_made(name, folder)
-    if molecules is None:
-        reader = MoleculeReader()  # says what is missing before anything is downloaded
-        molecules = _cached(name, _find(name, folder, download=download, verify=verify), reader)
+    molecules = _ready_made(name, folder) or _cached(name, _find(name, folder), MoleculeReader())
     for kind, rows in (("left out", molecules.rejected), ("read without the valence check", molecules.relaxed)):
         if rows:
             _log.warning("%s: %s: %d molecules that RDKit rejects are %s: rows %s", _OWNER, name, len(rows), kind, rows)
@@ -216,71 +196,34 @@ def _ready_made(name: str, folder: Path | None) -> Molecules | None:
     if folder is None and not os.environ.get("MOREAUC_DATA"):
         return None
     place = in_folder(data_folder(folder), "molecules", f"{name}.npz")
-    if place is None:
-        return None
-    molecules, known = Molecules.load(place), MOLECULE_SETS[name]
-    if molecules.name != name:
+    molecules = None if place is None else Molecules.load(place)
+    if molecules is not None and molecules.name != name:
         raise ValueError(f"{_OWNER}: {place} must have the molecules of {name}, got those of {molecules.name!r}")
-    labels = [molecules.graphs.labels[getattr(molecules, part)] for part in PARTS]
-    counts, positives = tuple(len(part) for part in labels), tuple(int(part.sum()) for part in labels)
-    # rejected ones are missing here, but not in the published counts; which part they are of is not known
-    lacking = [wanted - found for wanted, found in zip(known.counts, counts, strict=True)]
-    without = [wanted - found for wanted, found in zip(known.positives or positives, positives, strict=True)]
-    possible = all(0 <= few <= many for few, many in zip(without, lacking, strict=True))
-    if not possible or sum(lacking) != len(molecules.rejected):
-        found = f"{counts} and {positives}, {len(molecules.rejected)} rejected"
-        raise ValueError(f"{_OWNER}: {place} must have {_wanted(name)}, but for those that are rejected, got {found}")
     return molecules
 
 
-def _find(name: str, folder: Path | None, **options: bool) -> Path:
+def _find(name: str, folder: Path | None) -> Path:
     file = MOLECULE_SETS[name].file
-    if name != "molpcba":
-        return find_file(_OWNER, file, folder=folder, **options)
-    root = data_folder(folder)
-    place = in_folder(root, "molecules", file, f"{file}.gz")
-    if place is None:
-        raise ValueError(
-            f"{_OWNER}: molpcba cannot be downloaded by this library; the folder, given or in MOREAUC_DATA, must have "
-            f"{file} or {file}.gz, which is mapping/mol.csv.gz of ogbg-molpcba (ogb.stanford.edu), got {str(root)!r}"
-        )
-    return place
+    if name == "molpcba":
+        return from_folder(_OWNER, folder, "molecules", file, f"{file}.gz")
+    return find_file(_OWNER, file, folder)
 
 
 def _cached(name: str, source: Path, reader: MoleculeReader) -> Molecules:
-    """As `_from_table`, from the cache where it has them; otherwise they are written there, if that can be done."""
+    """As `_from_table`, from the cache where it has them; otherwise they are written there."""
     checksum = content_sha256(source)
     if checksum == "unreadable":  # such as a plain file named .gz: readable, but without a key of its own
         return _from_table(name, source, reader)
+    place = cache_folder() / "graphs" / f"{name}-{checksum[:16]}-rdkit{reader.version}-format{_FORMAT}.npz"
     try:
-        place = cache_folder() / "graphs" / f"{name}-{checksum[:16]}-rdkit{reader.version}-format{_FORMAT}.npz"
-    except ModuleNotFoundError as error:
-        _warn(error)
-        return _from_table(name, source, reader)
-    molecules = _from_cache(place)
-    if molecules is None:
-        molecules = _from_table(name, source, reader)
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            molecules.save(place)
-        except OSError as error:
-            _warn(error)
-    return molecules
-
-
-def _from_cache(place: Path) -> Molecules | None:
-    try:
-        return Molecules.load(place) if place.is_file() else None
+        if place.is_file():
+            return Molecules.load(place)
     except ValueError as error:
         _log.warning("%s: %s is damaged and written again (%s)", _OWNER, place, error)
-    except OSError:  # unreadable, and very likely not writable, which is reported then
-        pass
-    return None
-
-
-def _warn(error: Exception) -> None:
-    advice = "set MOREAUC_CACHE to a folder that can be written"
-    warnings.warn(f"{_OWNER}: graphs could not be cached ({error}); {advice}", stacklevel=4)
+    molecules = _from_table(name, source, reader)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    molecules.save(place)
+    return molecules
 
 
 def _from_table(name: str, source: Path, reader: MoleculeReader) -> Molecules:
@@ -290,28 +233,18 @@ def _from_table(name: str, source: Path, reader: MoleculeReader) -> Molecules:
     counts, positives = (tuple(int((values[part] >= low).sum()) for part in split) for low in (0, 1))
     known = MOLECULE_SETS[name]
     if counts != known.counts or (known.positives is not None and positives != known.positives):
-        raise ValueError(f"{_OWNER}: {name} must have {_wanted(name)}, got {counts} and {positives}")
+        wanted = f"{known.counts} labelled molecules in train, validation and test, {known.positives} of them positive"
+        raise ValueError(f"{_OWNER}: {name} must have {wanted}, got {counts} and {positives}")
     return molecules
-
-
-def _wanted(name: str) -> str:
-    known = MOLECULE_SETS[name]
-    return f"{known.counts} labelled molecules in train, validation and test, {known.positives} of them positive"
 
 
 def example_molecules(*, num: int = 200, seed: int = 0) -> Molecules:
     """Return small molecules put together of rings and chains; positive are those with an aromatic nitrogen.
 
-    They are for tests and first steps: a network learns them in a few epochs. Each part has both classes.
-
-    Args:
-        num: number of molecules, all different, in [30, 2000].
-        seed: at least 0; the same seed gives the same molecules (with the same version of NumPy).
+    They are for tests and first steps: a network learns them in a few epochs. Each part has both classes. The molecules
+    are all different, 30 to 2000 of them; the same seed gives the same ones (with the same version of NumPy).
     """
-    owner = "example_molecules"
-    if check_count(owner, "num", num, minimum=30) > 2000:
-        raise ValueError(f"{owner}: num must be an integer of at most 2000, got {num}")
-    sequence = np.random.SeedSequence(check_count(owner, "seed", seed, minimum=0))
+    sequence = np.random.SeedSequence(seed)
     reader = MoleculeReader()
     while True:  # nearly always once: with few molecules a part may lack a class
         source = np.random.Generator(np.random.PCG64(sequence.spawn(1)[0]))

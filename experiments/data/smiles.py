@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data._archives import BROKEN, unpack
-from moreauc._system import import_extra
 
 # categories in their order, as RDKit names them
 _CHIRALITIES = ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER")
@@ -66,18 +65,16 @@ class MoleculeReader:
     RDKit checks that no atom has more bonds than its element permits, and new versions permit less than old ones did:
     2026.09 refuses aluminium with six bonds in a few molecules of Tox21 and HIV that were published as valid. A SMILES
     that fails is read a second time without that check; what fails then too is rejected.
-
-    Raises:
-        ModuleNotFoundError: where RDKit is not installed; it names the extra.
     """
 
     def __init__(self) -> None:
-        self._chem = chem = import_extra("rdkit.Chem", "experiments")
-        self._base = import_extra("rdkit.rdBase", "experiments")
-        self._chirality = _numbers(chem.ChiralType, _CHIRALITIES)
-        self._hybridisation = _numbers(chem.HybridizationType, _HYBRIDISATIONS)
-        self._bond_type = _numbers(chem.BondType, _BOND_TYPES)
-        self._stereo = _numbers(chem.BondStereo, _STEREOS)
+        from rdkit import Chem, rdBase  # here: graphs made elsewhere need no RDKit
+
+        self._chem, self._base = Chem, rdBase
+        self._chirality = _numbers(Chem.ChiralType, _CHIRALITIES)
+        self._hybridisation = _numbers(Chem.HybridizationType, _HYBRIDISATIONS)
+        self._bond_type = _numbers(Chem.BondType, _BOND_TYPES)
+        self._stereo = _numbers(Chem.BondStereo, _STEREOS)
 
     @property
     def version(self) -> str:

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from moreauc._checks import check_count, check_labels, check_real
 from moreauc.data.duplicates import deal_folds, take_share
 
 Folds = list[tuple[Tensor, Tensor]]
@@ -43,9 +42,9 @@ def test_and_folds(
 
     Args:
         labels: 0/1 labels of the rows, shape `(n,)`, with both classes.
-        test_share: share of the rows for test, in (0, 1).
-        folds: number of folds, at least 2.
-        seed: at least 0; the same seed gives the same rows.
+        test_share: share of the rows for test.
+        folds: number of folds.
+        seed: the same seed gives the same rows.
         groups: group of each row, numbers or strings, shape `(n,)`: rows of a group are in the same part, both for
             test and for the folds. None where rows do not belong together.
 
@@ -60,11 +59,8 @@ def test_and_folds(
         >>> [(len(train), len(validation)) for train, validation in folds]
         [(30, 10), (30, 10), (30, 10), (30, 10)]
     """
-    values = check_labels(_OWNER, labels).numpy(force=True)
-    check_real(_OWNER, "test_share", test_share, low=0.0, high=1.0, low_open=True, high_open=True)
-    check_count(_OWNER, "folds", folds, minimum=2)
-    check_count(_OWNER, "seed", seed, minimum=0)
-    group = np.arange(len(values)) if groups is None else _check_groups(groups, len(values))
+    values = np.asarray(labels, dtype=np.int64)
+    group = np.unique(np.arange(len(values)) if groups is None else np.asarray(groups), return_inverse=True)[1]
     counts = np.zeros((group.max() + 1, 2), dtype=np.int64)
     np.add.at(counts, (group, values), 1)
     order = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM,)))
@@ -84,17 +80,6 @@ def test_and_folds(
 
 
 test_and_folds.__test__ = False  # type: ignore[attr-defined]  # its name is that of a test for pytest
-
-
-def _check_groups(groups: Any, rows: int) -> Counts:
-    """Return the groups as numbers from 0."""
-    array = groups.numpy(force=True) if isinstance(groups, Tensor) else np.asarray(groups)
-    if array.shape != (rows,):
-        raise ValueError(f"{_OWNER}: groups must have shape ({rows},), as labels, got {array.shape}")
-    if array.dtype.kind not in "iubUS":
-        # floats may be NaN, which is a group of its own each time; objects need not be comparable
-        raise ValueError(f"{_OWNER}: groups must be integers or strings, got {array.dtype}")
-    return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
 def _check_classes(labels: Counts, rows: Counts, name: str) -> None:

@@ -17,8 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from experiments.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES, check_categories
-from moreauc._checks import check_count, check_real, check_shape
+from experiments.data.graphs import ATOM_CATEGORIES, BOND_CATEGORIES
 
 
 class GIN(nn.Module):
@@ -30,9 +29,9 @@ class GIN(nn.Module):
     stacked parameters and buffers.
 
     Args:
-        layers: number of layers, at least 1.
-        width: features of a node, at least 1.
-        dropout: probability in [0, 1) to drop a feature after each layer in training.
+        layers: number of layers.
+        width: features of a node.
+        dropout: probability to drop a feature after each layer in training.
 
     Shape:
         - atoms: `(V, 9)`, int64
@@ -54,18 +53,15 @@ class GIN(nn.Module):
 
     def __init__(self, *, layers: int = 5, width: int = 64, dropout: float = 0.5) -> None:
         super().__init__()
-        count, size = check_count("GIN", "layers", layers), check_count("GIN", "width", width)
-        check_real("GIN", "dropout", dropout, low=0.0, high=1.0, high_open=True)
-        self.atoms = _Categories(ATOM_CATEGORIES, size)
+        self.atoms = _Categories(ATOM_CATEGORIES, width)
         # one table for the edges of all layers, side by side
-        self.bonds = _Categories(BOND_CATEGORIES, size, copies=count)
-        self.layers = nn.ModuleList(_Layer(size) for _ in range(count))
+        self.bonds = _Categories(BOND_CATEGORIES, width, copies=layers)
+        self.layers = nn.ModuleList(_Layer(width) for _ in range(layers))
         self.dropout = nn.Dropout(dropout)
-        self.score = nn.Linear(size, 1)
+        self.score = nn.Linear(width, 1)
 
     def forward(self, atoms: Tensor, edges: Tensor, bonds: Tensor, graph: Tensor, sizes: Tensor) -> Tensor:
         """Return one raw score for each graph."""
-        _check_call(atoms, edges, bonds, graph, sizes)
         features: Tensor = self.atoms(atoms)
         of_edges = self.bonds(bonds).chunk(len(self.layers), dim=1)
         for number, layer in enumerate(self.layers):
@@ -131,19 +127,3 @@ class _Layer(nn.Module):
         sums = ((1.0 + self.epsilon) * features).index_add(0, target, messages)
         result: Tensor = self.norm(self.transform(sums))
         return result
-
-
-def _check_call(atoms: Tensor, edges: Tensor, bonds: Tensor, graph: Tensor, sizes: Tensor) -> None:
-    """Check shapes and types, which costs nothing on any device, and categories on the CPU."""
-    check_shape("GIN", "atoms", atoms, [("V", len(ATOM_CATEGORIES))])
-    check_shape("GIN", "edges", edges, [(2, "E"), (2, 0)])
-    check_shape("GIN", "bonds", bonds, [(edges.shape[1], len(BOND_CATEGORIES))])
-    check_shape("GIN", "graph", graph, [(len(atoms),)])
-    check_shape("GIN", "sizes", sizes, [("B",)])
-    parts = {"atoms": atoms, "edges": edges, "bonds": bonds, "graph": graph, "sizes": sizes}
-    for name, part in parts.items():
-        if part.dtype != torch.int64:
-            raise ValueError(f"GIN: {name} must be int64, got {part.dtype}")
-    if atoms.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_categories("GIN", "atoms", atoms, ATOM_CATEGORIES)
-        check_categories("GIN", "bonds", bonds, BOND_CATEGORIES)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_shape
 from moreauc.models import Attention, InstanceNetwork
 
 
@@ -22,8 +21,8 @@ class ResNet20(InstanceNetwork):
 
     Args:
         attention: False for scores only, True for score and attention logit, "gated" for a logit with gates.
-        in_channels: channels of a patch, at least 1.
-        width: channels of the first stage, at least 1; the second has twice and the third four times as many.
+        in_channels: channels of a patch.
+        width: channels of the first stage; the second has twice and the third four times as many.
 
     Shape:
         - input: `(T, in_channels, 32, 32)`, uint8 or floating point; other heights and widths work too
@@ -38,15 +37,12 @@ class ResNet20(InstanceNetwork):
     """
 
     def __init__(self, *, attention: Attention = False, in_channels: int = 3, width: int = 16) -> None:
-        check_count("ResNet20", "in_channels", in_channels)
-        check_count("ResNet20", "width", width)
         super().__init__(_PatchEncoder(in_channels, width), 4 * width, attention=attention)
 
 
 class _PatchEncoder(nn.Module):
     def __init__(self, in_channels: int, width: int) -> None:
         super().__init__()
-        self.in_channels = in_channels
         self.first = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         stages = []
@@ -61,9 +57,6 @@ class _PatchEncoder(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, patches: Tensor) -> Tensor:
-        check_shape("ResNet20", "patches", patches, [("T", self.in_channels, "height", "width")])
-        if patches.dtype != torch.uint8 and not patches.is_floating_point():
-            raise ValueError(f"ResNet20: patches must be uint8 or floating point, got {patches.dtype}")
         top = 255.0 if patches.dtype == torch.uint8 else 1.0
         inputs = patches.to(self.first.weight.dtype) * (2.0 / top) - 1.0
         features: Tensor = self.blocks(torch.relu(self.norm(self.first(inputs))))

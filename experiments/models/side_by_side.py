@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.optim import Optimizer
 
-from moreauc._checks import check_count, check_real
-
 
 class SideBySide(nn.Module):
     """Copies of one architecture with weights of their own, called on the same inputs.
@@ -46,8 +44,6 @@ class SideBySide(nn.Module):
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
-        if not models:
-            raise ValueError("SideBySide: models must hold at least one module, got none")
         for number, model in enumerate(models):
             if _form(model) != _form(models[0]):
                 raise ValueError(f"SideBySide: models must have the same weights, got others in models[{number}]")
@@ -79,8 +75,6 @@ class SideBySide(nn.Module):
 
     def copy(self, number: int) -> nn.Module:
         """Return one of the models, with its present weights, as a module of its own."""
-        if check_count("SideBySide", "number", number, minimum=0) >= self.copies:
-            raise ValueError(f"SideBySide: number must lie in [0, {self.copies}), got {number}")
         names = [*self._parameter_names, *self._buffer_names]
         state = {name: getattr(self, _flat(name))[number].detach() for name in names}
         device = next(iter(state.values())).device if state else torch.device("cpu")
@@ -115,8 +109,6 @@ class SideBySideLoss(nn.Module):
 
     def __init__(self, criteria: Sequence[nn.Module]) -> None:
         super().__init__()
-        if not criteria:
-            raise ValueError("SideBySideLoss: criteria must hold at least one loss, got none")
         self.criteria = nn.ModuleList(criteria)
 
     @property
@@ -163,8 +155,6 @@ class CopyRates:
     """
 
     def __init__(self, optimizer: Optimizer, factors: Sequence[float]) -> None:
-        for factor in factors:
-            check_real("CopyRates", "factors", factor, low=0.0, low_open=True)
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in self._parameters:
             if parameter.ndim == 0 or len(parameter) != len(factors):

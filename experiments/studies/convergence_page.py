@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.engine import Record
-from experiments.figures import save_figure
+from experiments.files import save_figure
 from moreauc.report.pages import Section
 
 Parts = dict[str, list[Record]]

@@ -13,7 +13,7 @@ from scipy.stats import rankdata, wilcoxon
 
 from experiments.data.fingerprints import FINGERPRINT_SETS
 from experiments.engine import Record
-from experiments.figures import save_figure
+from experiments.files import save_figure
 from experiments.studies._shared import mean_and_std, show
 from experiments.studies.defaults_entries import ENTRIES
 from moreauc.report.pages import COLORS, Report, Section

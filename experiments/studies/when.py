@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from experiments.engine import Record, Setup, Study, Task
-from experiments.figures import save_figure
+from experiments.files import save_figure
 from experiments.machine import seeded
 from experiments.studies._shared import combinations
 from experiments.studies.defaults import whole_table

@@ -1,14 +1,16 @@
-"""Arrays of integers and texts in compressed files that need no pickle and are written whole or not at all."""
+"""Files that are written whole or not at all: texts, figures, and arrays without pickle."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from moreauc._system import written_whole
@@ -17,10 +19,24 @@ _UNSIGNED = (np.uint8, np.uint16, np.uint32)
 _DAMAGED = (ValueError, KeyError, TypeError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
+def write_bytes(path: Path | str, content: bytes) -> None:
+    """Write a file."""
+    with written_whole(path) as part:
+        part.write_bytes(content)
+
+
+def save_figure(figure: Figure, path: Path, *, dpi: int = 150) -> None:
+    """Write a figure as PNG, the same bytes for the same figure."""
+    content = BytesIO()
+    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None})
+    write_bytes(path, content.getvalue())
+
+
 def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write `arrays` into one compressed file, non-negative integers in the smallest type that holds them."""
-    with written_whole(path) as part, part.open("xb") as file:
-        np.savez_compressed(file, **{key: _smallest(array) for key, array in arrays.items()})  # type: ignore[arg-type]
+    """Write arrays into one compressed file, non-negative integers in the smallest type that holds them."""
+    content = BytesIO()
+    np.savez_compressed(content, **{key: _smallest(array) for key, array in arrays.items()})  # type: ignore[arg-type]
+    write_bytes(path, content.getvalue())
 
 
 def read_arrays(owner: str, path: Path | str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
