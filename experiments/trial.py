@@ -23,7 +23,7 @@ from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLos
 from experiments.parts import Part, Parts, Run
 from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
-from moreauc.metrics.ranking import tpauc_difference
+from moreauc.metrics.bootstrap import tpauc_difference
 from moreauc.train import Callback, TrainState, fit
 
 Weights = dict[str, Tensor]
