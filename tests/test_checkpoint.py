@@ -662,16 +662,12 @@ def test_wrong_arguments_change_nothing(options, message, tmp_path, monkeypatch)
 OTHER = """
 import sys
 from pathlib import Path
-from moreauc.checkpoint import CheckpointError
-from moreauc.checkpoint.folder import FolderLock
+from moreauc._system import FileLock
 for folder in iter(sys.stdin.readline, ""):
-    lock = FolderLock()
-    try:
-        lock.take(Path(folder.strip()))
-        lock.release()
-        print("", flush=True)
-    except CheckpointError as error:
-        print(error, flush=True)
+    lock = FileLock()
+    free = lock.take(Path(folder.strip()) / "lock")
+    lock.release()
+    print("free" if free else "locked", flush=True)
 """
 
 
@@ -693,8 +689,8 @@ def test_a_folder_belongs_to_one_process_while_a_run_is_saved_in_it(tmp_path):
         small_run(tmp_path, callbacks=[Look()], warm_start_epochs=0, epochs=1)
         with pytest.raises(Killed):
             small_run(tmp_path / "a", callbacks=[Kill(3)])
-        assert texts[0].startswith(f"fit: checkpoint must be a folder of one run at a time, got {str(tmp_path)!r}, in")
-        assert other(tmp_path) == other(tmp_path / "a") == ""
+        assert texts == ["locked"]
+        assert other(tmp_path) == other(tmp_path / "a") == "free"
         process.stdin.close()
 
 

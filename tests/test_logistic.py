@@ -17,7 +17,7 @@ from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.tabular import TableEncoder
 from moreauc.metrics import tpauc_score
 from moreauc.optim.lbfgs import PenalizedLBFGS
-from moreauc.train.step import train_step
+from moreauc.train import train_step
 
 DATA = os.environ.get("MOREAUC_DATA")
 REGIONS = [(0.5, 0.5), (0.0, 0.1)]

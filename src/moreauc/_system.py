@@ -77,6 +77,28 @@ def written_whole(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, and flush them to the disk."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync_folder(place.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the entries of a folder to the disk, if the system supports it."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows keeps names by itself
+        return
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot do that with folders
+            raise
+    finally:
+        os.close(number)
+
+
 class FileLock:
     """A lock on a file, held until it is released or this process ends.
 

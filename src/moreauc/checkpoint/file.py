@@ -6,23 +6,23 @@ checksum finds accidental damage; a file altered on purpose cannot run code, bec
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import pickletools
 import struct
 import warnings
+import zipfile
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple, cast
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_mapping, check_path
-from moreauc._system import written_whole
+from moreauc._system import make_folder, sync_folder, written_whole
 
 VERSION = 1
 
@@ -34,13 +34,7 @@ _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torc
 _OWNER = "load_checkpoint"
 _SAVER = "save_checkpoint"
 
-# Of the archive that torch.save writes
-_END = struct.Struct("<4s4H2IH")  # of the archive
-_LOCATOR = struct.Struct("<4sIQI")
-_END64 = struct.Struct("<4sQ2H2I4Q")
-_ENTRY = struct.Struct("<4s6H3I5H2I")
-_LOCAL = struct.Struct("<4s5H3I2H")
-_FULL = 0xFFFFFFFF  # of a number that stands in the extra field instead
+_END, _LOCATOR, _END64 = struct.Struct("<4s4H2IH"), struct.Struct("<4sIQI"), struct.Struct("<4sQ2H2I4Q")  # of archives
 _ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of a record
 _CALLED = {  # what plain data is made of, besides the types of numbers
     *("collections OrderedDict", "collections Counter", "_codecs encode", "torch Size", "torch device"),
@@ -115,7 +109,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     with open(check_path(_OWNER, "path", path), "rb") as file:
         size = _check_header(str(path), file)
         try:
-            _check_records(file, _HEADER, size)
+            _check_records(file, size)
             file.seek(_HEADER)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's hints to trust the file
@@ -130,28 +124,6 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise DamagedCheckpointError(f"{_OWNER}: {path} must hold a dictionary, got {type(state).__name__}")
     return state
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, and flush them to the disk."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for place in missing:
-        sync_folder(place.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to the disk, if the system supports it."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows keeps names by itself
-        return
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot do that with folders
-            raise
-    finally:
-        os.close(number)
 
 
 class _Hashed:
@@ -256,34 +228,48 @@ def _plain(value: Any, name: str, owner: str) -> Any:
 # compressed or overlapping records, or a pickle that makes more than the file holds.
 
 
-class _Record(NamedTuple):
-    """An entry of the table of contents."""
+def _check_records(file: BinaryIO, size: int) -> None:
+    """Check the archive that follows the header; raise ValueError if `torch.save` did not write it."""
+    _check_end(file, size)
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+        names = [record.filename.lower() for record in records]  # torch ignores case
+        if len(set(names)) < len(names):
+            raise ValueError("records of the same name")
+        for record in records:
+            if record.flag_bits & _ENCRYPTED:
+                raise ValueError(f"the record {record.filename!r} is encrypted")
+            if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+                raise ValueError(f"the record {record.filename!r} is compressed")
+        total = sum(record.file_size for record in records)
+        if total > size:
+            raise ValueError(f"records of {total} bytes in {size} bytes")
+        for record, name in zip(records, names, strict=True):
+            if name.endswith(".pkl"):
+                _check_pickle(archive.read(record))
 
-    name: str
-    flags: int
-    method: int
-    packed: int
-    size: int
-    offset: int
 
+def _check_end(file: BinaryIO, size: int) -> None:
+    """Check that the table of contents is right before the end, where both Python and torch then look for it."""
 
-def _check_records(file: BinaryIO, start: int, size: int) -> None:
-    """Check the archive in `size` bytes of a file from `start`; raise ValueError if `torch.save` did not write it."""
-    records = list(_read_table(file, start, size))
-    names = [record.name.lower() for record in records]  # torch ignores case
-    if len(set(names)) < len(names):
-        raise ValueError("records of the same name")
-    for record in records:
-        if record.flags & _ENCRYPTED:
-            raise ValueError(f"the record {record.name!r} is encrypted")
-        if record.method or record.packed != record.size:
-            raise ValueError(f"the record {record.name!r} is compressed")
-    total = sum(record.size for record in records)
-    if total > size:
-        raise ValueError(f"records of {total} bytes in {size} bytes")
-    for record in records:
-        if record.name.lower().endswith(".pkl"):
-            _check_pickle(_content(file, start, size, record))
+    def read(place: int, form: struct.Struct) -> tuple[Any, ...]:
+        file.seek(_HEADER + place)
+        return form.unpack(file.read(form.size)) if place >= 0 else (b"",)
+
+    after = size - _END.size
+    end = read(after, _END)
+    if end[0] != b"PK\x05\x06" or end[-1]:
+        raise ValueError("no archive, or one with something behind it")
+    length, offset = end[5:7]
+    locator = read(after - _LOCATOR.size, _LOCATOR)
+    if locator[0] == b"PK\x06\x07":  # numbers of 64 bits
+        after -= _LOCATOR.size + _END64.size
+        end = read(after, _END64)
+        if end[0] != b"PK\x06\x06" or locator[2] != after:
+            raise ValueError("a table of contents that is not at the end")
+        length, offset = end[8:10]
+    if offset + length != after:
+        raise ValueError("a table of contents that is not at the end")
 
 
 def _check_loaded(state: Any, size: int) -> None:
@@ -307,75 +293,6 @@ def _check_loaded(state: Any, size: int) -> None:
             waiting += value.values() if isinstance(value, dict) else value
     if sum(storages.values()) > size:
         raise ValueError(f"tensors of {sum(storages.values())} bytes in {size} bytes")
-
-
-def _read(file: BinaryIO, start: int, size: int, offset: int, length: int) -> bytes:
-    if offset < 0 or offset + length > size:
-        raise ValueError("parts of the archive lie outside of it")
-    file.seek(start + offset)
-    return file.read(length)
-
-
-def _read_table(file: BinaryIO, start: int, size: int) -> Iterator[_Record]:
-    """Yield the entries; the table must lie right before the end of the archive, where torch looks, too."""
-    after = size - _END.size
-    end = _END.unpack(_read(file, start, size, after, _END.size))
-    if end[0] != b"PK\x05\x06" or end[-1]:
-        raise ValueError("no archive, or one with something behind it")
-    count, length, offset = end[4:7]
-    before = after - _LOCATOR.size - _END64.size
-    if before >= 0:
-        locator = _LOCATOR.unpack(_read(file, start, size, after - _LOCATOR.size, _LOCATOR.size))
-        if locator[0] == b"PK\x06\x07":
-            after = before
-            end64 = _END64.unpack(_read(file, start, size, after, _END64.size))
-            if end64[0] != b"PK\x06\x06" or locator[2] != after:
-                raise ValueError("a table of contents that is not at the end")
-            count, length, offset = end64[7:10]
-    if offset + length != after:
-        raise ValueError("a table of contents that is not at the end")
-    table = _read(file, start, size, offset, length)
-    place = 0
-    for _ in range(count):
-        record, place = _entry(table, place)
-        yield record
-    if place != length:
-        raise ValueError("a table of contents of another length")
-
-
-def _entry(table: bytes, place: int) -> tuple[_Record, int]:
-    """Return the entry at a place of the table, and where the next begins."""
-    if place + _ENTRY.size > len(table):
-        raise ValueError("a table of contents that is cut short")
-    fields = _ENTRY.unpack_from(table, place)
-    flags, method, packed, size, offset = fields[3], fields[4], fields[8], fields[9], fields[16]
-    lengths = fields[10:13]  # of name, extra field and comment
-    begin = place + _ENTRY.size
-    name, extra = table[begin : begin + lengths[0]], table[begin + lengths[0] : begin + lengths[0] + lengths[1]]
-    if fields[0] != b"PK\x01\x02" or begin + sum(lengths) > len(table):
-        raise ValueError("a table of contents that is damaged")
-    large = iter(_large(extra))
-    size, packed, offset = (next(large, _FULL) if number == _FULL else number for number in (size, packed, offset))
-    return _Record(name.decode("utf-8", "replace"), flags, method, packed, size, offset), begin + sum(lengths)
-
-
-def _large(extra: bytes) -> list[int]:
-    """Return the numbers of 64 bits in an extra field."""
-    place = 0
-    while place + 4 <= len(extra):
-        kind, length = struct.unpack_from("<2H", extra, place)
-        if kind == 1:
-            count = min(length, len(extra) - place - 4) // 8
-            return list(struct.unpack_from(f"<{count}Q", extra, place + 4))
-        place += 4 + length
-    return []
-
-
-def _content(file: BinaryIO, start: int, size: int, record: _Record) -> bytes:
-    local = _LOCAL.unpack(_read(file, start, size, record.offset, _LOCAL.size))
-    if local[0] != b"PK\x03\x04":
-        raise ValueError(f"no record {record.name!r} where it should be")
-    return _read(file, start, size, record.offset + _LOCAL.size + sum(local[-2:]), record.size)
 
 
 def _check_pickle(content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The folder with the last checkpoints of a run, and its lock: two runs must not write into one."""
+"""The folder with the last checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_count, check_folder
-from moreauc._system import PART, FileLock
-from moreauc.checkpoint.file import (
-    CheckpointError,
-    DamagedCheckpointError,
-    load_checkpoint,
-    save_checkpoint,
-    sync_folder,
-)
-
-_NAME = "lock"
+from moreauc._system import PART, sync_folder
+from moreauc.checkpoint.file import DamagedCheckpointError, load_checkpoint, save_checkpoint
 
 
 class CheckpointWarning(UserWarning):
@@ -114,14 +106,3 @@ class Checkpoints:
 
     def _paths(self) -> list[Path]:
         return list(self.folder.iterdir()) if self.folder.is_dir() else []
-
-
-class FolderLock(FileLock):
-    """A lock on a folder, by a file in it."""
-
-    def take(self, path: Path) -> bool:
-        """Lock a folder; raise CheckpointError if another run has locked it."""
-        if not super().take(path / _NAME):
-            what = f"got {str(path)!r}, in which another process is saving"
-            raise CheckpointError(f"fit: checkpoint must be a folder of one run at a time, {what}")
-        return True

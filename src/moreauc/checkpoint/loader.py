@@ -22,7 +22,7 @@ from moreauc._checks import shown
 from moreauc.checkpoint.file import CheckpointError
 from moreauc.checkpoint.rng import State, loader_parts, random_states, set_random_states, undealt
 from moreauc.data.bag_batches import BagBatches, BagSampler
-from moreauc.data.batches import IndexedDataset, SampledRows
+from moreauc.data.batches import EpochBatches, IndexedDataset, SampledRows, length_of, set_epoch
 from moreauc.samplers import DistributedBatchSampler
 from moreauc.samplers.base import PlannedSampler
 
@@ -35,21 +35,15 @@ _POSITION = ("epoch", "step")
 _LABELS = ("labels", "_labels", "targets")  # attributes of loaders and data sets
 
 
-class LoaderPosition:
-    """Iterates over the epochs of a loader, and can resume in the middle of one.
-
-    Args:
-        loader: any iterable over batches.
+class LoaderPosition(EpochBatches):
+    """The position of a run in its loader, which can be saved, and resumed from in the middle of an epoch.
 
     Attributes:
-        epoch: the epoch of the next batch.
-        step: number of batches of it that were given.
         on_error: called when the loader raises an error, before the error is passed on.
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:
-        self.loader = loader
-        self.epoch, self.step = 0, 0
+        super().__init__(loader)
         self.on_error: Callable[[], None] | None = None
         self._begun: State | None = None  # generators at the beginning of the current epoch
         self._resumed = False
@@ -59,10 +53,7 @@ class LoaderPosition:
         return held_labels(self.loader)  # once: they do not change, and there may be many
 
     def batches(self, epoch: int) -> Iterator[Any]:
-        """Yield the batches of an epoch; after a checkpoint was loaded, those left in its epoch.
-
-        A yielded batch counts as consumed.
-        """
+        """Yield the batches of an epoch; after a checkpoint was loaded, those left in its epoch."""
         resumed, self._resumed = self._resumed, False
         try:
             set_epoch(self.loader, epoch)
@@ -170,14 +161,6 @@ def check_loader(loader: Any, owner: str, name: str) -> None:
         raise ValueError(f"{owner}: {name} must be {allowed}, got {shown(loader)}, which ends with the first pass")
 
 
-def set_epoch(loader: Any, epoch: int) -> None:
-    """Call `set_epoch` of a loader, its batch sampler and its sampler, where they have it."""
-    for part in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
-        method = getattr(part, "set_epoch", None)
-        if method is not None:
-            method(epoch)
-
-
 def sampler_with_position(loader: Any) -> PlannedSampler | DistributedBatchSampler | None:
     """Return the sampler of a loader that can be set to the middle of an epoch; None for any other loader.
 
@@ -205,14 +188,6 @@ def loader_settings(loader: Any) -> dict[str, Any]:
             values["length"] = length_of(part)
         settings |= {f"{name}.{key}": value for key, value in values.items() if isinstance(value, int | str)}
     return settings
-
-
-def length_of(part: Any) -> int | None:
-    """Return the length of a loader, a sampler or a data set; None if it has none."""
-    try:
-        return len(part)
-    except (TypeError, NotImplementedError):  # a DataLoader over data without a length has the method
-        return None
 
 
 def held_labels(loader: Any) -> dict[str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,17 +33,6 @@ def random_states(loader: Any = None) -> State:
     }
     state["loader"] = {name: state_of(generator) for name, generator in loader_generators(loader).items()}
     return state
-
-
-@contextmanager
-def global_states_kept() -> Iterator[None]:
-    """Restore the generators of Python and NumPy at the end; `torch.random.fork_rng` does it for torch."""
-    python, numbers = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)
 
 
 def _gpu_states() -> list[torch.Tensor]:

@@ -22,9 +22,8 @@ from typing import Any
 
 import joblib  # type: ignore[import-untyped]
 
-from moreauc._system import PART, FileLock, printable, written_whole
+from moreauc._system import PART, FileLock, make_folder, printable, sync_folder, written_whole
 from moreauc.checkpoint import Interrupted
-from moreauc.checkpoint.file import make_folder, sync_folder
 from moreauc.cli.console import complain
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError

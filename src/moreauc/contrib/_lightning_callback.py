@@ -18,7 +18,7 @@ from moreauc.checkpoint.rng import random_states, set_random_states
 from moreauc.contrib.loader import ResumableLoader
 from moreauc.distributed import DistributedCriterion
 from moreauc.optim import PreviousIterate, ProximalPoint
-from moreauc.train.step import loss_of
+from moreauc.train.loop import loss_of
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer

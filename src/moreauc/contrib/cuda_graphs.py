@@ -31,8 +31,7 @@ from moreauc.criteria._base import losses_in
 from moreauc.criteria._validation import several_processes
 from moreauc.data.scoring import device_of, on_device, scores_of
 from moreauc.optim import PreviousIterate
-from moreauc.train import train_step
-from moreauc.train.step import check_batch, open_batch
+from moreauc.train.loop import check_batch, open_batch, train_step
 
 __all__ = ["GraphedStep"]
 

@@ -369,3 +369,44 @@ def rows_at_once(inputs: Tensor | SparseRows, most: int) -> int:
         (4096, 335)
     """
     return most if isinstance(inputs, Tensor) else max(1, min(most, _MOST_ENTRIES // max(inputs.shape[1], 1)))
+
+
+class EpochBatches:
+    """The batches of a loader, epoch by epoch, and how many of them were given.
+
+    Args:
+        loader: any iterable over batches.
+
+    Attributes:
+        epoch: the epoch of the next batch.
+        step: number of batches of it that were given; a yielded batch counts.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+        self.epoch, self.step = 0, 0
+
+    def batches(self, epoch: int) -> Iterator[Any]:
+        """Yield the batches of an epoch."""
+        set_epoch(self.loader, epoch)
+        self.epoch, self.step = epoch, 0
+        for batch in self.loader:
+            self.step += 1
+            yield batch
+        self.epoch, self.step = epoch + 1, 0
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Call `set_epoch` of a loader, its batch sampler and its sampler, where they have it."""
+    for part in (loader, getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
+        method = getattr(part, "set_epoch", None)
+        if method is not None:
+            method(epoch)
+
+
+def length_of(part: Any) -> int | None:
+    """Return the length of a loader, a sampler or a data set; None if it has none."""
+    try:
+        return len(part)
+    except (TypeError, NotImplementedError):  # a DataLoader over data without a length has the method
+        return None

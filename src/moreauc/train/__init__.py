@@ -2,9 +2,8 @@
 
 from moreauc.data.scoring import predict_scores
 from moreauc.train.callbacks import Callback, ProgressBar, TensorBoardLogger
-from moreauc.train.loop import fit
+from moreauc.train.loop import fit, train_step
 from moreauc.train.state import History, TrainState, UntrainedWarning
-from moreauc.train.step import train_step
 
 __all__ = [
     "Callback",

@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from moreauc._parallel import parallel_of
-from moreauc.checkpoint.file import CheckpointError, check_plain, make_folder
-from moreauc.checkpoint.folder import Checkpoints, FolderLock
+from moreauc._system import FileLock, make_folder
+from moreauc.checkpoint.file import CheckpointError, check_plain
+from moreauc.checkpoint.folder import Checkpoints
 from moreauc.checkpoint.interrupt import Interrupted, SignalWatch
-from moreauc.checkpoint.loader import held_labels
+from moreauc.checkpoint.loader import LoaderPosition, held_labels
 from moreauc.checkpoint.parts import check_best, refuse
 from moreauc.checkpoint.rng import random_states
 from moreauc.checkpoint.state import RunState
@@ -63,12 +64,11 @@ class Checkpointer(Callback):
     ) -> None:
         self._state, self._selector, self._every = state, selector, every
         self._checkpoints, self._callbacks = Checkpoints(folder), _CallbackStates(callbacks)
+        state.position = position = LoaderPosition(state.position.loader)
+        position.on_error = self._loader_failed
         others = {"loop": state, "history": state.history}
-        self._run = RunState(
-            state.model, state.criterion, state.optimizer, state.position, others=others, settings=settings
-        )
-        self._signals, self._lock = SignalWatch(), FolderLock()
-        state.position.on_error = self._loader_failed
+        self._run = RunState(state.model, state.criterion, state.optimizer, position, others=others, settings=settings)
+        self._signals, self._lock = SignalWatch(), FileLock()
         # A state that cannot be saved is refused now, not at the end of the first epoch.
         check_plain(self._run.state_dict())
         self._callbacks.check_plain()
@@ -210,7 +210,9 @@ class Checkpointer(Callback):
         make_folder(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "fit: checkpoint must be a folder that can be written to", str(folder))
-        self._lock.take(folder)
+        if not self._lock.take(folder / "lock"):
+            what = f"got {str(folder)!r}, in which another process is saving"
+            raise CheckpointError(f"fit: checkpoint must be a folder of one run at a time, {what}")
 
     def _read(self, resume: bool) -> dict[str, Any] | None:
         """Return the saved run; without `resume` there must be none."""

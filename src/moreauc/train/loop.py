@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,30 +11,32 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import LBFGS, SGD, AdamW, Optimizer
 
 from moreauc._checks import check_count, check_flag, check_folder, check_real, shown
-from moreauc._parallel import is_shard, is_sharded
-from moreauc.checkpoint.loader import check_loader, length_of
-from moreauc.checkpoint.rng import global_states_kept, loader_parts
+from moreauc._parallel import is_shard, is_sharded, parallel_of
+from moreauc.checkpoint.loader import check_loader
+from moreauc.checkpoint.rng import loader_parts
 from moreauc.checkpoint.state import check_names
 from moreauc.core.pooling import Pooling
 from moreauc.criteria._base import check_all
-from moreauc.data.scoring import Evaluation, device_of, on_device
+from moreauc.data.bag_batches import BagInputs
+from moreauc.data.batches import length_of
+from moreauc.data.scoring import Evaluation, device_of, instances_for, on_device, scores_of
 from moreauc.distributed import DistributedCriterion, Exchange
 from moreauc.distributed.agreement import check_agreement, check_draws
-from moreauc.distributed.criterion import exchange_of
+from moreauc.distributed.criterion import check_seen, exchange_of
+from moreauc.optim import PreviousIterate
 from moreauc.samplers.base import PlannedSampler
 from moreauc.train.callbacks import Callback, ProgressBar
 from moreauc.train.checkpointer import Checkpointer, make_checkpointer
 from moreauc.train.selection import ModelSelector, Score
 from moreauc.train.state import DONE, TRAIN, WARM_START, History, Schedule, TrainState, UntrainedWarning
-from moreauc.train.step import train_step
 
 _OWNER = "fit"
 _LOGGER = logging.getLogger(__name__)
@@ -307,6 +310,89 @@ def _run_epoch(state: TrainState, callbacks: Sequence[Callback]) -> None:
         raise ValueError(f"{_OWNER}: train must give at least one batch in each epoch, got none")
 
 
+def train_step(
+    model: nn.Module, criterion: nn.Module, optimizer: Optimizer, batch: Any, previous: PreviousIterate | None = None
+) -> Tensor:
+    """Do one step: scores, loss, backward, optimizer. Return the loss without gradient.
+
+    Args:
+        model: maps inputs to raw scores, shape `(B,)` or `(B, 1)`.
+        criterion: called as `criterion(scores, labels, index)`.
+        optimizer: moves the weights. `torch.optim.LBFGS` evaluates the loss several times in a step: use it only with a
+            loss without state, such as cross entropy.
+        batch: `(inputs, labels, index)`, on the model's device. With :class:`~moreauc.data.BagInputs` as inputs the
+            model gets the instances, and the criterion is called as `criterion(outputs, bag, labels, index)`.
+        previous: the model at its previous weights; required if the criterion's `needs_previous` is True.
+
+    Example:
+        >>> from moreauc import TPAUCLoss
+        >>> model, labels = nn.Linear(2, 1), torch.tensor([1, 0, 0, 1])
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> batch = (torch.randn(4, 2), labels, torch.arange(4))
+        >>> train_step(model, TPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5), optimizer, batch).shape
+        torch.Size([])
+    """
+    if parallel_of(model) is not None:
+        check_seen("train_step", model, criterion)
+
+    def evaluate() -> Tensor:
+        loss = loss_of("train_step", model, criterion, batch, previous)
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    if isinstance(optimizer, LBFGS):
+        before: Tensor = optimizer.step(evaluate)  # type: ignore[no-untyped-call]
+        return before
+    loss = evaluate()
+    optimizer.step()
+    return loss
+
+
+class OpenedBatch(NamedTuple):
+    """A batch as a step takes it.
+
+    Attributes:
+        inputs: inputs of the model.
+        others: arguments of the criterion after the scores.
+        before: name of the criterion's argument for the scores at the previous weights.
+    """
+
+    inputs: Any
+    others: list[Tensor]
+    before: str
+
+
+def open_batch(model: nn.Module, batch: Any) -> OpenedBatch:
+    """Return what the model and what the criterion takes of a batch, of rows or of bags."""
+    inputs, labels, index = batch
+    if isinstance(inputs, BagInputs):
+        instances, *bags = inputs
+        return OpenedBatch(instances_for(model, instances), [*bags, labels, index], "previous_instances")
+    return OpenedBatch(inputs, [labels, index], "previous_scores")
+
+
+def check_batch(owner: str, batch: Any) -> None:
+    """Refuse anything but a batch of three parts."""
+    if not isinstance(batch, tuple | list) or len(batch) != 3:
+        size = len(batch) if isinstance(batch, tuple | list) else type(batch).__name__
+        raise ValueError(f"{owner}: batch must be (inputs, labels, index), got {size}")
+
+
+def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, previous: PreviousIterate | None) -> Tensor:
+    """Return the loss of a batch, with the scores at the previous weights where the criterion needs them."""
+    check_batch(owner, batch)
+    parts = open_batch(model, batch)
+    scores = scores_of(model, parts.inputs)
+    before: dict[str, Tensor] = {}
+    if getattr(criterion, "needs_previous", False):
+        if previous is None:
+            raise ValueError(f"{owner}: previous must be given where the criterion needs {parts.before}, got None")
+        before[parts.before] = scores_of(previous, parts.inputs)
+    loss: Tensor = criterion(scores, *parts.others, **before)
+    return loss
+
+
 class _AgreedStop(Callback):
     """Lets a callback that stops the run in one process stop it in all."""
 
@@ -355,6 +441,8 @@ def _check_callbacks(callbacks: Sequence[Any]) -> None:
 
 def _check_processes(model: nn.Module, criterion: nn.Module, train: Any) -> Exchange | None:
     """Check that all processes have the same loss and draw the same batches; None for one process."""
+    if not isinstance(criterion, DistributedCriterion) and parallel_of(model) is None:
+        return None
     exchange = exchange_of(_OWNER, model, criterion)
     if isinstance(criterion, DistributedCriterion):  # it may have changed since it was made
         check_agreement(criterion.exchange, criterion.criterion)
@@ -416,7 +504,12 @@ def _random_state(model: nn.Module, seed: int | None, rank: int = 0) -> Iterator
         yield
         return
     places = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(places)), global_states_kept():
-        # the generator of the CPU uses only 32 bits of a seed, so that the rank must be mixed in
-        torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]) if rank else seed)
-        yield
+    python, numbers = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=sorted(places)):
+            # the generator of the CPU uses only 32 bits of a seed, so that the rank must be mixed in
+            torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]) if rank else seed)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)

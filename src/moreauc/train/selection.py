@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from moreauc._checks import check_real
 from moreauc._description import checksum
 from moreauc._parallel import bare, gathered, spread_as
-from moreauc.checkpoint.loader import held_labels, length_of
+from moreauc.checkpoint.loader import held_labels
+from moreauc.data.batches import length_of
 from moreauc.data.scoring import Evaluation, predict_scores
 from moreauc.distributed import Exchange
 from moreauc.metrics import TiedScoresWarning, tied_share

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
-from moreauc.checkpoint.loader import LoaderPosition, length_of
+from moreauc.data.batches import EpochBatches, length_of
 from moreauc.data.scoring import device_of
 from moreauc.optim import PreviousIterate, ProximalPoint
 
@@ -167,7 +167,7 @@ class TrainState:
 
     def __init__(self, model: nn.Module, criterion: nn.Module, optimizer: Optimizer, loader: Iterable[Any]) -> None:
         self.model, self.criterion, self.optimizer = model, criterion, optimizer
-        self.position = LoaderPosition(loader)
+        self.position = EpochBatches(loader)
         self.phase = ""
         self.epochs = self.epoch = self.step = self.epochs_before = self.steps_done = 0
         self.steps: int | None = None
