@@ -319,7 +319,7 @@ def tensors_of_first(rank: int) -> list[Tensor]:
     whole = [torch.arange(6).reshape(2, 3).T, torch.tensor(2.5), torch.tensor([True, False]), torch.zeros(0)]
     whole += [torch.arange(3).to(kind) for kind in (torch.int16, torch.bfloat16, torch.complex64)]
     found = [value if rank == 0 else torch.zeros_like(value) for value in whole]
-    Exchange("test").give_from_first(found)
+    Exchange("test").broadcast(found)
     return found
 
 
@@ -330,7 +330,7 @@ def side_groups() -> int:
     dist.get_backend_config = lambda group: "cuda:nccl"
     try:
         for _ in range(3):
-            assert Exchange("test").anyone(True)
+            assert all(Exchange("test").gather_objects(True))
     finally:
         dist.new_group, dist.get_backend_config = new_group, config
     return len(made)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc._checks import shown
 from moreauc.checkpoint.file import CheckpointError
-from moreauc.checkpoint.rng import State, loader_parts, random_states, set_random_states, undealt
+from moreauc.checkpoint.rng import State, loader_parts, random_states, set_random_states, whole_sampler
 from moreauc.data.bag_batches import BagBatches, BagSampler
 from moreauc.data.batches import EpochBatches, IndexedDataset, SampledRows, length_of, set_epoch
 from moreauc.samplers import DistributedBatchSampler
@@ -173,7 +173,7 @@ def sampler_with_position(loader: Any) -> PlannedSampler | DistributedBatchSampl
         sampler = sampler.sampler if isinstance(sampler, BagSampler) else sampler
     else:
         return None
-    return sampler if isinstance(undealt(sampler), PlannedSampler) else None
+    return sampler if isinstance(whole_sampler(sampler), PlannedSampler) else None
 
 
 def loader_settings(loader: Any) -> dict[str, Any]:

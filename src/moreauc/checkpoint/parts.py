@@ -219,13 +219,7 @@ Texts = Mapping[str, str]
 def check_settings(what: str, start: Texts, now: Texts, present: Texts) -> None:
     """Check that the settings of this run are those of the saved one.
 
-    A number that a schedule changes may be as it was when the saved run began, or when it was saved.
-
-    Args:
-        what: whose settings these are.
-        start: values at the beginning of the run, from the checkpoint.
-        now: values when it was saved.
-        present: values in this run.
+    A number that a schedule changes may be as at the `start` of the saved run, or as when it was saved, `now`.
     """
     for name in {**present, **start}:
         here, begun, saved = (values.get(name, "absent") for values in (present, start, now))

@@ -64,7 +64,7 @@ def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
     waiting = [("loader", loader)]
     while waiting:
         name, part = waiting.pop(0)
-        part = undealt(part)
+        part = whole_sampler(part)
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
@@ -72,8 +72,8 @@ def loader_parts(loader: Any) -> Iterator[tuple[str, Any]]:
         waiting += [(f"{name}.{inner}", getattr(part, inner, None)) for inner in _INSIDE]
 
 
-def undealt(sampler: Any) -> Any:
-    """Return the sampler of the whole batches, where one deals them to several processes; else what is given."""
+def whole_sampler(sampler: Any) -> Any:
+    """Return the sampler inside a `DistributedBatchSampler`; anything else as it is."""
     return sampler.sampler if isinstance(sampler, DistributedBatchSampler) else sampler
 
 

@@ -111,7 +111,7 @@ class GraphedStep:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the recording, and the memory that it holds."""
+        """Discard the recording and the memory that it holds."""
         self._recording: _Recording | None = None
         self._last: tuple[Any, ...] | None = None
         self._in_a_row = 0
@@ -190,24 +190,24 @@ class _Recording:
         self._twin = _Twin(self._graph, device) if owner._random and owner.previous is not None else None
         self._main, self._side = owner._streams_on(device)
         owner.optimizer.zero_grad(set_to_none=True)
-        told: list[Exception] = []  # what went wrong in the step: the end of a recording that it broke tells less
+        errors: list[Exception] = []  # of the step itself: the error at the end of a broken recording says less
         try:
             with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)), _no_garbage():
-                self._record(owner, told)
+                self._record(owner, errors)
         except Exception as error:
             with torch.cuda.device(device):
                 _end_recordings(self._batch[1], self._main)
-            _refuse(told.pop() if told else error)
+            _refuse(errors.pop() if errors else error)
 
-    def _record(self, owner: GraphedStep, told: list[Exception]) -> None:
-        """Record the step. What autocast's cache holds would be read, not made, so that it is left alone."""
+    def _record(self, owner: GraphedStep, errors: list[Exception]) -> None:
+        """Record the step, without autocast's cache: what it holds would be read in the recording, and not made."""
         previous = owner.previous
         in_previous = previous.captured_by(self) if isinstance(previous, PreviousIterate) else nullcontext()
         with _no_autocast_cache(), _capture(self._graph, self._main), in_previous:
             try:
                 self._loss = self._step(owner)
             except Exception as error:
-                told.append(error)
+                errors.append(error)
                 raise
 
     def replay(self, batch: Any) -> Tensor:
@@ -223,22 +223,22 @@ class _Recording:
         return nullcontext() if self._twin is None else self._twin.instead()
 
     def copied(self) -> None:
-        """Let the other forward begin: it may change the buffers now."""
+        """Let the forward at the present weights begin, which may change buffers: those for this one are copied."""
         if self._overlap:
             self._main.wait_event(torch.cuda.current_stream(self._main.device).record_event())
 
     def _step(self, owner: GraphedStep) -> Tensor:
         """Do the step, as `train_step`, with the forward at the previous weights aside."""
-        parts = open_batch(owner.model, self._batch)
+        inputs, others, name = open_batch(owner.model, self._batch)
         before: dict[str, Tensor] = {}
         if owner.previous is not None and getattr(owner.criterion, "needs_previous", False):
             self._side.wait_stream(self._main)
             with torch.cuda.stream(self._side if owner.overlap else self._main):
-                before[parts.before] = scores_of(owner.previous, parts.inputs)
-        scores = scores_of(owner.model, parts.inputs)
+                before[name] = scores_of(owner.previous, inputs)
+        scores = scores_of(owner.model, inputs)
         if before:
             self._main.wait_stream(self._side)
-        loss: Tensor = owner.criterion(scores, *parts.others, **before)
+        loss: Tensor = owner.criterion(scores, *others, **before)
         owner.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         owner.optimizer.step()
@@ -299,13 +299,13 @@ def _capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> torch.cu
 
 
 def _end_recordings(some: Tensor, stream: torch.cuda.Stream) -> None:
-    """Record something, of no use: torch's generator, in a recording that broke, draws again once another one ends."""
+    """Record a copy, for its end: after a recording that broke torch's generator draws only once another has ended."""
     with suppress(Exception), _capture(torch.cuda.CUDAGraph(), stream):
         some.clone()
 
 
 def _refuse(error: Exception) -> NoReturn:
-    """Raise what kept a step from being recorded: errors of a kind of their own as they are."""
+    """Raise the error of a step that could not be recorded; only a plain RuntimeError is explained."""
     if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
         raise error
     why = str(error).split("\n")[0]

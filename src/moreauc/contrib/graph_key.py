@@ -1,4 +1,4 @@
-"""What a recorded training step depends on: forms of batches, numbers read while recording, and tensors in use."""
+"""What a recorded training step depends on: shapes of batches, numbers read while recording, and tensors in use."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def contents(
 ) -> tuple[tuple[Any, ...], list[Tensor]]:
     """Return every number that a recording holds, and every tensor that it reads or writes and did not make.
 
-    Each step asks for it, so modules are walked through once, and their dictionaries read as they are.
+    It runs in every step, so it reads the dictionaries of modules directly.
     """
     parts, losses = list(model.modules()), list(criterion.modules())
     found: list[Any] = [value for part in chain(parts, losses) for value in part._parameters.values()]
@@ -88,7 +88,7 @@ def contents(
 
 
 class Held:
-    """Tensors of a recording. Their memory stays theirs while this lives, so that no other can be taken for it."""
+    """Tensors of a recording, with their addresses. They are kept alive, so that no other tensor gets an address."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = [(tensor, tensor.detach(), tensor.data_ptr()) for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Whether all processes hold the same loss, draw the same batches, and share the model's gradients."""
+"""Checks that all processes have the same loss and draw the same batches."""
 
 from __future__ import annotations
 
@@ -56,12 +56,8 @@ def _settings(criterion: nn.Module, *, contents: bool) -> dict[str, str]:
 def check_draws(exchange: Exchange, draw: Mapping[str, Any] | None, owner: str | None = None) -> None:
     """Raise, in all processes alike, where samplers over the same rows differ.
 
-    Samplers of processes that have rows of their own are not compared.
-
-    Args:
-        exchange: how the processes talk.
-        draw: what the sampler of this process draws; None without one.
-        owner: function named in the error; None for the one that the exchange is for.
+    Samplers of processes that have rows of their own are not compared. `draw` is what the sampler of this process
+    draws, None without one; `owner` is named in the error, that of the exchange by default.
     """
     every = exchange.gather_objects(draw, "a comparison of samplers")
     for rank, found in enumerate(every):

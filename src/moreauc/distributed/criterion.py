@@ -19,7 +19,7 @@ from moreauc._parallel import parallel_of
 from moreauc.criteria import TCCOLoss
 from moreauc.criteria._base import Criterion
 from moreauc.distributed.agreement import check_agreement, check_draws, checksum
-from moreauc.distributed.exchange import DifferentNotes, Exchange, Whole, check_part
+from moreauc.distributed.exchange import ChecksumMismatch, Exchange, Whole, check_part
 from moreauc.samplers.base import latest_draw
 
 _INSTANCES = ("instances", "bag", "previous_instances")  # one row for each instance; the others: for each bag or row
@@ -27,7 +27,7 @@ _PREFIX = "criterion."
 
 
 def _left_out(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function that compiled steps leave out; torch loads its compiler, for seconds, not before a call."""
+    """Exclude a function from compiled steps, at its first call: `torch.compiler.disable` loads the compiler."""
     made: list[Callable[..., Tensor]] = []
 
     @functools.wraps(function)
@@ -113,7 +113,7 @@ class DistributedCriterion(Criterion):
 
     def synchronize(self) -> None:
         """Copy the state of the first process to all, for instance if only that one has loaded a checkpoint."""
-        state = self.exchange.object_of_first(self.state_dict() if self.exchange.rank == 0 else None, "synchronize()")
+        state = self.exchange.broadcast_object(self.state_dict() if self.exchange.rank == 0 else None, "synchronize()")
         self.load_state_dict(state)
         self._loaded = False
 
@@ -147,7 +147,7 @@ class DistributedCriterion(Criterion):
             note = zlib.crc32(repr(draw).encode(), note)
         try:
             whole = self.exchange.gather(parts, problem, note)
-        except DifferentNotes:
+        except ChecksumMismatch:
             check_agreement(self.exchange, self.criterion)
             check_draws(self.exchange, draw)
             whole = self.exchange.gather(parts, problem, checksum(self.criterion, state=False))
@@ -157,7 +157,7 @@ class DistributedCriterion(Criterion):
     def _own_parts(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[dict[str, Tensor | None], Exception | None]:
-        """Return the arguments by name, and what is wrong with them, which all processes must hear."""
+        """Return the arguments by name, and an error in them, which all processes raise."""
         parts: dict[str, Tensor | None] = dict.fromkeys(self._names)
         try:
             given = dict(zip(self._names, args, strict=False))
@@ -222,7 +222,7 @@ class DistributedCriterion(Criterion):
 
 
 def exchange_of(owner: str, model: nn.Module, criterion: nn.Module) -> Exchange | None:
-    """Return how the processes of a training run talk; None where the loss is of one process.
+    """Return the communication between the processes of a training run; None for a loss of one process.
 
     Raises:
         ValueError: where the loss, of this library, and the model are not over the same processes.
@@ -234,7 +234,7 @@ def exchange_of(owner: str, model: nn.Module, criterion: nn.Module) -> Exchange 
     if parallel is None and exchange.size > 1:
         raise ValueError(
             f"{owner}: model must be a DistributedDataParallel or fully_shard one where criterion is over "
-            f"{exchange.size} processes, got {type(model).__name__}, whose gradients nobody would take the mean of"
+            f"{exchange.size} processes, got {type(model).__name__}, whose gradients would not be averaged"
         )
     if parallel is not None and max(exchange.size, len(parallel.ranks)) > 1:
         # the mean may be over some of a mesh of several dimensions
@@ -262,7 +262,7 @@ def check_seen(owner: str, model: nn.Module, criterion: nn.Module) -> None:
 
 
 class _Joined(torch.autograd.Function):
-    """The parts of all processes, of which one has a gradient."""
+    """Joins the parts of all processes; the part of this process gets a gradient."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, whole: Tensor, begin: int, size: int) -> Tensor:
@@ -293,7 +293,7 @@ def _takes_any(criterion: nn.Module) -> bool:
 
 
 def _renumbered(bag: Whole, bags: Whole) -> Tensor:
-    """Return places of bags in the whole batch; one that is wrong in its process stays wrong."""
+    """Return positions of bags in the whole batch; one that is out of range in its process stays out of range."""
     count, moved, begin = sum(bags.lengths), [], 0
     for own, length in zip(torch.split(bag.values, list(bag.lengths)), bags.lengths, strict=True):
         wrong = torch.where(own < 0, own, own + (count - length))
@@ -304,12 +304,12 @@ def _renumbered(bag: Whole, bags: Whole) -> Tensor:
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """Let all processes come to the same bits, where sums on a GPU would be taken in any order."""
+    """Make sums on a GPU deterministic, so that all processes get the same bits."""
     if device.type == "cpu":
         yield
         return
     mode, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    if mode and not warn:  # whoever wants errors gets them
+    if mode and not warn:  # the user wants errors
         yield
         return
     try:
@@ -328,7 +328,7 @@ def _without_prefix(module: nn.Module, state: dict[str, Any], prefix: str, metad
 
 
 def _note_loaded(module: DistributedCriterion, incompatible: Any) -> None:
-    """Have the states compared before the next call: it may have been loaded in this process only."""
+    """Let the next call compare the states: this one may have been loaded in this process only."""
     module._loaded = True
 
 

@@ -1,7 +1,7 @@
 """Exchange between processes: tensors of different lengths, numbers, small objects, and errors.
 
-Before tensors are sent, all processes learn where the others are and what they are about to send, by messages of one
-length. A mismatch is then an error in every process at once, and none is left waiting for another.
+Before tensors are sent, all processes exchange messages of one length that say which call they are in and what they are
+about to send. A mismatch is then an error in every process at once, and none is left waiting for another.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _TYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
-_DIMENSIONS = 4  # at most so many has a tensor that is exchanged
-_ALIGNED = 16  # bytes; tensors of every type may begin there
-_PARTS = 16  # at most so many tensors travel at once
-# for numbers, beside groups that are for GPUs only
+_DIMENSIONS = 4  # most dimensions of a tensor
+_ALIGNED = 16  # bytes; tensors of every type may begin at a multiple
+_PARTS = 16  # most tensors of one call
+# second groups, of gloo, for the numbers of groups that are for GPUs only
 _SIDE_GROUPS: WeakKeyDictionary[Any, ProcessGroup] = WeakKeyDictionary()
 
 
@@ -40,7 +40,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, part: Tensor | None) -> Form:
-        """Return the form of a tensor."""
+        """Return the form of a tensor, or of None."""
         if part is None:
             return cls()
         return cls(1, _TYPES.index(part.dtype), part.ndim, (*part.shape, *[0] * (_DIMENSIONS - part.ndim)))
@@ -62,10 +62,10 @@ class Form(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How many bytes its numbers take."""
+        """The size of the tensor in bytes."""
         return _TYPES[self.kind].itemsize * math.prod(self.shape)
 
-    def goes_with(self, other: Form) -> bool:
+    def fits(self, other: Form) -> bool:
         """Return whether tensors of both forms can be joined: only the number of rows may differ."""
         return self[:3] == other[:3] and self.sizes[1:] == other.sizes[1:]
 
@@ -138,7 +138,7 @@ class Exchange:
         self._numbers = group if self._backends.get("cpu") is not None else _side_group(group)
 
     def gather(
-        self, parts: Mapping[str, Tensor | None], problem: Exception | None = None, note: int = 0
+        self, parts: Mapping[str, Tensor | None], problem: Exception | None = None, checksum: int = 0
     ) -> dict[str, Whole | None]:
         """Return the tensors of all processes, by name; None for one that no process has.
 
@@ -146,10 +146,10 @@ class Exchange:
             parts: names, the same and in the same order in every process, and tensors, or None, not for all. A tensor
                 may have any number of rows, 0 included; type and other dimensions must be the same everywhere.
             problem: an error in the parts of this process, raised in all processes.
-            note: a number that should be the same in all processes.
+            checksum: a number that must be the same in all processes.
 
         Raises:
-            DifferentNotes: in every process, where the notes differ.
+            ChecksumMismatch: in every process, where the checksums differ.
             ValueError: in every process, if one of them has a problem or the tensors do not match.
         """
         if len(parts) > _PARTS:
@@ -157,11 +157,11 @@ class Exchange:
         own = {name: Form.of(part if problem is None else None) for name, part in parts.items()}
         numbers = [number for form in own.values() for number in form.numbers()]
         place = f"a call of {self.owner} with {', '.join(parts)}"
-        every = self._announce(place, [int(problem is not None), note, *numbers])
+        every = self._announce(place, [int(problem is not None), checksum, *numbers])
         if any(wrong for wrong, *_ in every):
             self._give_up(problem)
         if len({found for _, found, *_ in every}) > 1:
-            raise DifferentNotes(f"{self.owner}: processes must agree, got notes that differ")
+            raise ChecksumMismatch(f"{self.owner}: checksums must be the same in all processes, got others")
         forms = [_forms(list(parts), line[2:]) for line in every]
         self._compare(forms)
         given = {name: part.detach() for name, part in parts.items() if part is not None}
@@ -181,7 +181,7 @@ class Exchange:
         padded = torch.frombuffer(bytearray(packed.ljust(max(lengths), b"\0")), dtype=torch.uint8)
         return [pickle.loads(line.numpy().tobytes()) for line in self._all_gather(padded)]
 
-    def object_of_first(self, value: Any, place: str = "an object of the first process") -> Any:
+    def broadcast_object(self, value: Any, place: str = "an object of the first process") -> Any:
         """Return the picklable object of the first process in all processes."""
         if self.size == 1:
             return value
@@ -190,12 +190,8 @@ class Exchange:
         dist.broadcast_object_list(found, src=self.ranks[0], group=self._numbers)
         return found[0]
 
-    def anyone(self, flag: bool, place: str = "a question") -> bool:
-        """Return whether the flag is set in any process."""
-        return any(line[0] for line in self._announce(place, [int(flag)]))
-
     @torch.no_grad()
-    def give_from_first(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Copy tensors of the first process to all; shapes must be the same in all processes."""
         if self.size == 1 or not tensors:
             return
@@ -208,10 +204,10 @@ class Exchange:
             tensor.copy_(values)
 
     def _announce(self, place: str, numbers: Sequence[int]) -> list[list[int]]:
-        """Send the place of this process, and some numbers, to all; return the numbers of each.
+        """Send the call that this process is in, and some numbers, to all; return the numbers of each.
 
         Raises:
-            ValueError: in every process, where one of them is at another place.
+            ValueError: in every process, where one of them is in another call.
         """
         if self.size == 1:
             return [list(numbers)]
@@ -236,14 +232,14 @@ class Exchange:
         """Raise, in all processes alike, where the tensors do not go together."""
         for rank, line in enumerate(forms):
             for name, form in line.items():
-                if not form.goes_with(forms[0][name]):
+                if not form.fits(forms[0][name]):
                     raise ValueError(
                         f"{self.owner}: {name} must be of one kind in all processes, as in process 0, "
                         f"{forms[0][name]}, got {form} in process {rank}"
                     )
 
     def _give_up(self, problem: Exception | None) -> NoReturn:
-        """Raise in all processes, here what is wrong here, else what is wrong elsewhere."""
+        """Raise in all processes: the error of this one, or one that names the error of another."""
         texts = self.gather_objects(None if problem is None else str(problem))
         if problem is not None:
             raise problem
@@ -253,35 +249,35 @@ class Exchange:
     def _gather_bytes(
         self, parts: Mapping[str, Tensor], forms: Sequence[Mapping[str, Form]]
     ) -> list[dict[str, Tensor]]:
-        """Send all tensors as bytes in one go, so that any types travel together and arrive bit for bit."""
+        """Send all tensors as bytes in one collective, whatever their types."""
         if self.size == 1:
             return [dict(parts)]
         packed = pack(list(parts.values()), max(length_of(list(line.values())) for line in forms))
         place = packed.device
         if place.type != "cpu" and self._backends.get(place.type) == "gloo":
-            packed = packed.cpu()  # gloo gathers there only
+            packed = packed.cpu()  # gloo gathers on the CPU only
         every = [torch.empty_like(packed) for _ in range(self.size)]
         if len(packed):
             dist.all_gather(every, packed, group=self.group)
         return [unpack(received.to(place), line) for received, line in zip(every, forms, strict=True)]
 
     def __deepcopy__(self, memo: Any) -> Exchange:
-        """Return this object: a copy talks with the same processes."""
+        """Return this object: a copy is for the same processes."""
         return self
 
     def __reduce__(self) -> Any:
-        """Be made anew where a pickle is loaded; a group of some processes is known to these only."""
+        """Make a new object where a pickle is loaded; a group of some processes exists in these only."""
         if self.group is not None:
             raise TypeError(f"{self.owner} over a group of processes cannot be pickled; save its state_dict()")
         return Exchange, (self.owner,)
 
 
-class DifferentNotes(ValueError):
-    """Processes sent notes that should be the same and are not."""
+class ChecksumMismatch(ValueError):
+    """Processes sent checksums that differ."""
 
 
 def _is_group(group: Any) -> bool:
-    """Return whether torch may have given it; what processes outside of a new group get has an error of its own."""
+    """Return whether it is None or a group of torch; what processes outside of a new group get is refused later."""
     outside = dist.is_available() and group is dist.GroupMember.NON_GROUP_MEMBER
     return group is None or outside or isinstance(group, ProcessGroup)
 
@@ -295,7 +291,7 @@ def _side_group(group: ProcessGroup | None) -> ProcessGroup:
 
 
 def _forms(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Form]:
-    """Return what one process said of each tensor."""
+    """Return the forms of the tensors of one process."""
     ends = range(_NUMBERS, _NUMBERS * (len(names) + 1), _NUMBERS)
     return {name: Form.read(numbers[end - _NUMBERS : end]) for name, end in zip(names, ends, strict=True)}
 
@@ -323,7 +319,7 @@ def length_of(forms: Sequence[Form]) -> int:
 
 
 def pack(parts: Sequence[Tensor], length: int) -> Tensor:
-    """Return tensors as `length` bytes, the last of which may mean nothing."""
+    """Return tensors as `length` bytes, padded at the end."""
     packed = torch.zeros(length, dtype=torch.uint8, device=parts[0].device)
     begin = 0
     for part in parts:

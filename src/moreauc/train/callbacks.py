@@ -55,7 +55,7 @@ class ProgressBar(Callback):
         self._console = console
         self._progress: Any = None
         self._bar: Any = None
-        self._began = self._told = 0.0
+        self._began = self._printed = 0.0
 
     def on_begin(self, state: TrainState) -> None:
         """Show a bar for this phase."""
@@ -64,7 +64,7 @@ class ProgressBar(Callback):
 
         if self._console is None:
             self._console = Console(stderr=True, soft_wrap=True)
-        self._began = self._told = time.monotonic()
+        self._began = self._printed = time.monotonic()
         if not self._console.is_terminal:
             return
         if self._progress is None:
@@ -96,8 +96,8 @@ class ProgressBar(Callback):
             self._progress.update(self._bar, completed=done)
             return
         now = time.monotonic()
-        if self._console is not None and now - self._told >= _PAUSE:
-            self._told = now
+        if self._console is not None and now - self._printed >= _PAUSE:
+            self._printed = now
             spent = now - self._began
             left = spent * (state.epochs - done) / done
             times = f"{spent:.0f} s, at most {left:.0f} s left"

@@ -33,17 +33,9 @@ _Result = TypeVar("_Result")
 class Checkpointer(Callback):
     """Saves a run every so many steps, at the end of each epoch, and when a signal asks it to stop.
 
-    It must be the last callback. A saved run is read and compared with this one in the constructor, before anything of
-    the run has changed. As a context manager it watches signals and, at the end, releases the folder.
-
-    Args:
-        state: the state of the loop, before the first phase, with the loss of the phase "train".
-        callbacks: the other callbacks, whose states are saved too.
-        selector: the model selector of the phase "train".
-        folder: where to save.
-        every: steps between two saves; None for the ends of epochs only.
-        resume: whether to resume a run that is in the folder; if not, the folder must hold none.
-        settings: of the run; a saved run with other settings is refused.
+    It must be the last callback. `state` and `selector` are those of the phase "train"; the states of `callbacks` are
+    saved too. A saved run is read and compared with this one in the constructor, before anything of the run has
+    changed. As a context manager it watches signals and, at the end, releases the folder.
 
     Attributes:
         resumed: the phase in which the saved run is resumed, "done" for a complete run, "" for none.
@@ -235,11 +227,6 @@ class DistributedCheckpointer(Checkpointer):
     Random states differ between processes and are saved for each. The same number of processes resumes the run bit for
     bit; another number sees the same batches, with generators as at the beginning of a run. After every step the
     processes agree whether to stop, since a signal may reach only one of them.
-
-    Args:
-        parts: as for the base.
-        exchange: how the processes communicate.
-        options: as for the base.
     """
 
     _one_process = False
@@ -304,7 +291,7 @@ class DistributedCheckpointer(Checkpointer):
             except (ValueError, OSError) as error:
                 problem = error
         found = (result, None if problem is None else str(problem))
-        result, text = self._exchange.object_of_first(found, "what the first process does for all")
+        result, text = self._exchange.broadcast_object(found, "what the first process does for all")
         if problem is not None:
             raise problem
         if text is not None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -272,7 +272,7 @@ def _run_phase(state: TrainState, callbacks: Sequence[Callback], exchange: Excha
         row = {"phase": state.phase, "epoch": state.epoch, "loss": float(state.total) / (state.step + 1)}
         row["lr"] = float(state.lr)
         if exchange is not None:  # batch normalisation has seen other rows in each process
-            exchange.give_from_first([buffer for buffer in state.model.buffers() if not is_shard(buffer)])
+            exchange.broadcast([buffer for buffer in state.model.buffers() if not is_shard(buffer)])
         if state.selector is not None:
             row |= state.selector.evaluate(state, state.epoch)
         row["seconds"] = time.perf_counter() - state.started
@@ -349,27 +349,13 @@ def train_step(
     return loss
 
 
-class OpenedBatch(NamedTuple):
-    """A batch as a step takes it.
-
-    Attributes:
-        inputs: inputs of the model.
-        others: arguments of the criterion after the scores.
-        before: name of the criterion's argument for the scores at the previous weights.
-    """
-
-    inputs: Any
-    others: list[Tensor]
-    before: str
-
-
-def open_batch(model: nn.Module, batch: Any) -> OpenedBatch:
-    """Return what the model and what the criterion takes of a batch, of rows or of bags."""
+def open_batch(model: nn.Module, batch: Any) -> tuple[Any, list[Tensor], str]:
+    """Return inputs of the model, arguments of the criterion after the scores, and its name for previous scores."""
     inputs, labels, index = batch
     if isinstance(inputs, BagInputs):
         instances, *bags = inputs
-        return OpenedBatch(instances_for(model, instances), [*bags, labels, index], "previous_instances")
-    return OpenedBatch(inputs, [labels, index], "previous_scores")
+        return instances_for(model, instances), [*bags, labels, index], "previous_instances"
+    return inputs, [labels, index], "previous_scores"
 
 
 def check_batch(owner: str, batch: Any) -> None:
@@ -382,14 +368,14 @@ def check_batch(owner: str, batch: Any) -> None:
 def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, previous: PreviousIterate | None) -> Tensor:
     """Return the loss of a batch, with the scores at the previous weights where the criterion needs them."""
     check_batch(owner, batch)
-    parts = open_batch(model, batch)
-    scores = scores_of(model, parts.inputs)
+    inputs, others, name = open_batch(model, batch)
+    scores = scores_of(model, inputs)
     before: dict[str, Tensor] = {}
     if getattr(criterion, "needs_previous", False):
         if previous is None:
-            raise ValueError(f"{owner}: previous must be given where the criterion needs {parts.before}, got None")
-        before[parts.before] = scores_of(previous, parts.inputs)
-    loss: Tensor = criterion(scores, *parts.others, **before)
+            raise ValueError(f"{owner}: previous must be given where the criterion needs {name}, got None")
+        before[name] = scores_of(previous, inputs)
+    loss: Tensor = criterion(scores, *others, **before)
     return loss
 
 
@@ -401,7 +387,7 @@ class _AgreedStop(Callback):
 
     def on_epoch(self, state: TrainState) -> None:
         """Stop if any process stops."""
-        state.stop = self._exchange.anyone(state.stop, "the end of an epoch")
+        state.stop = any(self._exchange.gather_objects(state.stop, "the end of an epoch"))
 
 
 def _check_optimization(

@@ -63,7 +63,7 @@ class ModelSelector:
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
         found = list(self._score(scores, labels))
         if self._exchange is not None:  # processes must not choose differently because of rounding errors
-            found = self._exchange.object_of_first(found, "the validation score")
+            found = self._exchange.broadcast_object(found, "the validation score")
         if epoch < 0 and self._min_gain:
             self._start = scores.numpy()
         names, best = self._score.names, self._scores

@@ -111,12 +111,7 @@ class History:
 
 
 class Schedule:
-    """Divides the learning rate at milestones, and renews the reference point of a proximal term with it.
-
-    Attributes:
-        scheduler: the learning-rate scheduler.
-        proximal: the proximal term; None for none.
-    """
+    """Divides the learning rate at milestones, and renews the reference point of a proximal term with it."""
 
     def __init__(self, optimizer: Optimizer, milestones: Sequence[int], factor: float, proximal: float) -> None:
         self.scheduler: Any = MultiStepLR(optimizer, list(milestones), gamma=factor)
