@@ -1,4 +1,4 @@
-"""`moreauc fit`: train on a table, and report how well the model does on rows it has not seen."""
+"""`moreauc fit`: train on a table, and report how well the model does on held-out rows."""
 
 from __future__ import annotations
 

@@ -32,18 +32,17 @@ _MaxFPR = _option(
     f"Upper edge of the false positive rate in the region to train for, in (0, 1]; {REGION[1]:g} by default.",
     "--max-fpr",
 )
-_Id = _option("Column that names the rows: not learnt from, and written beside the predictions.", "--id")
+_Id = _option("Column of row names: not a feature, and written beside the predictions.", "--id")
 _Drop = _option("Columns to leave out, separated by commas; may be repeated.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """Train a model on a table, and test it on rows it has not seen.
+    """Train a model on a table, and test it on held-out rows.
 
-    By default the model is a classifier of rows, trained for the two-way partial AUC. With --bags the rows are
-    instances of bags, and each bag has a class: split, training and report go by bags, and the report shows which
-    instances decided. With --groups the loss of the worst groups is minimised, for any number of classes or for
-    numbers, and the report shows the loss of every group.
+    By default a classifier of rows is trained for the two-way partial AUC. With --bags the rows are instances, and each
+    bag has a class: the data are split by bags, and the report shows the weights of instances. With --groups the loss
+    of the worst groups is minimised, for classification or regression, and the report shows the loss of every group.
 
     Writes report.html, report.json, model.joblib and log.txt into the folder OUT. The report compares the model with
     baselines trained on the same rows: logistic regression, or the mean loss of all rows (ERM) with --groups.
@@ -59,7 +58,7 @@ class FitOptions:
     min_tpr: Annotated[float | None, _MinTPR] = None
     max_fpr: Annotated[float | None, _MaxFPR] = None
     fpr_budget: Annotated[
-        float | None, _option("Largest false positive rate of the decisions, in [0, 1]; that of --max-fpr by default.")
+        float | None, _option("Largest false positive rate of the decisions, in [0, 1]; --max-fpr by default.")
     ] = None
     test_size: Annotated[float | None, _option("Share of the rows or bags to test on; 0.25 by default.")] = None
     test: Annotated[Path | None, _option("Table to test on, instead of a share of DATA.")] = None
@@ -76,13 +75,13 @@ class FitOptions:
     ] = None
     surrogate: Annotated[
         str | None,
-        _option("Loss of a pair of rows, such as smooth_ramp, squared_hinge or logistic; of losses of pairs."),
+        _option("Pairwise loss, such as smooth_ramp, squared_hinge or logistic; only for losses over pairs."),
     ] = None
     baselines: Annotated[
         str | None,
         _option(
             "Methods to compare with, separated by commas: losses as for --loss, lr (logistic regression; default), "
-            "linear (as of --model), forest, lightgbm or xgboost; with --bags lr_bags (default) or forest_bags; with "
+            "linear (see --model), forest, lightgbm or xgboost; with --bags lr_bags (default) or forest_bags; with "
             "--groups erm (default); or none."
         ),
     ] = None
@@ -100,23 +99,23 @@ class FitOptions:
     drop_groups: Annotated[
         bool, _option("Do not use the columns of --groups as features; this is the default.", "--drop-groups")
     ] = False
-    groups_per_batch: Annotated[int | None, _option("Groups of a batch; only with --groups.", min=1)] = None
+    groups_per_batch: Annotated[int | None, _option("Groups in a batch; only with --groups.", min=1)] = None
     samples_per_group: Annotated[int | None, _option("Rows of each group in a batch; only with --groups.", min=1)] = (
         None
     )
     epochs: Annotated[
-        int | None, _option("Passes over the training data; by default as many as the estimator does.", min=1)
+        int | None, _option("Passes over the training data; by default that of the estimator.", min=1)
     ] = None
     batch_size: Annotated[
-        int | None, _option("Rows or bags of a batch, by default that of the estimator; not with --groups.", min=2)
+        int | None, _option("Rows or bags in a batch; by default that of the estimator; not with --groups.", min=2)
     ] = None
     lr: Annotated[float | None, _option("Learning rate; by default that of the estimator.")] = None
     patience: Annotated[
         int | None,
-        _option("Epochs without a better score after which the training ends; by default all are done.", min=1),
+        _option("Stop after this many epochs without a better score; by default that of the estimator.", min=1),
     ] = None
     dropout: Annotated[
-        float | None, _option("Share of hidden units dropped in a step, in [0, 1); 0 by default; only of rows and mlp.")
+        float | None, _option("Share of hidden units dropped in training, in [0, 1); only for --model mlp.")
     ] = None
     device: Annotated[str | None, _option("Device to train on, such as cuda; cpu by default.")] = None
     seed: Annotated[int, _option("Seed of all random draws; 0 by default.", min=0, max=2**32 - 1)] = 0
@@ -155,7 +154,7 @@ class EvaluateOptions:
 
     Prints TPAUC with its bootstrap interval, AUC, and the rates at the model's threshold; for a model of groups, the
     loss of every group. With --out also writes report.html, report.json and log.txt. The model file is a pickle: use
-    only files of people you trust.
+    only files from people you trust.
     """
 
     run: Annotated[Path, _Run]
@@ -172,7 +171,7 @@ class PredictOptions:
     positive class) and decision (the class). A model of bags writes one line for each bag. A model of groups writes
     row, decision and the probability of each class, or row and prediction. The column of --id comes after the number
     of the row. The table needs neither target nor groups. Without --out the lines go to standard output, as CSV.
-    The model file is a pickle: use only files of people you trust.
+    The model file is a pickle: use only files from people you trust.
     """
 
     run: Annotated[Path, _Run]
@@ -181,8 +180,7 @@ class PredictOptions:
         Path | None, _option("File for the scores, .csv, .tsv, .parquet or .pq; standard output by default.")
     ] = None
     keep_columns: Annotated[
-        bool,
-        _option("Write the columns of DATA before those of the scores; not for a model of bags.", "--keep-columns"),
+        bool, _option("Write the columns of DATA before the scores; not for a model of bags.", "--keep-columns")
     ] = False
     instances: Annotated[
         Path | None, _option("File for bag, row, score and weight of every instance; only for a model of bags.")
@@ -211,10 +209,8 @@ class CompareOptions:
         None
     )
     folds: Annotated[int, _option("Folds of the cross-validation; 5 by default.", min=2)] = 5
-    inner_folds: Annotated[
-        int, _option("Folds of the training rows by which settings are chosen; 3 by default.", min=2)
-    ] = 3
-    seeds: Annotated[int, _option("Repetitions with other folds; 1 by default.", min=1)] = 1
+    inner_folds: Annotated[int, _option("Folds of the training rows to choose settings by; 3 by default.", min=2)] = 3
+    seeds: Annotated[int, _option("Repetitions with different folds; 1 by default.", min=1)] = 1
     trials: Annotated[int, _option("Settings tried for each method and fold; 8 by default.", min=1)] = 8
     jobs: Annotated[int, _option("Number of processes; 2 by default.", min=1)] = 2
     id: Annotated[str | None, _Id] = None
@@ -226,7 +222,7 @@ class CompareOptions:
 class ExampleOptions:
     """Write a table to try the other commands on.
 
-    The column to predict is named target, with the classes 1 (to be found) and 0.
+    The column to predict is named target, with the classes 1 (positive) and 0.
     """
 
     name: Annotated[str, _argument("NAME", "digits, breast_cancer, diabetes or fraud.")]

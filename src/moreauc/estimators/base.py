@@ -251,17 +251,18 @@ class NetworkEstimator(ScoringEstimator):
 
     Args:
         loss_options: keyword arguments of the loss, for instance `{"gamma": 0.1}`; None for those of the method.
-        standardize: whether to bring numbers to mean 0 and deviation 1; those of a sparse matrix to a largest magnitude
-            of 1.
+        standardize: whether to scale numbers to mean 0 and standard deviation 1; columns of a sparse matrix are divided
+            by their largest absolute value.
         epochs: passes over the training data.
-        optimizer: "adam" (AdamW), whose steps do not depend on the scale of the loss, or "sgd".
-        lr: learning rate; divided by 10 after one third and two thirds of the epochs (of rows only without `patience`).
+        optimizer: "adam" (AdamW) or "sgd".
+        lr: learning rate; divided by 10 after one third and two thirds of the epochs (for rows only without
+            `patience`).
         weight_decay: weight decay, decoupled from the gradient with "adam". A linear model under cross entropy is
             fitted exactly, with the penalty `weight_decay / 2 * |w|^2` of the mean loss. None for 0.1, and 1 / n there
             (scikit-learn's `C=1`).
         validation_fraction: share of the data held out, in [0, 1).
-        patience: end after so many epochs without a better score on the held-out data; None to run all, as is done
-            where nothing is held out.
+        patience: stop after this many epochs without a better score on the held-out data; None to run all epochs, as is
+            always done if nothing is held out.
         device: where to train. The fitted model is on the CPU.
         random_state: seed or generator of the split, the initial weights, the batches and dropout; None for NumPy's
             global generator.
@@ -270,15 +271,15 @@ class NetworkEstimator(ScoringEstimator):
     Attributes:
         model_: the network, in `eval()` mode on the CPU.
         members_: the networks that were trained, each with its loss and its history. `loss_`, `history_` and
-            `best_epoch_` are those of the first; `model_` is their mean where there are several.
-        loss_: the loss as it was after the last step.
+            `best_epoch_` are those of the first; `model_` is their mean if there are several.
+        loss_: the loss with its state after the last step.
         history_: numbers of each epoch, a :class:`~moreauc.train.History`.
-        best_epoch_: number of the epoch, from 0, whose weights were kept; -1 for those before training, None where
-            nothing is held out and the last were kept.
-        held_out_: numbers of the rows or bags held out; empty where nothing was.
-        n_iter_: epochs done, by all members and with those of the cross entropy that they start from.
-        n_features_in_: numbers of features.
-        feature_names_in_: their names, where the data came as DataFrames with string names.
+        best_epoch_: number of the epoch, from 0, whose weights were kept; -1 for the initial weights, None if nothing
+            is held out and the last were kept.
+        held_out_: numbers of the held-out rows or bags; empty if there are none.
+        n_iter_: epochs of all members, including those of cross entropy at the start.
+        n_features_in_: number of features.
+        feature_names_in_: their names, if the data were DataFrames with string column names.
     """
 
     _task: type[Task]
