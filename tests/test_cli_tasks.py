@@ -16,7 +16,7 @@ from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCLinear
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
-from moreauc.tasks.row_tables import draw_test_rows
+from moreauc.tasks.rows import draw_test_rows
 from tests.cli_cases import CASES, FILES, REGION, Run, call, done, groups_table, score_by_hand, snapshot, train
 
 pytestmark = pytest.mark.usefixtures("blank_figures")

@@ -17,9 +17,8 @@ from moreauc.data.tables import TableError
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.tasks import groups as _group_rows
-from moreauc.tasks.row_tables import RowTableTask, draw_test_rows
-from moreauc.tasks.rows import RowTask
-from moreauc.tasks.tables import equal_rows, read_split
+from moreauc.tasks.base import equal_rows, read_split
+from moreauc.tasks.rows import RowTableTask, RowTask, draw_test_rows
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
 

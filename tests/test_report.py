@@ -29,7 +29,7 @@ from moreauc.report.pages import (
     draw_training,
     rounded,
 )
-from moreauc.tasks.row_tables import check_region_holds, evaluate_scores
+from moreauc.tasks.rows import check_region_holds, evaluate_scores
 from moreauc.train import History
 
 RUNNER = CliRunner()

@@ -15,8 +15,9 @@ from moreauc.data.columns import Target
 from moreauc.data.tables import TableError, read_texts, write_table
 from moreauc.metrics import group_table
 from moreauc.metrics.bootstrap import Resamples
-from moreauc.tasks.bag_tables import BagTable, BagTableTask, find_bags
-from moreauc.tasks.group_tables import (
+from moreauc.tasks.bags import BagTable, BagTableTask, find_bags
+from moreauc.tasks.base import Split, named_columns, read_split
+from moreauc.tasks.groups import (
     GroupedTable,
     GroupEvaluation,
     GroupTableTask,
@@ -25,8 +26,7 @@ from moreauc.tasks.group_tables import (
     match_values,
     untested,
 )
-from moreauc.tasks.row_tables import RowTableTask, draw_test_rows
-from moreauc.tasks.tables import Split, named_columns, read_split
+from moreauc.tasks.rows import RowTableTask, draw_test_rows
 from tests.cli_cases import bags_table, groups_table, rows_table
 
 

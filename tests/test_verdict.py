@@ -12,11 +12,16 @@ import pytest
 from moreauc.data.columns import Target
 from moreauc.metrics import bootstrap_interval, tpauc_score
 from moreauc.metrics.bootstrap import Resamples, resample_scores
-from moreauc.report.verdict import is_beyond_chance, judge, rank
-from moreauc.tasks import importance
-from moreauc.tasks.importance import importance_section, linear_effects, permutation_importance
-from moreauc.tasks.row_tables import RowTableTask
-from moreauc.tasks.tables import Table
+from moreauc.report.verdict import (
+    importance_section,
+    is_beyond_chance,
+    judge,
+    linear_effects,
+    permutation_importance,
+    rank,
+)
+from moreauc.tasks.base import Table
+from moreauc.tasks.rows import RowTableTask
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -137,8 +142,8 @@ def test_permutation_importance_by_a_loop(case, monkeypatch):
             losses.append(whole - tpauc_score(table.targets, scores, **REGION))
         assert rows[name]["loss"] == pytest.approx(np.mean(losses)) and rows[name]["std"] >= 0.0
     assert list(rows)[:2] == ["a", "b"] and rows["c"]["loss"] == 0.0
-    monkeypatch.setattr(importance, "_MOST_ROWS", 150)
-    monkeypatch.setattr(importance, "_MOST_COLUMNS", 2)
+    monkeypatch.setattr("moreauc.report.verdict._MOST_ROWS", 150)
+    monkeypatch.setattr("moreauc.report.verdict._MOST_COLUMNS", 2)
     few = permutation_importance(task, Weights(), table)
     assert {row["column"] for row in few} == {"t", "a"}  # text, and the number nearest to the target
     sections, numbers = importance_section(task, Weights(), table)

@@ -25,7 +25,7 @@ from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.base import choose_threshold
 from moreauc.methods import Grid, TaskName
 from moreauc.tasks.bags import as_bags
-from moreauc.tasks.tables import Table
+from moreauc.tasks.base import Table
 
 Array = NDArray[Any]
 Options = Mapping[str, Any]

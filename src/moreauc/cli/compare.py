@@ -21,9 +21,9 @@ from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import doubtful_columns
 from moreauc.metrics.ranking import ties_text
 from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
-from moreauc.report.verdict import rank
-from moreauc.tasks.row_tables import RowTableTask
-from moreauc.tasks.tables import Table, equal_rows, warning_text
+from moreauc.report.verdict import rank, warning_text
+from moreauc.tasks.base import Table, equal_rows
+from moreauc.tasks.rows import RowTableTask
 
 _LOGGER = logging.getLogger("moreauc.cli.compare")
 _COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")

@@ -12,7 +12,7 @@ from moreauc.cli.options import EvaluateOptions
 from moreauc.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
 from moreauc.data.tables import read_texts
 from moreauc.report.pages import Report
-from moreauc.tasks.tables import Table, TableTask, known_rows, unknown_levels
+from moreauc.tasks.base import Table, TableTask, known_rows, unknown_levels
 
 
 def evaluate(options: EvaluateOptions) -> None:

@@ -25,10 +25,11 @@ from moreauc.estimators import (
 )
 from moreauc.methods import METHODS
 from moreauc.report.pages import Report, Section
-from moreauc.tasks.bag_tables import BagTableTask
-from moreauc.tasks.group_tables import KINDS, GroupTableTask
-from moreauc.tasks.row_tables import RowTableTask
-from moreauc.tasks.tables import Split, TableTask, histories_of, kept_epoch, read_split, warning_text
+from moreauc.report.verdict import histories_of, kept_epoch, warning_text
+from moreauc.tasks.bags import BagTableTask
+from moreauc.tasks.base import Split, TableTask, read_split
+from moreauc.tasks.groups import KINDS, GroupTableTask
+from moreauc.tasks.rows import RowTableTask
 from moreauc.train import History, UntrainedWarning
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")

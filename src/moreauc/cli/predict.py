@@ -11,8 +11,8 @@ from moreauc.cli.console import already_told, complain, say, warn
 from moreauc.cli.options import PredictOptions
 from moreauc.cli.saved import OutputError, load_model
 from moreauc.data.tables import check_table_path, read_texts, write_table
-from moreauc.tasks.bag_tables import BagTableTask
-from moreauc.tasks.tables import unknown_levels
+from moreauc.tasks.bags import BagTableTask
+from moreauc.tasks.base import unknown_levels
 
 
 def predict(options: PredictOptions) -> None:

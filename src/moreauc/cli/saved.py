@@ -28,7 +28,7 @@ from moreauc.cli.console import complain
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError
 from moreauc.report.pages import versions
-from moreauc.tasks.tables import TableTask
+from moreauc.tasks.base import TableTask
 
 MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
 _NOTE = "data.json"

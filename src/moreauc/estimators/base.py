@@ -40,8 +40,7 @@ from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
 from moreauc.metrics.ranking import ties_text
 from moreauc.models import MeanScore
 from moreauc.optim.lbfgs import PenalizedLBFGS
-from moreauc.tasks.base import Data, Task
-from moreauc.tasks.rows import CHUNK
+from moreauc.tasks.base import CHUNK, Data, Task
 from moreauc.train import History, UntrainedWarning, fit, predict_scores
 
 Array = NDArray[Any]

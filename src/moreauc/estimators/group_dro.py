@@ -17,6 +17,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor, nn
 
+from moreauc.data.groups import count_worst, name_groups
 from moreauc.data.tabular import same_rows
 from moreauc.data.texts import label_text
 from moreauc.estimators.base import Array, TableEstimator, all_or_nothing
@@ -24,7 +25,7 @@ from moreauc.metrics import group_accuracy, group_table
 from moreauc.metrics.groups import GroupTable
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
-from moreauc.tasks.groups import Classes, Floats, GroupTask, Numbers, RegressionLoss, count_worst, name_groups
+from moreauc.tasks.groups import Classes, Floats, GroupTask, Numbers, RegressionLoss
 from moreauc.train import predict_scores
 
 Module = nn.Module | Callable[[int, int], nn.Module]

@@ -1,11 +1,12 @@
-"""Rows in groups: their names, how many of the worst count, hold-out, loss, batches, and what epochs are chosen by."""
+"""Rows in groups, of which the worst count: their training, and tables whose columns name the groups."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -13,22 +14,41 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
 from torch import Tensor, nn
 
-from moreauc._checks import floor_count
-from moreauc._description import checksum
 from moreauc.data import TensorBatches
-from moreauc.data.batches import rows_at_once, tensors_of
-from moreauc.data.duplicates import Codes, any_equal, few_kinds
-from moreauc.data.tables import as_frame
-from moreauc.data.texts import label_text, normal_text
+from moreauc.data.columns import check_classes, check_present, match_features
+from moreauc.data.duplicates import Codes, Hashes, any_equal, few_kinds, number_equal
+from moreauc.data.groups import name_groups
+from moreauc.data.tables import TableError, list_names
+from moreauc.data.texts import class_text, group_texts, is_number, lost_in_floats, name_texts, normal_text, type_column
 from moreauc.methods import TaskName, build
+from moreauc.metrics import group_loss, plot_groups
+from moreauc.metrics.bootstrap import Resamples, resample_scores
+from moreauc.metrics.groups import GroupTable
+from moreauc.report.pages import Fact, Section, as_image, draw_training
+from moreauc.report.verdict import Verdict, histories_of, importance_section, judge, kept_epoch, warning_text
 from moreauc.samplers.groups import GroupSampler, PlainSampler
-from moreauc.tasks.base import Array, Data, Random, Task
-from moreauc.tasks.rows import CHUNK
+from moreauc.tasks.base import (
+    Array,
+    Cells,
+    Data,
+    Random,
+    Split,
+    Table,
+    TableTask,
+    Task,
+    named_columns,
+    num_resamples,
+    read_features,
+)
 
 Floats = NDArray[np.float64]
 RegressionLoss = Literal["squared", "absolute"]
 # Methods for shuffled rows; with an equal number of rows of each group they would minimise another loss.
 _PLAIN = ("erm", "erm_reweighted", "cvar")
+_LOGGER = logging.getLogger("moreauc.cli.fit")
+KINDS = ("auto", "classification", "regression")
+_MOST_CLASSES = 10  # whole numbers of more values are taken for quantities
+_SHOWN = 20  # groups printed, or named in a sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +56,7 @@ class GroupTask(Task):
     """Rows in groups, of which the worst count."""
 
     name: ClassVar[TaskName] = "groups"
+    binary: ClassVar[bool] = False
 
     num_groups: int  # number of groups
     top_k: int  # how many of the worst groups count
@@ -51,13 +72,7 @@ class GroupTask(Task):
         return self.sampler == "groups" or (self.sampler == "auto" and self.loss not in _PLAIN and self.num_groups > 1)
 
     def hold_out(
-        self,
-        values: Array,
-        fraction: float,
-        random: Random,
-        *,
-        groups: NDArray[np.int64] | None = None,
-        same: Codes | None = None,
+        self, values: Array, fraction: float, random: Random, *, groups: Codes | None = None, same: Codes | None = None
     ) -> tuple[Array, Array]:
         """Return numbers of what to train on and of the hold-out, a share of each group; see :func:`hold_out`."""
         classes = isinstance(self.goal, Classes)
@@ -67,20 +82,16 @@ class GroupTask(Task):
         return train, held
 
     def fitted(self, values: Array) -> GroupTask:
-        """Return the task with the goal's mean and deviation of the training values."""
         return replace(self, goal=self.goal.fitted(values))
 
     def targets(self, values: Array) -> Array:
-        """Return what the network is trained on."""
         return self.goal.targets(values)
 
     def build(self, data: Data) -> Any:
-        """Return the loss of the training rows."""
         facts: dict[str, Any] = {"num_groups": self.num_groups, "top_k": self.top_k, "sample_loss": self.goal.loss}
         return build(self.name, self.loss, data.groups, **facts, **self.loss_options)
 
     def batches(self, data: Data, loss: nn.Module, model: nn.Module, seeds: Sequence[int]) -> TensorBatches:
-        """Return batches of rows."""
         sampler = self.make_sampler(np.asarray(data.groups), model, seeds[0])
         return TensorBatches(data.inputs, data.targets, sampler, binary=False)
 
@@ -102,10 +113,6 @@ class GroupTask(Task):
             size += 1
         return PlainSampler(rows, batch_size=size, seed=seed)
 
-    def validation(self, data: Data, loss: nn.Module) -> TensorBatches:
-        """Return the held-out rows."""
-        return TensorBatches(data.inputs, data.targets, batch_size=rows_at_once(data.inputs, CHUNK), binary=False)
-
     def score(self, held: Data, loss: Any) -> dict[str, Any]:
         """Return the score: minus the loss of the held-out rows that :meth:`choice` names."""
         choice = self.choice(loss)
@@ -121,58 +128,6 @@ class GroupTask(Task):
             return EpochChoice(top_k=self.top_k if self.loss == "sonx" else 1)
         fraction = float(loss.criterion.fraction) if self.loss == "cvar" else 1.0
         return EpochChoice(balanced=self.by_groups or self.loss == "erm_reweighted", fraction=fraction)
-
-    def checksum(self, data: Data) -> str:
-        """Return the checksum of all inputs."""
-        return checksum(tensors_of(data.inputs))
-
-
-def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np.int64]]:
-    """Return the names of the groups, sorted where they can be, and the number of each row's group.
-
-    `groups` has one label for each of `length` rows, anything that can be a key; or several columns, whose values are
-    combined. Texts are compared in normal form: "F" and "F " are one group.
-
-    Example:
-        >>> name_groups("doctest", ["b", "a", "b"], 3)
-        (array(['a', 'b'], dtype=object), array([1, 0, 1]))
-        >>> name_groups("doctest", [("b", 1), ("a", 2)], 2)[0].tolist()
-        ['a, 2', 'b, 1']
-    """
-    labels = _as_labels(owner, groups)
-    if len(labels) != length:
-        raise ValueError(f"{owner}: groups must have as many rows as X, {length}, got {len(labels)}")
-    missing = labels.isna()
-    places = np.flatnonzero(missing if missing.ndim == 1 else missing.any(axis=1))
-    if len(places):
-        raise ValueError(
-            f"{owner}: groups must have no missing values, got {len(places)}, the first in row {places[0]} (from 0)"
-        )
-    codes: Array
-    labels = labels.map(lambda value: normal_text(value) if isinstance(value, str) else value)
-    if isinstance(labels, pd.DataFrame):
-        codes, tuples = pd.MultiIndex.from_frame(labels).factorize()
-        values = [", ".join(map(label_text, entry)) for entry in tuples]
-        _check_texts(owner, values)
-    else:
-        try:
-            codes, found = pd.factorize(labels)
-        except TypeError as error:
-            raise ValueError(f"{owner}: groups must be labels that can be keys, got {error}") from error
-        values = list(found)
-        _check_texts(owner, list(map(label_text, values)))
-    order = _sorted(values)
-    number = np.empty(len(values), dtype=np.int64)
-    number[order] = np.arange(len(values))
-    names = np.empty(len(values), dtype=object)
-    names[:] = [values[place] for place in order]
-    return names, number[codes]
-
-
-def _check_texts(owner: str, texts: list[str]) -> None:
-    if len(set(texts)) < len(texts):
-        double = next(text for text in texts if texts.count(text) > 1)
-        raise ValueError(f"{owner}: groups must not be mistaken for one another, got two that read {double!r}")
 
 
 def hold_out(
@@ -222,55 +177,6 @@ def _spread(groups: NDArray[np.int64], targets: Array, share: float, random: Ran
         places = (np.arange(number) + random.uniform()) * len(rows) / number
         held[mixed[np.minimum(places.astype(np.int64), len(rows) - 1)]] = True
     return held
-
-
-def count_worst(owner: str, top_k: Any, num_groups: int) -> int:
-    """Return how many groups `top_k` is; a share of them is rounded down, and is at least one.
-
-    Example:
-        >>> count_worst("doctest", 3, 10), count_worst("doctest", 0.35, 10), count_worst("doctest", 0.01, 10)
-        (3, 3, 1)
-    """
-    if isinstance(top_k, float | np.floating) and 0.0 < top_k < 1.0:
-        return max(floor_count(num_groups, float(top_k)), 1)
-    number = 0 if isinstance(top_k, bool) or not isinstance(top_k, Integral) else int(top_k)
-    if number < 1:
-        raise ValueError(f"{owner}: top_k must be an integer of at least 1, or a share in (0, 1), got {top_k!r}")
-    if number > num_groups:
-        raise ValueError(
-            f"{owner}: top_k must be at most the number of groups, {num_groups}, or a share in (0, 1), got {top_k}"
-        )
-    return number
-
-
-def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:
-    """Return one column, or several; the index is that of the rows."""
-    if isinstance(groups, Tensor):
-        groups = groups.detach().cpu().numpy()
-    if hasattr(groups, "columns"):
-        groups = as_frame(owner, groups, name="groups")
-    if isinstance(groups, list | tuple) and groups and isinstance(groups[0], list | tuple):
-        groups = pd.DataFrame(list(groups))
-    if isinstance(groups, pd.Series | pd.Index | list | tuple):
-        return pd.Series(groups).reset_index(drop=True)
-    if not isinstance(groups, pd.DataFrame):
-        array = np.asarray(groups)
-        if array.ndim not in (1, 2):
-            raise ValueError(f"{owner}: groups must have shape (n,) or (n, columns), got {array.shape}")
-        if array.ndim == 1:
-            return pd.Series(array)
-        groups = pd.DataFrame(array)
-    if not groups.shape[1]:
-        raise ValueError(f"{owner}: groups must have at least one column, got none")
-    return groups.iloc[:, 0].reset_index(drop=True) if groups.shape[1] == 1 else groups.reset_index(drop=True)
-
-
-def _sorted(values: list[Any]) -> list[int]:
-    """Return the order of labels: their own where they have one, else that of their texts."""
-    try:
-        return sorted(range(len(values)), key=values.__getitem__)
-    except TypeError:
-        return sorted(range(len(values)), key=lambda place: (type(values[place]).__name__, str(values[place])))
 
 
 @dataclass(frozen=True)
@@ -440,3 +346,394 @@ def shrunk_group_losses(losses: Floats, groups: NDArray[np.int64]) -> Floats:
         return np.full(count, center)
     shrunk: Floats = center + between / (between + inside / sizes) * (means - center)
     return shrunk
+
+
+@dataclass(frozen=True)
+class GroupTarget:
+    """What is predicted."""
+
+    name: str  # the column
+    task: str  # "classification" or "regression"
+    classes: tuple[str, ...]  # the classes as texts, sorted; none for regression
+    reason: str  # how the task was found, for people
+
+
+@dataclass(frozen=True)
+class GroupedTable(Table):
+    """Rows in groups; `targets` are texts of classes, or numbers."""
+
+    groups: Array  # name of each row's group
+
+    @cached_property
+    def codes(self) -> Codes:
+        """Number of each row's group in this table, by the order of the names."""
+        return np.unique(self.groups.astype(str), return_inverse=True)[1]
+
+    def part(self, numbers: Array) -> Self:
+        return replace(super().part(numbers), groups=self.groups[numbers])
+
+
+@dataclass(frozen=True)
+class GroupEvaluation:
+    """One model on rows in groups."""
+
+    title: str  # name of the model in tables
+    table: GroupTable  # its groups, the worst first
+    top_k: int  # how many of the worst groups count; not more than there are
+    score: float  # accuracy of all rows, or R² for regression
+    quantity: str  # which of them
+    resamples: Resamples  # mean loss of the worst groups, over resamples of their rows
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user must know before trusting the numbers."""
+        return []
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """Mean loss of the worst group, of the K worst, and of all groups, each counted as one."""
+        losses = np.asarray(self.table.loss)
+        return {
+            "worst": float(losses[0]),
+            "top_k": float(losses[: self.top_k].mean()),
+            "mean": float(losses.mean()),
+            "gap": self.table.gap,
+        }
+
+    @property
+    def worst_accuracy(self) -> float | None:
+        """Lowest accuracy of a group; None for regression."""
+        return None if self.table.accuracy is None else float(self.table.accuracy.min())
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """Row of a table of methods, by the heads of its columns."""
+        numbers = {"its loss": self.losses["worst"]}
+        if self.top_k > 1:
+            numbers[f"{self.top_k} worst"] = self.losses["top_k"]
+        numbers |= {"all groups": self.losses["mean"], "gap": self.losses["gap"]}
+        if self.worst_accuracy is not None:
+            numbers["lowest acc."] = self.worst_accuracy
+        numbers["acc." if self.quantity == "accuracy" else self.quantity] = self.score
+        worst = str(self.table.worst["name"])
+        return {"method": self.title, "worst group": worst} | {key: f"{value:.4f}" for key, value in numbers.items()}
+
+    def group_cells(self) -> list[dict[str, str]]:
+        """Return the rows of a table of groups, by the heads of its columns."""
+        cells = []
+        for row in self.table.rows():
+            numbers = {head: row[name] for name, head in _QUANTITIES.items() if name in row}
+            shown = {head: "-" if np.isnan(number) else f"{number:.4f}" for head, number in numbers.items()}
+            cells.append(
+                {"group": str(row["name"]), "rows": f"{row['size']:,}", "share": f"{row['share']:.2%}"} | shown
+            )
+        return cells
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        accuracy = {} if self.worst_accuracy is None else {"worst_accuracy": self.worst_accuracy}
+        summary = {"title": self.title, "top_k": self.top_k, **{f"{key}_loss": x for key, x in self.losses.items()}}
+        return {**summary, **accuracy, self.quantity: self.score, "groups": self.table.rows()}
+
+
+_QUANTITIES = {"loss": "loss", "accuracy": "accuracy", "auc": "AUC"}
+
+
+@dataclass(frozen=True)
+class GroupTableTask(TableTask[GroupedTable]):
+    """A table whose rows are in groups."""
+
+    name = "groups"
+    default = "sonx"
+    baselines = ("erm",)
+    measure = "loss of the worst groups"
+
+    target: GroupTarget
+    columns: tuple[str, ...]  # name the group of a row; they need not be among `kinds`
+
+    @classmethod
+    def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, GroupedTable]:
+        columns = named_columns("--groups", options.groups, frame)
+        if len(set(columns)) < len(columns):
+            raise TableError(f"--groups must name every column once, got {options.groups!r}")
+        if (name := normal_text(options.target)) in columns:
+            raise TableError(f"--groups and --target must name different columns, got {name!r} for both")
+        target, values = find_target(frame, options.target, options.task or "auto", source=source)
+        groups = find_groups(frame, columns, source=source)
+        unused = () if options.keep_groups else columns
+        features, kinds, identity = read_features(frame, options, source, target.name, *unused)
+        return cls(kinds, target, tuple(columns), id_column=identity), GroupedTable(features, values, groups)
+
+    def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> GroupedTable:
+        values: Array = np.zeros(len(frame))
+        groups = values
+        if labelled:
+            values = match_values(frame, self.target, source=source)
+            groups = find_groups(frame, list(self.columns), source=source)
+        return GroupedTable(match_features(frame, self.kinds, source=source), values, groups)
+
+    def fit_options(self, table: GroupedTable) -> dict[str, Any]:
+        return {"groups": table.groups}
+
+    def draw_test(self, table: GroupedTable, share: float, seed: int, hashes: Hashes) -> Array:
+        order = np.unique(table.targets, return_inverse=True)[1]
+        classes = self.target.task == "classification"
+        same, random = number_equal(hashes), np.random.default_rng(seed)
+        held = hold_out(table.codes, order, share, random, classes=classes, same=same)[1]
+        if not len(held):
+            raise TableError(
+                f"no rows in the test split: --test-size {share:g} takes none of any group, all are too small"
+            )
+        return held
+
+    def test_note(self, split: Split[GroupedTable]) -> str | None:
+        groups = untested(split)
+        if not groups:
+            return None
+        named = [f"{name} ({size:,} row{'s' if size > 1 else ''})" for name, size in groups.items()]
+        more = f" and {len(named) - _SHOWN:,} more, which report.json names" if len(named) > _SHOWN else ""
+        have, they, were = ("have", "they", "were") if len(named) > 1 else ("has", "it", "was")
+        few = "too few rows to spare any for the test part"
+        what = few if split.test_name is None else f"no rows in {split.test_name}"
+        return (
+            f"{len(named):,} of {len(set(split.train.groups)):,} groups {have} {what}, so {they} {were} trained on but "
+            f"not tested: {', '.join(named[:_SHOWN])}{more}."
+        )
+
+    def split_facts(self, split: Split[GroupedTable]) -> dict[str, Any]:
+        groups = [{"name": name, "rows": size} for name, size in untested(split).items()]
+        return {"untested": {"note": self.test_note(split), "groups": groups}}
+
+    @property
+    def announcement(self) -> str:
+        return f"Task: {self.target.task} of {self.target.name} ({self.target.reason})"
+
+    def facts(self) -> dict[str, Any]:
+        target = {"column": self.target.name, "task": self.target.task, "classes": list(self.target.classes)}
+        return {"target": target, "groups": list(self.columns)}
+
+    def description(self) -> str:
+        target, kept = self.target, any(name in self.kinds for name in self.columns)
+        return (
+            f"{target.task} of {target.name} ({target.reason}), groups by {' and '.join(self.columns)}, "
+            f"{'also' if kept else 'not'} learnt from"
+        )
+
+    def counts(self, table: GroupedTable) -> dict[str, int]:
+        sizes = np.bincount(table.codes)
+        return {"rows": len(table), "groups": len(sizes), "smallest": int(sizes.min()), "largest": int(sizes.max())}
+
+    def headline(self, table: GroupedTable) -> str:
+        return f"{len(table)} rows"
+
+    def evaluate(self, title: str, model: Any, inputs: Any, table: GroupedTable) -> GroupEvaluation:
+        groups = model.group_score(inputs, table.targets, table.groups)
+        score, top_k = float(model.score(inputs, table.targets)), min(model.top_k_, len(groups))
+        quantity = "R2" if groups.accuracy is None else "accuracy"
+        worst = groups.worst
+        _LOGGER.info("%s: worst group %s, loss %.4f; %s %.4f", title, worst["name"], worst["loss"], quantity, score)
+        losses, number = model.row_losses(inputs, table.targets), num_resamples(len(table))
+        resamples = resample_scores(
+            lambda codes, losses: group_loss(losses, codes, top_k=top_k), table.codes, losses, resamples=number
+        )
+        return GroupEvaluation(title, groups, top_k, score, quantity, resamples)
+
+    def goodness(self, model: Any, table: GroupedTable) -> float:
+        losses = model.row_losses(self.inputs(table), table.targets)
+        return -group_loss(losses, table.codes, top_k=min(model.top_k_, int(table.codes.max()) + 1))
+
+    def printed(self, title: str, evaluations: Sequence[GroupEvaluation]) -> list[Cells]:
+        first = evaluations[0]
+        cells, text = first.group_cells(), f"Groups by {first.title}, the worst first"
+        if len(cells) > _SHOWN:
+            text += f" ({_SHOWN} of {len(cells)})"
+        summary = [tuple(evaluation.cells.values()) for evaluation in evaluations]
+        groups = [tuple(row.values()) for row in cells[:_SHOWN]]
+        return [(title, tuple(first.cells), summary), (text, tuple(cells[0]), groups)]
+
+    def result(
+        self,
+        evaluations: Sequence[GroupEvaluation],
+        model: Any,
+        inputs: Any,
+        table: GroupedTable,
+        notes: Sequence[str],
+        train: GroupedTable | None = None,
+    ) -> tuple[list[Section], dict[str, Any]]:
+        measure = "loss of the worst group" if evaluations[0].top_k == 1 else "mean loss of the worst groups"
+        verdict = judge(evaluations, measure, self.unit, lower_is_better=True)
+        text = [*verdict.text, *_advice(verdict, evaluations)]
+        columns, numbers = importance_section(self, model, table)
+        sections = [
+            Section("Verdict", [*text, *warning_text(notes)], facts=_facts(evaluations[0])),
+            _result_section(evaluations, model),
+            _group_section(evaluations, model),
+            *columns,
+        ]
+        return sections, {"verdict": {**verdict.to_dict(), "description": text}, **numbers}
+
+    def training(self, models: dict[str, Any], split: Split[GroupedTable]) -> tuple[Section, dict[str, Any]]:
+        text = []
+        histories = histories_of(models)
+        for title, history in histories.items():
+            if history.best_epoch is None:
+                text.append(f"{title}: groups too small to hold any rows out; the weights of the last epoch were kept.")
+            else:
+                loss, when = -history.best_score, kept_epoch(history)
+                chosen = models[title].chosen_by_
+                text.append(f"{title}: lowest {chosen} {loss:.4f}, of the validation rows, {when}, kept.")
+        what = "; ".join(f"{title}: {model.chosen_by_}" for title, model in models.items())
+        caption = (
+            f"What the epoch was chosen by, on the validation rows after every epoch ({what}); the weights kept are "
+            "dotted. Losses of groups are shrunk towards their mean as far as chance explains how they differ."
+        )
+        images = draw_training(histories, quantity="validation loss", caption=caption, lower_is_better=True)
+        first = next(iter(models.values()))
+        return Section("Training", text, images=images), {"threshold": first.loss_threshold_}
+
+    def predict(self, model: Any, inputs: Any, table: GroupedTable) -> tuple[pd.DataFrame, str]:
+        columns: dict[str, Array] = {"row": np.arange(1, len(table) + 1)}
+        if self.target.task == "regression":
+            columns["prediction"] = model.predict(inputs)
+            mean = columns["prediction"].mean()
+            return pd.DataFrame(columns), f"{len(table)} rows, mean prediction of {self.target.name} {mean:.4g}"
+        columns["decision"] = model.predict(inputs)
+        chances = model.predict_proba(inputs)
+        columns |= {f"probability of {name}": chances[:, k] for k, name in enumerate(model.classes_)}
+        counts = [f"{(columns['decision'] == name).sum()} {name}" for name in model.classes_]
+        return pd.DataFrame(columns), f"{len(table)} rows are called {self.target.name} = {', '.join(counts)}"
+
+
+def untested(split: Split[GroupedTable]) -> dict[str, int]:
+    """Return the groups that are trained on and have no test rows, by name, with the number of their rows."""
+    names, sizes = np.unique(split.train.groups.astype(str), return_counts=True)
+    tested = set(split.test.groups)
+    return {str(name): int(size) for name, size in zip(names, sizes, strict=True) if name not in tested}
+
+
+def find_target(frame: pd.DataFrame, name: str, task: str, *, source: str) -> tuple[GroupTarget, Array]:
+    """Return what is to be predicted, and the target of each row.
+
+    With the task "auto", text and bool are classes, and so are two values and up to ten different whole numbers; other
+    numbers are quantities.
+
+    Example:
+        >>> find_target(pd.DataFrame({"y": [1.5, 2.0, 4.0]}), "y", "auto", source="t")[0].task
+        'regression'
+        >>> find_target(pd.DataFrame({"y": [3, 1, 2]}), "y", "auto", source="t")[0].classes
+        ('1', '2', '3')
+    """
+    name = normal_text(name)
+    column = check_present(frame, name, "target", source)
+    texts, reason = name_texts(column, class_text), "as asked for"
+    if task == "auto":
+        check_classes(column, name, "give --task classification", source=source)
+        task, reason = _guess(type_column(column), texts.nunique())
+    if task == "regression":
+        if lost := lost_in_floats(type_column(column)):
+            raise TableError(f"{source}: target {name!r} {lost}, or give --task classification if these are classes")
+        return GroupTarget(name, task, (), reason), _numbers(column, name, source)
+    classes = sorted(set(texts))
+    if len(classes) < 2:
+        raise TableError(f"{source}: target {name!r} must have at least two classes, got one class only: {classes[0]}")
+    return GroupTarget(name, task, tuple(classes), reason), texts.to_numpy(dtype=object)
+
+
+def match_values(frame: pd.DataFrame, target: GroupTarget, *, source: str) -> Array:
+    """Return the target of each row of another table."""
+    column = check_present(frame, target.name, "target", source)
+    if target.task == "regression":
+        return _numbers(column, target.name, source)
+    texts = name_texts(column, class_text)
+    strange = texts[~texts.isin(target.classes)]
+    if len(strange):
+        known = list_names(list(target.classes))
+        raise TableError(
+            f"{source}: target {target.name!r} must be one of {known}, got {strange.iloc[0]!r} in row "
+            f"{strange.index[0] + 1}"
+        )
+    values: Array = texts.to_numpy(dtype=object)
+    return values
+
+
+def find_groups(frame: pd.DataFrame, names: list[str], *, source: str) -> Array:
+    """Return the name of each row's group: the values of its columns with commas between them."""
+    texts = {name: group_texts(check_present(frame, name, "group column", source)) for name in names}
+    found, codes = name_groups(source, pd.DataFrame(texts), len(frame))
+    return found[codes]
+
+
+def _guess(column: pd.Series[Any], count: int) -> tuple[str, str]:
+    """Return the task that a target of so many classes is, and why."""
+    if pd.api.types.is_bool_dtype(column.dtype) or not is_number(column):
+        return "classification", "the target is no number"
+    if count <= 2:
+        return "classification", "the target has two values"
+    if count <= _MOST_CLASSES and bool((column % 1 == 0).all()):
+        return "classification", f"the target has {count} different whole numbers"
+    return "regression", f"the target has {count} different numbers"
+
+
+def _numbers(column: pd.Series[Any], name: str, source: str) -> Array:
+    values: Array = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise TableError(
+            f"{source}: target {name!r} must hold finite numbers for regression, got {column.iloc[bad[0]]!r} in row "
+            f"{bad[0] + 1}"
+        )
+    return values
+
+
+def _advice(verdict: Verdict, evaluations: Sequence[GroupEvaluation]) -> list[str]:
+    """Return what the worst groups cost the others, and what to try next."""
+    if verdict.other is None:
+        return []
+    first, other = evaluations[0], next(found for found in evaluations if found.title == verdict.other)
+    price = f"Over all rows {first.title} has {first.quantity} {first.score:.3f}, {other.title} {other.score:.3f}."
+    lines = {
+        "better": "keep the model if that is worth it; a larger --top-k trains for more groups.",
+        "worse": f"try --loss erm_reweighted or a larger --top-k; where that is no better, use {other.title}.",
+        "equal": f"use {other.title}, or try a larger --top-k; small groups leave much to chance, which more rows end.",
+    }
+    return [price, f"Next: {lines[verdict.outcome]}"]
+
+
+def _facts(first: GroupEvaluation) -> list[Fact]:
+    losses, number = first.losses, first.top_k
+    facts = [Fact("Loss of the worst group", f"{losses['worst']:.3f}", str(first.table.worst["name"]))]
+    if number > 1:
+        facts.append(Fact(f"Loss of the {number} worst groups", f"{losses['top_k']:.3f}", "their mean"))
+    if first.worst_accuracy is not None:
+        facts.append(Fact("Lowest accuracy", f"{first.worst_accuracy:.3f}", "of a group"))
+    facts.append(Fact(first.quantity, f"{first.score:.3f}", "of all rows"))
+    return facts
+
+
+def _result_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Section:
+    first = evaluations[0]
+    names = {"squared": "squared error", "absolute": "absolute error"}
+    loss = names.get(getattr(model, "sample_loss", ""), "log loss")
+    text = (
+        f"The loss of a group is the mean {loss} of its rows; that of several groups is the mean of theirs, each "
+        "counted as one, however many rows it has. The gap is the worst less the best. The numbers of a small group "
+        "are uncertain."
+    )
+    rows = [tuple(evaluation.cells.values()) for evaluation in evaluations]
+    return Section("Methods", [text], columns=tuple(first.cells), rows=rows, labels=2)
+
+
+def _group_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Section:
+    """Return the table of groups by the first model, with the losses of the others, and the plot."""
+    first, cells = evaluations[0], evaluations[0].group_cells()
+    for other in evaluations[1:]:
+        by_name = dict(zip(other.table.name, np.asarray(other.table.loss), strict=True))
+        for row in cells:
+            row[f"loss by {other.title}"] = f"{by_name[row['group']]:.4f}"
+    threshold = model.loss_threshold_
+    text = f"Mean loss of the groups by {first.title}, the worst first."
+    if threshold is not None:
+        text += " The dashed line is the threshold s at the end of the training: groups above it were trained for."
+    image = as_image(plot_groups(first.table, threshold=threshold, top_k=first.top_k), text)
+    rows = [tuple(row.values()) for row in cells]
+    return Section("Groups", columns=tuple(cells[0]), rows=rows, labels=1, images=[image])

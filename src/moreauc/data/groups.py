@@ -1,0 +1,114 @@
+"""Groups as users name them: a label of each row becomes the number of its group."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from moreauc._checks import floor_count
+from moreauc.data.tables import as_frame
+from moreauc.data.texts import label_text, normal_text
+
+Array = NDArray[Any]
+
+
+def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np.int64]]:
+    """Return the names of the groups, sorted where they can be, and the number of each row's group.
+
+    `groups` has one label for each of `length` rows, anything that can be a key; or several columns, whose values are
+    combined. Texts are compared in normal form: "F" and "F " are one group.
+
+    Example:
+        >>> name_groups("doctest", ["b", "a", "b"], 3)
+        (array(['a', 'b'], dtype=object), array([1, 0, 1]))
+        >>> name_groups("doctest", [("b", 1), ("a", 2)], 2)[0].tolist()
+        ['a, 2', 'b, 1']
+    """
+    labels = _as_labels(owner, groups)
+    if len(labels) != length:
+        raise ValueError(f"{owner}: groups must have as many rows as X, {length}, got {len(labels)}")
+    missing = labels.isna()
+    places = np.flatnonzero(missing if missing.ndim == 1 else missing.any(axis=1))
+    if len(places):
+        raise ValueError(
+            f"{owner}: groups must have no missing values, got {len(places)}, the first in row {places[0]} (from 0)"
+        )
+    codes: Array
+    labels = labels.map(lambda value: normal_text(value) if isinstance(value, str) else value)
+    if isinstance(labels, pd.DataFrame):
+        codes, tuples = pd.MultiIndex.from_frame(labels).factorize()
+        values = [", ".join(map(label_text, entry)) for entry in tuples]
+        _check_texts(owner, values)
+    else:
+        try:
+            codes, found = pd.factorize(labels)
+        except TypeError as error:
+            raise ValueError(f"{owner}: groups must be labels that can be keys, got {error}") from error
+        values = list(found)
+        _check_texts(owner, list(map(label_text, values)))
+    order = _sorted(values)
+    number = np.empty(len(values), dtype=np.int64)
+    number[order] = np.arange(len(values))
+    names = np.empty(len(values), dtype=object)
+    names[:] = [values[place] for place in order]
+    return names, number[codes]
+
+
+def _check_texts(owner: str, texts: list[str]) -> None:
+    if len(set(texts)) < len(texts):
+        double = next(text for text in texts if texts.count(text) > 1)
+        raise ValueError(f"{owner}: groups must not be mistaken for one another, got two that read {double!r}")
+
+
+def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:
+    """Return one column, or several; the index is that of the rows."""
+    if isinstance(groups, Tensor):
+        groups = groups.detach().cpu().numpy()
+    if hasattr(groups, "columns"):
+        groups = as_frame(owner, groups, name="groups")
+    if isinstance(groups, list | tuple) and groups and isinstance(groups[0], list | tuple):
+        groups = pd.DataFrame(list(groups))
+    if isinstance(groups, pd.Series | pd.Index | list | tuple):
+        return pd.Series(groups).reset_index(drop=True)
+    if not isinstance(groups, pd.DataFrame):
+        array = np.asarray(groups)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"{owner}: groups must have shape (n,) or (n, columns), got {array.shape}")
+        if array.ndim == 1:
+            return pd.Series(array)
+        groups = pd.DataFrame(array)
+    if not groups.shape[1]:
+        raise ValueError(f"{owner}: groups must have at least one column, got none")
+    return groups.iloc[:, 0].reset_index(drop=True) if groups.shape[1] == 1 else groups.reset_index(drop=True)
+
+
+def _sorted(values: list[Any]) -> list[int]:
+    """Return the order of labels: their own where they have one, else that of their texts."""
+    try:
+        return sorted(range(len(values)), key=values.__getitem__)
+    except TypeError:
+        return sorted(range(len(values)), key=lambda place: (type(values[place]).__name__, str(values[place])))
+
+
+def count_worst(owner: str, top_k: Any, num_groups: int) -> int:
+    """Return how many groups `top_k` is; a share of them is rounded down, and is at least one.
+
+    Example:
+        >>> count_worst("doctest", 3, 10), count_worst("doctest", 0.35, 10), count_worst("doctest", 0.01, 10)
+        (3, 3, 1)
+    """
+    if isinstance(top_k, float | np.floating) and 0.0 < top_k < 1.0:
+        return max(floor_count(num_groups, float(top_k)), 1)
+    number = 0 if isinstance(top_k, bool) or not isinstance(top_k, Integral) else int(top_k)
+    if number < 1:
+        raise ValueError(f"{owner}: top_k must be an integer of at least 1, or a share in (0, 1), got {top_k!r}")
+    if number > num_groups:
+        raise ValueError(
+            f"{owner}: top_k must be at most the number of groups, {num_groups}, or a share in (0, 1), got {top_k}"
+        )
+    return number
