@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.config import load_experiment
+from experiments.config import EXPERIMENTS, load_experiment
 from experiments.files import write_bytes
+from experiments.ranks import difference_table, rank_table
 from experiments.studies._shared import show
 from experiments.studies.bags import bag_rows
 from experiments.studies.defaults_page import against_table, standing_table
@@ -27,6 +28,7 @@ from experiments.studies.label_noise import noise_table
 from experiments.studies.many_groups import TITLES
 from experiments.studies.thresholds import held_out_table
 from experiments.studies.when import capacity_table, condition_table, fit_table
+from experiments.tables import title_of
 
 __all__ = ["TABLES", "update_pages"]
 
@@ -130,16 +132,36 @@ def experiment_table(name: str, dataset: str, protocol: str = "runs", choice: st
     cells = [cell for cell in _study(f"experiments/{name}")["cells"] if wanted.items() <= cell.items()]
     beside = plan.datasets[dataset].published is not None
     for method, contestant in plan.contestants.items():
-        row = [contestant.title + ("†" if contestant.remedy else "")]
+        row = [title_of(contestant)]
         for cell in (cell for cell in cells if cell["method"] == method and cell["number"]):
             published, there = cell["published"], cell["number"] + cell["failed"]
             lost = f" ({cell['failed']} lost)" if cell["failed"] else f" ({there} folds)" if there < plan.runs else ""
             row.append(show(cell) + lost)
             row += ["" if published is None else f"{published[0]:.3f} ± {published[1]:.3f}"] if beside else []
-        if len(row) > 1 and not method.endswith("_large"):  # these have a table of their own
+        if len(row) > 1 and not method.endswith(("_large", "_recipe")):  # these have tables of their own
             rows.append(row)
     heads = [head for low, high in plan.regions for head in (f"({low}, {high})", *(["published"] if beside else []))]
     return _markdown(["method", *heads], rows)
+
+
+def recipe_table(name: str, dataset: str) -> str:
+    """Test TPAUC by the recipe, beside the start and the same methods as the paper has them."""
+    plan, study = load_experiment(name), _study(f"experiments/{name}")
+    wanted = {"dataset": dataset, "protocol": "splits" if plan.datasets[dataset].splits > 1 else "runs"}
+    start = [cell for cell in study["starts"] if {**wanted, "recipe": True}.items() <= cell.items()]
+    rows = [["start (CE, best epoch)", *(text for cell in start for text in (show(cell), ""))]]
+    cells = [cell for cell in study["cells"] if {**wanted, "choice": "chosen"}.items() <= cell.items()]
+    known = {(cell["method"], tuple(cell["region"])): show(cell) for cell in cells if cell["number"]}
+    for method in (entry.name for entry in plan.contestants.values() if entry.recipe):
+        pair = method, method.removesuffix("_recipe")
+        row = [known.get((name, region), "") for region in plan.regions for name in pair]
+        rows += [[plan.contestants[method].title.removesuffix(", recipe"), *row]] if any(row[::2]) else []
+    heads = [head for low, high in plan.regions for head in (f"({low}, {high})", "as in the paper")]
+    return _markdown(["method", *heads], rows)
+
+
+def _ranked() -> list[Any]:
+    return [(load_experiment(name), _study(f"experiments/{name}")["cells"]) for name in EXPERIMENTS]
 
 
 def larger_table() -> str:
@@ -151,8 +173,12 @@ def larger_table() -> str:
     columns = [(dataset, region) for dataset in ("musk2", "fox") for region in plan.regions]
     rows = []
     for method in (name for plain in _LARGER for name in (plain, f"{plain}_large")):
-        title = plan.contestants[method].title + ("†" if plan.contestants[method].remedy else "")
-        rows.append([title, *(f"{means[dataset, method, region]:.3f}" for dataset, region in columns)])
+        rows.append(
+            [
+                title_of(plan.contestants[method]),
+                *(f"{means[dataset, method, region]:.3f}" for dataset, region in columns),
+            ]
+        )
     heads = [f"{plan.datasets[dataset].title} ({low}, {high})" for dataset, (low, high) in columns]
     return _markdown(["method", *heads], rows)
 
@@ -196,6 +222,12 @@ TABLES: dict[str, Callable[[], str]] = {
         f"{name}, the paper's grid": partial(experiment_table, "histology", name, choice="chosen_paper")
         for name in ("colon", "lung")
     },
+    **{f"{key}, recipe": partial(recipe_table, "molecules", key) for key in ("moltox21", "molmuv", "molhiv")},
+    **{f"{key}, recipe": partial(recipe_table, "bags", key) for key in ("musk2", "fox")},
+    **{f"{key}, recipe": partial(recipe_table, "histology", key) for key in ("colon", "lung")},
+    "recipe, ranks": lambda: _markdown(*rank_table(_ranked(), recipe=True)),
+    "paper, ranks": lambda: _markdown(*rank_table(_ranked(), recipe=False)),
+    "recipe, differences": lambda: _markdown(*difference_table(_ranked())),
     **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
     **{f"defaults, {method} against": partial(defaults_against, method) for method in ("sonx", "linear")},
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),

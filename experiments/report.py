@@ -23,7 +23,9 @@ def make_report(plan: Experiment, records: Records, out: Path) -> Report:
     """Draw the figures of an experiment into `out` and return its report."""
     tables = _tables(plan, records)
     curves = make_curves(plan, records.curves)
-    return Report(plan.title, "", _results(plan, records, tables, curves), _page(plan, records, tables, curves, out))
+    results = _results(plan, records, tables, curves)
+    page = _page(plan, records, tables, curves, out)
+    return Report(plan.title, "", results, [*sections.recipes(plan, results["cells"]), *page])
 
 
 def _tables(plan: Experiment, records: Records) -> list[Table]:
@@ -106,7 +108,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "published": cell.published,
         "wins": cell.wins,
         "values": list(cell.values.values()),
-        **({} if cell.error is None else {"error": cell.error}),
+        **({} if cell.error is None else {"error": cell.error, "positives": cell.positives}),
     }
 
 

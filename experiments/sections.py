@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 from experiments.config import DataSet, Experiment
 from experiments.engine import Record
+from experiments.ranks import difference_table, rank_table
 from experiments.tables import Cell, Curve, PairedTest, Records, Table, smallest_p, title_of
 from experiments.trial import SMOOTHED
 from moreauc.report.pages import Section
@@ -241,6 +243,26 @@ def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section |
     return Section(
         f"{heading(table, dataset)}: {ours} against the baselines", [text, caveat], columns=columns, rows=rows, labels=1
     )
+
+
+def recipes(plan: Experiment, cells: Sequence[Mapping[str, Any]]) -> list[Section]:
+    """Return the ranks of the methods by the recipe, those of the paper's rows, and differences; none without runs."""
+    found = [(plan, cells)]
+    columns, rows = rank_table(found, recipe=True)
+    if not rows:
+        return []
+    text = "Mean rank of mean test TPAUC over the regions of each data set, all test splits where there are several."
+    compared = (
+        "Ours by the recipe less the best other by it at (0.5, 0.5); the spread of this over runs; its standard error "
+        "by the test rows; and how many test positives would tell such a difference from 0."
+    )
+    literal, paper = rank_table(found, recipe=False)
+    against, differences = difference_table(found)
+    return [
+        Section("By the recipe: ranks", [text, _recipe(plan)], columns=columns, rows=rows, labels=1),
+        Section("As the paper has them: ranks", [text], columns=literal, rows=paper, labels=1),
+        Section("By the recipe: differences", [compared], columns=against, rows=differences, labels=1),
+    ]
 
 
 def gamma(plan: Experiment, curves: Sequence[Curve], figure: str) -> Section:

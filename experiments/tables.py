@@ -100,8 +100,9 @@ class Cell:
         wins: values that no method of the paper exceeds, of the runs that all of these have; one without a value loses.
             Recipe rows are counted among themselves.
         lost: runs that are there but have no value, or splits with such a run.
-        error: of recipe rows, mean standard error of the difference to the start, by the positives and negatives in
-            test; None for others.
+        error: of recipe rows, standard error of the difference to the start over test rows, the root of its mean square
+            over runs; None for others.
+        positives: test positives, the mean over runs.
     """
 
     values: Mapping[int, float]
@@ -111,6 +112,7 @@ class Cell:
     wins: int = 0
     lost: frozenset[int] = frozenset()
     error: float | None = None
+    positives: float = 0.0
 
     @property
     def mean(self) -> float | None:
@@ -312,6 +314,7 @@ def _cell(
         published=None if published is None else published[column],
         merit=float(np.mean(merits)) if merits else math.nan,
         error=math.sqrt(np.mean(squares)) if squares else None,
+        positives=float(np.mean([record["counts"]["test"][1] for record in records])) if records else 0.0,
     )
 
 

@@ -237,7 +237,7 @@ def test_every_study_has_a_plan_a_folder_and_a_smoke_version():
         assert study.name == name and 0 < there <= planned
         keys = [task.key for task in study.tasks(Setup(Path("out")))]
         assert len(set(keys)) == len(keys)
-        assert 0 < len(study.smoke().tasks(Setup(Path("out")))) <= 62
+        assert 0 < len(study.smoke().tasks(Setup(Path("out")))) <= 82
 
 
 @pytest.mark.parametrize("name", ["histology", "keel", "digit_bags", "planted_groups", "many_groups"])

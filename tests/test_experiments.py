@@ -21,6 +21,7 @@ import moreauc
 from experiments import __main__ as command_line
 from experiments import engine, figures, machine, runs, sections
 from experiments import parts as parts_module
+from experiments import report as report_module
 from experiments.config import (
     EXPERIMENTS,
     batch_of,
@@ -37,6 +38,7 @@ from experiments.files import save_figure
 from experiments.machine import deterministic
 from experiments.paper import PaperStudy, load_paper_study
 from experiments.parts import Run, checksum, make_parts
+from experiments.ranks import difference_table, rank_table
 from experiments.sections import NONE
 from experiments.tables import Records, make_curves, make_table, signed_rank, smallest_p, sort_records
 from experiments.trial import SMOOTHED, Curves, Trial, _criterion, _GuardedLoss, _scores, pretrain, region_to_choose_by
@@ -1215,6 +1217,31 @@ def test_the_start_is_the_first_row(tmp_path):
     starts = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["starts"]
     assert [(entry["protocol"], entry["dataset"]) for entry in starts] == [("runs", "first"), ("splits", "first")]
     assert starts[0]["values"] == [0.1, 0.2, 0.3]
+
+
+def test_ranks_and_differences_by_the_recipe():
+    plan = load_experiment("histology")
+    plan = replace(plan, datasets={"colon": plan.datasets["colon"]})
+    tests = {"sont_att_recipe": [0.5, 0.7], "sota_s_att_recipe": [0.5, 0.6], "auc_m_att_recipe": [0.2, 0.3]}
+    records = [entry for name, values in tests.items() for entry in runs_of(plan, "colon", name, values)]
+    records += runs_of(plan, "colon", "sota_s_att", [0.9, 0.9]) + runs_of(plan, "colon", "sont_att", [0.9, 0.9])
+    for entry in records[:6]:
+        error = 0.03 if entry["method"].startswith("sont") else 0.04
+        entry["chosen"] = [{**choice, "error": error} for choice in entry["chosen"]]
+    cells = [
+        {"protocol": "runs", "choice": "chosen", "dataset": key[0], "method": key[1], "region": plan.regions[key[2]]}
+        | report_module._cell(cell)
+        for key, cell in make_table(plan, records).cells.items()
+    ]
+    columns, rows = rank_table([(plan, cells)], recipe=True)
+    assert columns == ["method", "Colon", "mean rank", "among 3"]
+    assert [row[:2] for row in rows] == [["SONX, SONT", "1.0"], ["SOTA-s", "2.0"], ["AUC-M", "3.0"]]
+    columns, rows = rank_table([(plan, cells)], recipe=False)
+    assert [row[1] for row in rows] == ["1.5", "1.5"]  # equal means share their ranks
+    _, ((name, ours, other, its, difference, spread, error, positives, needed),) = difference_table([(plan, cells)])
+    assert (name, ours, other, its, difference) == ("Colon", "0.600", "SOTA-s", "0.550", "+0.050")
+    assert (spread, error, positives) == ("0.071", "0.050", "2")  # of 0 and 0.1; root of 0.03² + 0.04²
+    assert float(needed) == round(2 * 1.96**2)
 
 
 def test_the_remedy_is_chosen_by_validation_and_not_by_test():
