@@ -1,4 +1,7 @@
-"""Steps that are replayed equal ordinary ones; on the CPU graphs are played, by `graphs_on_cpu.py`."""
+"""Steps that are replayed equal ordinary ones, and none is replayed with what has changed since it was recorded.
+
+On the CPU graphs are played, by `graphs_on_cpu.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from graphs_on_cpu import MADE, Generator, Stream, play
 from torch import nn
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
-from moreauc.contrib import cuda_graphs
+from moreauc.contrib import cuda_graphs, graph_key
 from moreauc.contrib.cuda_graphs import GraphedStep
-from moreauc.contrib.graph_key import copy_into, form_of, mapped
 from moreauc.criteria import GroupedLoss
 from moreauc.data import BagInputs
+from moreauc.optim import ProximalPoint
 from moreauc.train import train_step
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -59,6 +62,7 @@ def batches(kind, number, rows=12, seed=0):
 
 LOSSES = {
     "gamma 0": ("rows", lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6)),
+    "initial": ("rows", lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, initial=0.5)),
     "gamma 0.1": ("rows", lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, gamma=0.1)),
     "quantile": ("rows", lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, gamma=0.1, threshold_lr="quantile")),
     "bags": ("bags", lambda: MultiInstanceTPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, pooling="mean", gamma=0.1)),
@@ -66,13 +70,37 @@ LOSSES = {
 }
 
 
-def parts(name, **options):
+class Around(nn.Module):
+    """A loss inside another module."""
+
+    def __init__(self, loss) -> None:
+        super().__init__()
+        self.loss, self.weight, self.calls = loss, 1.0, 0
+
+    def forward(self, scores, labels, index):
+        self.calls += 1
+        return self.weight * self.loss(scores, labels, index)
+
+
+class Remembering(Around):
+    """Keeps a tensor of its last call, and reads another that is no buffer."""
+
+    def __init__(self, loss) -> None:
+        super().__init__(loss)
+        self.last, self.factor = None, torch.ones((), dtype=torch.float64, device=DEVICE)
+
+    def forward(self, scores, labels, index):
+        self.last = self.factor * super().forward(scores, labels, index)
+        return self.last
+
+
+def parts(name, around=None):
     torch.manual_seed(0)
-    model = Net().double().to(DEVICE)
-    criterion = LOSSES[name][1]().double().to(DEVICE)
-    criterion.checks = "late"
+    model, loss = Net().double().to(DEVICE), LOSSES[name][1]()
+    loss.checks = "late"
+    criterion = (loss if around is None else around(loss)).double().to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
-    previous = PreviousIterate(model, optimizer) if criterion.needs_previous else None
+    previous = PreviousIterate(model, optimizer) if getattr(criterion, "needs_previous", False) else None
     return model, criterion, optimizer, previous
 
 
@@ -120,24 +148,45 @@ def test_other_shapes_are_ordinary_steps_in_between(generator):
     assert recorded == [False] * 2 + [True] * 2 + [False] + ([True] * 4 + [False]) * 2
 
 
-@pytest.mark.parametrize("what", ["learning rate", "gamma", "snapshot", "mode", "reset"])
-def test_a_number_that_changed_is_recorded_anew(what, generator):
-    plain, ours = parts("gamma 0.1"), parts("gamma 0.1")
+def replace_weights(model, *_):
+    model.layers[0].weight.data = model.layers[0].weight.data.clone()
+
+
+def load_tables(model, criterion, *_):
+    """As if no row had ever been visited, which a recording made for complete tables would not look at."""
+    state = {name: torch.zeros_like(value) for name, value in criterion.state_dict().items() if "table_u" in name}
+    criterion.load_state_dict({**criterion.state_dict(), **state})
+
+
+CHANGES = {
+    "learning rate": ("gamma 0.1", lambda m, c, o, p: o.param_groups[0].update(lr=0.01)),
+    "gamma": ("gamma 0.1", lambda m, c, o, p: setattr(c, "gamma", 0.5)),
+    "snapshot": ("gamma 0.1", lambda m, c, o, p: p.load_state_dict(p.state_dict())),
+    "mode": ("gamma 0.1", lambda m, c, o, p: m.eval()),
+    "reset": ("gamma 0.1", lambda *_: None),
+    "tau inside": ("groups", lambda m, c, o, p: setattr(c.criterion, "tau", 0.2)),
+    "threshold_lr inside": ("groups", lambda m, c, o, p: setattr(c.criterion, "threshold_lr", 1.0)),
+    "min_tpr": ("gamma 0", lambda m, c, o, p: setattr(c, "min_tpr", 0.7)),
+    "tau of a loss in a module": ("gamma 0", lambda m, c, o, p: setattr(c.loss, "tau", 0.2)),
+    "number of a module around": ("gamma 0", lambda m, c, o, p: setattr(c, "weight", 0.5)),
+    "batch normalisation in evaluation": ("gamma 0", lambda m, c, o, p: m.layers[1].eval()),
+    "frozen layer": ("gamma 0", lambda m, c, o, p: m.layers[0].requires_grad_(False)),
+    "weights elsewhere": ("gamma 0", replace_weights),
+    "state of the optimizer": ("gamma 0", lambda m, c, o, p: o.load_state_dict(copy.deepcopy(o.state_dict()))),
+    "tables": ("initial", load_tables),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_changed_is_recorded_anew(what, generator):
+    name, change = CHANGES[what]
+    plain, ours = (parts(name, Around if "module" in what else None) for _ in range(2))
     step = graphed(*ours)
     recorded = []
     for number, batch in enumerate(batches("rows", 12)):
-        if number == 5 and what == "reset":
-            step.reset()
-        elif number == 5:
-            for model, criterion, optimizer, previous in (plain, ours):
-                if what == "learning rate":
-                    optimizer.param_groups[0]["lr"] = 0.01
-                elif what == "gamma":
-                    criterion.gamma = 0.5
-                elif what == "mode":
-                    model.eval()
-                else:
-                    previous.load_state_dict(previous.state_dict())
+        if number == 5:
+            change(*plain), change(*ours)
+            step.reset() if what == "reset" else None
         torch.testing.assert_close(step(batch), train_step(*plain[:3], batch, plain[3]), rtol=1e-10, atol=1e-10)
         recorded.append(step.recorded)
     assert_same(plain, ours)
@@ -414,10 +463,10 @@ def test_on_the_cpu_all_steps_are_ordinary(kind):
 
 def test_inputs_of_any_form_are_copied():
     source = {"a": (torch.ones(2), [torch.full((3,), 2.0)]), "b": 5}
-    target = mapped(source, torch.zeros_like)
-    copy_into(target, source)
+    target = graph_key.mapped(source, torch.zeros_like)
+    graph_key.copy_into(target, source)
     assert target["a"][0].tolist() == [1.0, 1.0] and target["a"][1][0].tolist() == [2.0, 2.0, 2.0]
-    assert target["b"] == 5 and form_of(source)["a"][0][0] == (2,)
+    assert target["b"] == 5 and graph_key.form_of(source)["a"][0][0] == (2,)
     assert cuda_graphs._number(torch.device("cuda", 3)) == 3
 
 
@@ -562,3 +611,110 @@ def test_after_a_broken_recording_all_goes_on(generator):
         for batch in data:
             assert one(batch).isfinite()
         assert one.recorded
+
+
+def test_a_layer_that_is_trained_from_now_on_moves(generator):
+    model, criterion, optimizer, _ = parts("gamma 0")
+    model.layers[0].requires_grad_(False)
+    step, before = GraphedStep(model, criterion, optimizer), model.layers[0].weight.clone()
+    for number, batch in enumerate(batches("rows", 7)):
+        if number == 5:
+            assert step.recorded and torch.equal(model.layers[0].weight, before)
+            model.layers[0].requires_grad_(True)
+        step(batch)
+    assert not torch.equal(model.layers[0].weight, before)
+
+
+def test_the_temperature_of_a_pooling_is_a_number_of_the_loss():
+    criterion = MultiInstanceTPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, pooling="smoothed_max")
+    before = graph_key._attributes(criterion)
+    criterion.pooling.temperature = 0.5 * criterion.pooling.temperature
+    assert graph_key._attributes(criterion) != before
+
+
+def test_hooks_that_would_not_be_replayed_are_refused(generator):
+    model, criterion, optimizer, _ = parts("gamma 0")
+    step = GraphedStep(model, criterion, optimizer)
+    *first, last = batches("rows", 6)
+    for batch in first:
+        step(batch)
+    pull = ProximalPoint(optimizer, 0.5)
+    with pytest.raises(ValueError, match=r"no hooks but those of PreviousIterate, got ProximalPoint\._before_step"):
+        step(last)
+    pull.remove()
+    step(last)
+    assert step.recorded
+
+
+def test_optimizers_that_count_on_the_host_are_refused(generator):
+    model, criterion, _, _ = parts("gamma 0")
+    with pytest.raises(ValueError, match="must be able to count its steps on the GPU, got Adagrad, which cannot"):
+        GraphedStep(model, criterion, torch.optim.Adagrad(model.parameters()))
+    step = GraphedStep(model, criterion, torch.optim.Adafactor(model.parameters()))  # begins to count later
+    with pytest.raises(ValueError, match="must be able to count its steps on the GPU, got Adafactor, which cannot"):
+        for batch in batches("rows", 4):
+            step(batch)
+
+
+def test_errors_of_a_loss_inside_another_module_arrive(generator):
+    model, criterion, optimizer, _ = parts("gamma 0", Around)
+    step = GraphedStep(model, criterion, optimizer)
+    *first, (inputs, labels, index) = batches("rows", 6)
+    for batch in first:
+        step(batch)
+    assert step.recorded
+    with pytest.raises(ValueError, match=r"TPAUCLoss: index must .* \(in call 6, found later"):
+        step((inputs, labels, index.flip(0)))
+        torch.cuda.synchronize() if DEVICE == "cuda" else None
+        step((inputs, labels, index))
+
+
+def test_tensors_that_are_no_buffers(generator):
+    model, criterion, optimizer, _ = parts("gamma 0", Remembering)
+    step = GraphedStep(model, criterion, optimizer)
+    recorded = []
+    for number, batch in enumerate(batches("rows", 14)):
+        if number == 7:
+            criterion.factor = 2.0 * criterion.factor
+        loss = step(batch)
+        torch.testing.assert_close(criterion.last.detach(), loss)
+        recorded.append(step.recorded)
+    assert recorded == [False] * 3 + [True] * 4 + [False] * 3 + [True] * 4
+
+
+def test_parts_of_a_loss_are_told_of_a_replay_once(generator):
+    model, criterion, optimizer, previous = parts("groups")
+    step = graphed(model, criterion, optimizer, previous)
+    *first, last = batches("rows", 6)
+    for batch in first:
+        step(batch)
+    told = [part._pending for part in (criterion, criterion.criterion)]
+    before = [pending.calls for pending in told]
+    step(last)
+    assert step.recorded and [pending.calls for pending in told] == [calls + 1 for calls in before]
+
+
+def test_other_threads_do_not_disturb_a_recording(generator):
+    model, criterion, optimizer, _ = parts("gamma 0")
+    step = GraphedStep(model, criterion, optimizer)
+    for batch in batches("rows", 4):
+        step(batch)
+    if DEVICE == "cpu":
+        assert MADE[0].options == {"capture_error_mode": "thread_local"}
+
+
+def test_batches_of_the_host_are_brought_to_the_device(generator, monkeypatch):
+    model, criterion, optimizer, _ = parts("gamma 0")
+    step, move, places = GraphedStep(model, criterion, optimizer), cuda_graphs.on_device, []
+    monkeypatch.setattr(cuda_graphs, "on_device", lambda batch, place: places.append(place) or move(batch, place))
+    for inputs, labels, index in batches("rows", 6):
+        step((inputs.cpu(), labels.cpu(), index.cpu()))
+    assert step.recorded and {place.type for place in places} == {"cuda"}
+
+
+def test_a_rate_on_the_host_is_a_number_and_one_on_the_device_is_not():
+    here, there = [torch.zeros(1)], [torch.zeros(1, device="meta")]
+    rate = torch.tensor(0.5)
+    assert graph_key._constant(rate, there) == 0.5
+    assert graph_key._constant(rate, here) == graph_key._constant(torch.tensor(0.25), here) == "a tensor on the device"
+    assert graph_key._constant([rate, 0.1], there) == (0.5, 0.1)
