@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from interruptions import same
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import nn
@@ -182,20 +183,8 @@ def everything(trainer, path):
     }
 
 
-def assert_same(found, expected, where=""):
-    assert type(found) is type(expected), where
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), where
-        for key in expected:
-            assert_same(found[key], expected[key], f"{where} {key}")
-    elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected), where
-        for number, pair in enumerate(zip(found, expected, strict=True)):
-            assert_same(*pair, f"{where} {number}")
-    elif isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype and torch.equal(found, expected), where
-    else:
-        assert found == expected, where
+def assert_same(found, expected):
+    assert same(found, expected) == []
 
 
 def run(parts, path, **options):

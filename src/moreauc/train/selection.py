@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from moreauc._checks import check_real
+from moreauc._checks import check_region
 from moreauc._description import checksum
 from moreauc._parallel import bare, gathered, spread_as
 from moreauc.checkpoint.loader import held_labels
@@ -156,10 +156,7 @@ class TwoWayScore:
             if region[name] is None:
                 kind = type(criterion).__name__
                 raise ValueError(f"{owner}: {name} must be given with validation, {kind} has none, got None")
-        self._region = {
-            "min_tpr": check_real(owner, "min_tpr", region["min_tpr"], low=0.0, high=1.0, high_open=True),
-            "max_fpr": check_real(owner, "max_fpr", region["max_fpr"], low=0.0, high=1.0, low_open=True),
-        }
+        self._region = dict(zip(region, check_region(owner, **region), strict=True))
         self.settings = {
             **self._region,
             "validation_weight": None if self._weight is None else checksum([self._weight]),
