@@ -14,10 +14,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 
-from moreauc.data.columns import Target, check_features, drop_columns, match_features, match_target, split_target
+from moreauc.data.columns import (
+    Target,
+    check_features,
+    doubtful_columns,
+    drop_columns,
+    match_features,
+    match_target,
+    split_target,
+)
 from moreauc.data.examples import EXAMPLES, fraud_table, load_example
 from moreauc.data.tables import TableError, read_table, read_texts, write_table
-from moreauc.data.tabular import TableEncoder, doubtful_columns
+from moreauc.data.tabular import TableEncoder
 from moreauc.data.texts import label_text, lost_in_floats, normal_text
 
 KINDS = {"age": "number", "ward": "text"}

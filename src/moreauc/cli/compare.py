@@ -16,9 +16,9 @@ from moreauc.cli.console import already_told, command_line, print_table, progres
 from moreauc.cli.options import CompareOptions
 from moreauc.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
 from moreauc.comparison import Comparison, ComparisonResult, every_method, method_names
+from moreauc.data.columns import doubtful_columns
 from moreauc.data.examples import load_example
 from moreauc.data.tables import TableError, read_texts
-from moreauc.data.tabular import doubtful_columns
 from moreauc.metrics.ranking import ties_text
 from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
 from moreauc.report.verdict import rank, warning_text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from difflib import get_close_matches
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from moreauc.data.dates import DATES, DATES_IN_ZONES, holds_dates, iso_kind, read_dates
 from moreauc.data.tables import TableError, list_names
-from moreauc.data.tabular import begin_with_numbers, like_numbers, too_many_texts
 from moreauc.data.texts import (
     MAJORITY,
     TRUTHS,
@@ -42,8 +41,17 @@ from moreauc.data.texts import (
     type_columns,
 )
 
+# Levels seen in fewer rows are merged; a column has at most so many levels, the most frequent.
+LEAST_ROWS = 3
+MOST_LEVELS = 50
+
 _INDEX = re.compile(r"__index_level_\d+__")  # so Parquet calls an index without a name
-_ID_ROWS = 20  # below, distinct texts may be chance
+_ID_ROWS = 20  # below, distinct numbers in order, distinct texts and rare texts may be chance
+_ORDERED = 0.95  # rank correlation with the number of the row
+_MERGED = 0.2  # share of the rows whose levels may be merged without a warning
+_ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "pid", "identifier", "index", "idx", "key", "row", "rownumber", "nr"}
+_NUMBER = re.compile(r"[(<>~+\-\u2212\u2264\u2265 ]*\d")
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 @dataclass(frozen=True)
@@ -358,3 +366,99 @@ def _column_word(names: list[Any]) -> str:
 
 def _drop_option(names: list[Any]) -> str:
     return " ".join(f"--drop {shlex.quote(str(name))}" for name in names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+# Columns that can be used, but are perhaps no features
+
+
+def doubtful_columns(table: pd.DataFrame) -> list[str]:
+    """Return a warning for each column that looks like row numbers, or has too many texts to be told apart.
+
+    Example:
+        >>> doubtful_columns(pd.DataFrame({"age": [40.0, 31.0] * 15, "case": np.arange(30.0)}))[0][:57]
+        "column 'case' holds a different whole number in every row"
+    """
+    found = []
+    for place, name in enumerate(table.columns):
+        column = table.iloc[:, place]
+        if column.dtype.kind == "M":  # a moment may well be another one in every row
+            continue
+        if column.dtype.kind in "biuf":
+            reason = _row_number(str(name), column.to_numpy(dtype=float))
+        else:
+            counts = column.astype(object).value_counts(dropna=False)
+            chosen = isinstance(column.dtype, pd.CategoricalDtype)  # somebody wants them to be levels
+            reason = _many_levels(counts.to_numpy()) or (None if chosen else like_numbers(counts.index))
+        if reason is not None:
+            found.append(f"column {name!r} {reason}")
+    return found
+
+
+def _row_number(name: str, values: NDArray[Any]) -> str | None:
+    number = len(values)
+    if number < _ID_ROWS or not np.isfinite(values).all() or (values % 1 != 0).any():
+        return None
+    distinct = len(pd.unique(values))
+    named = not _ID_WORDS.isdisjoint(word.lower() for word in _WORDS.findall(name))
+    if distinct == number and abs(_rank_correlation(values)) > _ORDERED:
+        what = "holds a different whole number in every row, in the order of the rows, as row numbers do"
+    elif named and distinct == number:
+        what = "holds a different whole number in every row and is named like an id"
+    elif named and 2 * distinct > number:
+        what = f"holds {distinct:,} different whole numbers in {number:,} rows and is named like an id"
+    else:
+        return None
+    return f"{what}; leave it out unless it is a measurement"
+
+
+def _rank_correlation(values: NDArray[Any]) -> float:
+    """Return the rank correlation of distinct values with their places."""
+    ranks = np.empty(len(values))
+    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
+    return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
+
+
+def like_numbers(levels: Iterable[Any]) -> str | None:
+    """Return the warning about many different texts that begin with numbers; None for others."""
+    texts = [level for level in levels if isinstance(level, str)]
+    if len(texts) < _ID_ROWS or not begin_with_numbers(texts):
+        return None
+    return (
+        f"holds {len(texts):,} different texts that begin with a number, such as {texts[0]!r}; if they are quantities "
+        "or dates, turn them into numbers, since as texts they have no order"
+    )
+
+
+def _many_levels(counts: NDArray[Any]) -> str | None:
+    number = int(counts.sum())
+    if number < _ID_ROWS:
+        return None
+    kept = counts[counts >= LEAST_ROWS]
+    if len(counts) > MOST_LEVELS:
+        kept = kept[: MOST_LEVELS - 1]  # the others share one column
+    merged, rows = len(counts) - len(kept), number - int(kept.sum())
+    if merged < 2 or rows <= _MERGED * number:
+        return None
+    return (
+        f"holds {len(counts):,} different texts in {number:,} rows; {merged:,} of them, in "
+        f"{rows / number:.0%} of the rows, are too rare to be told apart and count as one level; join levels, or "
+        "leave it out"
+    )
+
+
+def begin_with_numbers(texts: Iterable[str]) -> bool:
+    """Return whether nine of ten texts, or more, begin with a number, as quantities and dates do."""
+    found = [_NUMBER.match(text) is not None for text in texts]
+    return bool(found) and sum(found) >= 0.9 * len(found)
+
+
+def too_many_texts(column: pd.Series[Any]) -> str | None:
+    """Return the error of a column of texts most of which occur once or twice; None for others."""
+    present = column.dropna()
+    distinct = present.nunique()
+    if len(present) < _ID_ROWS or 2 * distinct <= len(present):
+        return None
+    return (
+        f"holds {distinct:,} different texts in {len(present):,} rows, such as {present.iloc[0]!r}, too many to learn "
+        "from; write numbers as numbers, without a unit, join texts that belong together"
+    )

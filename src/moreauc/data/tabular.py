@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,20 +17,11 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from moreauc.data.columns import LEAST_ROWS, MOST_LEVELS, doubtful_columns
 from moreauc.data.dates import DateParts, as_dates, holds_dates
 from moreauc.data.duplicates import Codes, hash_rows, hash_sparse, number_equal
 from moreauc.data.texts import distinct_texts, find_numbers_or_dates, label_text, lost_in_floats
 
-# Levels seen in fewer rows are merged; a column has at most so many levels, the most frequent.
-LEAST_ROWS = 3
-MOST_LEVELS = 50
-
-_ID_ROWS = 20  # below, distinct numbers in order and rare texts may be chance
-_ORDERED = 0.95  # rank correlation with the number of the row
-_MERGED = 0.2  # share of the rows whose levels may be merged without a warning
-_ID_WORDS = {"id", "ids", "uid", "uuid", "guid", "pid", "identifier", "index", "idx", "key", "row", "rownumber", "nr"}
-_NUMBER = re.compile(r"[(<>~+\-\u2212\u2264\u2265 ]*\d")
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels", "dates"]
 Kinds: tuple[Kind, ...] = get_args(Kind)
@@ -43,99 +32,6 @@ _LEVELS = ("string", "boolean", "categorical")
 
 class ColumnWarning(UserWarning):
     """A column that can be used, but perhaps not as it was meant."""
-
-
-def doubtful_columns(table: pd.DataFrame) -> list[str]:
-    """Return a warning for each column that looks like row numbers, or has too many texts to be told apart.
-
-    Example:
-        >>> doubtful_columns(pd.DataFrame({"age": [40.0, 31.0] * 15, "case": np.arange(30.0)}))[0][:57]
-        "column 'case' holds a different whole number in every row"
-    """
-    found = []
-    for place, name in enumerate(table.columns):
-        column = table.iloc[:, place]
-        if column.dtype.kind == "M":  # a moment may well be another one in every row
-            continue
-        if column.dtype.kind in "biuf":
-            reason = _row_number(str(name), column.to_numpy(dtype=float))
-        else:
-            counts = column.astype(object).value_counts(dropna=False)
-            chosen = isinstance(column.dtype, pd.CategoricalDtype)  # somebody wants them to be levels
-            reason = _many_levels(counts.to_numpy()) or (None if chosen else like_numbers(counts.index))
-        if reason is not None:
-            found.append(f"column {name!r} {reason}")
-    return found
-
-
-def _row_number(name: str, values: NDArray[Any]) -> str | None:
-    number = len(values)
-    if number < _ID_ROWS or not np.isfinite(values).all() or (values % 1 != 0).any():
-        return None
-    distinct = len(pd.unique(values))
-    named = not _ID_WORDS.isdisjoint(word.lower() for word in _WORDS.findall(name))
-    if distinct == number and abs(_rank_correlation(values)) > _ORDERED:
-        what = "holds a different whole number in every row, in the order of the rows, as row numbers do"
-    elif named and distinct == number:
-        what = "holds a different whole number in every row and is named like an id"
-    elif named and 2 * distinct > number:
-        what = f"holds {distinct:,} different whole numbers in {number:,} rows and is named like an id"
-    else:
-        return None
-    return f"{what}; leave it out unless it is a measurement"
-
-
-def _rank_correlation(values: NDArray[Any]) -> float:
-    """Return the rank correlation of distinct values with their places."""
-    ranks = np.empty(len(values))
-    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
-    return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
-
-
-def like_numbers(levels: Iterable[Any]) -> str | None:
-    """Return the warning about many different texts that begin with numbers; None for others."""
-    texts = [level for level in levels if isinstance(level, str)]
-    if len(texts) < _ID_ROWS or not begin_with_numbers(texts):
-        return None
-    return (
-        f"holds {len(texts):,} different texts that begin with a number, such as {texts[0]!r}; if they are quantities "
-        "or dates, turn them into numbers, since as texts they have no order"
-    )
-
-
-def _many_levels(counts: NDArray[Any]) -> str | None:
-    number = int(counts.sum())
-    if number < _ID_ROWS:
-        return None
-    kept = counts[counts >= LEAST_ROWS]
-    if len(counts) > MOST_LEVELS:
-        kept = kept[: MOST_LEVELS - 1]  # the others share one column
-    merged, rows = len(counts) - len(kept), number - int(kept.sum())
-    if merged < 2 or rows <= _MERGED * number:
-        return None
-    return (
-        f"holds {len(counts):,} different texts in {number:,} rows; {merged:,} of them, in "
-        f"{rows / number:.0%} of the rows, are too rare to be told apart and count as one level; join levels, or "
-        "leave it out"
-    )
-
-
-def begin_with_numbers(texts: Iterable[str]) -> bool:
-    """Return whether nine of ten texts, or more, begin with a number, as quantities and dates do."""
-    found = [_NUMBER.match(text) is not None for text in texts]
-    return bool(found) and sum(found) >= 0.9 * len(found)
-
-
-def too_many_texts(column: pd.Series[Any]) -> str | None:
-    """Return the error of a column of texts most of which occur once or twice; None for others."""
-    present = column.dropna()
-    distinct = present.nunique()
-    if len(present) < _ID_ROWS or 2 * distinct <= len(present):
-        return None
-    return (
-        f"holds {distinct:,} different texts in {len(present):,} rows, such as {present.iloc[0]!r}, too many to learn "
-        "from; write numbers as numbers, without a unit, join texts that belong together"
-    )
 
 
 @dataclass(frozen=True)
@@ -208,19 +104,19 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a table, and medians, scales and levels of its `rows`; None for all."""
-        kinds = _kinds(self.owner, X)
         if issparse(X):
             # by their deviation, rare bits of a fingerprint would be the largest numbers, and overfitted
             scaler = MaxAbsScaler().fit(X if rows is None else X[rows])
             self.numbers_ = scaler if self.standardize else None
             self.calendar_ = self.levels_ = None
-            self.kinds_, self.dates_, self.num_outputs_, self.sparse_ = kinds, [], X.shape[1], True
+            self.kinds_, self.dates_, self.num_outputs_, self.sparse_ = ["numbers"] * X.shape[1], [], X.shape[1], True
             return self
-        numbers, levels, dates = _split(self.owner, X, kinds)
+        parts = _split(self.owner, X)
         if isinstance(X, pd.DataFrame):
             check_exact(self.owner, X)
-            _check_texts(self.owner, X, kinds)
-            self._warn(X, kinds, numbers, levels)
+            _check_texts(self.owner, X, parts.kinds)
+            self._warn(X, parts)
+        numbers, levels, dates = parts.numbers, parts.levels, parts.dates
         if rows is not None:
             numbers, levels, dates = numbers[rows], levels[rows], [column.iloc[rows] for column in dates]
         found = [DateParts.of(column) for column in dates]
@@ -235,11 +131,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             sparse_output=False,
             dtype=np.float32,
         )
-        parts = (both, clone(scaled), hot)
-        fitted = [part.fit(some) if some.shape[1] else None for part, some in zip(parts, values, strict=True)]
+        steps = (both, clone(scaled), hot)
+        fitted = [step.fit(some) if some.shape[1] else None for step, some in zip(steps, values, strict=True)]
         self.numbers_, self.calendar_, self.levels_ = fitted  # all that can fail has been done
-        self.kinds_, self.dates_, self.sparse_ = kinds, found, False
-        self.num_outputs_ = sum(part.transform(some[:1]).shape[1] for part, some in self._fitted(*values))
+        self.kinds_, self.dates_, self.sparse_ = parts.kinds, found, False
+        self.num_outputs_ = sum(step.transform(some[:1]).shape[1] for step, some in self._fitted(*values))
         return self
 
     def transform(self, X: Any) -> Any:
@@ -247,49 +143,62 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         A :class:`~moreauc.data.tabular.ColumnWarning` tells of levels that were not there in `fit`.
         """
-        for column in self.unknown_levels(X):
+        parts = self._parts(X)
+        for column in self._unknown(self.owner, X, parts):
             if column.unknown:
                 warnings.warn(f"{self.owner}: {column}", ColumnWarning, stacklevel=2)
-        return self.encode(X)
+        return self._encode(X, parts)
 
     def unknown_levels(self, X: Any, *, owner: str | None = None) -> list[UnknownLevels]:
         """Return for each column of levels how many values were not there in `fit`."""
-        check_is_fitted(self)
-        if self.levels_ is None:
-            return []
-        levels = _split(self.owner, X, self.kinds_)[1]
-        _spell_truths(levels, self.levels_.categories_)
-        columns = [X.iloc[:, j] for j, kind in enumerate(self.kinds_) if kind == "levels"]
-        return [
-            find_unknown(owner or self.owner, str(column.name), values, known, numbers=_is_number(self.owner, column))
-            for column, values, known in zip(columns, levels.T, self.levels_.categories_, strict=True)
-        ]
+        return self._unknown(owner or self.owner, X, self._parts(X))
 
     def encode(self, X: Any) -> Any:
         """Return what :meth:`transform` returns, without warnings of levels that were not there in `fit`."""
+        return self._encode(X, self._parts(X))
+
+    def _parts(self, X: Any) -> _Parts | None:
+        """Return the columns of a table by their kinds in `fit`; None for a sparse matrix where `fit` had one."""
         check_is_fitted(self)
-        if self.sparse_:
-            return self._encode_sparse(X)
-        numbers, levels, dates = _split(self.owner, X, self.kinds_)
+        if self.sparse_ and issparse(X):
+            return None
+        parts = _split(self.owner, X, self.kinds_)
         if self.levels_ is not None:
-            _spell_truths(levels, self.levels_.categories_)
-        dates = [_in_zone(self.owner, column, parts) for column, parts in zip(dates, self.dates_, strict=True)]
-        values = (*_with_dates(numbers, self.dates_, dates), levels)
-        parts = [part.transform(some) for part, some in self._fitted(*values)]
-        return _in_range(np.concatenate(parts, axis=1), self.dtype)
+            _spell_truths(parts.levels, self.levels_.categories_)
+        return parts
+
+    def _unknown(self, owner: str, X: Any, parts: _Parts | None) -> list[UnknownLevels]:
+        if parts is None or self.levels_ is None:
+            return []
+        places = [place for place, kind in enumerate(self.kinds_) if kind == "levels"]
+        return [
+            _find_unknown(owner, str(X.columns[place]), values, known, numbers=parts.kinds[place] == "numbers")
+            for place, values, known in zip(places, parts.levels.T, self.levels_.categories_, strict=True)
+        ]
+
+    def _encode(self, X: Any, parts: _Parts | None) -> Any:
+        if parts is None or self.sparse_:
+            return self._encode_sparse(X if parts is None else parts.numbers)
+        dates = [_in_zone(self.owner, column, found) for column, found in zip(parts.dates, self.dates_, strict=True)]
+        values = (*_with_dates(parts.numbers, self.dates_, dates), parts.levels)
+        return _in_range(np.concatenate([step.transform(some) for step, some in self._fitted(*values)], 1), self.dtype)
 
     def _encode_sparse(self, X: Any) -> Any:
-        numbers = csr_array(X if issparse(X) else _split(self.owner, X, self.kinds_)[0])
+        numbers = csr_array(X)
         if np.isnan(numbers.data).any():
             raise ValueError(f"{self.owner}: X must have no missing values, as the sparse matrix in fit, got NaN")
         scaled = numbers if self.numbers_ is None else csr_array(self.numbers_.transform(numbers))
         return csr_array((_in_range(scaled.data, self.dtype), scaled.indices, scaled.indptr), shape=scaled.shape)
 
-    def _warn(self, X: pd.DataFrame, kinds: list[Kind], numbers: Array, levels: Array) -> None:
+    def _warn(self, X: pd.DataFrame, parts: _Parts) -> None:
         """Warn of columns that should perhaps not be learnt from."""
-        names = {kind: [name for name, own in zip(X.columns, kinds, strict=True) if own == kind] for kind in Kinds}
+        names = {kind: X.columns[[own == kind for own in parts.kinds]] for kind in Kinds}
         table = pd.concat(
-            [pd.DataFrame(numbers, columns=names["numbers"]), pd.DataFrame(levels, columns=names["levels"])], axis=1
+            [
+                pd.DataFrame(parts.numbers, columns=names["numbers"]),
+                pd.DataFrame(parts.levels, columns=names["levels"]),
+            ],
+            axis=1,
         )
         chosen = [name for name in names["levels"] if isinstance(X.dtypes[name], pd.CategoricalDtype)]
         for line in doubtful_columns(table.astype(dict.fromkeys(chosen, "category"))):
@@ -316,7 +225,7 @@ def same_rows(owner: str, X: Any) -> Codes:
     """
     if issparse(X):
         return number_equal(hash_sparse(X))
-    numbers, levels, dates = _split(owner, X, _kinds(owner, X))
+    _, numbers, levels, dates = _split(owner, X)
     parts = pd.DataFrame(numbers), pd.DataFrame(levels, dtype=object), pd.DataFrame(dict(enumerate(dates)))
     return number_equal(sum(hash_rows(part) for part in parts if part.shape[1]))
 
@@ -334,31 +243,41 @@ def _check_texts(owner: str, X: pd.DataFrame, kinds: list[Kind]) -> None:
                 )
 
 
-def _is_number(owner: str, column: pd.Series) -> bool:
-    return _kind(owner, column) == "numbers"
+class _Parts(NamedTuple):
+    """A table by the kinds of its columns."""
+
+    kinds: list[Kind]  # of all columns, as they are in this table
+    numbers: Array  # floats, NaN where missing
+    levels: Array  # strings, None where missing
+    dates: list[pd.Series]
 
 
-def _split(owner: str, X: Any, kinds: list[Kind]) -> tuple[Array, Array, list[pd.Series]]:
-    """Return the numbers as floats, NaN where missing, the levels as strings, None where missing, and the dates."""
+def _split(owner: str, X: Any, kinds: list[Kind] | None = None) -> _Parts:
+    """Return the columns of a table by their kinds, or by those of the training where these are given."""
     if issparse(X):
         raise ValueError(
             f"{owner}: X must be an array or a DataFrame, as in fit, got a sparse matrix; call its toarray()"
         )
     if not isinstance(X, pd.DataFrame):
-        others = [place for place, kind in enumerate(kinds) if kind != "numbers"]
+        others = [place for place, kind in enumerate(kinds or []) if kind != "numbers"]
         if others:
             raise ValueError(
                 f"{owner}: X must be a DataFrame, as in fit, where not all columns are numbers (column "
                 f"{others[0]} is not), got {type(X).__name__}"
             )
-        return X, np.empty((len(X), 0), dtype=object), []
-    columns = [X.iloc[:, j] for j in range(len(kinds))]
-    numbers = [_numbers(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "numbers"]
-    levels = [_levels(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "levels"]
-    return (
+        return _Parts(["numbers"] * X.shape[1], X, np.empty((len(X), 0), dtype=object), [])
+    columns = [X.iloc[:, place] for place in range(X.shape[1])]
+    found = [_kind(owner, column) for column in columns]
+    parts: dict[Kind, list[Any]] = {kind: [] for kind in Kinds}
+    read = {"numbers": _numbers, "levels": _levels, "dates": _dates}
+    for column, own, kind in zip(columns, found, kinds or found, strict=True):
+        parts[kind].append(read[kind](owner, column, own))
+    numbers, levels = parts["numbers"], parts["levels"]
+    return _Parts(
+        found,
         np.column_stack(numbers) if numbers else np.empty((len(X), 0)),
         np.column_stack(levels) if levels else np.empty((len(X), 0), dtype=object),
-        [_dates(owner, column) for column, kind in zip(columns, kinds, strict=True) if kind == "dates"],
+        parts["dates"],
     )
 
 
@@ -371,12 +290,6 @@ def _with_dates(numbers: Array, parts: list[DateParts], dates: list[pd.Series]) 
     return np.column_stack([numbers, *days]), np.column_stack(calendar)
 
 
-def _kinds(owner: str, X: Any) -> list[Kind]:
-    if not isinstance(X, pd.DataFrame):
-        return ["numbers"] * X.shape[1]
-    return [_kind(owner, X.iloc[:, j]) for j in range(X.shape[1])]
-
-
 def check_exact(owner: str, X: pd.DataFrame) -> None:
     """Check that the columns of a table keep their values apart as floats."""
     for j, name in enumerate(X.columns):
@@ -385,7 +298,7 @@ def check_exact(owner: str, X: pd.DataFrame) -> None:
 
 
 def _kind(owner: str, column: pd.Series) -> Kind:
-    name, dtype = column.name, column.dtype
+    dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
         return "levels"
     if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
@@ -403,12 +316,12 @@ def _kind(owner: str, column: pd.Series) -> Kind:
         advice = "turn it into one type, numbers or strings, or drop it"
     raise ValueError(
         f"{owner}: X must hold columns of numbers, bools, strings, categories or dates, "
-        f"got {content} in column {name!r}; {advice}"
+        f"got {content} in column {column.name!r}; {advice}"
     )
 
 
-def _numbers(owner: str, column: pd.Series) -> Array:
-    if _kind(owner, column) != "numbers" and not types.is_bool_dtype(column.dtype):
+def _numbers(owner: str, column: pd.Series, kind: Kind) -> Array:
+    if kind != "numbers" and not types.is_bool_dtype(column.dtype):
         raise ValueError(
             f"{owner}: X must hold numbers in column {column.name!r}, as in fit, got {column.dtype}; turn it into "
             "numbers"
@@ -419,9 +332,9 @@ def _numbers(owner: str, column: pd.Series) -> Array:
     return values
 
 
-def _levels(owner: str, column: pd.Series) -> Array:
+def _levels(owner: str, column: pd.Series, kind: Kind) -> Array:
     """Return strings that depend on the value only: 1 and 1.0 are one level, and so are "A" and "A "."""
-    if _kind(owner, column) == "dates":  # refused as others are there, not taken for unknown levels
+    if kind == "dates":  # refused as others are there, not taken for unknown levels
         raise ValueError(
             f"{owner}: X must hold levels in column {column.name!r}, as in fit, got dates; make it what it was in fit"
         )
@@ -431,8 +344,8 @@ def _levels(owner: str, column: pd.Series) -> Array:
     return levels
 
 
-def _dates(owner: str, column: pd.Series) -> pd.Series:
-    if _kind(owner, column) != "dates" and column.notna().any():
+def _dates(owner: str, column: pd.Series, kind: Kind) -> pd.Series:
+    if kind != "dates" and column.notna().any():
         raise ValueError(
             f"{owner}: X must hold dates in column {column.name!r}, as in fit, got {column.dtype}; turn it into dates, "
             "for instance with pandas.to_datetime"
@@ -466,12 +379,11 @@ def _spell_truths(levels: Array, known: list[Array]) -> None:
                     column[column == old] = new
 
 
-def find_unknown(owner: str, name: str, levels: Array, known: Array, *, numbers: bool) -> UnknownLevels:
+def _find_unknown(owner: str, name: str, levels: Array, known: Array, *, numbers: bool) -> UnknownLevels:
     """Return how many values of a column are unknown."""
     names = [level for level in known if level is not None]
     codes, values = pd.factorize(levels)
-    seen = set(names)
-    strange = np.array([value not in seen for value in values], dtype=bool)
+    strange = ~pd.Index(values).isin(names)
     counts = np.bincount(codes[codes >= 0], minlength=len(values))
     example = str(values[strange][0]) if strange.any() else None
     found = UnknownLevels(name, int(counts[strange].sum()), int(counts.sum()), example)

@@ -25,10 +25,10 @@ from moreauc._description import checksum
 from moreauc.data import TensorBatches
 from moreauc.data.bags import Bags
 from moreauc.data.batches import rows_at_once, tensors_of
-from moreauc.data.columns import check_features, check_present, drop_columns
+from moreauc.data.columns import check_features, check_present, doubtful_columns, drop_columns
 from moreauc.data.duplicates import Codes, Hashes, hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
-from moreauc.data.tabular import ColumnWarning, TableEncoder, doubtful_columns
+from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.data.texts import normal_text
 from moreauc.methods import METHODS, Method, TaskName
 from moreauc.report.pages import Section
