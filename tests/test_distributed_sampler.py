@@ -122,7 +122,7 @@ def test_wrong_arguments(change, message):
 @pytest.mark.parametrize("row", [-1, 2])
 def test_rows_without_an_owner(row):
     with pytest.raises(ValueError, match=f"owners must name one for each row, 2 of them, got row {row}"):
-        list(DistributedBatchSampler([[row]], rank=0, world_size=2, owners=[0, 1]))
+        list(DistributedBatchSampler([[row, 1]], rank=0, world_size=2, owners=[0, 1]))
 
 
 def test_bags_keep_epoch_and_step_when_they_go_to_owners():

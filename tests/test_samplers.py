@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc.data import IndexedDataset, TensorBatches
 from moreauc.samplers import GroupSampler, PlainSampler, PosNegSampler
+from moreauc.samplers.base import latest_draw
 
 
 def shuffled(values: list[int]) -> list[int]:
@@ -86,7 +87,20 @@ def test_batches_are_the_same_in_another_process_and_for_all_versions():
     assert json.loads(result.stdout) == expected
     assert expected[:6] == [[2, 6, 1, 5], [3, 7, 8, 4], [3, 7, 2, 6], [2, 6, 9, 8], [1, 5, 3, 7], [3, 7, 1, 5]]
     assert expected[6:10] == [[6, 4, 2, 3], [1, 0, 5], [0, 2, 1, 4], [5, 6, 3]]
+    uneven = GroupSampler([0, 0, 0, 0, 1, 2], groups_per_batch=2, samples_per_group=2)  # two epochs are one round
+    assert list(uneven) == [[4, 5], [1, 3, 4]]
     assert expected[10:] == [[0, 3, 1, 4], [0, 6, 2, 7], [3, 6, 7, 5], [3, 6, 4, 5], [0, 3, 7, 2], [0, 6, 1, 4]]
+
+
+@every
+def test_the_latest_draw_is_that_of_the_pass_begun_last(build):
+    first, second = build(seed=1), build(seed=2)
+    first.set_position(4, 1)
+    batches = iter(first)
+    list(second)
+    assert latest_draw() == second.draw()
+    next(batches)
+    assert latest_draw() == {"sampler": type(first).__name__, "epoch": 4, "step": 1, **first.draw()}
 
 
 @every

@@ -21,7 +21,6 @@ Batch = TypeVar("Batch")
 Rows = NDArray[np.int64]
 
 PLAN = 2  # number of the rule below; states name it, since batches by another rule are others
-_FEW = 4096  # rows that are sorted as a whole where some of them are wanted
 _ROUND, _ORDER, _SURPLUS, _PASSES, _BEGIN, _KINDS = range(6)  # kinds of random orders, and how many there are
 
 _SCORING: ContextVar[bool] = ContextVar("scoring", default=False)
@@ -200,39 +199,33 @@ class Source:
         bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(*self.key, name)))
         return bits.random_raw(count)
 
+    def order(self, name: int, length: int) -> Rows:
+        """Return the random order of `length` items that has that name."""
+        return self.keys(name, length).argsort(kind="stable")
+
     def orders(self, name: int, count: int, length: int) -> Rows:
         """Return `count` orders of `length` items, shape `(count, length)`."""
         return self.keys(name, count * length).reshape(count, length).argsort(axis=1, kind="stable")
 
 
-def ranked(keys: NDArray[np.uint64], begin: int, end: int) -> Rows:
-    """Return `keys.argsort(kind="stable")[begin:end]` without sorting the others."""
-    if begin >= end or len(keys) < _FEW:
-        return keys.argsort(kind="stable")[begin:end]
-    low, high = np.partition(keys, (begin, end - 1))[[begin, end - 1]]
-    among = np.flatnonzero((keys >= low) & (keys <= high))
-    start = begin - int((keys < low).sum())
-    return among[keys[among].argsort(kind="stable")][start : start + end - begin]
-
-
 def rows_ahead(source: Source, num_rows: int, width: int, place: int) -> Rows:
-    """Return the rows that stand before a place, which may be negative, in its round, in any order.
+    """Return the rows that stand before a place in its round.
 
-    Rounds are an endless sequence of rows in both directions: each has all rows in a random order of its own, and no
-    row stands twice among `width` neighbours, at most half of the rows. For that, a row among the last of a round waits
-    in the next one for the first place that is far enough. This changes the first `width` places of a round only, so
-    that its last ones are known without the round before it.
+    Rounds are an endless sequence of rows in both directions, so that places may be negative: each has all rows in a
+    random order of its own, and no row stands twice among `width` neighbours, at most half of the rows. For that, a row
+    among the last of a round comes in the next one at the first place that is far enough. This changes the first
+    `width` places of a round only, so that its last ones are known without the round before it.
     """
     number, begun = divmod(place, num_rows)
     if not begun:
         return np.arange(0)
-    keys = _keys_of_round(source, num_rows, number)
+    rows = _round(source, num_rows, number)
     if begun >= width:
-        return ranked(keys, 0, begun)
-    last = ranked(_keys_of_round(source, num_rows, number - 1), num_rows - width + 1, num_rows)
+        return rows[:begun]
+    last = _round(source, num_rows, number - 1)[num_rows - width + 1 :]
     earliest = {row: place for place, row in enumerate(last.tolist(), start=1)}  # in this round; 0 for all others
     waiting: dict[int, int] = {}
-    coming = iter(ranked(keys, 0, width).tolist())
+    coming = iter(rows[:width].tolist())
     chosen: list[int] = []
     for place in range(begun):
         row = waiting.pop(place, None)
@@ -245,9 +238,10 @@ def rows_ahead(source: Source, num_rows: int, width: int, place: int) -> Rows:
     return np.array(chosen)
 
 
-def _keys_of_round(source: Source, num_rows: int, number: int) -> NDArray[np.uint64]:
+def _round(source: Source, num_rows: int, number: int) -> Rows:
+    """Return the rows of a round, which may have a negative number, in their order before any waits."""
     name = 2 * number if number >= 0 else -2 * number - 1
-    return source.keys(_ROUND + _KINDS * name, num_rows)
+    return source.order(_ROUND + _KINDS * name, num_rows)
 
 
 def plan_class(
@@ -272,11 +266,11 @@ def plan_class(
     first = np.arange(0)
     if extra:
         first = _surplus(num_rows, size, steps, epoch, source, past)
-        first = first[source.orders(_SURPLUS + _KINDS * epoch, 1, extra)[0]]
+        first = first[source.order(_SURPLUS + _KINDS * epoch, extra)]
     rest = source.orders(_PASSES + _KINDS * epoch, passes, num_rows)
     _separate(first, rest, size)
     plan = np.concatenate([first, rest.reshape(-1)]).reshape(steps, size)
-    return np.roll(plan, source.orders(_BEGIN + _KINDS * epoch, 1, steps)[0, 0], axis=0)
+    return np.roll(plan, source.order(_BEGIN + _KINDS * epoch, steps)[0], axis=0)
 
 
 def counts_before(num_rows: int, size: int, steps: int, epoch: int, source: Source) -> Rows:
@@ -292,14 +286,13 @@ def counts_before(num_rows: int, size: int, steps: int, epoch: int, source: Sour
 def _surplus(num_rows: int, size: int, steps: int, epoch: int, source: Source, past: tuple[int, Fraction]) -> Rows:
     """Return the rows that come once more than others in an epoch.
 
-    They are the next ones, cyclically, of an order that begins with the rows that are ahead in count before the epoch
-    and after it. So counts over all epochs are equal up to 1 where the rows ahead after the epoch are among those
-    before it, or the other way round. They are a beginning of a round, and a place in the rounds moves by at most half
-    a round.
+    Rows ahead are those that all epochs so far gave once more than others: the beginning of a round, up to a place that
+    an epoch moves by at most half a round. The surplus is taken cyclically from an order that begins with the rows
+    ahead both before and after the epoch, so that counts over all epochs are equal up to 1.
 
-    Epochs that are not equally long may move it to and fro, with the same rows ahead again and again. Where it comes
-    round slowly, the rounds are those of whole periods, after which all have had as many steps, and inside of a period
-    there is one random order for all epochs.
+    Epochs of different lengths may move the place to and fro, with the same rows ahead again and again. Where a period,
+    after which all rows have had as many steps, moves it by at most one round, rounds are counted in periods, and all
+    epochs of a period share one random order.
     """
     before, mean = past
     period, (fewest, longer) = mean.denominator, divmod(mean.numerator, mean.denominator)
@@ -316,22 +309,7 @@ def _surplus(num_rows: int, size: int, steps: int, epoch: int, source: Source, p
         ahead[rows_ahead(source, num_rows, width, place)] += 1
     keys = source.keys(_ORDER + _KINDS * unit, num_rows)
     begin, count = before * size % num_rows, steps * size % num_rows
-    if num_rows < _FEW:
-        return np.lexsort((keys, -ahead))[(begin + np.arange(count)) % num_rows]
-    windows = [(begin, min(begin + count, num_rows)), (0, max(0, begin + count - num_rows))]
-    return np.concatenate([_from_order(ahead, keys, *window) for window in windows])
-
-
-def _from_order(ahead: NDArray[np.int8], keys: NDArray[np.uint64], begin: int, end: int) -> Rows:
-    """Return places `begin` to `end` of the rows by falling `ahead`, equal ones by their keys."""
-    found, passed = [], 0
-    for level in (2, 1, 0):
-        rows = np.flatnonzero(ahead == level)
-        low, high = max(begin - passed, 0), min(end - passed, len(rows))
-        if low < high:
-            found.append(rows[ranked(keys[rows], low, high)])
-        passed += len(rows)
-    return np.concatenate(found) if found else np.arange(0)
+    return np.lexsort((keys, -ahead))[(begin + np.arange(count)) % num_rows]
 
 
 def _change(num_rows: int, size: int, steps: int) -> int:

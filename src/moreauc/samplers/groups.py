@@ -223,7 +223,7 @@ class PlainSampler(_UnevenSampler):
         return {"seed": self.seed, "n": self.n, "batch_size": self.batch_size}
 
     def _make(self, epoch: int) -> tuple[Tensor, ...]:
-        order = Source(self.seed, _PLAIN).orders(epoch, 1, self.n)[0]
+        order = Source(self.seed, _PLAIN).order(epoch, self.n)
         return torch.split(torch.from_numpy(order), self.batch_size)
 
     def __repr__(self) -> str:
