@@ -367,6 +367,15 @@ def test_integer_weights_are_repetitions(region, seed):
     assert got == pytest.approx(want, abs=1e-14)
 
 
+@pytest.mark.parametrize("ties", ["curve", "half"])
+def test_a_perfect_order_is_at_most_1_whatever_the_weights_are(ties):
+    y_true = np.repeat([1, 0], [5, 7])
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        options = {"min_tpr": 0.3, "max_fpr": 0.7, "ties": ties, "sample_weight": rng.random(12)}
+        assert 1.0 - 1e-14 < tpauc_score(y_true, y_true + 0.01 * rng.random(12), **options) <= 1.0
+
+
 def test_the_last_sample_is_taken_in_part():
     """1.5 of the positives 1, 3 against the negatives 2, 0: (1 * 1/2 + 0.5 * 1) / 1.5."""
     got = tpauc_score([1, 1, 1, 0, 0], [1, 3, 5, 2, 0], min_tpr=0.5, max_fpr=1.0, sample_weight=np.ones(5))
@@ -485,13 +494,9 @@ def test_edges_out_of_range(function, name, value):
     allowed = {"min_tpr": r"\[0, 1\)", "max_fpr": r"\(0, 1\]"}[name]
     with pytest.raises(ValueError, match=f"{name} must be a number in {allowed}, got {value!r}"):
         function(**{"min_tpr": 0.5, "max_fpr": 0.5, name: value})
-
-
-@pytest.mark.parametrize("metric", ONE_WAY)
-@pytest.mark.parametrize("value", [0.0, 1.5])
-def test_edge_of_one_way_scores_out_of_range(metric, value):
-    with pytest.raises(ValueError, match=rf"{metric.__name__}: max_fpr must be a number in \(0, 1\], got {value}"):
-        metric([0, 1], [0, 1], max_fpr=value)
+    for metric in ONE_WAY if name == "max_fpr" else []:
+        with pytest.raises(ValueError, match=rf"{metric.__name__}: max_fpr must be a number in {allowed}"):
+            metric([0, 1], [0, 1], max_fpr=value)
 
 
 # scorer
@@ -562,6 +567,7 @@ def test_the_scorer_finds_the_class_that_is_named(names, ties):
     plain = tpauc_scorer(**options)(LogisticRegression(max_iter=5000).fit(X, y), X, y)
     assert scorer(linear, X, named) == pytest.approx(plain, abs=1e-3)
     assert "pos_label" in repr(scorer)
+    assert pickle.loads(pickle.dumps(scorer))(linear, X, named) == scorer(linear, X, named)
 
 
 def test_the_scorer_refuses_a_label_that_is_none_and_more_than_two_classes():
@@ -572,41 +578,28 @@ def test_the_scorer_refuses_a_label_that_is_none_and_more_than_two_classes():
         tpauc_scorer(min_tpr=0.5, max_fpr=0.5, positive_label="a")(GaussianNB().fit(X, y), X, [*y[:-1], "c"])
 
 
-@pytest.mark.parametrize("ties", ["curve", "half", "lost"])
-def test_scorer_pickles(ties):
-    scorer = pickle.loads(pickle.dumps(tpauc_scorer(min_tpr=0.5, max_fpr=0.5, ties=ties)))
-    X = np.arange(8.0)[:, None]
-    assert scorer(GaussianNB().fit(X, [0] * 4 + [1] * 4), X, [0] * 4 + [1] * 4) == 1.0
-
-
 # streaming
 
 
 @pytest.mark.parametrize("region", REGIONS)
-@pytest.mark.parametrize("kind", ["numpy", "torch", "list"])
+@pytest.mark.parametrize("kind", [np.float64, list, torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_streaming_equals_batch(region, kind):
-    y_true, y_score = many(levels=3)
-    convert = {"numpy": np.asarray, "list": list, "torch": lambda v: torch.tensor(v)}[kind]
+    y_true, y_score = many(levels=4)
     meter = StreamingTPAUC(min_tpr=region[0], max_fpr=region[1])
     for start in range(0, len(y_true), 7):
-        meter.update(convert(y_score[start : start + 7]), convert(y_true[start : start + 7]))
+        labels, scores = y_true[start : start + 7], y_score[start : start + 7].copy()
+        if isinstance(kind, torch.dtype):  # as models give them
+            scores, labels = torch.tensor(scores, dtype=kind, requires_grad=True), torch.tensor(labels).bool()
+            meter.update(scores, labels)
+            scores.detach().neg_()  # the meter keeps no reference to the batch
+        else:
+            meter.update(kind(scores), labels)
     want = tpauc_score(y_true, y_score, min_tpr=region[0], max_fpr=region[1])
     assert meter.compute() == want
     assert meter.compute() == want  # computing changes nothing
     meter.reset()
     meter.update([1, 0], [1, 0])
     assert repr(meter).endswith("1 positives, 1 negatives")
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_streaming_takes_tensors_as_models_give_them(dtype):
-    y_true, y_score = many()
-    scores = torch.tensor(y_score, dtype=dtype, requires_grad=True)
-    meter = StreamingTPAUC(min_tpr=0.5, max_fpr=0.5)
-    meter.update(scores, torch.tensor(y_true, dtype=torch.bool))
-    want = tpauc_score(y_true, scores.detach().double().numpy(), min_tpr=0.5, max_fpr=0.5)
-    scores.detach().neg_()  # the meter keeps no reference to the batch
-    assert meter.compute() == want
 
 
 def test_meters_merge_and_pickle():
@@ -783,22 +776,6 @@ def test_plot_wrong_arguments(plt, y_true, y_score, match):
     with pytest.raises(ValueError, match=f"plot_roc_region: {match}"):
         plot_roc_region(y_true, y_score, min_tpr=0.5, max_fpr=0.5)
     assert not plt.get_fignums()
-
-
-@pytest.mark.parametrize("decimals", [1, 9])
-@pytest.mark.parametrize("share", [0.3, 0.9])
-def test_tpauc_of_many_scores_is_the_auc_of_the_selected(share, decimals):
-    random = np.random.default_rng(1)
-    labels = (random.random(200_000) < share).astype(int)
-    scores = np.round(random.standard_normal(len(labels)) + labels, decimals)
-    lowest = np.sort(scores[labels == 1])[: int(labels.sum() * 0.6)]
-    highest = np.sort(scores[labels == 0])[::-1][: int((1 - labels).sum() * 0.3)]
-    selected = np.repeat([1, 0], [len(lowest), len(highest)])
-    expected = roc_auc_score(selected, np.concatenate([lowest, highest]))
-    assert tpauc_score(labels, scores, min_tpr=0.4, max_fpr=0.3, ties="half") == pytest.approx(expected, abs=1e-12)
-    alpha, beta = len(lowest) / labels.sum(), len(highest) / (1 - labels).sum()
-    area = tpauc_area_score(labels, scores, min_tpr=1 - alpha, max_fpr=beta)
-    assert tpauc_score(labels, scores, min_tpr=0.4, max_fpr=0.3) == pytest.approx(area / (alpha * beta), abs=1e-10)
 
 
 EXTREME = {

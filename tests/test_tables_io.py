@@ -29,6 +29,7 @@ from moreauc.data.tabular import TableEncoder
 from moreauc.data.texts import label_text, lost_in_floats, normal_text
 
 KINDS = {"age": "number", "ward": "text"}
+ICONV = "convert it, for example: iconv -f {} -t UTF-8 data.csv > data-utf8.csv"
 
 
 def exactly(message: str) -> str:
@@ -112,18 +113,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         ("data.parquet", b"", "the file is empty"),
         ("data.csv", b" \n\n", "the file is empty"),
         ("data.csv", b"a,b\n", "the file has a header but no rows"),
-        (
-            "data.csv",
-            b"a,b\n1,caf\xe9\n",
-            "not UTF-8, byte 0xe9 at position 9; convert it, for example: "
-            "iconv -f WINDOWS-1252 -t UTF-8 data.csv > data-utf8.csv",
-        ),
-        (
-            "data.csv",
-            "a,b\n1,2\n".encode("utf-16"),
-            "not UTF-8, byte 0xff at position 0; convert it, for example: "
-            "iconv -f UTF-16 -t UTF-8 data.csv > data-utf8.csv",
-        ),
+        ("data.csv", b"a,b\n1,caf\xe9\n", f"not UTF-8, byte 0xe9 at position 9; {ICONV.format('WINDOWS-1252')}"),
+        ("data.csv", "a,b\n1,2\n".encode("utf-16"), f"not UTF-8, byte 0xff at position 0; {ICONV.format('UTF-16')}"),
         ("data.csv", b"a,b\n1,2\n3\n", "line 3 has 1 fields, the header has 2"),
         ("data.csv", b"a,b\n1,2\n\n3,4,5\n", "line 4 has 3 fields, the header has 2"),
         ("data.csv", b'a,b\n1,2\n3,"4\n5,6\n', "cannot be read as CSV, line 3: a quotation mark is not closed"),
@@ -137,8 +128,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         (
             "data.csv",
             b",a\n0,1\n",
-            "column 1 has no name; name it, or, if it is a row index, write the table without it "
-            "(index=False in pandas)",
+            "column 1 has no name; name it, or, if it is a row index, write the table without it",
         ),
         ("data.csv", b"a\n1\n\n2\n", "line 3 is blank; write NA for a missing value in a single column"),
         ("data.parquet", b"a,b\n1,2\n", "cannot be read as Parquet: Parquet magic bytes not found in footer"),
@@ -289,30 +279,30 @@ def test_the_positive_class(values, positive, expected, reason):
 @pytest.mark.parametrize(
     ("target", "values", "positive", "message"),
     [
-        ("Y", [0, 1, 1], None, "t: no target column 'Y'; did you mean 'y'?"),
-        ("result", [0, 1, 1], None, "t: no target column 'result'; columns are 'age', 'y'"),
-        ("y", [0, None, None], None, "t: target 'y' has missing values in 2 rows, the first is row 2"),
-        ("y", [1, 1, 1], None, "t: target 'y' must have two classes, got one class only: 1 (3 rows)"),
+        ("Y", [0, 1, 1], None, "no target column 'Y'; did you mean 'y'?"),
+        ("result", [0, 1, 1], None, "no target column 'result'; columns are 'age', 'y'"),
+        ("y", [0, None, None], None, "target 'y' has missing values in 2 rows, the first is row 2"),
+        ("y", [1, 1, 1], None, "target 'y' must have two classes, got one class only: 1 (3 rows)"),
         (
             "y",
-            ["b", "a", "b", "c", "c", "c"],
+            list("abbccc"),
             None,
-            "t: target 'y' must have two classes, got 3 classes: c (3 rows), b (2 rows), a (1 rows)",
+            "target 'y' must have two classes, got 3 classes: c (3 rows), b (2 rows), a (1 rows)",
         ),
         (
             "y",
-            [1, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6],
+            np.repeat([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]),
             None,
-            "t: target 'y' must have two classes, got 6 classes: 6 (6 rows), 5 (5 rows), 4 (4 rows), 3 (3 rows), "
+            "target 'y' must have two classes, got 6 classes: 6 (6 rows), 5 (5 rows), 4 (4 rows), 3 (3 rows), "
             "2 (2 rows) and 1 more",
         ),
-        ("y", ["a", "b", "b"], "c", "t: target 'y' has no class 'c' to be the positive one, its classes are 'a', 'b'"),
-        ("y", ["a", "b"], None, "t: target 'y' has as many a as b; say which is the positive class with --positive"),
+        ("y", ["a", "b", "b"], "c", "target 'y' has no class 'c' to be the positive one, its classes are 'a', 'b'"),
+        ("y", ["a", "b"], None, "target 'y' has as many a as b; say which is the positive class with --positive"),
     ],
 )
 def test_targets_that_are_refused(target, values, positive, message):
     frame = pd.DataFrame({"age": range(len(values)), "y": values})
-    with pytest.raises(TableError, match=exactly(message)):
+    with pytest.raises(TableError, match=exactly(f"t: {message}")):
         split_target(frame, target, positive=positive, source="t")
 
 
@@ -399,86 +389,53 @@ def test_columns_to_learn_from():
     assert columns["grade"].tolist() == ["low", "high", "low"]
 
 
+LEAVE = "leave it out with --drop a"
+DROP = "; leave out with --drop a"
+ONE_KIND = f"; make it one kind, or {LEAVE}"
+FINITE = "; leave the field empty if the value is missing"
+COMMA = f"; write them with a decimal point and nothing between thousands, or {LEAVE}"
+DAYS = f"; turn them into numbers, such as days since one of them, write dates like 2024-12-31, or {LEAVE}"
+TIMES = f"; turn dates and times into numbers, such as days since one, or {LEAVE}"
+COMMAS = ["0,5", "-1,25e-3", ",5", "1.234,5", "1,234", "+1,234,567.8", " 1,5"]
+DATES = ["2024-02-01", "2024/2/1", "1.2.2024", "02/01/2024", "2024-02-01T12:30:00Z", "2024-02-01 12:30"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 1], f"holds one value only{DROP}"),
+        ([None, None], f"holds missing values only{DROP}"),
+        ([f"p{k}" for k in range(20)], f"holds a different text in every row, as names of rows do{DROP}"),
+        (["34", "x", "7"], f"mixes numbers and text: 34 in row 1, 'x' in row 2{ONE_KIND}"),
+        ([None, "x", 7.5], f"mixes numbers and text: 7.5 in row 3, 'x' in row 2{ONE_KIND}"),
+        (["x", [1]], f"must hold numbers or text, got list in row 2{ONE_KIND}"),
+        ([1.0, -np.inf], f"must be finite, got -inf in row 2{FINITE}"),
+        (["1", "inf"], f"must be finite, got inf in row 2{FINITE}"),
+        ([datetime.time(12, 30), None], f"must hold numbers or text, got time in row 1{TIMES}"),
+        (pd.to_timedelta([1, 2]), f"must hold numbers or text, got Timedelta in row 1{TIMES}"),
+        *(
+            ([None, text, text, "7,25", last], f"holds numbers with a comma, {text.strip()!r} in row 2{COMMA}")
+            for text in COMMAS
+            for last in ("8,1", "none")
+        ),
+        *(([None, text, text, "2024-1-31"], f"holds dates, {text!r} in row 2{DAYS}") for text in DATES),
+    ],
+)
+def test_columns_that_are_refused(values, message):
+    with pytest.raises(TableError, match=exactly(f"t: column 'a' {message}")):
+        check_features(pd.DataFrame({"a": values}), source="t")
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({}, "t: there is no column besides the target"),
-        ({"a": [1, 1]}, "t: column 'a' holds one value only; leave out with --drop a"),
-        (
-            {"a": [1, 1], "b": [1, 2], "c d": ["x", "x"]},
-            "t: columns 'a', 'c d' hold one value only; leave out with --drop a --drop 'c d'",
-        ),
-        (
-            {name: [1, 1] for name in "abcdefg"},
-            "t: columns 'a', 'b', 'c', 'd', 'e' and 2 more hold one value only; leave out with "
-            "--drop a --drop b --drop c --drop d --drop e ...",
-        ),
-        ({"a": [None, None]}, "t: column 'a' holds missing values only; leave out with --drop a"),
-        (
-            {"a": ["34", "x", "7"]},
-            "t: column 'a' mixes numbers and text: 34 in row 1, 'x' in row 2; "
-            "make it one kind, or leave it out with --drop a",
-        ),
-        (
-            {"a": [None, "x", 7.5]},
-            "t: column 'a' mixes numbers and text: 7.5 in row 3, 'x' in row 2; "
-            "make it one kind, or leave it out with --drop a",
-        ),
-        (
-            {"a": [1.0, -np.inf]},
-            "t: column 'a' must be finite, got -inf in row 2; leave the field empty if the value is missing",
-        ),
-        (
-            {"a": ["1", "inf"]},
-            "t: column 'a' must be finite, got inf in row 2; leave the field empty if the value is missing",
-        ),
-        (
-            {"a": [f"p{k}" for k in range(20)]},
-            "t: column 'a' holds a different text in every row, as names of rows do; leave out with --drop a",
-        ),
-        (
-            {"a": [datetime.time(12, 30), None]},
-            "t: column 'a' must hold numbers or text, got time in row 1; "
-            "turn dates and times into numbers, such as days since one, or leave it out with --drop a",
-        ),
-        (
-            {"a": pd.to_timedelta([1, 2])},
-            "t: column 'a' must hold numbers or text, got Timedelta in row 1; "
-            "turn dates and times into numbers, such as days since one, or leave it out with --drop a",
-        ),
-        *(
-            (
-                {"a": [None, first, first, "7,25", second]},
-                f"t: column 'a' holds numbers with a comma, {first.strip()!r} in row 2; "
-                "write them with a decimal point and nothing between thousands, or leave it out with --drop a",
-            )
-            for first in ("0,5", "-1,25e-3", ",5", "1.234,5", "1,234", "+1,234,567.8", " 1,5")
-            for second in ("8,1", "none")
-        ),
-        *(
-            (
-                {"a": [None, first, first, "2024-1-31"]},
-                f"t: column 'a' holds dates, {first!r} in row 2; turn them into numbers, such as days since one of "
-                "them, write dates like 2024-12-31, or leave it out with --drop a",
-            )
-            for first in (
-                "2024-02-01",
-                "2024/2/1",
-                "1.2.2024",
-                "02/01/2024",
-                "2024-02-01T12:30:00Z",
-                "2024-02-01 12:30",
-            )
-        ),
-        (
-            {"a": ["x", [1]]},
-            "t: column 'a' must hold numbers or text, got list in row 2; "
-            "make it one kind, or leave it out with --drop a",
-        ),
+        ({}, "there is no column besides the target"),
+        ({"a": [1, 1], "b": [1, 2], "c d": ["x", "x"]}, "columns 'a', 'c d' hold .* with --drop a --drop 'c d'"),
+        ({name: [1, 1] for name in "abcdefg"}, "columns 'a', .* 'e' and 2 more hold .* --drop d --drop e ..."),
     ],
 )
-def test_columns_that_are_refused(columns, message):
-    with pytest.raises(TableError, match=exactly(message)):
+def test_several_columns_that_are_refused(columns, message):
+    with pytest.raises(TableError, match=f"^t: {message}$"):
         check_features(pd.DataFrame(columns), source="t")
 
 
@@ -649,36 +606,26 @@ def test_columns_of_another_table():
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("age", "ward", "message"),
     [
-        ({"age": [1]}, "t: column 'ward' missing, on which the model was trained"),
-        ({"x": [1]}, "t: columns 'age', 'ward' missing, on which the model was trained"),
+        (1, None, "column 'ward' missing, on which the model was trained"),
+        (None, None, "columns 'age', 'ward' missing, on which the model was trained"),
+        ([None, "old"], "A", "column 'age' must hold numbers, as in training, got 'old' in row 2"),
+        (["1", "old"], "A", "column 'age' mixes numbers and text: 1 in row 1, 'old' in row 2"),
+        (["12 %", "7 %"], "A", "column 'age' must hold numbers, as in training, got '12 %' in row 1"),
+        ([np.inf, 1], "A", f"column 'age' must be finite, got inf in row 1{FINITE}"),
         (
-            {"age": [None, "old"], "ward": ["A", "B"]},
-            "t: column 'age' must hold numbers, as in training, got 'old' in row 2",
-        ),
-        (
-            {"age": ["1", "old"], "ward": ["A", "B"]},
-            "t: column 'age' mixes numbers and text: 1 in row 1, 'old' in row 2",
-        ),
-        (
-            {"age": [1, 2], "ward": [None, 2.5]},
-            "t: column 'ward' must hold text, as in training, got the number 2.5 in row 2; write its values as they "
+            1,
+            [None, 2.5],
+            "column 'ward' must hold text, as in training, got the number 2.5 in row 2; write its values as they "
             "were in training",
-        ),
-        (
-            {"age": ["12 %", "7 %"], "ward": ["A", "B"]},
-            "t: column 'age' must hold numbers, as in training, got '12 %' in row 1",
-        ),
-        (
-            {"age": [np.inf], "ward": ["A"]},
-            "t: column 'age' must be finite, got inf in row 1; leave the field empty if the value is missing",
         ),
     ],
 )
-def test_columns_of_another_table_that_are_refused(columns, message):
-    with pytest.raises(TableError, match=exactly(message)):
-        match_features(pd.DataFrame(columns), KINDS, source="t")
+def test_columns_of_another_table_that_are_refused(age, ward, message):
+    columns = {name: values for name, values in (("age", age), ("ward", ward)) if values is not None}
+    with pytest.raises(TableError, match=exactly(f"t: {message}")):
+        match_features(pd.DataFrame({"x": [1, 2]}).assign(**columns), KINDS, source="t")
 
 
 def test_columns_to_drop():

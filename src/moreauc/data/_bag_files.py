@@ -95,7 +95,7 @@ class NpyFile(NamedTuple):
         return cls(name, array.shape, array.dtype, array.offset, by_columns)
 
     def read(self, owner: str, rows: Tensor | None) -> Tensor:
-        """Return the rows with these numbers, or all; of the others not more is read than the system's own blocks.
+        """Return the rows with these numbers, or all; only the blocks of the file that hold them are read.
 
         Plain reads, not a memory map: pages of a map stay in the resident memory of the process.
         """

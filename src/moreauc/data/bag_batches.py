@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, Sampler
 
 from moreauc._checks import check_count
 from moreauc.data.bags import Bags, check_bags
-from moreauc.samplers.base import Passes
+from moreauc.samplers.base import Passes, check_sampler, move_sampler
 
 _DENSE = 4  # up to so many times the instances wanted, all of a bag are put in order
 _STREAM = 1  # keeps these random numbers apart from those that choose bags by the same seed
@@ -77,7 +77,7 @@ class BagBatches:
     """
 
     batch_sampler = None  # Lightning expects it of whatever has a sampler
-    checksum_of_inputs: str | None = None  # by which a checkpoint knows the instances again, where somebody has set it
+    checksum_of_inputs: str | None = None  # by which a checkpoint recognises the instances; None where it is not set
 
     def __init__(
         self, bags: Bags, sampler: Iterable[Sequence[int]], *, instances_per_bag: int | None, seed: int = 0
@@ -184,9 +184,7 @@ class BagSampler(Sampler[list[BagKey]]):
     """
 
     def __init__(self, sampler: Iterable[Sequence[int]]) -> None:
-        if not hasattr(sampler, "__iter__"):
-            kind = type(sampler).__name__
-            raise ValueError(f"{type(self).__name__}: sampler must be an iterable over batches, got {kind}")
+        check_sampler(type(self).__name__, sampler)
         self.sampler = sampler
         self._epoch = 0
 
@@ -217,10 +215,8 @@ class BagSampler(Sampler[list[BagKey]]):
             ValueError: if the sampler has no `set_position`.
         """
         owner = type(self).__name__
-        if not hasattr(self.sampler, "set_position"):
-            raise ValueError(f"{owner}: sampler must have set_position, got {type(self.sampler).__name__} without")
         number = check_count(owner, "epoch", epoch, minimum=0)
-        self.sampler.set_position(number, step)
+        move_sampler(owner, self.sampler, number, step)
         self._epoch = number
 
 

@@ -1,7 +1,7 @@
 """Labelled bags of instances: in memory, in one flat array, or in files read lazily.
 
-All kinds are used alike, and read only what is asked for. Instances come as tensors on the CPU; floating point numbers
-and bytes (images) keep their type, other integers become float32; those too large for it are refused.
+All classes have the same interface and read only what is asked for. Instances come as tensors on the CPU; floating
+point numbers and bytes (images) keep their type, other integers become float32; those too large for it are refused.
 """
 
 from __future__ import annotations
@@ -386,7 +386,7 @@ def check_bags(owner: str, bags: Any) -> Bags:
     """Return `bags`, which must be bags."""
     if not isinstance(bags, Bags):
         raise ValueError(f"{owner}: bags must be Bags, as ListBags makes of arrays, got {type(bags).__name__}")
-    for name in ("labels", "sizes"):  # of a kind of the user's own they may be anything
+    for name in ("labels", "sizes"):  # a subclass of the user's may have set anything
         values: Any = getattr(bags, name, None)
         if not isinstance(values, Tensor) or values.ndim != 1 or values.is_floating_point() or values.is_complex():
             tensor = isinstance(values, Tensor)

@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from moreauc._checks import as_labels, check_count, check_finite, check_labels, check_shape, shown
-from moreauc.samplers.base import Batch, PlannedSampler
+from moreauc.samplers.base import Batch, PlannedSampler, check_sampler, move_sampler
 
 _OWNER = "TensorBatches"
 _MOST_ENTRIES = 2**25  # of a dense chunk of rows: 128 MB in float32
 
 
 class SparseRows:
-    """Rows of a sparse matrix, used as a tensor of shape `(n, columns)` is where batches of rows are taken of it.
+    """Rows of a sparse matrix with the methods of a tensor that batches need; rows become dense when they are selected.
 
     Args:
         matrix: the rows; its numbers become float32.
@@ -99,8 +99,8 @@ class SampledRows:
 
     def _take_sampler(self, sampler: Iterable[Sequence[int]] | None, batch_size: int) -> None:
         owner = type(self).__name__
-        if sampler is not None and not hasattr(sampler, "__iter__"):
-            raise ValueError(f"{owner}: sampler must be an iterable over batches, got {type(sampler).__name__}")
+        if sampler is not None:
+            check_sampler(owner, sampler)
         self.sampler = sampler
         self.batch_size = check_count(owner, "batch_size", batch_size)
 
@@ -121,12 +121,8 @@ class SampledRows:
 
     def set_position(self, epoch: int, step: int) -> None:
         """Pass the position on to the sampler, which must have `set_position`; without one nothing is resumed."""
-        if self.sampler is None:
-            return
-        if not hasattr(self.sampler, "set_position"):
-            owner, kind = type(self).__name__, type(self.sampler).__name__
-            raise ValueError(f"{owner}: sampler must have set_position, got {kind} without")
-        self.sampler.set_position(epoch, step)
+        if self.sampler is not None:
+            move_sampler(type(self).__name__, self.sampler, epoch, step)
 
     def _rows(self, device: torch.device | str = "cpu") -> Tensor | Iterator[Tensor]:
         """Return the rows of all batches: as one tensor on the CPU where the sampler has a plan, else one by one.
@@ -196,7 +192,7 @@ class TensorBatches(SampledRows):
         [[0, 1, 2], [3, 4]]
     """
 
-    checksum_of_inputs: str | None = None  # by which a checkpoint knows them again, where somebody has set it
+    checksum_of_inputs: str | None = None  # by which a checkpoint recognises the inputs; None where it is not set
 
     def __init__(
         self,
@@ -362,12 +358,7 @@ def tensors_of(inputs: Tensor | SparseRows) -> list[Tensor]:
 
 
 def rows_at_once(inputs: Tensor | SparseRows, most: int) -> int:
-    """Return how many rows to score at once: `most`, fewer where a dense chunk of sparse rows would be large.
-
-    Example:
-        >>> rows_at_once(torch.zeros(5, 3), 4096), rows_at_once(SparseRows(csr_array((5, 100_000))), 4096)
-        (4096, 335)
-    """
+    """Return how many rows to score at once: `most`, fewer where a dense chunk of sparse rows would be large."""
     return most if isinstance(inputs, Tensor) else max(1, min(most, _MOST_ENTRIES // max(inputs.shape[1], 1)))
 
 

@@ -61,7 +61,7 @@ class Target:
     name: str  # the column
     positive: str  # value of the positive class, as text
     negative: str  # value of the other class, as text
-    reason: str  # how the positive class was found, for people
+    reason: str  # how the positive class was chosen, in words
 
 
 def split_target(
@@ -71,12 +71,6 @@ def split_target(
 
     Returns the other columns, the labels, and which class is which. By default the positive class is 1 of 0/1 and
     -1/1, True of False/True, and the rarer one of other pairs of values.
-
-    Example:
-        >>> frame = pd.DataFrame({"age": [34, 61, 47], "ill": ["no", "yes", "no"]})
-        >>> features, y, classes = split_target(frame, "ill")
-        >>> y.tolist(), classes.positive, classes.reason
-        ([0, 1, 0], 'yes', 'the rarer of two values')
     """
     target = normal_text(target)
     texts = name_texts(check_present(frame, target, "target", source), class_text)
@@ -133,11 +127,6 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
         TableError: for columns without values, with one value only, with infinities, with numbers and text mixed, with
             dates in other forms, lists or other things, with numbers that have a comma or are written ambiguously, and
             with texts of which more than half are distinct; it names them, and the option that leaves them out.
-
-    Example:
-        >>> columns, kinds = check_features(pd.DataFrame({"age": [34, 61], "ward": ["A", "B"]}))
-        >>> kinds
-        {'age': 'number', 'ward': 'text'}
     """
     if not len(frame.columns):
         raise TableError(f"{source}: there is no column besides the target")
@@ -372,12 +361,7 @@ def _drop_option(names: list[Any]) -> str:
 
 
 def doubtful_columns(table: pd.DataFrame) -> list[str]:
-    """Return a warning for each column that looks like row numbers, or has too many texts to be told apart.
-
-    Example:
-        >>> doubtful_columns(pd.DataFrame({"age": [40.0, 31.0] * 15, "case": np.arange(30.0)}))[0][:57]
-        "column 'case' holds a different whole number in every row"
-    """
+    """Return a warning for each column that looks like row numbers, or has too many texts to be told apart."""
     found = []
     for place, name in enumerate(table.columns):
         column = table.iloc[:, place]

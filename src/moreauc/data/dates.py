@@ -23,12 +23,7 @@ DATES, DATES_IN_ZONES = "date", "date with offset"  # kinds of columns; times wi
 
 
 def holds_dates(column: pd.Series[Any]) -> bool:
-    """Return whether a column holds dates, with or without a time of day; at least one.
-
-    Example:
-        >>> holds_dates(pd.Series([date(2024, 1, 31), None])), holds_dates(pd.Series(["2024-01-31"]))
-        (True, False)
-    """
+    """Return whether a column holds dates, with or without a time of day; at least one."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return False
     if types.is_datetime64_any_dtype(column.dtype):
@@ -80,13 +75,7 @@ def _kind(text: Any) -> str | None:
 
 
 def read_dates(column: pd.Series[Any], kind: str) -> tuple[pd.Series[Any], pd.Series[Any]]:
-    """Return the dates of a column of a file, of a kind of this module, and the values that are no such dates.
-
-    Example:
-        >>> dates, strange = read_dates(pd.Series(["2024-12-31", None, "2024-02-30"]), DATES)
-        >>> dates.isna().tolist(), strange.tolist()
-        ([False, True, True], ['2024-02-30'])
-    """
+    """Return the dates of a column of a file, of a kind of this module, and the values that are no such dates."""
     zone = "UTC" if kind == DATES_IN_ZONES else None
     if holds_dates(column):
         found = as_dates(column)
@@ -138,14 +127,7 @@ class DateParts:
         return ("year", "day", *(f"{function} {name}" for name in cycles for function in ("sine", "cosine")))
 
     def numbers(self, dates: pd.Series[Any]) -> tuple[Floats, Floats]:
-        """Return days since the earliest date of the training, shape `(n,)`, and the parts, `(n, parts)`; NaN: missing.
-
-        Example:
-            >>> dates = as_dates(pd.Series([date(2024, 1, 1), date(2024, 7, 2), None]))
-            >>> days, parts = DateParts.of(dates).numbers(dates)
-            >>> days.tolist(), parts[1].round(2).tolist()
-            ([0.0, 183.0, nan], [2024.0, 2.0, 0.0, -1.0, 0.78, 0.62])
-        """
+        """Return days since the earliest training date, `(n,)`, and the parts, `(n, parts)`; NaN where missing."""
         local, universal = _clocks(dates)
         day, month = local.astype("datetime64[D]"), local.astype("datetime64[M]")
         year = local.astype("datetime64[Y]")

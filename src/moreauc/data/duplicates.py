@@ -17,7 +17,7 @@ Codes = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 Random = np.random.RandomState | np.random.Generator
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an earlier column is lost
-_FEW, _COPIES = 30, 4  # fewer different rows, with more copies each on average, are no sample of a table
+_FEW, _COPIES = 30, 4  # a table with fewer different rows and more copies of each is hardly a sample
 
 
 def take_share(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]:
@@ -28,7 +28,7 @@ def take_share(counts: Counts, share: float, order: Counts) -> NDArray[np.bool_]
     taken = np.zeros(len(counts), dtype=bool)
 
     def gain(group: Any) -> Any:
-        """By how much the squared distance, in shares of the classes, becomes less."""
+        """Return the decrease of the squared distance to the shares of the classes."""
         return ((missing**2 - (missing - counts[group]) ** 2) * weight).sum(-1)
 
     lacks, weights = missing.tolist(), weight.tolist()
@@ -61,13 +61,7 @@ def deal_folds(counts: Counts, folds: int) -> Counts:
 
 
 def hash_rows(table: pd.DataFrame) -> Hashes:
-    """Return a hash of each row of floats, texts and dates; missing values are equal to each other, and 0.0 to -0.0.
-
-    Example:
-        >>> hashes = hash_rows(pd.DataFrame({"a": [0.0, 1.0, -0.0, None], "b": ["x", "x", "x", None]}))
-        >>> bool(hashes[0] == hashes[2]), len(set(hashes.tolist()))
-        (True, 3)
-    """
+    """Return a hash of each row of floats, texts and dates; missing values are equal to each other, and 0.0 to -0.0."""
     total = np.zeros(len(table), dtype=np.uint64)
     for place in range(table.shape[1]):
         column = table.iloc[:, place]
@@ -79,29 +73,24 @@ def hash_rows(table: pd.DataFrame) -> Hashes:
 
 
 def hash_sparse(matrix: Any) -> Hashes:
-    """Return a hash of each row of a sparse matrix, whether its zeros are stored or not.
-
-    Example:
-        >>> from scipy.sparse import csr_array
-        >>> hashes = hash_sparse(csr_array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]))
-        >>> bool(hashes[0] == hashes[2]), bool(hashes[0] == hashes[1])
-        (True, False)
-    """
+    """Return a hash of each row of a sparse matrix, whether its zeros are stored or not."""
     matrix = matrix.tocsr(copy=True)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     entries = hash_array(hash_array(matrix.data) + hash_array(matrix.indices.astype(np.uint64)))
-    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(entries, dtype=np.uint64)])
-    found: Hashes = np.diff(sums[matrix.indptr])  # modulo 2^64, as the sums
-    return found
+    return _sums(entries, matrix.indptr)
 
 
 def hash_bags(rows: Hashes, bags: Codes, number: int) -> Hashes:
     """Return a hash of each of `number` bags from the hashes of its instances, in any order."""
     order = np.argsort(bags, kind="stable")
-    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(hash_array(rows)[order], dtype=np.uint64)])
-    ends = np.bincount(bags, minlength=number).cumsum()
-    found: Hashes = np.diff(sums[np.concatenate([[0], ends])])  # modulo 2^64, as the sums
+    return _sums(hash_array(rows)[order], np.append(0, np.bincount(bags, minlength=number).cumsum()))
+
+
+def _sums(hashes: Hashes, bounds: Any) -> Hashes:
+    """Return the sums of the hashes between bounds, modulo 2^64."""
+    sums = np.append(np.uint64(0), np.cumsum(hashes, dtype=np.uint64))
+    found: Hashes = np.diff(sums[bounds])
     return found
 
 
@@ -142,15 +131,7 @@ def few_kinds(same: Codes) -> int | None:
 
 
 def take_together(same: Codes, labels: NDArray[Any], share: float, random: Random) -> NDArray[np.bool_]:
-    """Return which rows make up a share of each class, as nearly as equal rows, which stay together, allow.
-
-    Example:
-        >>> same = np.array([0, 0, 1, 2, 3, 4, 5, 5])
-        >>> labels = np.array([1, 1, 1, 1, 0, 0, 0, 0])
-        >>> taken = take_together(same, labels, 0.5, np.random.default_rng(0))
-        >>> bool(taken[0] == taken[1]), bool(taken[6] == taken[7]), int(taken[:4].sum()), int(taken[4:].sum())
-        (True, True, 2, 2)
-    """
+    """Return which rows make up a share of each class, as nearly as equal rows, which stay together, allow."""
     counts = _count(same, labels)
     return take_share(counts, share, random.permutation(len(counts)))[same]
 

@@ -162,11 +162,6 @@ def fraud_table(
     Returns:
         The columns, and the labels of shape `(samples,)`: 1 for fraud. In `distance_km` and `account_age_days` some
         values are missing.
-
-    Example:
-        >>> X, y = fraud_table(samples=1000)
-        >>> X.shape, int(y.sum()), X["category"].iloc[0]
-        ((1000, 10), 17, 'transport')
     """
     import pandas as pd
     from scipy.special import expit

@@ -50,13 +50,6 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
     Raises:
         TableError: if the file is missing, of another kind, empty or malformed.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "data.csv"
-        >>> _ = file.write_text("age,y\n34,1\n61,0\n")
-        >>> read_table(file)["age"].tolist()
-        [34, 61]
     """
     return type_columns(read_texts(path))
 
@@ -66,13 +59,6 @@ def read_texts(path: str | Path) -> pd.DataFrame:
 
     For columns that name something (a group, a bag, a class): as numbers, 01 and 1 would be one name. A Parquet file
     keeps its types.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "data.csv"
-        >>> _ = file.write_text("site,y\n 01,1\n1,0\n")
-        >>> read_texts(file)["site"].tolist()
-        ['01', '1']
     """
     path = check_table_path(path)
     if path.is_dir():
@@ -88,15 +74,7 @@ def read_texts(path: str | Path) -> pd.DataFrame:
 
 
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a table in the format of the suffix; the file appears only when it is whole.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "scores.csv"
-        >>> write_table(pd.DataFrame({"row": [1, 2], "score": [0.5, -1.0]}), file)
-        >>> file.read_text().split()
-        ['row,score', '1,0.5', '2,-1.0']
-    """
+    """Write a table in the format of the suffix; the file appears only when it is whole."""
     path = check_table_path(path)
     with written_whole(path) as part:
         if path.suffix.lower() in (".csv", ".tsv"):
@@ -241,11 +219,6 @@ def as_frame(owner: str, table: Any, *, name: str = "X") -> Any:
 
     Raises:
         ValueError: for a table that is not in memory yet, and for one that cannot be converted.
-
-    Example:
-        >>> import pyarrow
-        >>> as_frame("doctest", pyarrow.table({"a": [1, None], "b": ["x", "y"]})).dtypes.astype(str).tolist()
-        ['Int64', 'str']
     """
     if isinstance(table, pd.DataFrame | pd.Series):
         return table

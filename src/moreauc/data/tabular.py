@@ -217,12 +217,7 @@ def _in_range(numbers: Array, dtype: type[np.floating[Any]]) -> Array:
 
 
 def same_rows(owner: str, X: Any) -> Codes:
-    """Return a number for each row of a table, from 0, the same for rows that are equal.
-
-    Example:
-        >>> same_rows("doctest", pd.DataFrame({"a": [1, 2, 1, 1], "b": ["x", "x", "x", None]}))
-        array([0, 1, 0, 2])
-    """
+    """Return a number for each row of a table, from 0, the same for rows that are equal."""
     if issparse(X):
         return number_equal(hash_sparse(X))
     _, numbers, levels, dates = _split(owner, X)

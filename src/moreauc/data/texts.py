@@ -1,9 +1,9 @@
-"""Texts of tables: their normal form, in which what looks the same is the same, and what they are.
+"""Texts of tables: a normal form, in which texts that look the same are equal, and numbers and dates among them.
 
 The normal form is used for names of columns, groups and bags, for classes, and for the levels of a feature.
 A column is read as numbers only where all of its values are written in one way that leaves no doubt about any of them:
-with a currency, a percent sign or spaces between thousands, say. Functions that return a text return what follows the
-name of the column in an error, with the remedy. Rows are counted from 1.
+with a currency, a percent sign or spaces between thousands, say. Functions that look for an error return its text from
+after the name of the column, with the remedy. Rows are counted from 1.
 """
 
 from __future__ import annotations
@@ -232,14 +232,7 @@ def is_number(column: pd.Series[Any]) -> bool:
 
 
 def lost_in_floats(column: pd.Series[Any]) -> str | None:
-    """Return the error of numbers that lie closer together than floats of their size; None for others.
-
-    Example:
-        >>> lost_in_floats(pd.Series([2**60 + 1, 2**60 + 2]))[:73]
-        'holds numbers too close together for their size, from 1152921504606846977'
-        >>> lost_in_floats(pd.Series([2**60 + 1, 1])) is None
-        True
-    """
+    """Return the error of numbers that lie closer together than floats of their size; None for others."""
     if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind not in "iuO" or not is_number(column):
         return None
     if column.dtype.kind != "O" and column.notna().any() and _largest(column.dropna()) <= _EXACT:
@@ -295,14 +288,7 @@ def distinct_texts(column: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def find_comma_or_dates(texts: pd.Series[Any]) -> str | None:
-    """Return the error of a column with a number that has a comma, or of plain dates only; None for others.
-
-    Example:
-        >>> find_comma_or_dates(pd.Series(["0,5", "12,0"]))[:54]
-        "holds numbers with a comma, '0,5' in row 1; write them"
-        >>> find_comma_or_dates(pd.Series(["A", "B"])) is None
-        True
-    """
+    """Return the error of a column with a number that has a comma, or of plain dates only; None for others."""
     numbers = texts[_matches(_COMMA, texts)]
     if len(numbers):  # one is enough: numbers and text may not be mixed either
         return (
@@ -315,12 +301,7 @@ def find_comma_or_dates(texts: pd.Series[Any]) -> str | None:
 
 
 def find_dates(texts: pd.Series[Any], *, more_than: float = 0.5) -> str | None:
-    """Return the error of a column with more than a share of dates or times, of any kind; None for others.
-
-    Example:
-        >>> find_dates(pd.Series(["31.12.24", "1.1.25"]))[:40]
-        "holds dates or times, '31.12.24' in row "
-    """
+    """Return the error of a column with more than a share of dates or times, of any kind; None for others."""
     dates = texts.map(_is_date).astype(bool)
     if not dates.any() or dates.mean() <= more_than:
         return None
@@ -332,12 +313,7 @@ def find_dates(texts: pd.Series[Any], *, more_than: float = 0.5) -> str | None:
 
 
 def find_numbers_or_dates(texts: pd.Series[Any]) -> str | None:
-    """Return the error of texts that are numbers or dates, however written; None for others.
-
-    Example:
-        >>> find_numbers_or_dates(pd.Series(["12 %", "7 %"]))[:45]
-        "holds numbers as text, '12 %' in row 1; turn "
-    """
+    """Return the error of texts that are numbers or dates, however written; None for others."""
     found = find_format(texts)
     if isinstance(found, NumberFormat):
         return f"holds numbers as text, {_shown(texts)}; turn them into numbers"
@@ -381,22 +357,12 @@ class NumberFormat:
 
     @classmethod
     def of_kind(cls, kind: str) -> NumberFormat | None:
-        """Return the format that a kind tells of, None for another kind.
-
-        Example:
-            >>> NumberFormat.of_kind(NumberFormat(" ", ",", "€").kind)
-            NumberFormat(thousands=' ', decimal=',', unit='€')
-        """
+        """Return the format that a kind tells of, None for another kind."""
         found = re.fullmatch(r"number like 1(\D?)234(\D)5 ?(.*)", kind)
         return None if found is None else cls(*found.groups())
 
     def read(self, texts: pd.Series[Any]) -> pd.Series[Any]:
-        """Return the numbers; NaN where a text is written in another way.
-
-        Example:
-            >>> NumberFormat(".", ",", "€").read(pd.Series(["1.200,50 €", "€ -3", "1,200.50 €"])).tolist()
-            [1200.5, -3.0, nan]
-        """
+        """Return the numbers; NaN where a text is written in another way."""
         return texts.map(lambda text: self._number(_parts(text))).astype(float)
 
     def read_column(self, column: pd.Series[Any]) -> tuple[pd.Series[Any], pd.Series[Any]]:

@@ -15,24 +15,32 @@ not finite, lengths that differ, ids that are no integers or out of range, are a
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import UndefinedMetricWarning
 from torch import Tensor
 
-from moreauc._checks import check_count, check_finite
+from moreauc._checks import check_count
 from moreauc._group_input import Members, Numbers, check_groups
-from moreauc.metrics.ranking import Array, as_vector, check_length, selected_fraction, split_classes
+from moreauc.metrics.ranking import (
+    Array,
+    as_vector,
+    check_finite,
+    check_length,
+    check_weight,
+    selected_fraction,
+    split_classes,
+    undefined,
+)
 
 Values = NDArray[np.float64]
 
+_NO_VALUE = "no group has a value"
 _SHOWN = 5  # groups named in a warning
 _DIGITS = 4  # of a printed table
 
@@ -134,7 +142,7 @@ def group_gap(values: ArrayLike) -> float:
     if np.isinf(array).any():
         raise ValueError(f"group_gap: values must be finite or NaN, got {array[np.isinf(array)][0]}")
     defined = array[~np.isnan(array)]
-    return float(np.ptp(defined)) if len(defined) else _undefined("group_gap")
+    return float(np.ptp(defined)) if len(defined) else undefined("group_gap", _NO_VALUE, 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,14 +278,12 @@ def check_names(owner: str, names: Sequence[str] | None, count: int) -> list[str
 
 
 def _means(owner: str, name: str, values: Any, members: Members, sample_weight: Any) -> Values:
-    vector = _finite(owner, name, values)
+    vector = as_vector(owner, name, values).astype(np.float64)
+    check_finite(owner, name, vector)
     _check_rows(owner, name, vector, members)
     weight = np.ones(len(vector))
     if sample_weight is not None:
-        weight = _finite(owner, "sample_weight", sample_weight)
-        check_length(owner, "sample_weight", weight, name, vector)
-        if (weight < 0).any():
-            raise ValueError(f"{owner}: sample_weight must be at least 0, got {weight.min()}")
+        weight = check_weight(owner, sample_weight, name, vector)
         weight = weight / (weight.max() or 1.0)  # neither sums nor products overflow
     rows, ids, _, count = members
     total = np.bincount(ids, weight[rows], count)
@@ -315,7 +321,7 @@ def _mean_of_worst(owner: str, values: Values, top_k: Any, *, highest: bool) -> 
     if top_k is not None:
         top_k = check_count(owner, "top_k", top_k)
     if not len(defined):
-        return _undefined(owner, stacklevel=4)
+        return undefined(owner, _NO_VALUE)
     if top_k is None:
         return float(defined.mean())
     if top_k > len(defined):
@@ -324,21 +330,9 @@ def _mean_of_worst(owner: str, values: Values, top_k: Any, *, highest: bool) -> 
     return float((defined[-top_k:] if highest else defined[:top_k]).mean())
 
 
-def _undefined(owner: str, stacklevel: int = 3) -> float:
-    text = f"{owner}: the score is undefined, NaN is returned: no group has a value"
-    warnings.warn(text, UndefinedMetricWarning, stacklevel=stacklevel)
-    return math.nan
-
-
 def _check_rows(owner: str, name: str, vector: Array, members: Members) -> None:
     if len(vector) != members.num_rows:
         raise ValueError(f"{owner}: {name} must be as long as groups, {members.num_rows}, got {len(vector)}")
-
-
-def _finite(owner: str, name: str, values: Any) -> Values:
-    vector = as_vector(owner, name, values).astype(np.float64)
-    check_finite(owner, **{name: torch.from_numpy(vector)})
-    return vector
 
 
 def _classes(owner: str, name: str, values: Any) -> Array:
@@ -349,6 +343,6 @@ def _classes(owner: str, name: str, values: Any) -> Array:
         if any(value is None or value != value for value in array):
             raise ValueError(f"{owner}: {name} must hold classes, got a missing one")
         array = np.array(array.tolist())  # strings of tables come as objects
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"{owner}: {name} must be finite, got {array[~np.isfinite(array)][0]}")
+    if array.dtype.kind == "f":
+        check_finite(owner, name, array)
     return array

@@ -226,20 +226,27 @@ def split_classes(
     known = positive | (labels == 0)
     if not known.all():
         raise ValueError(f"{owner}: {names[0]} must hold 0 and 1 only, got {labels[~known][0]}")
-    _check_finite(owner, names[1], scores)
+    check_finite(owner, names[1], scores)
     # Row numbers and `take` are faster here than indexing by a mask.
     upper, lower = np.flatnonzero(positive), np.flatnonzero(~positive)
     if sample_weight is None:
         return Classes(scores.take(upper), scores.take(lower))
-    weight = as_vector(owner, "sample_weight", sample_weight).astype(np.float64)
-    check_length(owner, "sample_weight", weight, names[0], labels)
-    _check_finite(owner, "sample_weight", weight)
-    if (weight < 0).any():
-        raise ValueError(f"{owner}: sample_weight must be at least 0, got {weight.min()}")
+    weight = check_weight(owner, sample_weight, names[0], labels)
     return Classes(scores.take(upper), scores.take(lower), weight.take(upper), weight.take(lower))
 
 
-def _check_finite(owner: str, name: str, value: Array) -> None:
+def check_weight(owner: str, sample_weight: Any, other_name: str, other: Array) -> Array:
+    """Return weights of at least 0 as float64, as many as `other` has entries."""
+    weight = as_vector(owner, "sample_weight", sample_weight).astype(np.float64)
+    check_length(owner, "sample_weight", weight, other_name, other)
+    check_finite(owner, "sample_weight", weight)
+    if (weight < 0).any():
+        raise ValueError(f"{owner}: sample_weight must be at least 0, got {weight.min()}")
+    return weight
+
+
+def check_finite(owner: str, name: str, value: Array) -> None:
+    """Check that a vector holds neither NaN nor infinity."""
     finite = np.isfinite(value)
     if not finite.all():
         bad = value[~finite]
@@ -256,7 +263,7 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
     """Return the fraction of ordered pairs among the selected samples of two classes that have been checked."""
     reason = _missing_class(classes)
     if reason is not None:
-        return _undefined(owner, reason)
+        return undefined(owner, reason)
     if ties == "lost":
         classes = _ties_lost(classes)
     positives, negatives, positive_weight, negative_weight = classes
@@ -268,9 +275,9 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
         return _weighted_fraction(lowest, lowest_mass, highest, highest_mass)
     k1, k2 = floor_count(len(positives), 1.0 - min_tpr), floor_count(len(negatives), max_fpr)
     if k1 == 0:
-        return _undefined(owner, f"floor({len(positives)} positives * (1 - min_tpr)) is 0 at min_tpr = {min_tpr}")
+        return undefined(owner, f"floor({len(positives)} positives * (1 - min_tpr)) is 0 at min_tpr = {min_tpr}")
     if k2 == 0:
-        return _undefined(owner, f"floor({len(negatives)} negatives * max_fpr) is 0 at max_fpr = {max_fpr}")
+        return undefined(owner, f"floor({len(negatives)} negatives * max_fpr) is 0 at max_fpr = {max_fpr}")
     positives, negatives = np.sort(positives), np.sort(negatives)
     lowest, highest = positives[:k1], negatives[len(negatives) - k2 :]
     high, low = lowest[-1], highest[0]
@@ -341,7 +348,7 @@ def _weighted_fraction(positives: Array, positive_mass: Array, negatives: Array,
 def _area(owner: str, classes: Classes, min_tpr: float, max_fpr: float) -> float:
     reason = _missing_class(classes)
     if reason is not None:
-        return _undefined(owner, reason)
+        return undefined(owner, reason)
     labels = np.repeat([1, 0], [len(classes.positives), len(classes.negatives)])
     scores = np.concatenate([classes.positives, classes.negatives])
     weight = None
@@ -374,9 +381,10 @@ def _missing_class(classes: Classes) -> str | None:
     return None
 
 
-def _undefined(owner: str, reason: str) -> float:
-    # The user's line is three calls up: public function, `selected_fraction` or `_area`, this one.
-    warnings.warn(f"{owner}: the score is undefined, NaN is returned: {reason}", UndefinedMetricWarning, stacklevel=4)
+def undefined(owner: str, reason: str, stacklevel: int = 4) -> float:
+    """Return NaN, with a warning at the user's line: most often two functions are between that and this one."""
+    text = f"{owner}: the score is undefined, NaN is returned: {reason}"
+    warnings.warn(text, UndefinedMetricWarning, stacklevel=stacklevel)
     return math.nan
 
 

@@ -28,9 +28,9 @@ _LATEST: list[Mapping[str, Any]] = []  # of this process, at most one
 
 
 class Passes:
-    """Warns, once, where a sampler is iterated again and `set_epoch` was not called since the last pass.
+    """Warns once where a sampler is iterated again and `set_epoch` was not called since the last pass.
 
-    A copy starts anew.
+    A copy has seen no pass.
 
     Args:
         owner: class named in the warning.
@@ -88,6 +88,19 @@ def latest_draw() -> Mapping[str, Any] | None:
     return _LATEST[0] if _LATEST else None
 
 
+def check_sampler(owner: str, sampler: Any) -> None:
+    """Check that a sampler can be iterated over."""
+    if not hasattr(sampler, "__iter__"):
+        raise ValueError(f"{owner}: sampler must be an iterable over batches, got {type(sampler).__name__}")
+
+
+def move_sampler(owner: str, sampler: Any, epoch: int, step: int) -> None:
+    """Go to a step of an epoch of a sampler, which must have `set_position`."""
+    if not hasattr(sampler, "set_position"):
+        raise ValueError(f"{owner}: sampler must have set_position, got {type(sampler).__name__} without")
+    sampler.set_position(epoch, step)
+
+
 class PlannedSampler(Sampler[list[int]]):
     """A batch sampler whose epochs are planned as a whole; the last plan is kept.
 
@@ -115,7 +128,7 @@ class PlannedSampler(Sampler[list[int]]):
         return self._steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        rest = self._plan(self.epoch)[self.start :]  # here, not at the first batch: the position may move meanwhile
+        rest = self._plan(self.epoch)[self.start :]  # here, not at the first batch: the position may change before it
         return self.track(row.tolist() for row in rest)
 
     def draw(self) -> dict[str, Any]:

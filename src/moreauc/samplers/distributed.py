@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from moreauc._checks import check_count
+from moreauc.samplers.base import check_sampler, move_sampler
 
 _OWNER = "DistributedBatchSampler"
 
@@ -61,8 +62,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
     def __init__(
         self, sampler: Any, *, rank: int, world_size: int, owners: Tensor | Sequence[int] | NDArray[Any] | None = None
     ) -> None:
-        if not hasattr(sampler, "__iter__"):
-            raise ValueError(f"{_OWNER}: sampler must be an iterable over batches, got {type(sampler).__name__}")
+        check_sampler(_OWNER, sampler)
         if getattr(sampler, "world_size", 1) != 1:
             raise ValueError(f"{_OWNER}: sampler must be that of one process, got world_size {sampler.world_size}")
         self.sampler = sampler
@@ -86,7 +86,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = iter(self.sampler)  # here, not at the first batch: the position may move meanwhile
+        batches = iter(self.sampler)  # here, not at the first batch: the position may change before it
         return (self._part(batch) for batch in batches)
 
     def batch(self, epoch: int, step: int) -> Tensor:
@@ -104,9 +104,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
         Raises:
             ValueError: if the sampler inside has no `set_position`.
         """
-        if not hasattr(self.sampler, "set_position"):
-            raise ValueError(f"{_OWNER}: sampler must have set_position, got {type(self.sampler).__name__} without")
-        self.sampler.set_position(epoch, step)
+        move_sampler(_OWNER, self.sampler, epoch, step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the sampler inside: the same in all processes, and for any number of them."""
