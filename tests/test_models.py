@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from experiments.models.resnet import ResNet20
 from moreauc.core.pooling import POOLINGS
-from moreauc.models import AttentionHead, InstanceMLP, InstanceNetwork
+from moreauc.models import InstanceMLP, InstanceNetwork
 
 HEADS = [False, True, "gated"]
 
@@ -33,17 +33,6 @@ def logit_by_hand(head, features):
     if head.gate is not None:
         units = [u / (1 + math.exp(-g)) for u, g in zip(units, linear(head.gate, features), strict=True)]
     return linear(head.logit, units)[0]
-
-
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("hidden", [None, 5])
-def test_attention_logits_by_hand(float64, gated, hidden):
-    head = AttentionHead(3, hidden, gated)
-    x = torch.randn(4, 3)
-    expected = [logit_by_hand(head, row) for row in x.tolist()]
-    assert head(x).tolist() == pytest.approx(expected, abs=1e-12)
-    width = hidden or 3
-    assert count(head) == (1 + gated) * (3 * width + width) + width  # and no bias of the logit
 
 
 @pytest.mark.parametrize("attention", HEADS)
@@ -171,9 +160,6 @@ def test_state_goes_round(attention):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AttentionHead(0), "AttentionHead: num_features must be an integer of at least 1, got 0"),
-        (lambda: AttentionHead(3, 0), "AttentionHead: hidden must be an integer of at least 1, got 0"),
-        (lambda: AttentionHead(3, gated="yes"), "AttentionHead: gated must be True or False, got 'yes'"),
         (lambda: InstanceNetwork(torch.relu, 3), r"InstanceNetwork: encoder must be a torch.nn.Module, got \w+"),
         (lambda: InstanceNetwork(nn.Identity(), 0), "InstanceNetwork: num_features must be an integer of at least 1"),
         (

@@ -3,8 +3,7 @@ r"""Small networks for tables and for the instances of bags.
 A network for bags sees instances only: it returns a score for each, or score and attention logit, and the loss pools
 them. Any module that returns these can be used. With the features :math:`e(x)` of an instance, its score is
 :math:`w_c^\top e(x) + b_c` and its attention logit :math:`w_a^\top \tanh(V e(x) + b)`, or gated
-:math:`w_a^\top (\tanh(V e(x) + b) \odot \sigma(U e(x) + b'))`. The logit has no bias of its own: attention divides
-it out.
+:math:`w_a^\top (\tanh(V e(x) + b) \odot \sigma(U e(x) + b'))`. The logit has no bias: attention does not depend on it.
 
 Reference: Ilse, Tomczak and Welling, Attention-based Deep Multiple Instance Learning, 2018.
 """
@@ -77,7 +76,7 @@ class MLP(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the raw scores of each row."""
         scores: Tensor = self.layers(inputs)
-        return scores.squeeze(1)  # changes nothing where there are several
+        return scores.squeeze(1)  # has no effect with several outputs
 
 
 class PiecewiseLinear(nn.Module):
@@ -87,16 +86,7 @@ class PiecewiseLinear(nn.Module):
     :math:`2 \min(1, \max(0, (x - q_{t-1}) / (q_t - q_{t-1}))) - 1`: 1 for the bins below the number, -1 for those above
     it. Columns with at most two values are not encoded.
 
-    Args:
-        rows: what the edges are the quantiles of, shape `(n, num_features)`.
-        bins: largest number of bins of a column, at least 1.
-
-    Attributes:
-        num_outputs: width of the output.
-
-    Shape:
-        - input: `(B, num_features)`
-        - output: `(B, num_outputs)`
+    The edges are quantiles of `rows`, shape `(n, num_features)`, for at most `bins` bins in each column.
 
     Example:
         >>> layer = PiecewiseLinear(torch.tensor([[0.0], [1.0], [2.0]]), bins=2)
@@ -138,21 +128,9 @@ class PiecewiseLinear(nn.Module):
 
 
 class BinnedMLP(nn.Module):
-    """Network for tables: bins of the numbers, then hidden layers beside a linear model, which starts at 0.
+    """Network for tables: :class:`PiecewiseLinear` with `bins` bins, then an :class:`MLP` plus a linear model.
 
-    Args:
-        rows: training rows, whose quantiles are the edges of the bins, shape `(n, num_features)`.
-        bins: bins of a column, at least 1.
-        hidden: widths of the hidden layers.
-        dropout: probability in [0, 1) to drop a hidden unit in training.
-
-    Shape:
-        - input: `(B, num_features)`
-        - output: `(B,)`
-
-    Example:
-        >>> BinnedMLP(torch.randn(50, 3), bins=8, hidden=(16,))(torch.zeros(5, 3)).shape
-        torch.Size([5])
+    The linear model starts at 0. The edges of the bins are the quantiles of `rows`, shape `(n, num_features)`.
     """
 
     def __init__(self, rows: Tensor, *, bins: int = 16, hidden: Sequence[int] = (64, 64), dropout: float = 0.0) -> None:
@@ -170,7 +148,7 @@ class BinnedMLP(nn.Module):
 
     @torch.no_grad()
     def start_from(self, weight: Tensor, bias: float) -> None:
-        """Make it the linear model with these weights of the inputs, shape `(num_features,)`."""
+        """Set the parameters to those of a linear model with these weights of the inputs, shape `(num_features,)`."""
         weights, offset = list(self.network.parameters())[-2:]  # of the last layer
         nn.init.zeros_(weights)
         nn.init.constant_(offset, bias)
@@ -178,54 +156,28 @@ class BinnedMLP(nn.Module):
 
 
 class MeanScore(nn.Module):
-    """An ensemble: the mean of the raw scores of its members.
-
-    Example:
-        >>> MeanScore([MLP(3), MLP(3)])(torch.zeros(5, 3)).shape
-        torch.Size([5])
-    """
+    """An ensemble: the mean of the raw scores of its members."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return the mean of what the members return."""
+        """Return the mean of the members' outputs."""
         return torch.stack([member(*inputs, **named) for member in self.members]).mean(0)
 
 
 class AttentionHead(nn.Module):
-    """Attention logits of instances from their features.
+    """Attention logits of instances, `(T,)`, from their features, `(T, num_features)`.
 
-    Args:
-        num_features: width of the features, at least 1.
-        hidden: width of the hidden layer, at least 1; None for that of the features.
-        gated: whether each hidden unit is multiplied by a gate, the sigmoid of another linear layer.
-
-    Shape:
-        - features: `(T, num_features)`
-        - output: `(T,)`
-
-    Example:
-        >>> AttentionHead(8)(torch.zeros(5, 8)).shape
-        torch.Size([5])
-        >>> AttentionHead(8, hidden=3, gated=True)
-        AttentionHead(
-          (hidden): Linear(in_features=8, out_features=3, bias=True)
-          (gate): Linear(in_features=8, out_features=3, bias=True)
-          (logit): Linear(in_features=3, out_features=1, bias=False)
-        )
+    With `gated` each hidden unit is multiplied by a gate, the sigmoid of another linear layer.
     """
 
-    def __init__(self, num_features: int, hidden: int | None = None, gated: bool = False) -> None:
+    def __init__(self, num_features: int, gated: bool = False) -> None:
         super().__init__()
-        width = check_count("AttentionHead", "num_features", num_features)
-        size = width if hidden is None else check_count("AttentionHead", "hidden", hidden)
-        if not isinstance(gated, bool):
-            raise ValueError(f"AttentionHead: gated must be True or False, got {gated!r}")
-        self.hidden = nn.Linear(width, size)
-        self.gate = nn.Linear(width, size) if gated else None
-        self.logit = nn.Linear(size, 1, bias=False)
+        self.hidden = nn.Linear(num_features, num_features)
+        self.gate = nn.Linear(num_features, num_features) if gated else None
+        self.logit = nn.Linear(num_features, 1, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return one logit for each instance."""
@@ -237,10 +189,10 @@ class AttentionHead(nn.Module):
 
 
 class InstanceNetwork(nn.Module):
-    """An encoder with a score for each instance and, where asked for, an attention logit.
+    """An encoder with a score and optionally an attention logit for each instance.
 
     Args:
-        encoder: module that makes of `T` instances features of shape `(T, num_features)`.
+        encoder: module that maps `T` instances to features of shape `(T, num_features)`.
         num_features: width of the features, at least 1.
         attention: False for scores only (mean and smoothed-max pooling), True for score and attention logit, "gated"
             for a logit with gates.
@@ -319,5 +271,5 @@ class InstanceMLP(InstanceNetwork):
         super().__init__(nn.Sequential(*layers), size, attention=attention)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return a score for each instance, or score and attention logit; bytes and integers are taken as numbers."""
+        """Return a score for each instance, or score and attention logit; integers are converted to floats."""
         return super().forward(inputs if inputs.is_floating_point() else inputs.to(self.score.weight.dtype))

@@ -63,7 +63,7 @@ class LinearProgram:
             self.at_least({bound: 1.0, **row}, sign * constant)
         return bound
 
-    def solve(self) -> np.ndarray:
+    def solve(self) -> Tensor:
         """Return the values of all variables at the optimum."""
         rows = np.repeat(np.arange(len(self._rows)), [len(row) for row in self._rows])
         columns = np.concatenate([np.fromiter(row, dtype=np.int64) for row in self._rows])
@@ -73,7 +73,7 @@ class LinearProgram:
         result = linprog(self._costs, A_ub=-matrix, b_ub=-np.asarray(self._limits), bounds=bounds, method="highs")
         if result.status != 0:
             raise RuntimeError(f"the linear program has no optimum: {result.message}")
-        return np.asarray(result.x)
+        return torch.from_numpy(np.array(result.x))
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,15 @@ class Problem(ABC):
     def gradient_bound(self) -> float:
         r"""A bound :math:`M` on the norm of the stochastic gradient :math:`G_t`."""
 
-    @cached_property
     @abstractmethod
+    def minimizer(self) -> Tensor:
+        """Compute a global minimiser, shape `(dim,)`."""
+
+    @cached_property
     def optimum(self) -> Optimum:
         """The global optimum, computed once."""
+        point = self.minimizer()
+        return Optimum(point, float(self.objective(point)))
 
     @property
     def size(self) -> int:

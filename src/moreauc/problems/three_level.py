@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
-from moreauc.problems.base import LinearProgram, Optimum, ThreeLevelProblem
+from moreauc.problems.base import LinearProgram, ThreeLevelProblem
 
 
 class BagRanking(ThreeLevelProblem):
@@ -90,9 +88,8 @@ class BagRanking(ThreeLevelProblem):
         r"""Return :math:`(u_1)_+ / \alpha + u_2`."""
         return torch.relu(u[..., 0]) / self.alpha + u[..., 1]
 
-    @cached_property
-    def optimum(self) -> Optimum:
-        """The optimum, by linear programming."""
+    def minimizer(self) -> Tensor:
+        """Solve a linear program."""
         program = LinearProgram()
         w = program.variables(self.dim - 1, low=None)
         s = program.variable(cost=1.0, low=None)
@@ -103,5 +100,4 @@ class BagRanking(ThreeLevelProblem):
             for hinge, difference in zip(hinges, (negatives - positive).tolist(), strict=True):
                 program.at_least({hinge: 1.0, **{v: -d for v, d in zip(w, difference, strict=True)}}, 1.0)
             program.at_least({excess: 1.0, s: 1.0, **dict.fromkeys(hinges, -1.0 / self.num_inner)}, 0.0)
-        point = torch.from_numpy(program.solve()[: self.dim].copy())
-        return Optimum(point, float(self.objective(point)))
+        return program.solve()[: self.dim]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
-from moreauc.problems.base import LinearProgram, Optimum, TwoLevelProblem
+from moreauc.problems.base import LinearProgram, TwoLevelProblem
 
 
 def _affine(a: Tensor, b: Tensor, w: Tensor, index: Tensor, samples: Tensor) -> Tensor:
@@ -88,9 +86,8 @@ class CVaRAbsoluteLoss(TwoLevelProblem):
         r"""Return :math:`(u_1)_+ / \alpha + u_2`."""
         return torch.relu(u[..., 0]) / self.alpha + u[..., 1]
 
-    @cached_property
-    def optimum(self) -> Optimum:
-        """The optimum, by linear programming."""
+    def minimizer(self) -> Tensor:
+        """Solve a linear program."""
         program = LinearProgram()
         w = program.variables(self.dim - 1, low=None)
         s = program.variable(cost=1.0, low=None)
@@ -98,8 +95,7 @@ class CVaRAbsoluteLoss(TwoLevelProblem):
             excess = program.variable(cost=1.0 / (self.alpha * self.num_outer))
             losses = [program.absolute_value(w, row, target) for row, target in zip(a, b, strict=True)]
             program.at_least({excess: 1.0, s: 1.0, **dict.fromkeys(losses, -1.0 / self.num_samples)}, 0.0)
-        point = torch.from_numpy(program.solve()[: self.dim].copy())
-        return Optimum(point, float(self.objective(point)))
+        return program.solve()[: self.dim]
 
 
 class WorstOfLosses(TwoLevelProblem):
@@ -142,9 +138,8 @@ class WorstOfLosses(TwoLevelProblem):
         r"""Return :math:`\max_k u_k`."""
         return u.amax(dim=-1)
 
-    @cached_property
-    def optimum(self) -> Optimum:
-        """The optimum, by linear programming."""
+    def minimizer(self) -> Tensor:
+        """Solve a linear program."""
         program = LinearProgram()
         w = program.variables(self.dim, low=None)
         for a, b in zip(self.a.tolist(), self.b.tolist(), strict=True):
@@ -152,8 +147,7 @@ class WorstOfLosses(TwoLevelProblem):
             for k in range(self.dim_block):
                 losses = [program.absolute_value(w, row[k], y[k]) for row, y in zip(a, b, strict=True)]
                 program.at_least({worst: 1.0, **dict.fromkeys(losses, -1.0 / self.num_samples)}, 0.0)
-        point = torch.from_numpy(program.solve()[: self.dim].copy())
-        return Optimum(point, float(self.objective(point)))
+        return program.solve()[: self.dim]
 
 
 class HingedSquares(TwoLevelProblem):
@@ -203,7 +197,7 @@ class HingedSquares(TwoLevelProblem):
         shape = self.num_outer, self.num_samples, 1
         a = torch.randn(*shape, self.dim, generator=random, dtype=torch.float64).abs()
         self.a = a / torch.linalg.vector_norm(a, dim=-1, keepdim=True)
-        # every other block is noisy and wants larger squares: an estimate from few samples heeds it too much
+        # every other block is noisy and has larger squares as its optimum: few samples give it too much weight
         noisy = (torch.arange(self.num_outer) % 2).reshape(-1, 1, 1).double()
         wanted = 1.0 + 1.5 * noisy + 0.3 * torch.randn(self.num_outer, 1, 1, generator=random, dtype=torch.float64)
         skewed = -torch.log1p(-torch.rand(shape, generator=random, dtype=torch.float64)) - 1.0
@@ -220,14 +214,12 @@ class HingedSquares(TwoLevelProblem):
         r"""Return :math:`(u - c)_+`."""
         return torch.relu(u.squeeze(-1) - self.level)
 
-    @cached_property
-    def optimum(self) -> Optimum:
-        """The optimum with positive signs, by linear programming in the squares."""
+    def minimizer(self) -> Tensor:
+        """Solve a linear program in the squares; return the solution with positive signs."""
         program = LinearProgram()
         squares = program.variables(self.dim)
         for a, b in zip(self.a.squeeze(2).tolist(), self.b.squeeze(2).tolist(), strict=True):
             excess = program.variable(cost=1.0 / self.num_outer)
             losses = [program.absolute_value(squares, row, target) for row, target in zip(a, b, strict=True)]
             program.at_least({excess: 1.0, **dict.fromkeys(losses, -1.0 / self.num_samples)}, -self.level)
-        point = torch.from_numpy(program.solve()[: self.dim].copy()).clamp_min(0.0).sqrt()
-        return Optimum(point, float(self.objective(point)))
+        return program.solve()[: self.dim].clamp_min(0.0).sqrt()

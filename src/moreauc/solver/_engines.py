@@ -70,16 +70,24 @@ class Engine(ABC):
     corrects = False
     draws = True
     warm_samples = 0
+    scheduled: tuple[str, ...] = ()
+    method: SONX | SONT
+    criterion: FCCOLoss | TCCOLoss
 
     def __init__(self, problem: TwoLevelProblem | ThreeLevelProblem, start: Tensor, batches: Batches) -> None:
         self.problem = problem
         self.seeds = len(batches.generators)
+        self.every = torch.arange(problem.num_outer).expand(self.seeds, -1)
+        self.offset = problem.num_outer * torch.arange(self.seeds).unsqueeze(1)
         self.model = _Inner(problem, start.detach().expand(self.seeds, -1).clone())
         self.w = self.model.w
         self.samples_per_step = math.prod(batches.sizes.values())
 
-    def set_step(self, step: int) -> None:  # noqa: B027 (a method without schedules has nothing to follow)
-        """Follow the schedules."""
+    def set_step(self, step: int) -> None:
+        """Set the scheduled parameters of the loss, which are attributes of the method."""
+        for name in self.scheduled:
+            if callable(schedule := getattr(self.method, name)):
+                setattr(self.criterion, name, at_step(schedule, step, name))
 
     @abstractmethod
     def loss(self, batch: tuple[Tensor, ...], previous: PreviousIterate | None) -> Tensor:
@@ -111,6 +119,9 @@ class _SubgradientEngine(Engine):
 
 
 class _SONXEngine(Engine):
+    scheduled = ("tau",)
+    criterion: FCCOLoss
+
     def __init__(
         self, problem: TwoLevelProblem, method: SONX, start: Tensor, batches: Batches, warm_start: bool
     ) -> None:
@@ -118,8 +129,7 @@ class _SONXEngine(Engine):
         self.method, self.two_level, rows = method, problem, problem.num_outer
         initial = None
         if warm_start:
-            every = torch.arange(rows).expand(self.seeds, -1)
-            initial = self.model(every, batches.warm()).detach().flatten(0, 1)
+            initial = self.model(self.every, batches.warm()).detach().flatten(0, 1)
             self.warm_samples = rows * batches.sizes["samples_per_batch"]
         self.criterion = FCCOLoss(
             self.seeds * rows,
@@ -131,11 +141,6 @@ class _SONXEngine(Engine):
             initial=initial,
         ).double()
         self.corrects = method.gamma != 0.0
-        self.offset = rows * torch.arange(self.seeds).unsqueeze(1)
-
-    def set_step(self, step: int) -> None:
-        if callable(self.method.tau):
-            self.criterion.tau = at_step(self.method.tau, step, "tau")
 
     def loss(self, batch: tuple[Tensor, ...], previous: PreviousIterate | None) -> Tensor:
         shape = (-1, self.two_level.dim_block)
@@ -152,18 +157,20 @@ class _SONXEngine(Engine):
 
 
 class _SONTEngine(Engine):
+    scheduled = ("tau1", "tau2")
+    criterion: TCCOLoss
+
     def __init__(
         self, problem: ThreeLevelProblem, method: SONT, start: Tensor, batches: Batches, warm_start: bool
     ) -> None:
         super().__init__(problem, start, batches)
         self.method, self.three_level, rows = method, problem, problem.num_outer
-        every = torch.arange(rows).expand(self.seeds, -1)
         initial_v = initial_u = None
         if warm_start:
             inner = torch.arange(problem.num_inner).expand(self.seeds, -1)
-            first = self.model(every, inner, batches.warm()).detach()
+            first = self.model(self.every, inner, batches.warm()).detach()
             initial_v = first.flatten(0, 1)
-            initial_u = problem.middle(first, every).mean(dim=-2).flatten(0, 1)
+            initial_u = problem.middle(first, self.every).mean(dim=-2).flatten(0, 1)
             self.warm_samples = rows * problem.num_inner * batches.sizes["samples_per_batch"]
         self.criterion = TCCOLoss(
             self.seeds * rows,
@@ -181,13 +188,6 @@ class _SONTEngine(Engine):
             initial_v=initial_v,
         ).double()
         self.corrects = method.gamma1 != 0.0
-        self.offset = rows * torch.arange(self.seeds).unsqueeze(1)
-
-    def set_step(self, step: int) -> None:
-        if callable(self.method.tau1):
-            self.criterion.tau1 = at_step(self.method.tau1, step, "tau1")
-        if callable(self.method.tau2):
-            self.criterion.tau2 = at_step(self.method.tau2, step, "tau2")
 
     def loss(self, batch: tuple[Tensor, ...], previous: PreviousIterate | None) -> Tensor:
         outer, inner, _ = batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +61,7 @@ class Recorder:
     def __init__(self, problem: Problem, engine: Engine, rho_bar: float | None, seeds: tuple[int, ...]) -> None:
         self.problem, self.engine, self.rho_bar, self.seeds = problem, engine, rho_bar, seeds
         self.steps: list[int] = []
-        self.columns: dict[str, list[Tensor]] = {
-            name: [] for name in ("objective", "stationarity", "table_error", "outer_table_error")
-        }
+        self.rows: list[dict[str, Tensor]] = []
         self.best = engine.w.detach().clone()
         self.best_value = torch.full((len(seeds),), math.inf, dtype=torch.float64)
         self.noise = math.nan
@@ -77,13 +76,8 @@ class Recorder:
         self.best[better], self.best_value[better] = w[better], value[better]
         error, outer_error = self.engine.table_errors(w)
         self.steps.append(step)
-        for name, column in (
-            ("objective", value),
-            ("stationarity", self._stationarity(w)),
-            ("table_error", error),
-            ("outer_table_error", outer_error),
-        ):
-            self.columns[name].append(column)
+        row = {"objective": value, "stationarity": self._stationarity(w)}
+        self.rows.append({**row, "table_error": error, "outer_table_error": outer_error})
         if isinstance(self.problem, TwoLevelProblem):
             seen = float(self.problem.noise(w).amax())
             self.noise = seen if math.isnan(self.noise) else max(self.noise, seen)
@@ -99,7 +93,7 @@ class Recorder:
 
     def finish(self, last: Tensor, drawn: Tensor, drawn_step: Tensor, options: dict[str, Any]) -> Run:
         step = torch.tensor(self.steps)
-        history = {name: torch.stack(column, dim=1) for name, column in self.columns.items()}
+        history = {name: torch.stack([row[name] for row in self.rows], dim=1) for name in self.rows[0]}
         return Run(
             seeds=self.seeds,
             step=step,
@@ -151,7 +145,7 @@ def minimize(
             for a convex problem, by default.
         stationarity: whether to measure it (it costs a proximal step for each record and seed).
         progress: True for a progress bar; or a function that is called with the number of steps done since its last
-            call.
+            call, after each step.
 
     Returns:
         The iterates and the history.
@@ -185,20 +179,19 @@ def minimize(
     drawn_step = torch.tensor([torch.randint(steps, (), generator=g) for g in batches.generators])
     drawn = engine.w.detach().clone()
     marks = _marks(steps, records)
-    bar = _Bar(steps, progress)
-    for step in bar.steps():
-        drawn[drawn_step == step] = engine.w.detach()[drawn_step == step]
-        if step in marks:
-            recorder.record(step)
-            bar.show(step)
-        engine.set_step(step)
-        for group in optimizer.param_groups:
+    with _counter(steps, progress) as advance:
+        for step in range(steps):
+            drawn[drawn_step == step] = engine.w.detach()[drawn_step == step]
+            if step in marks:
+                recorder.record(step)
+            engine.set_step(step)
             # the loss is a mean over all replicas, each of which takes its own full step
-            group["lr"] = at_step(lr, step, "lr") * len(seeds)
-        loss = engine.loss(batches.draw(step) if engine.draws else (), previous)
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
+            optimizer.param_groups[0]["lr"] = at_step(lr, step, "lr") * len(seeds)
+            loss = engine.loss(batches.draw(step) if engine.draws else (), previous)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            advance(1)
     recorder.record(steps)
     options = {"method": repr(method), "lr": lr if isinstance(lr, float) else repr(lr), "steps": steps, **sizes}
     options |= {"rho_bar": rho_bar, "warm_start": warm_start}
@@ -230,32 +223,17 @@ def _check_sizes(problem: Problem, method: Method, outer: int, inner: int, sampl
     return sizes
 
 
-class _Bar:
-    """Counts the steps of a run, and shows them where asked to."""
+@contextmanager
+def _counter(steps: int, progress: bool | Callable[[int], None]) -> Iterator[Callable[[int], None]]:
+    """Yield the function to call with the number of further steps done, with a bar on the screen if `progress`."""
+    if progress is True:
+        from rich.progress import Progress
 
-    def __init__(self, total: int, progress: bool | Callable[[int], None]) -> None:
-        self.total, self.progress, self.done = total, progress, 0
-        self._advance: Callable[[int], None] | None = progress if callable(progress) else None
-
-    def steps(self) -> Iterator[int]:
-        """Go through the step numbers, with a bar on the screen for the time."""
-        if self.progress is True:
-            from rich.progress import Progress
-
-            with Progress() as screen:
-                task = screen.add_task("minimize", total=self.total)
-                self._advance = lambda steps: screen.advance(task, steps)
-                yield from range(self.total)
-                self.show(self.total)
-        else:
-            yield from range(self.total)
-            self.show(self.total)
-
-    def show(self, step: int) -> None:
-        """Say that `step` steps are done."""
-        if self._advance is not None and step > self.done:
-            self._advance(step - self.done)
-            self.done = step
+        with Progress() as screen:
+            task = screen.add_task("minimize", total=steps)
+            yield lambda count: screen.advance(task, count)
+    else:
+        yield progress if callable(progress) else lambda count: None
 
 
 def _marks(steps: int, records: int) -> set[int]:
