@@ -179,10 +179,15 @@ def test_formulas_by_hand(function, sizes, expected):
     assert result == pytest.approx(expected, rel=1e-12)
 
 
+FEW = (5 * 45 / 6000) ** 0.5
+
+
 @pytest.mark.parametrize(
     ("function", "sizes", "tau1", "lr", "iterations"),
     [
         (theory.sont_parameters, {**SONT, "samples_per_pair": 1}, 0.1**4, 15 / 2700 * 0.1**4, 180 * 10**6),
+        # a = (6000 / (5 * 45))^(1/2) > 1: its last power decides.
+        (theory.sont_parameters, {**SONT, "num_outer": 6000}, FEW * 0.1**4, FEW / 18000 * 0.1**4, 18000 / FEW * 10**6),
         (
             theory.multi_instance_tpauc_parameters,
             {**BAGS, "instances_per_bag": 1},
@@ -192,8 +197,8 @@ def test_formulas_by_hand(function, sizes, expected):
         ),
     ],
 )
-def test_one_sample_decides(function, sizes, tau1, lr, iterations):
-    # Elsewhere in this file B3 is too large to be the smallest entry of a minimum.
+def test_other_entries_of_the_minima_decide(function, sizes, tau1, lr, iterations):
+    # Elsewhere in this file B3 is too large, and a too small, to be the smallest entry of a minimum.
     result = function(epsilon=0.1, **sizes)
     assert (result.tau1, result.lr, result.iterations) == pytest.approx((tau1, lr, iterations), rel=1e-12)
 
@@ -243,58 +248,12 @@ def test_rho_bar_needs_all_constants(function, sizes, constants):
         function(epsilon=0.2, **sizes, **given)
 
 
-@pytest.mark.parametrize(
-    ("function", "sizes", "power"),
-    [
-        (theory.sonx_parameters, SONX, 6),
-        (theory.sonx_parameters, SONX_MA, 8),
-        (theory.sont_parameters, SONT, 6),
-        (theory.sont_parameters, SONT_MA, 10),
-        (theory.tpauc_parameters, TPAUC, 6),
-        (theory.multi_instance_tpauc_parameters, BAGS, 6),
-    ],
-)
-def test_halving_epsilon(function, sizes, power):
-    coarse, fine = function(epsilon=0.02, **sizes), function(epsilon=0.01, **sizes)
-    assert fine.iterations / coarse.iterations == pytest.approx(2**power, rel=1e-6)
-    assert coarse.lr / fine.lr == pytest.approx(2 ** (power - 2), rel=1e-12)
-
-
 def test_moving_average_sont_has_power_eight_while_samples_decide():
     # With B3 = 1 and a small n1 / (B1 B2 n2) the first entry of the maximum of thm:5 decides.
     sizes = dict(num_outer=2, num_inner=10**6, outer_per_batch=2, inner_per_batch=10**5, samples_per_pair=1)
     coarse, fine = (theory.sont_parameters(epsilon=eps, **sizes, moving_average=True) for eps in (0.2, 0.1))
     assert fine.iterations / coarse.iterations == pytest.approx(2**8, rel=1e-4)
     assert coarse.tau1 / fine.tau1 == pytest.approx(2**4)
-
-
-@pytest.mark.parametrize(
-    ("function", "sizes", "doubled", "factor"),
-    [
-        (theory.sonx_parameters, SONX, "blocks_per_batch", 1 / 2),
-        (theory.sonx_parameters, SONX, "num_blocks", 2),
-        (theory.sonx_parameters, SONX, "samples_per_block", 1 / 2**0.5),
-        (theory.sonx_parameters, SONX_MA, "samples_per_block", 1 / 2),
-        (theory.sonx_parameters, SONX_MA, "blocks_per_batch", 1 / 2),
-        (theory.sont_parameters, SONT, "inner_per_batch", 1 / 2),
-        # Here a^(1/2) = (n1 / (B1 n2))^(1/4) decides.
-        (theory.sont_parameters, SONT, "num_outer", 2**1.25),
-        (theory.sont_parameters, SONT, "outer_per_batch", 2**-1.25),
-        (theory.sont_parameters, SONT_MA, "num_outer", 2**1.5),
-        (theory.sont_parameters, SONT_MA, "inner_per_batch", 2**-1.5),
-        (theory.tpauc_parameters, TPAUC, "num_positives", 2),
-        (theory.tpauc_parameters, TPAUC, "num_negatives", 1),
-        (theory.tpauc_parameters, TPAUC, "negatives_per_batch", 1 / 2**0.5),
-        # Here max{a, b} r = b a^(1/4) B2^(-1/4) decides.
-        (theory.multi_instance_tpauc_parameters, BAGS, "num_negatives", 2),
-        (theory.multi_instance_tpauc_parameters, BAGS, "instances_per_bag", 1),
-    ],
-)
-def test_doubling_a_size(function, sizes, doubled, factor):
-    before = function(epsilon=0.02, **sizes)
-    after = function(epsilon=0.02, **{**sizes, doubled: 2 * sizes[doubled]})
-    assert after.iterations / before.iterations == pytest.approx(factor, rel=1e-6)
-    assert after.lr / before.lr == pytest.approx(1 / factor, rel=1e-12)
 
 
 @pytest.mark.parametrize(("function", "sizes", "constants"), THEOREMS)
@@ -442,12 +401,6 @@ def test_iterations_does_not_round_up_an_integer():
     # In floating point (1 / 3)^-6 is 729.0000000000002.
     result = theory.sonx_parameters(epsilon=1 / 3, num_blocks=1, blocks_per_batch=1, samples_per_block=1)
     assert result.iterations == 729
-
-
-def test_results_are_frozen():
-    result = theory.sonx_parameters(epsilon=0.1, **SONX)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        result.tau = 0.3
 
 
 PAIRS = [
