@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal, get_args
 
-__all__ = [
-    "EXPERIMENTS",
-    "Ablation",
-    "Contestant",
-    "DataSet",
-    "Experiment",
-    "Recipe",
-    "Training",
-    "load_experiment",
-    "smoke_plan",
-]
-
 Kind = Literal["molecules", "bags", "histology"]
 EXPERIMENTS: tuple[Kind, ...] = get_args(Kind)
 Setting = dict[str, Any]
 
-_OWNER = "load_experiment"
-_NAME = re.compile("[a-z][a-z0-9_]*")  # a part of the name of a file, between hyphens, on any system
-
 
 @dataclass(frozen=True)
 class Training:
-    """What all methods of an experiment have in common.
+    """How all methods of an experiment are trained.
 
     Attributes:
-        epochs: passes over the training data.
         milestones: epochs after which the learning rate is divided by 10.
         lr: learning rate, where a setting names none.
-        optimizer: "sgd" or "adam".
-        momentum: momentum of "sgd".
-        weight_decay: weight decay.
+        momentum: of "sgd".
         pretrain_epochs: epochs of cross entropy that all methods start from, with Adam; 0 for none.
-        pretrain_lr: learning rate of these.
         side_by_side: settings trained at once in one model.
     """
 
@@ -59,7 +39,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What recipe rows have in common: they go on from the best epoch of cross entropy with averaged weights.
+    """How recipe rows are trained: from the best epoch of cross entropy, with averaged weights.
 
     Attributes:
         pretrain_epochs: epochs of cross entropy with Adam; the one with the best validation AUC is the start.
@@ -85,11 +65,10 @@ class DataSet:
     """A data set of an experiment.
 
     Attributes:
-        name: key in files and on the command line.
+        name: key in records and on the command line.
         title: name in tables.
         source: name of the data, where several entries share them.
-        positives: positives (positive bags) of a batch.
-        negatives: negatives of a batch.
+        positives: positives (positive bags) of a batch; so for `negatives`.
         instances: instances of a bag in a batch; 0 where there are none.
         splits: test splits; each is run with all folds.
         by: "image" or "tile": what must not be on both sides of a split.
@@ -123,12 +102,12 @@ class Contestant:
     """A method of an experiment.
 
     Attributes:
-        name: key in files and on the command line.
+        name: key in records and on the command line.
         title: name in tables.
         preset: key of `METHODS["rows"]` or `METHODS["bags"]` of `moreauc.methods`.
-        options: options of the loss that are not tuned; `momentum` goes to the optimizer instead of the experiment's.
         settings: what is tried; `lr` goes to the optimizer, `share` to the region that is trained on (a share of the
-            positives and of the negatives), anything else to the loss.
+            positives and of the negatives), `sampler` to the batches, anything else to the loss.
+        options: options of the loss that are not tuned; `momentum` goes to the optimizer instead of the experiment's.
         remedy: whether it departs from the paper's protocol, and is reported apart.
         recipe: whether it is trained by the recipe of the plan, and is reported apart.
     """
@@ -136,8 +115,8 @@ class Contestant:
     name: str
     title: str
     preset: str
-    options: Mapping[str, Any]
     settings: tuple[Setting, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
     remedy: bool = False
     recipe: bool = False
 
@@ -152,10 +131,8 @@ class Ablation:
     """Training curves of one method that differ in one option.
 
     Attributes:
-        method: the method, one of the experiment's.
-        datasets: the data sets.
         settings: what is compared, one curve each.
-        region: region of the curves.
+        region: region whose TPAUC the curves show.
     """
 
     method: str
@@ -169,15 +146,9 @@ class Experiment:
     """An experiment of the paper as its TOML file has it.
 
     Attributes:
-        name: "molecules", "bags" or "histology".
-        title: heading of its report.
         regions: (least TPR, largest FPR) of each column of the table.
         runs: runs of each method on each data set and test split: seeds of molecules, folds of bags.
-        training: what all methods have in common.
-        datasets: the data sets by name.
-        contestants: the methods by name.
-        ablation: training curves, where there are some.
-        recipe: what recipe rows have in common, where there are some.
+        recipe: how recipe rows are trained, where there are some.
         paper_grid: values of settings that the paper's grid has, too, where ours goes beyond it: what validation
             chooses of these alone stands beside.
     """
@@ -203,61 +174,79 @@ class Experiment:
         return all(setting[key] in values for key, values in self.paper_grid.items() if key in setting)
 
 
-def load_experiment(name: str) -> Experiment:
-    """Read the plan of "molecules", "bags" or "histology"; see :func:`parse_experiment`.
+def read_plan(name: str) -> Any:
+    """Return what a TOML file of `plans` holds, its lists as tuples."""
+    return parse_plan((files("experiments") / "plans" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def parse_plan(text: str) -> Any:
+    """Return what the text of a TOML file holds, its lists as tuples."""
+    return _fixed(tomllib.loads(text))
+
+
+def _fixed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _fixed(entry) for key, entry in value.items()}
+    return tuple(map(_fixed, value)) if isinstance(value, list) else value
+
+
+def combinations(**entries: Iterable[Any]) -> list[Setting]:
+    """Return every combination of the entries' values, those of the last entry changing first.
+
+    Example:
+        >>> combinations(method=["sonx", "ce"], seed=range(2))[1]
+        {'method': 'sonx', 'seed': 1}
+    """
+    return [dict(zip(entries, values, strict=True)) for values in product(*entries.values())]
+
+
+def load_experiment(name: Kind) -> Experiment:
+    """Return the plan of "molecules", "bags" or "histology".
 
     Example:
         >>> plan = load_experiment("molecules")
         >>> plan.regions, plan.training.epochs
         (((0.6, 0.4), (0.5, 0.5)), 60)
     """
-    if name not in EXPERIMENTS:
-        raise ValueError(f"{_OWNER}: name must be one of {', '.join(EXPERIMENTS)}, got {name!r}")
-    text = (files("experiments") / "plans" / f"{name}.toml").read_text(encoding="utf-8")
-    return parse_experiment(name, text)
+    return make_experiment(name, read_plan(name))
 
 
-def parse_experiment(name: Kind, text: str) -> Experiment:
-    """Make a plan of the text of a TOML file.
+def make_experiment(name: Kind, raw: Mapping[str, Any]) -> Experiment:
+    """Make a plan of what its TOML file holds.
 
     Raises:
-        ValueError: for a missing or unknown entry, an odd name, or methods that try different numbers of settings
-            (recipe rows among themselves).
+        ValueError: for a missing or unknown entry, or methods that try different numbers of settings (recipe rows among
+            themselves).
     """
-    raw = tomllib.loads(text)
     try:
-        training: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in raw["training"].items()
-        }
+        entries = dict(raw)
         plan = Experiment(
-            name=name,
-            title=raw["title"],
-            regions=tuple((low, high) for low, high in raw["regions"]),
-            runs=raw["runs"],
-            training=Training(**training),
-            datasets={key: _dataset(key, entry) for key, entry in raw["datasets"].items()},
-            contestants={key: _contestant(key, entry) for key, entry in raw["methods"].items()},
-            ablation=_ablation(raw["ablation"]) if "ablation" in raw else None,
-            recipe=Recipe(**raw["recipe"]) if "recipe" in raw else None,
-            paper_grid={key: tuple(values) for key, values in raw.get("paper_grid", {}).items()},
+            name,
+            training=Training(**entries.pop("training")),
+            datasets={key: DataSet(key, **{"source": key, **entry}) for key, entry in entries.pop("datasets").items()},
+            contestants={key: Contestant(key, **_tried(entry)) for key, entry in entries.pop("methods").items()},
+            ablation=Ablation(**_tried(entries.pop("ablation"))) if "ablation" in entries else None,
+            recipe=Recipe(**entries.pop("recipe")) if "recipe" in entries else None,
+            **entries,
         )
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{_OWNER}: {name} must have the entries of an experiment, got {error}") from error
-    for key in (*plan.datasets, *plan.contestants):
-        if not _NAME.fullmatch(key):
-            raise ValueError(f"{_OWNER}: {name} must have names of lower case letters, digits and _, got {key!r}")
+        raise ValueError(f"load_experiment: {name} must have the entries of an experiment, got {error}") from error
     recipes = [entry for entry in plan.contestants.values() if entry.recipe]
     others = [entry for entry in plan.contestants.values() if not entry.recipe]
     if recipes and plan.recipe is None:
-        raise ValueError(f"{_OWNER}: {name} must have an entry recipe for {recipes[0].name}, got none")
-    for group in (others, recipes):
-        numbers = {entry.name: len(entry.settings) for entry in group}
-        if len(set(numbers.values())) > 1:
-            raise ValueError(f"{_OWNER}: {name} must let all methods try as many settings, got {numbers}")
-    numbers = {entry.name: sum(map(plan.in_paper, entry.settings)) for entry in others}
-    if len(set(numbers.values())) > 1 or 0 in numbers.values():
-        raise ValueError(f"{_OWNER}: {name} must have as many settings in paper_grid for all methods, got {numbers}")
+        raise ValueError(f"load_experiment: {name} must have an entry recipe for {recipes[0].name}, got none")
+    every, alike = ({entry.name: len(entry.settings) for entry in group} for group in (others, recipes))
+    paper = {entry.name: sum(map(plan.in_paper, entry.settings)) for entry in others}
+    for where, numbers in (("", every), ("", alike), (" in paper_grid", paper)):
+        if len(set(numbers.values())) > 1 or 0 in numbers.values():
+            raise ValueError(f"load_experiment: {name} must let all methods try as many settings{where}, got {numbers}")
     return plan
+
+
+def _tried(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry with the settings of its grid in place of the grid."""
+    others = {key: value for key, value in entry.items() if key != "grid"}
+    return {**others, "settings": tuple(combinations(**entry["grid"]))}
 
 
 # Data made here, batches that they can fill, and networks that one core trains in seconds.
@@ -326,28 +315,3 @@ def training_on(plan: Experiment, dataset: DataSet, contestant: Contestant) -> T
         return training
     milestones = tuple(epoch * epochs // training.epochs for epoch in training.milestones)
     return replace(training, epochs=epochs, milestones=milestones)
-
-
-def _dataset(name: str, raw: Mapping[str, Any]) -> DataSet:
-    entry = {"source": name, **raw}
-    published = entry.pop("published", None)
-    if published is not None:
-        entry["published"] = {key: tuple((mean, std) for mean, std in values) for key, values in published.items()}
-    if "counts" in entry:
-        entry["counts"] = {part: tuple(values) for part, values in entry["counts"].items()}
-    return DataSet(name=name, **entry)
-
-
-def _contestant(name: str, raw: Mapping[str, Any]) -> Contestant:
-    entry = dict(raw)
-    grid: Mapping[str, list[Any]] = entry.pop("grid")
-    return Contestant(name=name, options=entry.pop("options", {}), settings=_settings(grid), **entry)
-
-
-def _ablation(raw: Mapping[str, Any]) -> Ablation:
-    low, high = raw["region"]
-    return Ablation(raw["method"], tuple(raw["datasets"]), _settings(raw["grid"]), (low, high))
-
-
-def _settings(grid: Mapping[str, list[Any]]) -> tuple[Setting, ...]:
-    return tuple(dict(zip(grid, values, strict=True)) for values in product(*grid.values()))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.config import EXPERIMENTS, load_experiment
+from experiments.config import EXPERIMENTS, Kind, load_experiment
 from experiments.files import write_bytes
 from experiments.ranks import difference_table, rank_table
 from experiments.studies._shared import show
@@ -125,7 +125,7 @@ def many_groups_table() -> str:
     return _markdown(["groups", "method", *heads], rows)
 
 
-def experiment_table(name: str, dataset: str, protocol: str = "runs", choice: str = "chosen") -> str:
+def experiment_table(name: Kind, dataset: str, protocol: str = "runs", choice: str = "chosen") -> str:
     """Test TPAUC of an experiment of the paper beside the published numbers."""
     plan, rows = load_experiment(name), []
     wanted = {"dataset": dataset, "protocol": protocol, "choice": choice}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, Self, TextIO
 
 from filelock import FileLock, Timeout
 from joblib import Parallel, delayed  # type: ignore[import-untyped]
@@ -89,11 +89,13 @@ class Study(ABC):
     data: str = ""
     seeds: int
     partial: bool = False
+    planned: ClassVar[tuple[str, ...]] = ()  # fields that every run depends on
+    tiny: ClassVar[Mapping[str, Any]] = {}  # fields of a version that takes seconds
 
     @property
-    @abstractmethod
     def plan(self) -> dict[str, Any]:
         """What every run depends on; kept in each record."""
+        return {name: getattr(self, name) for name in self.planned}
 
     @abstractmethod
     def tasks(self, setup: Setup) -> list[Task]:
@@ -103,11 +105,11 @@ class Study(ABC):
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Draw figures into `out` and return the report of the records."""
 
-    @abstractmethod
-    def smoke(self) -> Study:
+    def smoke(self) -> Self:
         """Return a tiny version on data made on the spot."""
+        return replace(self, **self.tiny)
 
-    def with_seeds(self, seeds: int) -> Study:
+    def with_seeds(self, seeds: int) -> Self:
         """Return the study with another number of repetitions."""
         return replace(self, seeds=seeds)
 

@@ -7,17 +7,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from experiments.config import Experiment, Setting, batch_of, load_experiment, made_of, own_epochs, smoke_plan
+from experiments.config import Experiment, Kind, batch_of, load_experiment, made_of, own_epochs, smoke_plan
 from experiments.engine import Record, Setup, Study, Task
 from experiments.parts import Run, load_graphs
 from experiments.report import make_report
 from experiments.runs import do_ablation, do_run, do_start, has_start
 from experiments.tables import belongs, sort_records
 from moreauc.report.pages import Report
-
-__all__ = ["PaperStudy", "load_paper_study"]
 
 _DATA: dict[str, str] = {"molecules": "Tox21, MUV and HIV", "bags": "MUSK2, Fox", "histology": "LC25000"}
 
@@ -39,7 +37,7 @@ class PaperStudy(Study):
         found: dict[str, Any] = json.loads(json.dumps({"training": asdict(self.experiment.training)}))
         return found
 
-    def with_seeds(self, seeds: int) -> PaperStudy:
+    def with_seeds(self, seeds: int) -> Self:
         """Return the experiment with so many seeds of molecules, or only the first folds of bags."""
         if self.name != "molecules" and seeds > self.experiment.runs:
             raise ValueError(
@@ -47,7 +45,7 @@ class PaperStudy(Study):
             )
         return replace(self, seeds=seeds)
 
-    def smoke(self) -> PaperStudy:
+    def smoke(self) -> Self:
         """Return the experiment with one small data set, one epoch, two runs and two settings of each method."""
         small = smoke_plan(self.experiment)
         return replace(self, title=small.title, seeds=small.runs, experiment=small)
@@ -96,71 +94,38 @@ class PaperStudy(Study):
         """Raise ValueError for a record that was made with another plan; one of no entry of the plan is let pass."""
         kind, plan = record["kind"], self.experiment
         if kind == "run" and belongs(plan, record):
-            self._check_run(record)
+            dataset, contestant = plan.datasets[record["dataset"]], plan.contestants[record["method"]]
+            tried = [{k: v for k, v in row.items() if k not in ("merit", "error")} for row in record["settings"]]
+            wanted: Record = {
+                "epochs": own_epochs(dataset, contestant),
+                "regions": plan.regions,
+                "settings": contestant.settings,
+            }
+            found = {**record, "settings": tried}
+            if "made" in record or contestant.recipe:  # younger than most runs
+                wanted["made"] = made_of(plan, dataset, contestant)
+            if "batch" in record:  # the first runs say neither
+                wanted |= {"batch": batch_of(dataset), "options": contestant.options}
         elif kind == "ablation" and plan.ablation is not None and record["dataset"] in plan.ablation.datasets:
-            self._check_training(record)
-            _same("method", plan.ablation.method, record["method"])
-            _same("region", list(plan.ablation.region), record["region"])
-            _same("settings", list(plan.ablation.settings), [curve["setting"] for curve in record["curves"]])
-            _ = [(c["training"][-1], c["validation"][-1], c["test"][-1]) for c in record["curves"]]
-        _ = [record["where"][name] for name in ("date", "torch")], record["device"], record["seconds"]
-
-    def _check_run(self, record: Record) -> None:
-        plan = self.experiment
-        dataset, contestant = plan.datasets[record["dataset"]], plan.contestants[record["method"]]
-        self._check_training(record)
-        _same("epochs", own_epochs(dataset, contestant), record.get("epochs"))
-        _same("regions", [list(region) for region in plan.regions], record["regions"])
-        tried = [{k: value for k, value in row.items() if k not in ("merit", "error")} for row in record["settings"]]
-        _same("settings", list(contestant.settings), tried)
-        for column, entry in enumerate(record.get("chosen_paper", [])):
-            _same("a choice of the paper's grid of", _best(plan, record, column), entry["setting"])
-        if "made" in record or contestant.recipe:  # younger than most runs
-            _same("made", made_of(plan, dataset, contestant), record.get("made"))
-        if "batch" in record or "options" in record:  # the first runs have neither
-            _same("batch", batch_of(dataset), record.get("batch"))
-            _same("options", dict(contestant.options), record.get("options"))
-        _ = [record["counts"][part][1] for part in ("train", "validation", "test")]
-        _check_columns(record, len(plan.regions))
-
-    def _check_training(self, record: Record) -> None:
-        wanted, found = self.plan["training"], record["plan"]["training"]
-        for name in wanted:
-            _same(name, wanted[name], found.get(name))
+            wanted = {key: getattr(plan.ablation, key) for key in ("method", "region", "settings")}
+            found = {**record, "settings": [curve["setting"] for curve in record["curves"]]}
+        else:
+            return
+        _compare(self.plan["training"], record["plan"]["training"])
+        _compare(json.loads(json.dumps(wanted)), found)
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Return the tables, paired tests and figures of the runs that are there."""
         return make_report(self.experiment, sort_records(self.experiment, records), out)
 
 
-def load_paper_study(name: str) -> PaperStudy:
+def load_paper_study(name: Kind) -> PaperStudy:
     """Return one of the paper's experiments by name."""
     plan, folder = load_experiment(name), f"experiments/{name}"
     return PaperStudy(name=name, title=plan.title, folder=folder, data=_DATA[name], seeds=plan.runs, experiment=plan)
 
 
-def _best(plan: Experiment, record: Record, column: int) -> Setting | None:
-    """Return the setting of the paper's grid with the best validation score, the first of equal ones."""
-    known = [
-        (row["merit"][column], setting)
-        for row, setting in zip(record["settings"], plan.contestants[record["method"]].settings, strict=True)
-        if plan.in_paper(setting) and row["merit"][column] is not None
-    ]
-    return max(known, key=lambda pair: float(pair[0]), default=(0.0, None))[1]
-
-
-def _check_columns(record: Record, number: int) -> None:
-    """Touch what tables read: every choice and start must have an entry for each region."""
-    for name in ("chosen", "chosen_smoothed", "chosen_paper", "start"):
-        if name in record:
-            _same(f"{name} for as many regions:", number, len(record[name]))
-            entries = ("validation", "test") if name == "start" else ("setting", "epoch", "validation", "test")
-            _ = [row[entry] for row in record[name] for entry in entries]
-    for row in record["settings"]:
-        _same("merit for as many regions:", number, len(row["merit"]))
-    _ = record["chosen"]
-
-
-def _same(name: str, wanted: Any, found: Any) -> None:
-    if wanted != found:
-        raise ValueError(f"must be made with {name} {wanted}, got {found}")
+def _compare(wanted: Record, found: Record) -> None:
+    for name, value in wanted.items():
+        if value != found.get(name):
+            raise ValueError(f"must be made with {name} {value}, got {found.get(name)}")

@@ -275,8 +275,7 @@ def score_weights(run: Run, parts: Parts, weights: Weights) -> dict[str, Numbers
 
 
 def _criterion(plan: Experiment, contestant: Contestant, setting: Setting, labels: Tensor) -> nn.Module:
-    named = {key: value for key, value in {**contestant.options, **setting}.items() if key not in _NOT_OF_THE_LOSS}
-    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in named.items()}
+    options = {key: value for key, value in {**contestant.options, **setting}.items() if key not in _NOT_OF_THE_LOSS}
     share = float(setting.get("share", 1.0))
     criterion: nn.Module = build(plan.task, contestant.preset, labels, min_tpr=1.0 - share, max_fpr=share, **options)
     return criterion
@@ -356,7 +355,7 @@ class _Recorder(Callback):
         for name, rows in self._rows.items():
             nothing = np.full_like(rows[0], -math.inf if name == "merit" else math.nan)
             rows.extend([nothing] * (self._epochs - len(rows)))
-        stacked = {name: np.stack(rows, axis=1) for name, rows in self._rows.items()}
+        stacked: dict[str, Any] = {name: np.stack(rows, axis=1) for name, rows in self._rows.items()}
         return Curves(settings, **stacked | {"auc": stacked["auc"][:, :, 0]}, errors=errors)
 
 
@@ -373,7 +372,8 @@ class _RecipeRecorder(_Recorder):
         first = self._first.to(next(state.model.parameters()).device)
         self._start = {name: getattr(self._parts, name).scores(first) for name in self._names}
         decay = math.exp(-1.0 / (self._recipe.average * (state.steps or 1)))
-        self._average = AveragedModel(state.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+        average: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        self._average = AveragedModel(state.model, multi_avg_fn=average, use_buffers=True)
         self._average.update_parameters(state.model)  # the first call takes the weights as they are
 
     def on_step(self, state: TrainState) -> None:

@@ -19,7 +19,7 @@ from experiments.data.fingerprints import load_fingerprints
 from experiments.data.smiles import MoleculeReader, example_smiles, split_by_group
 from experiments.engine import RECORDS, Setup, run_missing
 from experiments.studies import load_studies
-from experiments.studies.defaults import load_table, run_contestant
+from experiments.studies.defaults import run_contestant, split_table
 from experiments.studies.defaults_entries import ENTRIES
 from experiments.studies.defaults_page import against_table, standing_table, summary
 from moreauc.metrics import tpauc_score
@@ -71,15 +71,15 @@ def test_fingerprints_are_those_of_each_molecule_and_kept(tmp_path, monkeypatch)
 
 
 def test_rows_are_drawn_by_the_seed_in_the_shares_of_the_classes():
-    table = load_table("made 0", 0, 0.3, 200, None)
+    table = split_table("made 0", 0, 0.3, 200, None)
     train, test = table.split
     assert len(train) == 140 and len(test) == 60 and not set(train) & set(test)
-    whole = load_table("made 0", 0, 0.3, 300, None)
+    whole = split_table("made 0", 0, 0.3, 300, None)
     assert sum(map(len, whole.split)) == 300
     for rows in (train, test):
         assert table.positive[rows].mean() == pytest.approx(whole.positive.mean(), abs=0.02)
-    np.testing.assert_array_equal(load_table("made 0", 0, 0.3, 200, None).split[0], train)
-    assert set(load_table("made 0", 1, 0.3, 200, None).split[0]) != set(train)
+    np.testing.assert_array_equal(split_table("made 0", 0, 0.3, 200, None).split[0], train)
+    assert set(split_table("made 0", 1, 0.3, 200, None).split[0]) != set(train)
 
 
 # ---- runs
@@ -91,7 +91,7 @@ def judge(method, seed=0, regions=REGIONS):
 
 
 def test_logistic_regression_as_it_comes():
-    table = load_table("made 0", 0, 0.3, 1000, None)
+    table = split_table("made 0", 0, 0.3, 1000, None)
     train, test = table.split
     X, y = (table.X - table.X[train].mean(0)) / table.X[train].std(0), table.positive
     scores = LogisticRegression(max_iter=1000).fit(X[train], y[train]).decision_function(X[test])
@@ -104,7 +104,7 @@ def test_logistic_regression_as_it_comes():
 
 
 def test_what_is_tuned_takes_the_best_setting_of_each_region_and_runs_are_repeatable():
-    table = load_table("made 0", 3, 0.3, 1000, None)
+    table = split_table("made 0", 3, 0.3, 1000, None)
     (train, _), y = table.split, table.positive
     rows, others = train_test_split(train, test_size=0.25, stratify=y[train], random_state=3)
     X = (table.X - table.X[rows].mean(0)) / table.X[rows].std(0)

@@ -27,7 +27,8 @@ from experiments.config import (
     batch_of,
     load_experiment,
     made_of,
-    parse_experiment,
+    make_experiment,
+    parse_plan,
     smoke_plan,
     training_on,
 )
@@ -110,6 +111,10 @@ def made_once():
         ):
             patch.setattr(module, name, functools.cache(getattr(module, name)))
         yield
+
+
+def parse_experiment(name, text):
+    return make_experiment(name, parse_plan(text))
 
 
 def plan_for_tables():
@@ -232,7 +237,7 @@ def test_published_numbers_are_those_of_the_paper(name, names):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("runs = 3\n", ""), "bags must have the entries of an experiment, got 'runs'"),
+        (("runs = 3\n", ""), "bags must have the entries of an experiment, got .*'runs'"),
         (("lr = 0.01\n", "lr = 0.01\nspeed = 3\n"), "must have the entries of an experiment, got .*'speed'"),
         (('title = "Base"\n', 'title = "Base"\nname = "x"\n'), "must have the entries of an experiment"),
         (("[methods.sont]\n", "[methods.sont]\nextra = 1\n"), "must have the entries of an experiment"),
@@ -240,13 +245,11 @@ def test_published_numbers_are_those_of_the_paper(name, names):
             ("grid = { lr = [0.1, 0.01] }\n[ab", "grid = { lr = [0.1] }\n[ab"),
             "must let all methods try as many settings",
         ),
-        (("[datasets.second]", '[datasets."a/b"]'), "must have names of lower case letters, digits and _, got 'a/b'"),
-        (("[methods.base_a]", "[methods.base-a]"), "must have names of lower case letters, digits and _, got 'base-a'"),
         (("[methods.sont_b]\n", "[methods.sont_b]\nrecipe = true\n"), "must have an entry recipe for sont_b, got none"),
-        (("[ablation]", "[paper_grid]\nlr = [0.5]\n[ablation]"), "as many settings in paper_grid for all .*'base': 0"),
+        (("[ablation]", "[paper_grid]\nlr = [0.5]\n[ablation]"), "as many settings in paper_grid, got .*'base': 0"),
         (
             ("grid = { lr = [0.1, 0.01] }\n[ab", "grid = { lr = [0.1, 0.2] }\n[paper_grid]\nlr = [0.1, 0.01]\n[ab"),
-            "as many settings in paper_grid for all .*'base': 2, .*'base_a': 1",
+            "as many settings in paper_grid, got .*'base': 2, .*'base_a': 1",
         ),
     ],
 )
@@ -254,11 +257,6 @@ def test_bad_plans(change, message):
     assert change[0] in PLAN
     with pytest.raises(ValueError, match=f"load_experiment: .*{message}"):
         parse_experiment("bags", PLAN.replace(*change, 1))
-
-
-def test_a_plan_that_is_not_there():
-    with pytest.raises(ValueError, match="name must be one of molecules, bags, histology, got 'birds'"):
-        load_experiment("birds")
 
 
 # ---- choices
@@ -559,14 +557,6 @@ def test_other_errors_of_a_loss_are_errors():
 
     with pytest.raises(ValueError, match="labels must be there"):
         _GuardedLoss(Strict())(torch.zeros(3))
-
-
-def test_adam_is_there_too():
-    plan = smoke_plan(load_experiment("bags"))
-    parts = make_parts(example(plan), "attention")
-    adam = replace(plan, training=replace(plan.training, optimizer="adam"))
-    one, other = (Trial(example(p), plan.contestants["sont_att"], parts).train() for p in (plan, adam))
-    assert one.errors == other.errors == [None, None] and not np.array_equal(one.test, other.test)
 
 
 def test_molecules_are_loaded_by_name(tmp_path, monkeypatch):
@@ -973,18 +963,10 @@ def made_otherwise(name):
         (lambda r: r.update(regions=[[0.3, 0.7]]), r"regions \[\[0.5, 0.5\]\], got \[\[0.3, 0.7\]\]"),
         (lambda r: r["settings"].pop(), "settings .*'lr': 0.01.*, got .*'lr': 0.1"),
         (lambda r: r.pop("dataset"), "'dataset'"),
-        (lambda r: r.pop("seconds"), "'seconds'"),
         (lambda r: r.pop("settings"), "'settings'"),
         (lambda r: r.update(run="1"), "not supported between"),
         (lambda r: r["plan"].pop("training"), "'training'"),
         (lambda r: r["plan"].update(training=3), "no attribute 'get'"),
-        (lambda r: r["where"].pop("torch"), "'torch'"),
-        (lambda r: r["counts"].pop("test"), "'test'"),
-        (lambda r: r["counts"].update(test=[3]), "index out of range"),
-        (lambda r: r.update(chosen=[{"setting": {}, "epoch": 1, "validation": 0.5}]), "'test'"),
-        (lambda r: r.update(chosen=[]), "chosen for as many regions: 1, got 0"),
-        (lambda r: r.update(start=[{"validation": 0.1}]), "'test'"),
-        (lambda r: r["settings"][1].update(merit=[0.1, 0.2]), "merit for as many regions: 1, got 2"),
         *((made_otherwise(name), f"with made .*, got .*'{name}': 'x'") for name in ("preset", "source", "by", "width")),
     ],
 )
@@ -1032,25 +1014,19 @@ def test_starts_of_another_plan_are_left_out():
     assert found.starts == starts[:1]
 
 
-@pytest.mark.parametrize(("name", "other"), [("batch", "options"), ("options", "batch")])
-def test_batch_and_options_are_said_or_the_runs_are_old(name, other, tmp_path):
+def test_batch_and_options_are_said_or_the_runs_are_old(tmp_path):
     plan = plan_for_tables()
     runs = runs_of(plan, "first", "base", [0.1, 0.2, 0.3])
     for entry in runs[:2]:
-        del entry[name], entry[other]
+        del entry["batch"], entry["options"]
     write_runs(tmp_path, runs)
-    assert read_records(plan, tmp_path).unsaid == 2
     rows, section = rows_of(make_report(plan, tmp_path), "What was run where")
     assert rows[0][5] == "3"
     assert section.text[1:] == ["Runs that do not say with what batch and options they were made: 2."]
-    del runs[2][name]
-    write_runs(tmp_path, runs)
-    with pytest.raises(ValueError, match=rf"run/first/base/0/2 .*must be made with {name} .*, got None"):
-        read_records(plan, tmp_path)
-    runs[2][name] = {"positives": 3}
-    write_runs(tmp_path, runs)
-    with pytest.raises(ValueError, match=rf"must be made with {name} .*, got {{'positives': 3}}"):
-        read_records(plan, tmp_path)
+    for name in ("batch", "options"):
+        write_runs(tmp_path, [{**runs[2], name: {"positives": 3}}])
+        with pytest.raises(ValueError, match=rf"0/2 .*must be made with {name} .*, got {{'positives': 3}}"):
+            read_records(plan, tmp_path)
 
 
 # ---- tables
@@ -1293,20 +1269,6 @@ def test_the_papers_grid_alone_is_a_table_of_its_own(tmp_path):
     assert rows_of(report, f"{heading}: SONT against the baselines")[0] == [["Base", "+0.300", "3/3", "0.25"]]
     found = {test["choice"]: test["difference"] for test in report.results["tests"] if test["ours"] == "sont"}
     assert found == pytest.approx({"chosen": -0.7, "chosen_paper": 0.3})
-
-
-def test_a_choice_of_another_grid_is_refused(tmp_path):
-    plan = parse_experiment("bags", NARROW)
-    records = narrow_records(plan)
-    write_runs(tmp_path, records)
-    assert len(read_records(plan, tmp_path).runs) == 6
-    wider = parse_experiment("bags", NARROW.replace("lr = [0.01]\n", "lr = [0.1, 0.01]\n"))  # then the first is better
-    with pytest.raises(ValueError, match=r"with a choice of the paper's grid of .*0\.1\}, got .*0\.01\}"):
-        read_records(wider, tmp_path)
-    records[3]["chosen_paper"][0]["setting"] = {"lr": 0.1}
-    write_runs(tmp_path, records)
-    with pytest.raises(ValueError, match=r"run/first/sont/0/0 .*must be made with a choice .*0\.01\}, got .*0\.1\}"):
-        read_records(plan, tmp_path)
 
 
 def slow_signed_rank(values):

@@ -48,7 +48,9 @@ def quick(monkeypatch):
 def test_keel_does_what_is_missing_and_makes_tables(quick, tmp_path):
     study = STUDIES["keel"].smoke()
     records, report = run(study, tmp_path)
-    assert [record["key"] for record in records] == [f"made/{m}/0/{fold}" for m in ("ce", "sonx") for fold in range(5)]
+    assert [record["key"] for record in records] == [
+        f"made 0/{m}/0/{fold}" for m in ("ce", "sonx") for fold in range(5)
+    ]
     assert all([tuple(entry["region"]) for entry in record["results"]] == list(REGIONS) for record in records)
     for cell in report["cells"]:
         own = [r["results"][cell["region"] == [0.6, 0.4]]["score"] for r in records if r["method"] == cell["method"]]

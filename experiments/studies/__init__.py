@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib.resources import files
 from typing import Any
 
-from experiments.config import EXPERIMENTS
+from experiments.config import EXPERIMENTS, read_plan
 from experiments.engine import Study
 from experiments.paper import load_paper_study
 from experiments.studies.bags import BagStudy
@@ -41,18 +39,9 @@ def load_studies() -> dict[str, Study]:
         >>> list(load_studies())[:4]
         ['molecules', 'bags', 'histology', 'keel']
     """
-    numbers = {**_plan("studies"), "defaults": _plan("defaults")}
+    numbers = {**read_plan("studies"), "defaults": read_plan("defaults")}
     studies: dict[str, Study] = {name: load_paper_study(name) for name in EXPERIMENTS}
     for name, entry in numbers.items():
         kind = _KINDS.get(name) or _KINDS[name.split("_")[-1]]
-        studies[name] = kind(name=name, **{key: _fixed(value) for key, value in entry.items()})
+        studies[name] = kind(name=name, **entry)
     return studies
-
-
-def _plan(name: str) -> dict[str, Any]:
-    return tomllib.loads((files("experiments") / "plans" / f"{name}.toml").read_text(encoding="utf-8"))
-
-
-def _fixed(value: Any) -> Any:
-    """Return lists, and those inside them, as tuples."""
-    return tuple(map(_fixed, value)) if isinstance(value, list) else value

@@ -1,9 +1,8 @@
-"""What studies share: combinations of a plan, tuning and testing, and how numbers are shown."""
+"""What studies share: splits, tuning and testing, and how numbers are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,6 @@ from moreauc.comparison import Comparison, Contestant, Piece, Region, Table
 
 INNER_FOLDS, FOLDS = 2, 5
 _KEPT = ("region", "score", "inner_score", "options", "failures", "seconds")
-
-
-def combinations(**entries: Iterable[Any]) -> list[Record]:
-    """Return every combination of the entries' values, those of the last entry changing first.
-
-    Example:
-        >>> combinations(method=["sonx", "ce"], seed=range(2))[1]
-        {'method': 'sonx', 'seed': 1}
-    """
-    return [dict(zip(entries, values, strict=True)) for values in product(*entries.values())]
 
 
 def split_rows(strata: Any, seed: int) -> list[Any]:

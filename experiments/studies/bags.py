@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 from torch import nn
 
+from experiments.config import combinations
 from experiments.data.mil import load_fox, load_musk2, standardize_instances
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
-from experiments.studies._shared import combinations, mean_and_std, show, split_rows, tune
+from experiments.studies._shared import mean_and_std, show, split_rows, tune
 from moreauc.baselines import BASELINES
 from moreauc.comparison import baseline
 from moreauc.data import BagBatches, Bags, WholeBags, digit_bags, instance_outputs, instance_weights
@@ -35,6 +36,7 @@ Numbers = NDArray[Any]
 REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
 RATES = (0.003, 0.001, 0.01)
 BAGS, INSTANCES = 8, 4
+_FEW = ("sont_att", "sont_mean", "ce_att")  # methods of the tiny version
 
 
 @dataclass(frozen=True)
@@ -204,15 +206,8 @@ class BagStudy(Study):
     trials: int
     epochs: int
     methods: tuple[str, ...] = tuple(bag_contestants())
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """Trials and epochs."""
-        return {"trials": self.trials, "epochs": self.epochs}
-
-    def smoke(self) -> BagStudy:
-        """Return the study with one draw of digits, one setting, one epoch and three methods."""
-        return replace(self, dataset="digits", seeds=1, trials=1, epochs=1, methods=("sont_att", "sont_mean", "ce_att"))
+    planned: ClassVar = ("trials", "epochs")
+    tiny: ClassVar = {"dataset": "digits", "seeds": 1, "trials": 1, "epochs": 1, "methods": _FEW}
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each method and draw."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -78,15 +78,8 @@ class ConvergenceStudy(Study):
 
     steps: int
     points: int = 24
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """Steps and seeds: a record has all seeds."""
-        return {"steps": self.steps, "seeds": self.seeds}
-
-    def smoke(self) -> ConvergenceStudy:
-        """Return the study with 50 steps of one seed."""
-        return replace(self, steps=50, seeds=1, points=4)
+    planned: ClassVar = ("steps", "seeds")
+    tiny: ClassVar = {"steps": 50, "seeds": 1, "points": 4}
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each setting of the three parts."""

@@ -9,32 +9,28 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
-from sklearn.datasets import make_classification
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
 from threadpoolctl import threadpool_limits
 
-from experiments.data.adbench import ADBENCH_SETS, load_adbench
+from experiments.config import combinations
 from experiments.data.fingerprints import FINGERPRINT_SETS, load_fingerprints
-from experiments.data.groups import load_adult
-from experiments.data.keel import load_keel
+from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._shared import combinations
 from experiments.studies.defaults_entries import ENTRIES, Entry
 from experiments.studies.defaults_page import make_page
 from moreauc.comparison import Region, Table
-from moreauc.data.examples import load_example
 from moreauc.metrics import tpauc_score
 from moreauc.report.pages import Report
 
+_FEW = ("sonx", "linear", "ce", "lr", "lr_tuned")  # of the tiny version
 _INNER = 0.25  # of the training rows, to tune by
 
 
@@ -57,16 +53,8 @@ class DefaultsStudy(Study):
     choose: tuple[str, ...]
     confirm: tuple[str, ...]
     methods: tuple[str, ...] = tuple(ENTRIES)
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """How rows are split."""
-        return {"test_fraction": self.test_fraction, "most_rows": self.most_rows}
-
-    def smoke(self) -> DefaultsStudy:
-        """Return the study with five contestants on two tables made here."""
-        few = ("sonx", "linear", "ce", "lr", "lr_tuned")
-        return replace(self, seeds=1, choose=("made 0",), confirm=("made 1",), methods=few)
+    planned: ClassVar = ("test_fraction", "most_rows")
+    tiny: ClassVar = {"seeds": 1, "choose": ("made 0",), "confirm": ("made 1",), "methods": _FEW}
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each seed, table, contestant and, where its training depends on it, region."""
@@ -106,7 +94,7 @@ def run_contestant(
     folder: Path | None,
 ) -> Record:
     """Train a contestant, tuned where it has several settings, and judge it on the test rows in each region."""
-    entry, table = ENTRIES[method], load_table(dataset, seed, test_fraction, most_rows, folder)
+    entry, table = ENTRIES[method], split_table(dataset, seed, test_fraction, most_rows, folder)
     train, test = table.split_rows(0, 0, 0)
     trained: dict[int, tuple[NDArray[Any], float]] = {}
     tuned = _tune(entry, table, train, regions, seed) if len(entry.settings) > 1 else ([0] * len(regions), 0.0)
@@ -153,9 +141,9 @@ def _fit(model: Any, table: Table, rows: NDArray[Any], others: NDArray[Any]) -> 
     return np.asarray(scores), time.process_time() - began
 
 
-def load_table(dataset: str, seed: int, test_fraction: float, most_rows: int, folder: Path | None) -> Table:
+def split_table(dataset: str, seed: int, test_fraction: float, most_rows: int, folder: Path | None) -> Table:
     """Return a table with its training and test rows: of fingerprints by scaffold, of others drawn by the seed."""
-    whole = whole_table(dataset, folder)
+    whole = load_table(dataset, folder)
     if whole.split is not None:
         return whole
     rows, labels = np.arange(len(whole.positive)), whole.positive
@@ -163,21 +151,3 @@ def load_table(dataset: str, seed: int, test_fraction: float, most_rows: int, fo
         rows = train_test_split(rows, train_size=most_rows, stratify=labels, random_state=seed)[0]
     train, test = train_test_split(rows, test_size=test_fraction, stratify=labels[rows], random_state=seed)
     return replace(whole, split=(np.sort(train), np.sort(test)))
-
-
-@lru_cache(maxsize=2)
-def whole_table(dataset: str, folder: Path | None) -> Table:
-    """Return all rows of a table; fingerprints with their split."""
-    if dataset in FINGERPRINT_SETS:
-        bits, labels, train, test = load_fingerprints(dataset, folder)
-        return Table(bits, labels, (train, test))
-    if dataset in ADBENCH_SETS:
-        return Table(*load_adbench(dataset, folder))
-    if dataset == "Adult":
-        data = load_adult(folder)
-        return Table(data.X, data.y)
-    if dataset == "fraud":
-        return Table(*load_example("fraud")[:2])
-    if dataset.startswith("made "):
-        return Table(*make_classification(300, 5, weights=[0.8], flip_y=0.1, random_state=int(dataset.split()[1])))
-    return Table(*load_keel(dataset, folder))

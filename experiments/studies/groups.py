@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from experiments.config import combinations
 from experiments.data.groups import load_adult, load_compas
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
-from experiments.studies._shared import combinations, mean_and_std, show, split_rows, tune
+from experiments.studies._shared import mean_and_std, show, split_rows, tune
 from moreauc.baselines import BASELINES, group_weights
 from moreauc.comparison import baseline
 from moreauc.data import TensorBatches, planted_groups
@@ -66,15 +67,8 @@ class GroupStudy(Study):
     samples: int
     samplers: tuple[str, ...]
     starts: tuple[float, ...] = (0.0,)
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """Trials and epochs."""
-        return {"trials": self.trials, "epochs": self.epochs}
-
-    def smoke(self) -> GroupStudy:
-        """Return the study with two draws of planted groups, one setting and one epoch."""
-        return replace(self, dataset="planted", top_k=1, seeds=2, trials=1, epochs=1)
+    planned: ClassVar = ("trials", "epochs")
+    tiny: ClassVar = {"dataset": "planted", "top_k": 1, "seeds": 2, "trials": 1, "epochs": 1}
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each method and draw."""

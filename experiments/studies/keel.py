@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.stats import rankdata, wilcoxon
-from sklearn.datasets import make_classification
 
-from experiments.data.keel import KEEL_SETS, load_keel
+from experiments.config import combinations
+from experiments.data.keel import KEEL_SETS
+from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._shared import FOLDS, INNER_FOLDS, combinations, mean_and_std, show, tune_and_score
-from moreauc.comparison import Region, Table, contestants, method_names, network
+from experiments.studies._shared import FOLDS, INNER_FOLDS, mean_and_std, show, tune_and_score
+from moreauc.comparison import Region, contestants, method_names, network
 from moreauc.report.pages import Report, Section
 
 ALL_METHODS = method_names("rows")
@@ -40,22 +40,19 @@ class KeelStudy(Study):
 
     Args:
         trials: options tried by each method.
-        sets: names of tables; "made" is drawn here.
+        sets: names of tables.
         methods: names of methods.
     """
 
     trials: int
     sets: tuple[str, ...] = tuple(KEEL_SETS)
     methods: tuple[str, ...] = ALL_METHODS
+    tiny: ClassVar = {"seeds": 1, "trials": 1, "sets": ("made 0",), "methods": ("sonx", "ce")}
 
     @property
     def plan(self) -> dict[str, Any]:
         """Folds and trials."""
         return {"folds": FOLDS, "inner_folds": INNER_FOLDS, "trials": self.trials}
-
-    def smoke(self) -> KeelStudy:
-        """Return the study with two methods and one trial, on a table made here."""
-        return replace(self, seeds=1, trials=1, sets=("made",), methods=("sonx", "ce"))
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each table, method, seed and fold."""
@@ -74,15 +71,8 @@ class KeelStudy(Study):
 def run_fold(*, dataset: str, method: str, seed: int, fold: int, trials: int, folder: Path | None) -> Record:
     """Tune a method on the training rows of one fold and test it in both regions."""
     (contestant,) = contestants([REMEDIES.get(method, method)], batch_size=256)
-    table = _load(dataset, folder)
+    table = load_table(dataset, folder)
     return {"results": tune_and_score(contestant, table, REGIONS, seed=seed, fold=fold, trials=trials)}
-
-
-@lru_cache(maxsize=2)
-def _load(dataset: str, folder: Path | None) -> Table:
-    if dataset == "made":
-        return Table(*make_classification(200, weights=[0.8], flip_y=0.0, random_state=0))
-    return Table(*load_keel(dataset, folder))
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
+from experiments.config import combinations
 from experiments.engine import Record, Setup, Study, Task
-from experiments.studies._shared import combinations, mean_and_std, show, tune_and_score
+from experiments.studies._shared import mean_and_std, show, tune_and_score
 from moreauc.comparison import Contestant, Region, Table, network
 from moreauc.report.pages import Report, Section
 
@@ -78,15 +79,8 @@ class LabelNoiseStudy(Study):
 
     trials: int
     methods: tuple[str, ...] = tuple(noise_contestants())
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """The trials."""
-        return {"trials": self.trials}
-
-    def smoke(self) -> LabelNoiseStudy:
-        """Return the study with one method, one table and one trial."""
-        return replace(self, seeds=1, trials=1, methods=("sonx_exact",))
+    planned: ClassVar = ("trials",)
+    tiny: ClassVar = {"seeds": 1, "trials": 1, "methods": ("sonx_exact",)}
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each method, share of flipped labels and table."""

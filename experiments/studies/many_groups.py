@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -54,15 +54,8 @@ class ManyGroupsStudy(Study):
 
     steps: int
     numbers: tuple[int, ...] = NUMBERS
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """Draws and steps: a record has all draws."""
-        return {"seeds": self.seeds, "steps": self.steps}
-
-    def smoke(self) -> ManyGroupsStudy:
-        """Return the study with one draw of 10 groups and 20 steps."""
-        return replace(self, seeds=1, steps=20, numbers=(10,))
+    planned: ClassVar = ("seeds", "steps")
+    tiny: ClassVar = {"seeds": 1, "steps": 20, "numbers": (10,)}
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each number of groups and method: all settings and draws."""

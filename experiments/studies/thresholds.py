@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.datasets import make_classification
 
+from experiments.config import combinations
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
-from experiments.studies._shared import FOLDS, combinations, mean_and_std, show, tune_and_score
+from experiments.studies._shared import FOLDS, mean_and_std, show, tune_and_score
 from moreauc.comparison import Region, Table, network
 from moreauc.core.objectives import tpauc_optimum
 from moreauc.criteria import TPAUCLoss
@@ -67,15 +68,8 @@ class ThresholdStudy(Study):
     epochs: int
     sets: tuple[str, ...] = ("digits", "breast_cancer", "diabetes", "made")
     rules: tuple[str, ...] = tuple(RULES)
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """Trials and epochs."""
-        return {"trials": self.trials, "epochs": self.epochs}
-
-    def smoke(self) -> ThresholdStudy:
-        """Return the study with one table, one rule, one trial and one epoch."""
-        return replace(self, seeds=1, trials=1, epochs=1, sets=("breast_cancer",), rules=("quantile",))
+    planned: ClassVar = ("trials", "epochs")
+    tiny: ClassVar = {"seeds": 1, "trials": 1, "epochs": 1, "sets": ("breast_cancer",), "rules": ("quantile",)}
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each fold and, for the training objective, for each whole table."""

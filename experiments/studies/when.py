@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -22,11 +22,11 @@ from sklearn.datasets import make_classification
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from experiments.config import combinations
+from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
 from experiments.files import save_figure
 from experiments.machine import seeded
-from experiments.studies._shared import combinations
-from experiments.studies.defaults import whole_table
 from moreauc.comparison import Region, Table
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import get_surrogate
@@ -72,15 +72,8 @@ class WhenStudy(Study):
     steps: int
     sets: tuple[str, ...]
     capacities: tuple[str, ...] = tuple(CAPACITIES)
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """Steps of cross entropy."""
-        return {"steps": self.steps}
-
-    def smoke(self) -> WhenStudy:
-        """Return the study with few steps of a linear model on a table made here."""
-        return replace(self, seeds=1, steps=20, sets=("made",), capacities=("linear",))
+    planned: ClassVar = ("steps",)
+    tiny: ClassVar = {"seeds": 1, "steps": 20, "sets": ("made",), "capacities": ("linear",)}
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each seed, table, network and condition."""
@@ -153,7 +146,7 @@ def run_condition(
 def _load(dataset: str, folder: Path | None) -> Table:
     if dataset == "made":
         return Table(*make_classification(20_000, 5, flip_y=0.2, random_state=0))
-    return whole_table(dataset, folder)
+    return load_table(dataset, folder)
 
 
 def draw_rows(labels: NDArray[Any], rows: int, share: float, seed: int) -> list[NDArray[Any]]:
