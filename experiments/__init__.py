@@ -1,1 +1,1 @@
-"""The paper's experiments: plans as TOML files, runs as small JSON files, tables and figures made of these."""
+"""The paper's experiments: plans as TOML files, runs as JSON lines, tables and figures made of these."""

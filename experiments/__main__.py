@@ -18,15 +18,15 @@ app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
-    help="The paper's experiments and the studies of the docs: plan, missing runs, records, report.",
+    help="The paper's experiments and the studies of the docs: run what is missing, make reports of the records.",
 )
 REPORTS = Path(__file__).parent.parent / "docs" / "reports"
 _WIDTH = 120  # of tables where there is no terminal to ask
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Studies; `list` names them.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Repetitions; as many as the plan has by default.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the results; that of the study in docs/reports by default.")]
-Smoke = Annotated[bool, typer.Option("--smoke", help="A tiny version on data made on the spot, in seconds.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Names of studies; `list` shows them.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Repetitions; by default as many as the plan has.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the results; by default the study's own in docs/reports.")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="Run a tiny version on generated data, in seconds.")]
 
 
 @app.callback()
@@ -38,15 +38,15 @@ def _main(
 
 @app.command("list")
 def list_studies() -> None:
-    """List the studies, and how many of their runs are there."""
+    """List the studies, and how many of their planned runs have records."""
     from experiments.engine import count_records
     from experiments.studies import load_studies
 
     rows = []
     for study in load_studies().values():
         out = REPORTS / study.folder
-        rows.append([study.name, study.title, *map(str, count_records(study, out)), study.data or "made here"])
-    columns = ["name", "title", "runs there", "planned", "data"]
+        rows.append([study.name, study.title, *map(str, count_records(study, out)), study.data or "generated"])
+    columns = ["name", "title", "runs done", "planned", "data"]
     wide_console(_WIDTH).print(text_table("Studies", columns, rows, labels=2))
 
 
@@ -56,18 +56,18 @@ def run(
     dataset: Annotated[str | None, typer.Option(help="Data sets to run, with commas; all by default.")] = None,
     method: Annotated[str | None, typer.Option(help="Methods to run, with commas; all by default.")] = None,
     seeds: Seeds = None,
-    splits: Annotated[int | None, typer.Option(min=1, help="Test splits of bags, at most.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, on one GPU or as many cores.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda, for the paper's experiments.")] = "auto",
+    splits: Annotated[int | None, typer.Option(min=1, help="At most this many test splits of bags.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time; on a GPU they share it.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda; only the paper's experiments use a GPU.")] = "auto",
     data: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder with the data; MOREAUC_DATA, or a download, by default.")
+        Path | None, typer.Option("--data-dir", help="Folder with the data; by default MOREAUC_DATA, or a download.")
     ] = None,
     out: Out = None,
     smoke: Smoke = False,
 ) -> None:
-    """Run what is missing of studies, then make their reports.
+    """Do the runs of studies that have no record yet, then make the reports.
 
-    Records that are there are not made again: a run can be stopped at any time and goes on where it was.
+    A run that has a record is not repeated: stop the program at any time, and the same command goes on from there.
     """
     place = _device(device)
     if not names and not smoke:
@@ -95,7 +95,7 @@ def run(
 
 @app.command()
 def report(names: Names = None, seeds: Seeds = None, out: Out = None, smoke: Smoke = False) -> None:
-    """Make tables, figures and page of studies from the records; of all studies that have some by default."""
+    """Make tables, figures and pages from the records; by default for all studies that have records."""
     if smoke and out is None:
         raise ValueError("report: out must be given with --smoke: the folder of that run, got none")
     for study, folder in _chosen(names, seeds, out, smoke):
@@ -107,7 +107,7 @@ def report(names: Names = None, seeds: Seeds = None, out: Out = None, smoke: Smo
 def docs(
     check: Annotated[bool, typer.Option("--check", help="Only compare, and fail where a page differs.")] = False,
 ) -> None:
-    """Write the tables of the documentation from the reports, between their markers."""
+    """Write the tables of the documentation, between their markers, from the reports."""
     from experiments.docs import update_pages
 
     changed = update_pages(write=not check)
@@ -120,7 +120,7 @@ def docs(
 def _chosen(
     names: list[str] | None, seeds: int | None, out: Path | None, smoke: bool
 ) -> list[tuple[Study, Path | None]]:
-    """Return studies and their folders; None for a new folder, for files that nobody keeps."""
+    """Return studies and their folders; None stands for a new temporary folder."""
     from experiments.studies import load_studies
 
     known = load_studies()

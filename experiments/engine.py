@@ -78,7 +78,7 @@ class Study(ABC):
         name: what the command line calls it.
         title: heading of the report.
         folder: folder of its results, below `docs/reports`.
-        data: names of the data that must be there, or downloaded; empty where they are made here.
+        data: names of the public data that it needs; empty where data are generated.
         seeds: repetitions.
         partial: whether a report is made of the runs that are there; otherwise all runs are needed.
     """
@@ -118,7 +118,7 @@ class Study(ABC):
         return [task for task in tasks if task.key not in done]
 
     def prepare(self, tasks: Sequence[Task]) -> None:  # noqa: B027
-        """Do once, in the parent process, what all tasks would do; by default nothing."""
+        """Do in the parent process, once, what every task would do otherwise; by default nothing."""
 
     def check(self, record: Record) -> None:
         """Raise ValueError for a record that was made with another plan."""
@@ -198,7 +198,7 @@ def run_missing(
 
 
 def _do(task: Task) -> tuple[str, Record | Exception]:
-    """Do a task, and say where: in the process that does it."""
+    """Do a task; its record says where, as seen by the process that did it."""
     began = time.perf_counter()
     try:
         with one_thread():
@@ -228,11 +228,6 @@ def read_records(study: Study, out: Path) -> list[Record]:
         )
     first = [found.pop(key) for key in keys if key in found]
     return [*first, *found.values()] if study.partial else first
-
-
-def read_details(out: Path) -> dict[str, Record]:
-    """Return what was kept apart of the runs, by key."""
-    return _read_lines(out / DETAILS)
 
 
 def write_records(file: Path, records: Iterable[Record]) -> None:

@@ -1,4 +1,4 @@
-"""The machine of a run: what its numbers may depend on beside the plan, and how torch is set for equal numbers."""
+"""The machine of a run: what its numbers may depend on beside the plan, and deterministic settings of torch."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def seeded(seed: int, make: Callable[..., Made], *args: Any, **options: Any) -> 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread for a while: sums over several threads are added in another order."""
+    """Let torch use one thread inside the context: several threads would add sums in another order."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -77,7 +77,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Ask torch for the same numbers every time on the same hardware, for a while; float32 products may use TF32."""
+    """Make torch deterministic inside the context, on the same hardware; float32 products may use TF32."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     memory: Any = torch.utils.deterministic

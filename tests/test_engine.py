@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from experiments import __main__ as command_line
 from experiments import docs, engine, studies
 from experiments.config import EXPERIMENTS
-from experiments.engine import DETAILS, RECORDS, Setup, Study, Task, read_details, read_records, run_missing
+from experiments.engine import DETAILS, RECORDS, Setup, Study, Task, read_records, run_missing
 from moreauc.report.pages import Report, Section
 
 RUNNER = CliRunner()
@@ -82,7 +82,7 @@ def test_runs_are_done_once_in_stages_and_sorted(study, tmp_path):
     assert found[4].items() >= {"kind": "run", "number": 1, "square": 1, "odd": None, "plan": {"power": 2}}.items()
     assert found[4]["where"]["extra"] == 1 and found[4]["where"]["threads"] == 1 and found[0]["seconds"] == 7.0
     assert "detail" not in found[4]
-    assert read_details(tmp_path)["run/2"] == {"key": "run/2", "steps": [2, 2, 2]}
+    assert lines(tmp_path, DETAILS)[2] == {"key": "run/2", "steps": [2, 2, 2]}
     before = (tmp_path / RECORDS).read_bytes(), (tmp_path / DETAILS).read_bytes()
     DONE.clear()
     run(study, tmp_path)
@@ -181,7 +181,7 @@ def call(*words):
 
 
 def test_list_run_and_report(known, tmp_path):
-    assert re.search(r"squares +│ Squares +│ +0 │ +6 │ +made here", call("list").output)
+    assert re.search(r"squares +│ Squares +│ +0 │ +6 │ +generated", call("list").output)
     result = call("run", "squares")
     assert result.exit_code == 0 and "n²" in result.output and str(known / "index.html") in result.output
     assert re.search(r"squares +│ Squares +│ +6 │ +6", call("list").output)

@@ -116,7 +116,7 @@ def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: 
     scores, labels = predict_scores(model, WholeBags(parts.test, pooling))
     result: Record = {"score": tpauc_score(labels.numpy(), scores.numpy(), **REGION), **choice}
     if parts.target is not None and pooling != "mean":
-        result |= _look(model, pooling, parts, scores.numpy(), keep=seed == 0)
+        result |= _heaviest(model, pooling, parts, scores.numpy(), keep=seed == 0)
     return result
 
 
@@ -168,7 +168,7 @@ def _bag_scores(model: Any, bags: Bags) -> Numbers:
     return np.asarray(model.predict_proba(bags)[:, 1])
 
 
-def _look(model: nn.Module, pooling: Any, parts: Parts, scores: Numbers, *, keep: bool) -> dict[str, Any]:
+def _heaviest(model: nn.Module, pooling: Any, parts: Parts, scores: Numbers, *, keep: bool) -> dict[str, Any]:
     """Return in how many positive test bags the heaviest instance is the target, and two bags to show."""
     positives = np.flatnonzero(parts.test.labels.numpy() == 1)
     target = parts.target or []

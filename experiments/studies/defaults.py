@@ -1,6 +1,6 @@
-"""Our estimators as they come beside logistic regression and trees, as they come and tuned, on many tables.
+"""Our estimators with default settings beside logistic regression and trees, default and tuned, on many tables.
 
-Half of the tables are there to choose the defaults by, the other half to confirm them; the plan says which.
+Defaults are chosen on half of the tables and confirmed on the other half; the plan says which.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DefaultsStudy(Study):
     Args:
         regions: pairs of the lowest TPR and the highest FPR.
         test_fraction: share of the rows to test on.
-        most_rows: of a larger table as many rows are drawn.
+        most_rows: larger tables are sampled down to this many rows.
         choose: tables that defaults are chosen on.
         confirm: tables that they are confirmed on.
         methods: names of contestants.

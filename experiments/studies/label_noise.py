@@ -1,4 +1,4 @@
-"""What mislabelled rows do to losses that look at the worst positives."""
+"""What mislabelled rows do to losses that weigh the worst positives."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def noise_contestants() -> dict[str, Contestant]:
 def noisy_table(seed: int, flips: float) -> Table:
     """Return a table of 10^4 rows, 5 % positive, whose first 2000 are for training and have flipped labels.
 
-    `flips` is the share of all training rows whose label is turned round, whichever it was: at 2 % there are about as
-    many negatives called positive as 40 % of the true positives. The test rows keep their labels.
+    `flips` is the share of all training rows whose label is flipped, whichever it was: at 2 % the negatives labelled
+    positive are about 40 % as many as the true positives. The test rows keep their labels.
     """
     X, y = make_classification(
         _TRAIN + _TEST,

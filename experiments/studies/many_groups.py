@@ -110,15 +110,15 @@ def best_curve(*, groups: int, method: str, seeds: int, steps: int) -> Record:
 def descend(num_groups: int, method: str, lr: float, option: float, seed: int, steps: int) -> Record:
     """Return the mean training loss of the tenth of the groups that is worst, and that of the worst, along a run.
 
-    A linear model by SGD, its step size falling to 0 in a straight line; losses of all training rows are looked at a
-    few times on the way, at steps that are equally spaced in logarithms.
+    A linear model by SGD, its step size falling linearly to 0; losses of all training rows are evaluated at steps that
+    are equally spaced in logarithms.
     """
     top_k = num_groups // 10
     inputs, labels, groups, batches = _draw(num_groups, seed, steps)
     criterion = _criterion(num_groups, method, top_k, option)
     weight = torch.zeros(inputs.shape[1], requires_grad=True)
-    looks = {int(step) for step in np.unique(np.geomspace(1, steps, POINTS).round())}
-    curve = [_look(inputs, labels, groups, weight, num_groups, top_k, step=0)]
+    evaluated = {int(step) for step in np.unique(np.geomspace(1, steps, POINTS).round())}
+    curve = [_evaluate(inputs, labels, groups, weight, num_groups, top_k, step=0)]
     for done, rows in enumerate(batches):
         loss = criterion(_losses(inputs[rows], labels[rows], weight), groups[rows])
         if method == "unscaled":  # as published: not scaled by N over the number of groups present
@@ -126,8 +126,8 @@ def descend(num_groups: int, method: str, lr: float, option: float, seed: int, s
         (gradient,) = torch.autograd.grad(loss, weight)
         with torch.no_grad():
             weight -= lr * (1.0 - done / steps) * gradient
-        if done + 1 in looks:
-            curve.append(_look(inputs, labels, groups, weight, num_groups, top_k, step=done + 1))
+        if done + 1 in evaluated:
+            curve.append(_evaluate(inputs, labels, groups, weight, num_groups, top_k, step=done + 1))
     return {
         "samples": [GROUPS * SAMPLES * point[0] for point in curve],
         "top_k_loss": [round(point[1], 5) for point in curve],
@@ -137,7 +137,7 @@ def descend(num_groups: int, method: str, lr: float, option: float, seed: int, s
 
 @lru_cache(maxsize=1)
 def _draw(num_groups: int, seed: int, steps: int) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """Return inputs with a constant, labels, groups and the rows of every step; runs of a draw come one by one."""
+    """Return inputs with a constant, labels, groups and the rows of every step; the last draw is kept."""
     minority, samples = num_groups // 10, max(4000, 20 * num_groups)
     data, _, _ = planted_groups(num_groups=num_groups, minority_groups=minority, samples=samples, seed=seed)
     inputs = torch.cat([torch.from_numpy(data.X), torch.ones(len(data), 1)], dim=1)
@@ -160,7 +160,7 @@ def _losses(inputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _look(
+def _evaluate(
     inputs: Tensor, labels: Tensor, groups: Tensor, weight: Tensor, num_groups: int, top_k: int, *, step: int
 ) -> tuple[int, float, float]:
     losses = _losses(inputs, labels, weight).double()

@@ -1,7 +1,7 @@
 """When it pays to optimise the partial AUC: surrogate, capacity, rows, label noise, share of positives and region.
 
-A network is trained by cross entropy, and from its best step on by the exact loss over the region, whole data in every
-step: nothing is sampled, so that what is compared is the objectives, not the algorithms that follow them.
+A network is trained by cross entropy and then, from its best step, by the exact loss over the region. Every step uses
+all rows: objectives are compared, not the sampling algorithms that minimise them.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Part(NamedTuple):
         return cls(torch.from_numpy(X), torch.from_numpy(y))
 
     def flipped(self, share: float, random: np.random.Generator) -> Part:
-        """Return the part with this share of all labels turned round."""
+        """Return the part with this share of all labels flipped."""
         chosen = random.permutation(len(self.y))[: round(share * len(self.y))]
         y = self.y.clone()
         y[chosen] = 1 - y[chosen]
@@ -192,7 +192,7 @@ def tpauc(module: nn.Module, part: Part, region: Region) -> float:
 
 
 def log_likelihood(module: nn.Module, part: Part, region: Region) -> float:
-    """Return the mean log likelihood of rows: of few rows it tells more than the TPAUC."""
+    """Return the mean log likelihood of rows, which varies less than the TPAUC where rows are few."""
     with torch.no_grad():
         return -float(binary_cross_entropy_with_logits(module(part.X), part.y.float()))
 
