@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import socket
+import sys
 import tarfile
 import threading
 import time
@@ -158,6 +159,16 @@ def test_the_cache_is_that_of_the_system(monkeypatch):
     assert cache_folder() == Path.home() / "there"
     monkeypatch.delenv("MOREAUC_CACHE")
     assert cache_folder() == Path(platformdirs.user_cache_dir("moreauc"))
+
+
+def test_packages_for_downloads_are_needed_for_these_only(toy, tmp_path, monkeypatch):
+    (tmp_path / "toy.csv").write_bytes(BODY)
+    monkeypatch.delenv("MOREAUC_CACHE")
+    for name in ("platformdirs", "requests"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert find_file("test", "toy.csv", tmp_path) == tmp_path / "toy.csv"
+    with pytest.raises(ModuleNotFoundError, match="platformdirs"):
+        find_file("test", "toy.csv")
 
 
 # downloads

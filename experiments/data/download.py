@@ -15,10 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-import requests
-from filelock import FileLock
-
 from experiments.data import _archives
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +68,12 @@ def data_folder(folder: Path | None = None) -> Path:
 
 def cache_folder() -> Path:
     """Return the folder for downloads and what is made of them, which need not exist yet."""
-    return Path(os.environ.get("MOREAUC_CACHE") or platformdirs.user_cache_dir("moreauc")).expanduser()
+    given = os.environ.get("MOREAUC_CACHE")
+    if given:
+        return Path(given).expanduser()
+    import platformdirs  # here, as what downloads need: a machine that is given all files may lack it
+
+    return Path(platformdirs.user_cache_dir("moreauc"))
 
 
 def in_folder(root: Path, subfolder: str, *names: str) -> Path | None:
@@ -112,6 +113,9 @@ def find_file(owner: str, name: str, folder: Path | None = None) -> Path:
 
 
 def _from_cache(owner: str, entry: PublicFile, target: Path) -> Path:
+    import requests
+    from filelock import FileLock
+
     failures = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -151,6 +155,8 @@ def _download(entry: PublicFile, url: str, target: Path) -> None:
 
 def _transfer(url: str, raw: Path) -> None:
     """Write what an address gives into a file; try again where the server or the way to it may be better soon."""
+    import requests
+
     for pause in (*_PAUSES, None):
         try:
             # without compression on the way the length is that of the file
