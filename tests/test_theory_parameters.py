@@ -195,6 +195,14 @@ FEW = (5 * 45 / 6000) ** 0.5
             0.1**4 / 18.75,
             18.75 * 10**6,
         ),
+        # a = 2000, b = 1000, B2 = 1: r^2 = a b^(-1/2) > 1, and the last term decides about eta.
+        (
+            theory.multi_instance_tpauc_parameters,
+            BAG_SIZES[-1].values[0],
+            0.1**4 * 1000**0.5 / 2000,
+            0.1**4 / 2000**1.5,
+            2000**2 / 1000**0.5 * 10**6,
+        ),
     ],
 )
 def test_other_entries_of_the_minima_decide(function, sizes, tau1, lr, iterations):
