@@ -14,7 +14,7 @@ from torch import nn
 
 from moreauc.data import FileBags, FlatBags, ListBags
 from moreauc.estimators import MultiInstanceClassifier
-from moreauc.estimators.base import choose_threshold
+from moreauc.estimators.decisions import choose_threshold
 from moreauc.estimators.multi_instance import InstanceScores
 
 

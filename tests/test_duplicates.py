@@ -13,10 +13,10 @@ from moreauc.cli.options import FitOptions
 from moreauc.comparison import Comparison, Table
 from moreauc.data import ListBags
 from moreauc.data.duplicates import fold_together, hash_bags, hash_rows, number_equal, same_bags, take_together
+from moreauc.data.groups import hold_out as hold_out_groups
 from moreauc.data.tables import TableError
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
-from moreauc.tasks import groups as _group_rows
 from moreauc.tasks.base import equal_rows, read_split
 from moreauc.tasks.rows import RowTableTask, RowTask, draw_test_rows
 
@@ -85,8 +85,8 @@ class TestSplits:
             round(0.25 * (positive == k).sum()) for k in (0, 1)
         )
         groups, random = different % 7, np.random.RandomState
-        plain = _group_rows.hold_out(groups, positive, 0.25, random(seed))
-        assert (_group_rows.hold_out(groups, positive, 0.25, random(seed), same=different)[1] == plain[1]).all()
+        plain = hold_out_groups(groups, positive, 0.25, random(seed))
+        assert (hold_out_groups(groups, positive, 0.25, random(seed), same=different)[1] == plain[1]).all()
         tables = Table(None, positive.astype(int)), Table(None, positive.astype(int), same=different)
         for a, b in zip(*(table.split_rows(5, seed, 2) for table in tables), strict=True):
             assert (a == b).all()
@@ -101,7 +101,7 @@ class TestSplits:
         same, _ = blocks(seed=seed)
         random = np.random.default_rng(seed)
         groups, targets = random.integers(6, size=400), random.integers(3, size=400)
-        train, held = _group_rows.hold_out(groups, targets, 0.25, random, classes=classes, same=same)
+        train, held = hold_out_groups(groups, targets, 0.25, random, classes=classes, same=same)
         assert not parted(same, held) and set(groups[train]) == set(groups)
         assert 60 < len(held) < 140 and set(groups[held]) == set(groups) and set(targets[train]) == {0, 1, 2}
 

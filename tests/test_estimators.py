@@ -31,7 +31,7 @@ from torch import nn
 
 from moreauc.data import planted_groups
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, MultiInstanceClassifier, TPAUCClassifier
-from moreauc.estimators.base import choose_threshold, fit_platt
+from moreauc.estimators.decisions import choose_threshold, fit_platt
 from moreauc.methods import METHODS
 from moreauc.metrics import TiedScoresWarning, tpauc_score, tpauc_scorer
 from moreauc.models import MLP

@@ -16,13 +16,14 @@ from torch import nn
 
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
 from moreauc.data import planted_groups
-from moreauc.data.groups import name_groups
+from moreauc.data.groups import hold_out, name_groups
 from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, GroupsWarning
 from moreauc.methods import METHODS
 from moreauc.metrics import group_accuracy
 from moreauc.models import MLP
 from moreauc.samplers.groups import GroupSampler, PlainSampler
-from moreauc.tasks.groups import Classes, EpochChoice, GroupTask, hold_out, shrunk_group_losses
+from moreauc.tasks.goals import Classes, EpochChoice, shrunk_group_losses
+from moreauc.tasks.groups import GroupTask
 
 KINDS = {"binary": GroupDROClassifier, "multiclass": GroupDROClassifier, "regression": GroupDRORegressor}
 

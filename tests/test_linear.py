@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import TPAUCLinear
-from moreauc.estimators.base import choose_threshold, fit_platt
+from moreauc.estimators.decisions import choose_threshold, fit_platt
 from moreauc.estimators.linear_fit import (
     RegionObjective,
     Rows,

@@ -14,7 +14,8 @@ from moreauc.data import ListBags
 from moreauc.methods import METHODS
 from moreauc.tasks.bags import BagTask
 from moreauc.tasks.base import Data
-from moreauc.tasks.groups import Classes, GroupTask, Numbers
+from moreauc.tasks.goals import Classes, Numbers
+from moreauc.tasks.groups import GroupTask
 from moreauc.tasks.rows import RowTask
 from moreauc.train import fit
 

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 
 from moreauc._system import import_extra
 from moreauc.data.tabular import TableEncoder
-from moreauc.estimators.base import choose_threshold
+from moreauc.estimators.decisions import choose_threshold
 from moreauc.methods import Grid, TaskName
 from moreauc.tasks.bags import as_bags
 from moreauc.tasks.base import Table
@@ -222,7 +222,7 @@ class BudgetedClassifier:
 
     def decision_function(self, inputs: Any) -> Array:
         """Return how far the scores are from the threshold; above 0 is the positive class."""
-        return _scores(self.model, inputs) - self.threshold
+        return scores_of(self.model, inputs) - self.threshold
 
 
 def fit_baseline(name: str, task: Any, train: Table, *, seed: int) -> BudgetedClassifier:
@@ -235,15 +235,16 @@ def fit_baseline(name: str, task: Any, train: Table, *, seed: int) -> BudgetedCl
         return BASELINES[task.name][name].make({}, seed).fit(task.inputs(part), part.targets)
 
     whole = fit(train)
-    scores, folds = _scores(whole, task.inputs(train)), min(_FOLDS, int(np.bincount(train.targets).min()))
+    scores, folds = scores_of(whole, task.inputs(train)), min(_FOLDS, int(np.bincount(train.targets).min()))
     if folds > 1:
         splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(train.targets, train.targets)
         for own, other in splits:
-            scores[other] = _scores(fit(train.part(own)), task.inputs(train.part(other)))
+            scores[other] = scores_of(fit(train.part(own)), task.inputs(train.part(other)))
     return BudgetedClassifier(whole, choose_threshold(train.targets, scores, task.budget))
 
 
-def _scores(model: Any, inputs: Any) -> Array:
+def scores_of(model: Any, inputs: Any) -> Array:
+    """Return the scores of a fitted classifier, which rise with the chance of the second class."""
     if hasattr(model, "decision_function"):
         scores: Array = model.decision_function(inputs)
         return scores

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,7 +23,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import check_count, check_region, floor_count
 from moreauc._system import one_thread
-from moreauc.baselines import ADVICE, BASELINES, Baseline
+from moreauc.baselines import ADVICE, BASELINES, Baseline, scores_of
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import MultiInstanceClassifier, TPAUCClassifier, TPAUCLinear
@@ -151,10 +152,7 @@ class Contestant:
             warnings.simplefilter("ignore")  # trees warn a lot on small tables
             try:
                 estimator.fit(table.take(rows), table.positive[rows])
-                if hasattr(estimator, "decision_function"):
-                    scores: Array = estimator.decision_function(table.take(others))
-                else:
-                    scores = estimator.predict_proba(table.take(others))[:, 1]
+                scores = scores_of(estimator, table.take(others))
             except ValueError as error:
                 if "finite" not in str(error):
                     raise
@@ -230,7 +228,7 @@ def baseline(task: TaskName, name: str) -> Contestant:
     """
     found = BASELINES[task][name]
     found.check_installed()
-    return Contestant(name, found.title, False, found.grid, _BaselineMaker(found))
+    return Contestant(name, found.title, False, found.grid, partial(_make_baseline, found))
 
 
 def network(
@@ -262,7 +260,8 @@ def network(
         del given["ensemble"]
     every = {**_network_grid(kind), **(found.grid if grid is None else grid)}
     tuned = {option: values for option, values in every.items() if option not in given}
-    return Contestant(name or method, title or found.title, found.regional, tuned, _NetworkMaker(kind, method, given))
+    make = partial(_make_network, kind, method, given)  # can be sent to another process
+    return Contestant(name or method, title or found.title, found.regional, tuned, make)
 
 
 def _network_grid(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
@@ -276,29 +275,18 @@ def _make_linear(options: Options, region: Region, seed: int) -> TPAUCLinear:
     return TPAUCLinear(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
-@dataclass(frozen=True)
-class _BaselineMaker:
-    """Makes the classifier of a baseline; a class, so that it can be sent to another process."""
-
-    baseline: Baseline
-
-    def __call__(self, options: Options, region: Region, seed: int) -> Any:
-        return self.baseline.make(options, seed)
+def _make_baseline(found: Baseline, options: Options, region: Region, seed: int) -> Any:
+    return found.make(options, seed)
 
 
-@dataclass(frozen=True)
-class _NetworkMaker:
-    """Makes the classifier of a loss; a class, so that it can be sent to another process."""
-
-    kind: type[TPAUCClassifier] | type[MultiInstanceClassifier]
-    name: str
-    settings: Mapping[str, Any]
-
-    def __call__(self, options: Options, region: Region, seed: int) -> Any:
-        shared = {key: options[key] for key in self.kind().get_params() if key in options}
-        own = {key: options[key] for key in options if key not in shared}
-        area: Any = {"min_tpr": region[0], "max_fpr": region[1]}
-        return self.kind(loss=self.name, loss_options=own, **area, random_state=seed, **self.settings, **shared)
+def _make_network(
+    kind: Any, loss: str, settings: Mapping[str, Any], options: Options, region: Region, seed: int
+) -> Any:
+    """Make the classifier of a loss: options are arguments of the classifier, or of the loss."""
+    shared = {key: options[key] for key in kind().get_params() if key in options}
+    own = {key: options[key] for key in options if key not in shared}
+    area = {"min_tpr": region[0], "max_fpr": region[1]}
+    return kind(loss=loss, loss_options=own, **area, random_state=seed, **settings, **shared)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,14 @@ _SETTINGS = (
     *("loss", "model", "surrogate", "dropout", "patience", "min_tpr", "max_fpr", "top_k"),
     *(*_ONLY_BAGS, "groups_per_batch", "samples_per_group"),
 )
+_NETWORK = ("epochs", "lr", "patience", "device")  # options that are arguments of all networks
+_REGION = ("min_tpr", "max_fpr", "fpr_budget")
+# the estimator of each task, and the options that are arguments of it
+_ESTIMATORS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "rows": (TPAUCClassifier, _REGION),
+    "bags": (MultiInstanceClassifier, (*_REGION, *_ONLY_BAGS)),
+    "groups": (GroupDROClassifier, ("top_k", "groups_per_batch", "samples_per_group")),
+}
 _NOT_REPEATED = ("data", "force", "checkpoint", "resume", "save_every")  # in the command of a report
 
 
@@ -102,11 +110,10 @@ def _train_all(
             evaluations.append(task.evaluate(title, fit_baseline(name, task, train, seed=options.seed), inputs, test))
             continue
         own, given = name == first, task.fit_options(train)
-        if name == _LINEAR:
-            model = _scorecard(options if own else replace(options, surrogate=None))
-        else:
-            model = _estimator(task, options if own else replace(options, loss=name, surrogate=None))
-            given |= saving.options(name)
+        loss = None if name == _LINEAR else name
+        model = _estimator(task, options if own else replace(options, loss=loss, surrogate=None))
+        if loss is not None:
+            given |= saving.options(loss)
         title = task.title(model)
         models[title] = _train(title, model, train_inputs, train.targets, **given)
         if own:  # at once: no later error costs the training
@@ -211,39 +218,28 @@ def _others(kind: type[TableTask[Any]]) -> Mapping[str, Baseline]:
     return {} if kind is GroupTableTask else BASELINES[kind.name]
 
 
-def _scorecard(options: FitOptions) -> TPAUCLinear:
-    """Return the linear model that is trained without a network."""
-    names = ("min_tpr", "max_fpr", "fpr_budget", "surrogate")
-    given: dict[str, Any] = {name: getattr(options, name) for name in names}
-    given = {key: value for key, value in given.items() if value is not None}
-    return TPAUCLinear(positive_label=1, random_state=options.seed, **given)
-
-
 def _estimator(task: TableTask[Any], options: FitOptions) -> Any:
-    """Return the estimator of a network; what was not given is left to its own defaults."""
-    top_k, size = options.top_k, options.batch_size
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("epochs", "lr", "patience", "device")}
-    if options.surrogate is not None:
+    """Return the estimator to train; what was not given is left to its own defaults."""
+    kind, names = _ESTIMATORS[task.name]
+    given = {name: getattr(options, name) for name in (*names, *(_NETWORK if options.loss else ("surrogate",)))}
+    if options.loss and options.surrogate is not None:
         given["loss_options"] = {"surrogate": options.surrogate}
-    kind: type[Any] = TPAUCClassifier
-    if isinstance(task, GroupTableTask):
+    if task.name == "groups":
         kind = GroupDRORegressor if task.target.task == "regression" else GroupDROClassifier
-        whole = top_k is not None and top_k >= 1.0 and float(top_k).is_integer()
-        given |= {"top_k": int(top_k) if top_k is not None and whole else top_k}
-        given |= {"hidden": () if options.model == "linear" else None}
-        given |= {name: getattr(options, name) for name in ("groups_per_batch", "samples_per_group")}
+        given["hidden"] = () if options.model == "linear" else None
+        if options.top_k is not None and options.top_k >= 1.0 and float(options.top_k).is_integer():
+            given["top_k"] = int(options.top_k)
     else:
-        given |= {"min_tpr": options.min_tpr, "max_fpr": options.max_fpr, "probabilities": "calibrated"}
-        given |= {"fpr_budget": options.fpr_budget, "positive_label": 1}  # labels are 0 and 1 here
-    if isinstance(task, RowTableTask):
-        given |= {"module": options.model, "batch_size": size, "dropout": options.dropout}
-    if isinstance(task, BagTableTask):
-        kind = MultiInstanceClassifier
+        given["positive_label"] = 1  # labels are 0 and 1 here
+    if task.name == "bags":
         given["standardize"] = False  # the encoder of the task has done that, and knows numbers from levels
-        given["instances_per_bag"] = options.instances_per_bag
-        if size is not None:
+        if (size := options.batch_size) is not None:
             given |= {"num_positives": size // 2, "num_negatives": size - size // 2}
+    if task.name == "rows" and options.loss:
+        given |= {"module": options.model, "batch_size": options.batch_size, "dropout": options.dropout}
     given = {key: value for key, value in given.items() if value is not None}
+    if not options.loss:
+        return TPAUCLinear(random_state=options.seed, **given)
     return kind(loss=options.loss, random_state=options.seed, verbose=1, **given)
 
 

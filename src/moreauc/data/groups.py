@@ -1,4 +1,4 @@
-"""Groups as users name them: a label of each row becomes the number of its group."""
+"""Groups as users name them: a label of each row becomes the number of its group; a hold-out with rows of each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from moreauc._checks import floor_count
+from moreauc.data.duplicates import Codes, any_equal
 from moreauc.data.tables import as_frame
 from moreauc.data.texts import label_text, normal_text
 
 Array = NDArray[Any]
+Random = np.random.RandomState | np.random.Generator
 
 
-def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, NDArray[np.int64]]:
+def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, Codes]:
     """Return the names of the groups, sorted where they can be, and the number of each row's group.
 
     `groups` has one label for each of `length` rows, anything that can be a key; or several columns, whose values are
@@ -112,3 +114,46 @@ def count_worst(owner: str, top_k: Any, num_groups: int) -> int:
             f"{owner}: top_k must be at most the number of groups, {num_groups}, or a share in (0, 1), got {top_k}"
         )
     return number
+
+
+def hold_out(
+    groups: Codes, targets: Array, share: float, random: Random, *, classes: bool = False, same: Codes | None = None
+) -> tuple[Codes, Codes]:
+    """Return row numbers of what stays and of what is held out: the share of each group, rounded.
+
+    At least one row of each group stays, and of each class where the targets are `classes`. What is held out of a group
+    is spread evenly over its sorted targets. Rows with equal numbers `same`, from 0, stay together: the first of them
+    is drawn or not, and the others follow, whatever their groups and targets.
+
+    Example:
+        >>> groups, targets = np.array([0, 0, 0, 0, 1]), np.array([1, 0, 1, 0, 1])
+        >>> hold_out(groups, targets, 0.5, np.random.RandomState(0))
+        (array([2, 3, 4]), array([0, 1]))
+    """
+    if same is None or not any_equal(same):
+        held = _spread(groups, targets, share, random)
+        if classes:
+            held &= np.isin(targets, targets[~held])
+    else:
+        first = np.unique(same, return_index=True)[1]
+        held = _spread(groups[first], targets[first], share, random)[same]
+        back = ~np.isin(groups, groups[~held])
+        if classes:
+            back |= ~np.isin(targets, targets[~held])
+        held &= ~np.isin(same, same[back])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _spread(groups: Codes, targets: Array, share: float, random: Random) -> NDArray[np.bool_]:
+    """Return which rows are held out: the share of each group, spread evenly over its targets."""
+    order = np.argsort(groups, kind="stable")
+    held = np.zeros(len(groups), dtype=bool)
+    for rows in np.split(order, np.cumsum(np.bincount(groups))[:-1]):
+        number = min(round(len(rows) * share), len(rows) - 1)
+        if number < 1:
+            continue
+        mixed = random.permutation(rows)
+        mixed = mixed[np.argsort(targets[mixed], kind="stable")]
+        places = (np.arange(number) + random.uniform()) * len(rows) / number
+        held[mixed[np.minimum(places.astype(np.int64), len(rows) - 1)]] = True
+    return held

@@ -1,4 +1,4 @@
-"""What the estimators share: checks, the training as a template, and decisions by a threshold."""
+"""What all estimators share: checks, the training as a template, and tables as input."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
@@ -18,26 +17,22 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 from scipy.sparse import issparse
-from scipy.special import expit
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_real, check_region, floor_count
+from moreauc._checks import check_count, check_real
 from moreauc._system import one_thread
 from moreauc.data import TensorBatches
 from moreauc.data.batches import SparseRows, as_inputs, rows_at_once
 from moreauc.data.duplicates import Codes
 from moreauc.data.tables import as_frame
 from moreauc.data.tabular import TableEncoder, check_exact
-from moreauc.data.texts import MAJORITY, check_apart, class_text, positive_class
+from moreauc.data.texts import check_apart
 from moreauc.methods import METHODS, build
-from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
-from moreauc.metrics.ranking import ties_text
+from moreauc.metrics import TiedScoresWarning
 from moreauc.models import MeanScore
 from moreauc.optim.lbfgs import PenalizedLBFGS
 from moreauc.tasks.base import CHUNK, Data, Task
@@ -45,8 +40,6 @@ from moreauc.train import History, UntrainedWarning, fit, predict_scores
 
 Array = NDArray[Any]
 
-# Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
-_LEAST_SLOPE = 1e-3
 _TUNE_LR = 0.1  # of the learning rate, after cross entropy
 _WEIGHT_DECAY = 0.1  # of networks
 _MIN_GAIN = 1.0  # standard errors by which the loss must do better than the cross entropy that it starts from
@@ -55,90 +48,6 @@ Estimator = TypeVar("Estimator")
 Result = TypeVar("Result")
 # Arguments that may change when a training is resumed from a checkpoint: the trained model does not depend on them.
 FREE = frozenset({"device", "verbose", "chunk", "fpr_budget", "probabilities"})
-
-
-def choose_threshold(labels: Array, scores: Array, budget: float, weight: Array | None = None) -> float:
-    """Return the threshold with the most true positives among those whose false positive rate is at most `budget`.
-
-    A row is called positive where its score is above the threshold. Of several thresholds with as many the one with
-    the fewest false positives is taken; it lies in the middle between the two neighbouring scores, or, beyond the
-    last score on either side, half the distance to the score next to it away (0.5 where all scores are equal).
-    A row of `weight` 2 counts as two rows, one of weight 0 not at all; None for 1 each.
-
-    Example:
-        >>> labels = np.array([0, 0, 0, 0, 1, 1])
-        >>> scores = np.array([0.0, 1.0, 2.0, 4.0, 3.0, 5.0])
-        >>> choose_threshold(labels, scores, 0.25), choose_threshold(labels, scores, 0.0)
-        (2.5, 4.5)
-    """
-    values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
-    if weight is None:
-        hit, alarm, most = positive, ~positive, float(floor_count(int((~positive).sum()), budget))
-    else:
-        some = weight > 0
-        values, positive, weight = values[some], positive[some], weight[some]
-        hit, alarm = weight * positive, weight * ~positive
-        most = alarm.sum() * (budget + (4.0 + len(values)) * np.finfo(np.float64).eps)  # sums are rounded
-    values, place = np.unique(values, return_inverse=True)
-    hits, alarms = (np.bincount(place, weights=part, minlength=len(values)) for part in (hit, alarm))
-    # Entry k: rows at or above values[k], the last entry for none.
-    hits = np.append(hits[::-1].cumsum()[::-1], 0)
-    alarms = np.append(alarms[::-1].cumsum()[::-1], 0)
-    hits[alarms > most] = -1
-    # Alarms fall with k: the last of the best is the one with the fewest.
-    cut = len(hits) - 1 - int(np.argmax(hits[::-1]))
-    gap = np.diff(values) if len(values) > 1 else np.ones(1)
-    edges = np.concatenate(
-        [[values[0] - gap[0] / 2], values[:-1] + gap[: len(values) - 1] / 2, [values[-1] + gap[-1] / 2]]
-    )
-    return float(edges[cut])
-
-
-class PlattScaling(NamedTuple):
-    """Probability of a positive as a logistic curve over the score: `expit(slope * score + intercept)`, slope > 0."""
-
-    slope: float
-    intercept: float
-
-    def probability(self, scores: Array) -> Array:
-        """Return the probability of a positive for each score."""
-        probability: Array = expit(self.slope * scores + self.intercept)
-        return probability
-
-
-def fit_platt(labels: Array, scores: Array, weight: Array | None = None) -> PlattScaling:
-    """Fit the logistic curve by maximum likelihood, with Platt's targets and a slope that cannot turn.
-
-    Instead of 1 and 0 the targets are `(n+ + 1) / (n+ + 2)` and `1 / (n- + 2)`, so that classes that the scores
-    separate get a finite slope. A row of `weight` 2 counts as two rows; None for 1 each.
-
-    Example:
-        >>> curve = fit_platt(np.array([0, 0, 1, 1]), np.array([-2.0, -1.0, 1.0, 2.0]))
-        >>> curve.probability(np.array([-1.5, 0.0, 1.5])).round(2)
-        array([0.27, 0.5 , 0.73])
-
-    Reference:
-        Platt, Probabilistic outputs for support vector machines, 1999.
-    """
-    positive = np.asarray(labels, dtype=bool)
-    mean = np.mean if weight is None else partial(np.average, weights=weight)
-    rows = len(positive) if weight is None else weight.sum()
-    number = rows * mean(positive)
-    target = np.where(positive, (number + 1) / (number + 2), 1 / (rows - number + 2))
-    values = np.asarray(scores, dtype=np.float64)
-    centre = mean(values)
-    scale = np.sqrt(mean((values - centre) ** 2)) or 1.0
-    x = (values - centre) / scale
-
-    def loss(parameters: Array) -> tuple[float, Array]:
-        z = parameters[0] * x + parameters[1]
-        wrong = expit(z) - target
-        return float(mean(np.logaddexp(0.0, z) - target * z)), np.array([mean(wrong * x), mean(wrong)])
-
-    rate = mean(target)
-    start = np.array([1.0, np.log(rate / (1.0 - rate))])
-    slope, intercept = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE, None), (None, None)]).x
-    return PlattScaling(float(slope / scale), float(intercept - slope * centre / scale))
 
 
 Phase = Literal["start", "tune", "train"]  # cross entropy, the loss after it, the loss from the initial weights
@@ -151,7 +60,7 @@ class Saving:
     checkpoint: str | Path | None
     every: int | None
     resume: bool
-    checksum: str | None
+    checksum: str | None = None
 
     def inside(self, name: str) -> Saving:
         """Return the same for a folder inside this one."""
@@ -329,12 +238,18 @@ class NetworkEstimator(ScoringEstimator):
             if not isinstance(key, str) or key in taken:
                 raise ValueError(f"{self._owner}: loss_options must not hold {key!r}: given elsewhere, or no name")
 
+    def _make_task(self, **facts: Any) -> Any:
+        """Return the task to train for: its settings are `facts`, and arguments of the estimator of the same names."""
+        facts = {"loss_options": self.loss_options or {}, **facts}
+        names = [field.name for field in fields(self._task) if field.name not in facts]
+        return self._task(**{name: getattr(self, name) for name in names}, **facts)
+
     def _train(
         self,
         task: Task,
         source: Any,
         values: Array,
-        saving: Mapping[str, Any],
+        saving: Saving,
         *,
         groups: NDArray[np.int64] | None = None,
         weights: NDArray[np.float64] | None = None,
@@ -343,7 +258,7 @@ class NetworkEstimator(ScoringEstimator):
         """Train the model and set the attributes that all estimators have.
 
         `source` is what :meth:`_prepare` takes, the others but two are as in :class:`~moreauc.tasks.base.Data`:
-        `same` are numbers from 0, equal where rows or bags are. `saving` holds `checkpoint`, `every` and `resume`.
+        `same` are numbers from 0, equal where rows or bags are.
         """
         random = check_random_state(self.random_state)
         count = self._num_members(len(values))
@@ -355,11 +270,12 @@ class NetworkEstimator(ScoringEstimator):
         targets = torch.from_numpy(task.targets(values)).to(self.device)
         everyone = np.unique(np.concatenate([train for train, _ in splits]))
         data = Data(self._prepare(source, targets, everyone), targets, values, groups, weights)
-        place = Saving(**saving, checksum=None if saving["checkpoint"] is None else task.checksum(data))
+        if saving.checkpoint is not None:
+            saving = replace(saving, checksum=task.checksum(data))
         members = []
         with one_thread() if self._is_small(task) else nullcontext():
             for number, (split, own) in enumerate(zip(splits, seeds, strict=True)):
-                folder = place.inside(f"member_{number}") if self._keeps_members else place
+                folder = saving.inside(f"member_{number}") if self._keeps_members else saving
                 members.append(self._train_member(number, task, data, split, own, folder))
         self.members_, first = tuple(members), members[0]
         self.model_ = first.model if count == 1 else MeanScore([member.model for member in members]).eval()
@@ -588,165 +504,3 @@ class TableEstimator(TableInput, NetworkEstimator):
         size = rows_at_once(inputs, CHUNK)
         batches = TensorBatches(inputs, torch.zeros(len(inputs), dtype=torch.long), batch_size=size)
         return self._check_scores(predict_scores(model, batches)[0].numpy())
-
-
-class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
-    """Two classes, one of them to be found: decisions and probabilities by scores, at a false-positive budget."""
-
-    classes_: Array
-    positive_label_: Any
-    threshold_: float
-    platt_: PlattScaling
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-    def _check_decisions(self) -> None:
-        """Check the region, the budget and the kind of probabilities."""
-        check_region(self._owner, self.min_tpr, self.max_fpr)
-        self._check_choices(probabilities=("calibrated", "threshold"))
-        if self.fpr_budget is not None:
-            check_real(self._owner, "fpr_budget", self.fpr_budget, low=0.0, high=1.0)
-
-    def _region(self) -> dict[str, Any]:
-        return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
-
-    def _choose_label(self, classes: Array, values: Array) -> Any:
-        """Return the class to find, one of the two classes that the values hold."""
-        label = self.positive_label
-        if label is not None:
-            if label not in classes.tolist():
-                raise ValueError(f"{self._owner}: positive_label must be one of {classes.tolist()}, got {label!r}")
-            return label
-        counts = {class_text(value): int((values == value).sum()) for value in classes.tolist()}
-        chosen = positive_class(counts)[0] if len(counts) == 2 else None
-        place = 1 if chosen is None else list(counts).index(chosen)
-        share = float((values == classes[place]).mean())
-        if place == 0 or share > MAJORITY:
-            found, other = (classes.tolist()[number] for number in (place, 1 - place))
-            warnings.warn(
-                f"{self._owner}: the class to find is {found!r}, {share:.0%} of y; name the one that is meant, "
-                f"positive_label={found!r} or positive_label={other!r}",
-                UserWarning,
-                stacklevel=4,
-            )
-        return classes[place]
-
-    def _decide_by(
-        self, classes: Array, label: Any, positive: Array, scores: Array, weight: Array | None = None
-    ) -> None:
-        """Set the classes, and the threshold and the probabilities by raw scores, of held-out data where there are."""
-        budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
-        self.classes_, self.positive_label_ = classes, label
-        self.threshold_ = choose_threshold(positive, scores, budget, weight)
-        self.platt_ = fit_platt(positive, scores, weight)
-
-    def _direction(self) -> int:
-        """1 where raw scores rise with the chance of `classes_[1]`, else -1."""
-        return 1 if self.positive_label_ == self.classes_[1] else -1
-
-    def _margins(self, scores: Array) -> Array:
-        """Return how far raw scores are from the threshold; above 0 is `classes_[1]`."""
-        margins: Array = self._direction() * (scores - self.threshold_)
-        return margins
-
-    def _decide(self, margins: Array) -> Array:
-        """Return the classes."""
-        decided: Array = self.classes_[(margins > 0).astype(np.int64)]
-        return decided
-
-    def _probabilities(self, scores: Array) -> Array:
-        """Return the probabilities of both classes, shape `(n, 2)`, by the threshold or by Platt's estimate."""
-        slope, intercept = self.platt_
-        odds = slope * (scores - self.threshold_) if self.probabilities == "threshold" else slope * scores + intercept
-        direction = self._direction()
-        probabilities: Array = expit(np.column_stack([-direction * odds, direction * odds]))
-        return probabilities
-
-    def _partial_auc(self, values: Array, scores: Array, sample_weight: ArrayLike | None) -> float:
-        """Return the two-way partial AUC of raw scores, given the classes."""
-        self._check_known(values)
-        positive = values == self.positive_label_
-        text = ties_text(tied_share(positive, scores, **self._region()))
-        if text is not None:
-            warnings.warn(f"{self._owner}: {text}", TiedScoresWarning, stacklevel=3)
-        return tpauc_score(positive, scores, sample_weight=sample_weight, **self._region())
-
-
-class RowRanker(RankingDecisions, TableInput):
-    """Predictions for the rows of a table."""
-
-    _precision: type[np.floating[Any]] = np.float32  # of what is returned
-
-    @abstractmethod
-    def _scores(self, X: Any) -> Array:
-        """Return the raw scores of a table, shape `(n,)`, which rise with the chance of `positive_label_`."""
-
-    def decision_function(self, X: Any) -> Array:
-        """Return how far the raw scores are from the threshold, shape `(n,)`; above 0 is `classes_[1]`."""
-        return self._margins(self._scores(X)).astype(self._precision)
-
-    def predict(self, X: Any) -> Array:
-        """Return the class of each row, shape `(n,)`, at the threshold chosen for the false-positive budget."""
-        return self._decide(self.decision_function(X))
-
-    def predict_proba(self, X: Any) -> Array:
-        """Return the probabilities of `classes_`, shape `(n, 2)`; see the argument `probabilities`."""
-        return self._probabilities(self._scores(X)).astype(self._precision)
-
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the two-way partial AUC of the raw scores in the region; see :func:`moreauc.metrics.tpauc_score`.
-
-        Args:
-            X: array or DataFrame, shape `(n, n_features)`.
-            y: classes, shape `(n,)`.
-            sample_weight: weights of at least 0, shape `(n,)`.
-        """
-        scores = self._scores(X)
-        return self._partial_auc(column_or_1d(y), scores, sample_weight)
-
-    def _two_classes(self, values: Array) -> Array:
-        """Return the classes, which must be two."""
-        check_classification_targets(values)
-        kind = type_of_target(values, input_name="y", raise_unknown=True)
-        if kind != "binary":  # scikit-learn's wording
-            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-        classes: Array = np.unique(values)
-        if len(classes) < 2:
-            raise ValueError(f"{self._owner}: y must hold two classes, got one class, {classes[:1].tolist()}")
-        return classes
-
-
-class RankingClassifier(RankingDecisions, NetworkEstimator):
-    """Arguments and attributes of the two classifiers that are trained for the two-way partial AUC.
-
-    A stratified part of the data is held out: the epoch that scores best on it is kept (there is no second training on
-    all data), and the threshold of `predict` is chosen on it. Where a class is too small for that (2 in each part, and
-    enough for the region to hold a pair), or where the part would be many copies of few rows, since equal ones stay
-    together, nothing is held out: the last epoch is kept and the threshold is chosen on the training data.
-
-    Args:
-        min_tpr: lower end of the true positive rate, in [0, 1).
-        max_fpr: upper end of the false positive rate, in (0, 1].
-        momentum: momentum of "sgd".
-        warm_start_epochs: epochs of cross entropy before.
-        fpr_budget: largest false positive rate that `predict` may have on the held-out data, in [0, 1]; None for
-            `max_fpr`.
-        probabilities: "calibrated" for Platt's estimate of how frequent positives are at a score; `predict` goes by the
-            threshold and may name the less probable class. "threshold" for 1/2 at the threshold, so that `predict`
-            names the more probable class, as one of scikit-learn's checks asks; these are no frequencies.
-        positive_label: the class to find; None for 1 of 0 and 1, True, and the rarer one of other classes, as the
-            command line has it, with a warning where that is the first of `classes_` or the majority.
-
-    Attributes:
-        classes_: the two classes, sorted.
-        positive_label_: the class to find.
-        threshold_: raw scores above it are called positive.
-        platt_: slope and intercept of the calibrated log odds over the raw score.
-    """
-
-    def _check_arguments(self) -> None:
-        self._check_decisions()
-        super()._check_arguments()

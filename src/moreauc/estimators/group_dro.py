@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from moreauc.data.groups import count_worst, name_groups
 from moreauc.data.tabular import same_rows
 from moreauc.data.texts import label_text
-from moreauc.estimators.base import Array, TableEstimator, all_or_nothing
+from moreauc.estimators.base import Array, Saving, TableEstimator, all_or_nothing
 from moreauc.metrics import group_accuracy, group_table
 from moreauc.metrics.groups import GroupTable
 from moreauc.models import MLP
 from moreauc.tasks.base import Data
-from moreauc.tasks.groups import Classes, Floats, GroupTask, Numbers, RegressionLoss
+from moreauc.tasks.goals import Classes, Floats, Numbers, RegressionLoss
+from moreauc.tasks.groups import GroupTask
 from moreauc.train import predict_scores
 
 Module = nn.Module | Callable[[int, int], nn.Module]
@@ -136,23 +137,14 @@ class GroupDROEstimator(TableEstimator):
         values, goal = self._read_targets(X, y)
         labels = np.zeros(len(values), dtype=np.int64) if groups is None else groups
         names, codes = name_groups(self._owner, labels, len(values))
-        task = GroupTask(
-            loss=self.loss,
-            loss_options=self.loss_options or {},
-            num_groups=len(names),
-            top_k=count_worst(self._owner, self.top_k, len(names)),
-            goal=goal,
-            groups_per_batch=self.groups_per_batch,
-            samples_per_group=self.samples_per_group,
-            sampler=self.sampler,
-        )
+        top_k = count_worst(self._owner, self.top_k, len(names))
+        task = self._make_task(num_groups=len(names), top_k=top_k, goal=goal)
         if groups is None:
             warnings.warn(_NO_GROUPS.format(self._owner), GroupsWarning, stacklevel=3)
         same = same_rows(self._owner, X) if self.validation_fraction else None
-        saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
-        trained = self._train(task, X, values, saving, groups=codes, same=same)
+        trained = self._train(task, X, values, Saving(checkpoint, every, resume), groups=codes, same=same)
         self._goal, loss = trained.task.goal, self.loss_
-        self.groups_, self.top_k_ = names, task.top_k
+        self.groups_, self.top_k_ = names, top_k
         self.chosen_by_ = task.choice(loss).text if len(self.held_out_) else None
         threshold = getattr(loss.criterion, "s", None)
         self.loss_threshold_ = None if threshold is None else self._goal.unit * float(threshold)

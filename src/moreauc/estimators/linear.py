@@ -15,7 +15,8 @@ from moreauc._checks import check_count, check_real
 from moreauc._system import one_thread
 from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
-from moreauc.estimators.base import Array, RowRanker, all_or_nothing
+from moreauc.estimators.base import Array, all_or_nothing
+from moreauc.estimators.decisions import RowRanker
 from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, Floats, LinearFit, Rows
 
 

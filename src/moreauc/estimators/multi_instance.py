@@ -19,7 +19,8 @@ from moreauc.core.pooling import Pooling
 from moreauc.data import Bags, bag_scores, instance_outputs, instance_weights
 from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
-from moreauc.estimators.base import Array, RankingClassifier, all_or_nothing
+from moreauc.estimators.base import Array, Saving, all_or_nothing
+from moreauc.estimators.decisions import RankingClassifier
 from moreauc.models import InstanceMLP
 from moreauc.tasks.bags import (
     BagTask,
@@ -159,18 +160,9 @@ class MultiInstanceClassifier(RankingClassifier):
         values = classes_of(self._owner, bags, y, len(bags))
         classes = two_classes(self._owner, values)
         label = self._choose_label(classes, values)
-        task = BagTask(
-            loss=self.loss,
-            loss_options=self.loss_options or {},
-            **self._region(),
-            num_positives=self.num_positives,
-            num_negatives=self.num_negatives,
-            instances_per_bag=self.instances_per_bag,
-            chunk=self.chunk,
-        )
         same = same_bags(source) if self.validation_fraction else None  # which reads all bags
-        saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
-        trained = self._train(task, source, values == label, saving, same=same)
+        saving = Saving(checkpoint, every, resume)
+        trained = self._train(self._make_task(), source, values == label, saving, same=same)
         self._decide_by(classes, label, trained.data.values, trained.scores)
         self.n_features_in_ = math.prod(self.form_.shape)
         if self.form_.names is not None:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from moreauc._checks import check_count, check_real
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data.tabular import same_rows
-from moreauc.estimators.base import Array, Phase, RankingClassifier, RowRanker, TableEstimator, all_or_nothing
+from moreauc.estimators.base import Array, Phase, Saving, TableEstimator, all_or_nothing
+from moreauc.estimators.decisions import RankingClassifier, RowRanker
 from moreauc.methods import METHODS
 from moreauc.models import MLP, BinnedMLP
 from moreauc.tasks.base import Data
@@ -141,16 +142,9 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
             X, values = _safe_indexing(X, rows), values[rows]
         classes = self._two_classes(values)
         label = self._choose_label(classes, values)
-        task = RowTask(
-            loss=self.loss,
-            loss_options=self.loss_options or {},
-            **self._region(),
-            batch_size=self._batch_size(len(values)),
-            positive_fraction=self.positive_fraction,
-            sampler=self.sampler,
-        )
+        task = self._make_task(batch_size=self._batch_size(len(values)))
         same = same_rows(self._owner, X) if self.validation_fraction else None
-        saving = {"checkpoint": checkpoint, "every": every, "resume": resume}
+        saving = Saving(checkpoint, every, resume)
         trained = self._train(task, X, values == label, saving, weights=weights, same=same)
         self._decide_by(classes, label, trained.data.values, trained.scores, trained.data.weights)
         self.held_out_ = rows[self.held_out_]

@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, softmax
 from torch import Tensor, nn
 
 from moreauc.data import TensorBatches
 from moreauc.data.columns import check_classes, check_present, match_features
-from moreauc.data.duplicates import Codes, Hashes, any_equal, few_kinds, number_equal
-from moreauc.data.groups import name_groups
+from moreauc.data.duplicates import Codes, Hashes, few_kinds, number_equal
+from moreauc.data.groups import hold_out, name_groups
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import class_text, group_texts, is_number, lost_in_floats, name_texts, normal_text, type_column
 from moreauc.methods import TaskName, build
@@ -40,9 +39,8 @@ from moreauc.tasks.base import (
     num_resamples,
     read_features,
 )
+from moreauc.tasks.goals import Classes, EpochChoice, Numbers
 
-Floats = NDArray[np.float64]
-RegressionLoss = Literal["squared", "absolute"]
 # Methods for shuffled rows; with an equal number of rows of each group they would minimise another loss.
 _PLAIN = ("erm", "erm_reweighted", "cvar")
 _LOGGER = logging.getLogger("moreauc.cli.fit")
@@ -128,224 +126,6 @@ class GroupTask(Task):
             return EpochChoice(top_k=self.top_k if self.loss == "sonx" else 1)
         fraction = float(loss.criterion.fraction) if self.loss == "cvar" else 1.0
         return EpochChoice(balanced=self.by_groups or self.loss == "erm_reweighted", fraction=fraction)
-
-
-def hold_out(
-    groups: NDArray[np.int64],
-    targets: Array,
-    share: float,
-    random: Random,
-    *,
-    classes: bool = False,
-    same: Codes | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return row numbers of what stays and of what is held out: the share of each group, rounded.
-
-    At least one row of each group stays, and of each class where the targets are `classes`. What is held out of a group
-    is spread evenly over its sorted targets. Rows with equal numbers `same`, from 0, stay together: the first of them
-    is drawn or not, and the others follow, whatever their groups and targets.
-
-    Example:
-        >>> groups, targets = np.array([0, 0, 0, 0, 1]), np.array([1, 0, 1, 0, 1])
-        >>> hold_out(groups, targets, 0.5, np.random.RandomState(0))
-        (array([2, 3, 4]), array([0, 1]))
-    """
-    if same is None or not any_equal(same):
-        held = _spread(groups, targets, share, random)
-        if classes:
-            held &= np.isin(targets, targets[~held])
-    else:
-        first = np.unique(same, return_index=True)[1]
-        held = _spread(groups[first], targets[first], share, random)[same]
-        back = ~np.isin(groups, groups[~held])
-        if classes:
-            back |= ~np.isin(targets, targets[~held])
-        held &= ~np.isin(same, same[back])
-    return np.flatnonzero(~held), np.flatnonzero(held)
-
-
-def _spread(groups: NDArray[np.int64], targets: Array, share: float, random: Random) -> NDArray[np.bool_]:
-    """Return which rows are held out: the share of each group, spread evenly over its targets."""
-    order = np.argsort(groups, kind="stable")
-    held = np.zeros(len(groups), dtype=bool)
-    for rows in np.split(order, np.cumsum(np.bincount(groups))[:-1]):
-        number = min(round(len(rows) * share), len(rows) - 1)
-        if number < 1:
-            continue
-        mixed = random.permutation(rows)
-        mixed = mixed[np.argsort(targets[mixed], kind="stable")]
-        places = (np.arange(number) + random.uniform()) * len(rows) / number
-        held[mixed[np.minimum(places.astype(np.int64), len(rows) - 1)]] = True
-    return held
-
-
-@dataclass(frozen=True)
-class Classes:
-    """Two classes by one score, more by one score each; values are numbers of classes."""
-
-    classes: Array  # their names, sorted
-
-    @property
-    def num_outputs(self) -> int:
-        """Scores of a row."""
-        return 1 if len(self.classes) == 2 else len(self.classes)
-
-    @property
-    def loss(self) -> Literal["logistic", "cross_entropy"]:
-        """Name of the loss of a row."""
-        return "logistic" if len(self.classes) == 2 else "cross_entropy"
-
-    @property
-    def unit(self) -> float:
-        """Size of a loss of 1 of the network."""
-        return 1.0
-
-    def fitted(self, values: Array) -> Classes:
-        """Return the same: nothing is learnt from the training rows."""
-        return self
-
-    def targets(self, values: Array) -> Array:
-        """Return what the network is trained on."""
-        return values
-
-    def predictions(self, scores: Floats) -> Array:
-        """Return the number of the predicted class of each row."""
-        chosen: Array = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
-        return chosen
-
-    def probabilities(self, scores: Floats) -> Floats:
-        """Return the probabilities of the classes, shape `(n, number of classes)`."""
-        result: Floats = (
-            np.column_stack([expit(-scores), expit(scores)]) if scores.ndim == 1 else softmax(scores, axis=1)
-        )
-        return result
-
-    def row_losses(self, scores: Floats, values: Array) -> Floats:
-        """Return the log loss of each row."""
-        if scores.ndim == 1:
-            losses: Floats = np.logaddexp(0.0, np.where(values == 1, -scores, scores))
-            return losses
-        logs: Floats = log_softmax(scores, axis=1)
-        return -logs[np.arange(len(values)), values]
-
-    def table_inputs(self, scores: Floats, values: Array) -> dict[str, Array]:
-        """Return what a table of groups takes beside the losses."""
-        found = {"y_true": values, "y_pred": self.predictions(scores)}
-        return {**found, "y_score": scores} if scores.ndim == 1 else found
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A number, which the network sees in units of its deviation."""
-
-    loss: RegressionLoss  # name of the loss of a row
-    center: float = 0.0  # mean of the training rows
-    scale: float = 1.0  # their deviation
-
-    @property
-    def num_outputs(self) -> int:
-        """Scores of a row."""
-        return 1
-
-    @property
-    def unit(self) -> float:
-        """Size of a loss of 1 of the network."""
-        return self.scale**2 if self.loss == "squared" else self.scale
-
-    def fitted(self, values: Array) -> Numbers:
-        """Return the goal with mean and deviation of the values of the training rows."""
-        return Numbers(self.loss, float(values.mean()), float(values.std()) or 1.0)
-
-    def targets(self, values: Array) -> Array:
-        """Return what the network is trained on."""
-        return ((values - self.center) / self.scale).astype(np.float32)
-
-    def predictions(self, scores: Floats) -> Floats:
-        """Return the number predicted for each row."""
-        return self.center + self.scale * scores
-
-    def row_losses(self, scores: Floats, values: Array) -> Floats:
-        """Return the error of each row, in units of the target."""
-        errors = np.abs(self.predictions(scores) - values)
-        return errors**2 if self.loss == "squared" else errors
-
-    def table_inputs(self, scores: Floats, values: Array) -> dict[str, Array]:
-        """Return what a table of groups takes beside the losses."""
-        return {}
-
-
-@dataclass(frozen=True)
-class EpochChoice:
-    """The loss of the held-out rows that an epoch is chosen by; the lowest is kept.
-
-    Example:
-        >>> losses, groups = np.array([0.0, 1.0, 1.0, 2.0, 6.0, 8.0]), np.array([0, 0, 1, 1, 2, 2])
-        >>> EpochChoice()(losses, groups), EpochChoice(fraction=0.5)(losses, groups)
-        (3.0, 5.333...)
-        >>> round(EpochChoice(top_k=1)(losses, groups), 2)  # less than 7: the group has two rows only
-        6.84
-    """
-
-    top_k: int | None = None  # how many of the worst groups count; None for a mean over rows
-    balanced: bool = False  # whether that mean gives all groups the same weight
-    fraction: float = 1.0  # share of the rows in that mean, those with the largest losses, in (0, 1]
-
-    def __call__(self, losses: Floats, groups: NDArray[np.int64]) -> float:
-        """Return the loss, from the losses of the rows and the numbers of their groups, both of shape `(n,)`."""
-        losses = losses.astype(np.float64)
-        if self.top_k is not None:
-            return float(np.sort(shrunk_group_losses(losses, groups))[-self.top_k :].mean())
-        weights = 1.0 / np.bincount(groups)[groups] if self.balanced else np.ones(len(losses))
-        order = np.argsort(-losses, kind="stable")
-        mass = weights[order]
-        taken = np.clip(self.fraction * mass.sum() - (np.cumsum(mass) - mass), 0.0, mass)  # the last in part
-        return float((taken * losses[order]).sum() / taken.sum())
-
-    @property
-    def text(self) -> str:
-        """Name of the loss in words."""
-        if self.top_k is not None:
-            return "loss of the worst group" if self.top_k == 1 else f"loss of the {self.top_k} worst groups"
-        weights = ", with equal weights of the groups" if self.balanced else ""
-        which = "all rows" if self.fraction == 1.0 else f"the worst {self.fraction:.0%} of the rows"
-        return f"mean loss of {which}{weights}"
-
-
-def shrunk_group_losses(losses: Floats, groups: NDArray[np.int64]) -> Floats:
-    r"""Return the mean loss of each group that has rows, shrunk towards that of all rows by its uncertainty.
-
-    The largest of several noisy means overestimates the worst group: a network that has learnt nothing has the same
-    loss in all groups and looks better than one that has learnt, though no group does worse with the latter. So the
-    mean :math:`\bar\ell_k` of :math:`n_k` rows becomes
-
-    .. math:: \bar\ell + \frac{T}{T + S / n_k} (\bar\ell_k - \bar\ell)
-
-    with the variances :math:`S` of rows inside groups and :math:`T` between groups, estimated by the analysis of
-    variance (random effects). Means of many rows stay as they are; where the groups differ by no more than chance, all
-    become :math:`\bar\ell`. Where no group has two rows nothing is known of :math:`S`, and it is :math:`\bar\ell`, too.
-
-    Example:
-        >>> shrunk_group_losses(np.array([0.0, 2.0, 1.0, 3.0]), np.array([0, 0, 1, 1]))  # no more than chance
-        array([1.5, 1.5])
-        >>> shrunk_group_losses(np.array([0.0, 2.0, 10.0, 12.0]), np.array([0, 0, 1, 1]))
-        array([ 1.1, 10.9])
-    """
-    sizes = np.bincount(groups)
-    place = (np.cumsum(sizes > 0) - 1)[groups]  # groups without rows are left out
-    sizes = sizes[sizes > 0]
-    means: Floats = np.bincount(place, weights=losses) / sizes
-    rows, count, center = len(losses), len(sizes), losses.mean()
-    if count == 1:
-        return means
-    if rows == count:
-        return np.full(count, center)
-    inside = ((losses - means[place]) ** 2).sum() / (rows - count)
-    between = (sizes * (means - center) ** 2).sum() - (count - 1) * inside
-    between /= rows - (sizes**2).sum() / rows
-    if not between > 0.0:
-        return np.full(count, center)
-    shrunk: Floats = center + between / (between + inside / sizes) * (means - center)
-    return shrunk
 
 
 @dataclass(frozen=True)
