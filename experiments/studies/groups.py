@@ -150,7 +150,7 @@ def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
         return Parts(*planted_groups(seed=seed))
     data = (load_adult if name == "adult" else load_compas)(folder)
     rows = split_rows(data.groups, seed)
-    table = TableEncoder().fit(data.X, rows=rows[0]).encode(data.X)
+    table = TableEncoder().fit_encode(data.X, rows=rows[0])
     whole = GroupData(table, data.y, data.groups, data.names)
     return Parts(*(whole.subset(part) for part in rows))
 

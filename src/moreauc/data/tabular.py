@@ -104,13 +104,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, *, rows: Array | None = None) -> TableEncoder:
         """Learn the kinds of the columns of a table, and medians, scales and levels of its `rows`; None for all."""
+        self._fit(X, rows)
+        return self
+
+    def fit_encode(self, X: Any, *, rows: Array | None = None) -> Any:
+        """Return `fit(X, rows=rows).encode(X)`, reading the columns once."""
+        return self._encode(X, self._fit(X, rows))
+
+    def _fit(self, X: Any, rows: Array | None) -> _Parts | None:
+        """Learn from a table, and return its columns by their kinds; None for a sparse matrix."""
         if issparse(X):
             # by their deviation, rare bits of a fingerprint would be the largest numbers, and overfitted
             scaler = MaxAbsScaler().fit(X if rows is None else X[rows])
             self.numbers_ = scaler if self.standardize else None
             self.calendar_ = self.levels_ = None
             self.kinds_, self.dates_, self.num_outputs_, self.sparse_ = ["numbers"] * X.shape[1], [], X.shape[1], True
-            return self
+            return None
         parts = _split(self.owner, X)
         if isinstance(X, pd.DataFrame):
             check_exact(self.owner, X)
@@ -136,7 +145,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.numbers_, self.calendar_, self.levels_ = fitted  # all that can fail has been done
         self.kinds_, self.dates_, self.sparse_ = parts.kinds, found, False
         self.num_outputs_ = sum(step.transform(some[:1]).shape[1] for step, some in self._fitted(*values))
-        return self
+        return parts
 
     def transform(self, X: Any) -> Any:
         """Return the array that belongs to a table of the same columns, shape `(n, num_outputs_)`.
@@ -203,7 +212,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         chosen = [name for name in names["levels"] if isinstance(X.dtypes[name], pd.CategoricalDtype)]
         for line in doubtful_columns(table.astype(dict.fromkeys(chosen, "category"))):
             # the levels end with `fit` of an estimator, which wraps three functions around this
-            warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=7)
+            warnings.warn(f"{self.owner}: {line}", ColumnWarning, stacklevel=8)
 
     def _fitted(self, numbers: Array, calendar: Array, levels: Array) -> list[tuple[Any, Array]]:
         pairs = [(self.numbers_, numbers), (self.calendar_, calendar), (self.levels_, levels)]

@@ -491,8 +491,10 @@ class TableEstimator(TableInput, NetworkEstimator):
     preprocessor_: TableEncoder
 
     def _prepare(self, source: Any, targets: Tensor, train: Array) -> Tensor | SparseRows:
-        self.preprocessor_ = TableEncoder(standardize=self.standardize, owner=self._owner).fit(source, rows=train)
-        return as_inputs(self.preprocessor_.encode(source)).to(self.device)
+        encoder = TableEncoder(standardize=self.standardize, owner=self._owner)
+        inputs = as_inputs(encoder.fit_encode(source, rows=train))
+        self.preprocessor_ = encoder
+        return inputs.to(self.device)
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self, "model_")

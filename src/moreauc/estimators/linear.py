@@ -168,8 +168,10 @@ class TPAUCLinear(RowRanker):
         if issparse(table):
             return table.astype(np.float64, copy=False)
         if isinstance(table, pd.DataFrame) or np.isnan(table).any():
-            self.preprocessor_ = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64).fit(table)
-            return self.preprocessor_.encode(table)
+            encoder = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64)
+            encoded = encoder.fit_encode(table)
+            self.preprocessor_ = encoder
+            return encoded
         self.means_ = table.mean(0, dtype=np.float64)
         return table.astype(np.float64, copy=False)
 
