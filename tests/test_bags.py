@@ -101,43 +101,35 @@ def test_bags_pickle_and_say_what_they_hold(kind, tmp_path):
     assert repr(bags).endswith("Bags(4 bags, 2 positive, 11 instances)")
 
 
-def test_a_kind_of_its_own_needs_labels_sizes_and_instances():
-    class Constant(Bags):
-        labels, sizes = torch.tensor([0, 1, 0]), torch.tensor([2, 2, 2])
+class Constant(Bags):
+    """A subclass needs labels, sizes and instances; these are the number of the bag."""
 
-        def instances(self, bag, rows=None):
-            return torch.full((2 if rows is None else len(rows), 1), float(bag))
+    def __init__(self):
+        self.labels, self.sizes = torch.tensor([0, 1, 0]), torch.tensor([2, 2, 2])
 
-    bags = Constant()
-    assert repr(bags) == "Constant(3 bags, 1 positive, 6 instances)"
-    assert bags.subset([2, 1]).instances(0).tolist() == [[2.0], [2.0]]
+    def instances(self, bag, rows=None):
+        return torch.full((2 if rows is None else len(rows), 1), float(bag))
+
+
+def test_bags_of_a_subclass():
+    assert repr(Constant()) == "Constant(3 bags, 1 positive, 6 instances)"
+    assert Constant().subset([2, 1]).instances(0).tolist() == [[2.0], [2.0]]
+    assert bag_scores(torch.nn.Identity(), Constant(), pooling="mean").tolist() == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "value", "message"),
     [
-        ({"labels": [0, 1]}, r"bags.labels must be a tensor of integers, shape \(n,\), got list"),
-        ({"sizes": np.array([2, 2])}, "bags.sizes must be a tensor of integers, .* got ndarray"),
-        ({"sizes": torch.tensor([2.0, 2.0])}, r"bags.sizes must .* got torch.float32 of shape \(2,\)"),
-        ({"labels": torch.tensor([[0, 1]])}, r"bags.labels must .* got torch.int64 of shape \(1, 2\)"),
-        (
-            {"labels": torch.tensor([0, 1, 1])},
-            "bags must have a label and a size for each bag, got 3 labels and 2 sizes",
-        ),
+        ("labels", [0, 1], r"bags.labels must be a tensor of integers, shape \(n,\), got list"),
+        ("sizes", np.array([2, 2]), "bags.sizes must be a tensor of integers, .* got ndarray"),
+        ("sizes", torch.tensor([2.0, 2.0]), r"bags.sizes must .* got torch.float32 of shape \(2,\)"),
+        ("labels", torch.tensor([[0, 1]]), r"bags.labels must .* got torch.int64 of shape \(1, 2\)"),
+        ("labels", torch.tensor([0, 1]), "bags must have a label and a size for each bag, got 2 labels and 3 sizes"),
     ],
 )
-def test_bags_of_a_kind_of_its_own_are_looked_at(change, message):
-    class Own(Bags):
-        def __init__(self):
-            self.labels, self.sizes = torch.tensor([0, 1]), torch.tensor([2, 2])
-
-        def instances(self, bag, rows=None):
-            return torch.zeros(2 if rows is None else len(rows), 1)
-
-    bags = Own()
-    assert len(bag_scores(torch.nn.Linear(1, 1), bags, pooling="mean")) == 2
-    for name, value in change.items():
-        setattr(bags, name, value)
+def test_bags_of_a_subclass_are_checked(name, value, message):
+    bags = Constant()
+    setattr(bags, name, value)
     with pytest.raises(ValueError, match=f"SampledBags: {message}"):
         SampledBags(bags, instances_per_bag=2)
     with pytest.raises(ValueError, match=f"bag_scores: {message}"):

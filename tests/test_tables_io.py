@@ -24,12 +24,16 @@ from moreauc.data.columns import (
     split_target,
 )
 from moreauc.data.examples import EXAMPLES, fraud_table, load_example
-from moreauc.data.tables import TableError, read_table, read_texts, write_table
+from moreauc.data.tables import TableError, read_texts, write_table
 from moreauc.data.tabular import TableEncoder
-from moreauc.data.texts import label_text, lost_in_floats, normal_text
+from moreauc.data.texts import label_text, lost_in_floats, normal_text, type_columns
 
 KINDS = {"age": "number", "ward": "text"}
 ICONV = "convert it, for example: iconv -f {} -t UTF-8 data.csv > data-utf8.csv"
+
+
+def read_table(path) -> pd.DataFrame:
+    return type_columns(read_texts(path))
 
 
 def exactly(message: str) -> str:

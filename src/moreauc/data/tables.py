@@ -20,7 +20,7 @@ import pandas as pd
 from pandas.api.types import infer_dtype
 
 from moreauc._system import import_extra, written_whole
-from moreauc.data.texts import normal_fields, normal_text, normal_texts, type_columns
+from moreauc.data.texts import normal_fields, normal_text, normal_texts
 
 _ARROW = ("__arrow_c_stream__", "__arrow_c_array__")
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
@@ -39,26 +39,18 @@ class TableError(ValueError):
     """A table that cannot be used; the message is one line that names the file and the remedy."""
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
-    r"""Read a table from a `.csv`, `.tsv`, `.parquet` or `.pq` file.
+def read_texts(path: str | Path) -> pd.DataFrame:
+    """Read a table from a `.csv`, `.tsv`, `.parquet` or `.pq` file; all columns of a text file are texts.
 
-    A text file must be UTF-8, have a header with unique names, and as many fields in each line as in the header. Its
-    separator is the comma, semicolon or tab that makes the most columns of the header, in a `.tsv` file with tabs the
-    tab; lines end as on any system. Texts and names are stripped and composed (NFC). Empty fields and the usual words
-    (`NA`, `null`, `nan`, ...) are missing values; blank lines are ignored. A column is numbers or bools where all its
-    texts are. Parquet needs the extra "parquet"; a stored index of a DataFrame is a column.
+    As numbers, the names 01 and 1 of two groups would be one; :func:`~moreauc.data.texts.type_columns` makes numbers of
+    the columns that hold them. A text file must be UTF-8, have a header with unique names, and as many fields in each
+    line as in the header. Its separator is the comma, semicolon or tab that makes the most columns of the header, in a
+    `.tsv` file with tabs the tab; lines end as on any system. Texts and names are stripped and composed (NFC). Empty
+    fields and the usual words (`NA`, `null`, `nan`, ...) are missing values; blank lines are ignored. Parquet needs the
+    extra "parquet"; a stored index of a DataFrame is a column, and columns keep their types.
 
     Raises:
         TableError: if the file is missing, of another kind, empty or malformed.
-    """
-    return type_columns(read_texts(path))
-
-
-def read_texts(path: str | Path) -> pd.DataFrame:
-    r"""Read a table as :func:`read_table` does, but leave all columns of a text file as texts.
-
-    For columns that name something (a group, a bag, a class): as numbers, 01 and 1 would be one name. A Parquet file
-    keeps its types.
     """
     path = check_table_path(path)
     if path.is_dir():
