@@ -61,52 +61,35 @@ def make(case: tuple[int, int, int, int, int], rank: int = 0, **kwargs) -> tuple
 
 
 @cases
-def test_every_batch_has_its_numbers_and_no_row_twice(case):
+def test_batches_are_exact_and_rows_come_equally_often(case):
+    """In every shard: each batch has its numbers, and counts differ by at most 1 in an epoch and over all epochs."""
     positives, negatives, num_positives, num_negatives, world_size = case
+    steps = max(
+        ceil(ceil(n / world_size) / min(size, n // world_size))
+        for n, size in ((positives, num_positives), (negatives, num_negatives))
+    )
+    seen: Counter[int] = Counter()
     for rank in range(world_size):
         labels, sampler = make(case, rank)
         assert sampler.num_positives == min(num_positives, positives // world_size)
         assert sampler.num_negatives == min(num_negatives, negatives // world_size)
         expected = [1] * sampler.num_positives + [0] * sampler.num_negatives
-        for epoch in range(3):
+        shards = [set((labels == value).nonzero().squeeze(1)[rank::world_size].tolist()) for value in (0, 1)]
+        seen.update(shards[0] | shards[1])
+        total: Counter[int] = Counter()
+        for epoch in range(12 if rank == 0 else 2):
             sampler.set_epoch(epoch)
             batches = list(sampler)
-            assert len(batches) == len(sampler)
+            assert len(batches) == len(sampler) == steps
             for batch in batches:
-                assert labels[batch].tolist() == expected
-                assert len(set(batch)) == len(batch)
-
-
-@cases
-def test_rows_come_equally_often_in_an_epoch_and_over_all_epochs(case):
-    labels, sampler = make(case)
-    for value in (0, 1):
-        shard = (labels == value).nonzero().squeeze(1)[:: case[-1]].tolist()
-        total: Counter[int] = Counter()
-        for epoch in range(12):
-            sampler.set_epoch(epoch)
-            counts = Counter(row for batch in sampler for row in batch if labels[row] == value)
-            assert set(counts) == set(shard)  # each at least once
-            assert max(counts.values()) - min(counts.values()) <= 1
+                assert labels[batch].tolist() == expected and len(set(batch)) == len(batch)
+            counts = Counter(row for batch in batches for row in batch)
+            assert set(counts) == shards[0] | shards[1]  # each at least once
             total += counts
-            assert max(total.values()) - min(total.values()) <= 1
-
-
-@cases
-def test_shards_are_disjoint_and_whole_and_epochs_equally_long(case):
-    positives, negatives, num_positives, num_negatives, world_size = case
-    seen: Counter[int] = Counter()
-    for rank in range(world_size):
-        _, sampler = make(case, rank)
-        largest = [(positives, num_positives), (negatives, num_negatives)]
-        assert len(sampler) == max(ceil(ceil(n / world_size) / min(size, n // world_size)) for n, size in largest)
-        seen.update({row for batch in sampler for row in batch})
-    assert seen == Counter(range(positives + negatives))
-
-
-def test_len_is_one_pass_over_the_longer_class():
-    assert len(make((10, 95, 4, 20, 1))[1]) == 5
-    assert len(make((41, 95, 4, 20, 1))[1]) == 11
+            for shard in shards:
+                for found in (counts, total):
+                    assert max(found[row] for row in shard) - min(found[row] for row in shard) <= 1
+    assert seen == Counter(range(positives + negatives))  # shards are disjoint and whole
 
 
 def test_each_row_is_as_likely_as_any_other_at_each_step():
@@ -166,18 +149,6 @@ def test_fewer_rows_than_asked_are_logged_once(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "PosNegSampler: 3 positives in a batch, not 4: there are no more"
     ]
-
-
-def test_a_plan_of_many_rows_is_exact_too():
-    labels = torch.zeros(200_000, dtype=torch.long)
-    labels[::1000] = 1
-    sampler = PosNegSampler(labels, num_positives=64, num_negatives=96, seed=1)
-    plan = sampler.remaining()
-    assert (labels[plan].sum(1) == 64).all()
-    assert (plan.sort(dim=1).values.diff(dim=1) > 0).all()
-    counts = plan.flatten().bincount(minlength=len(labels))
-    for value in (0, 1):
-        assert counts[labels == value].aminmax().max - counts[labels == value].min() <= 1
 
 
 def loader(sampler: PosNegSampler, labels: torch.Tensor, workers: int) -> DataLoader:
