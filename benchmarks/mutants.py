@@ -92,7 +92,10 @@ PARTS = {
         ["checkpoint/**/*.py"],
         [
             "checkpoint/**/test_*.py",
-            *(f"**/test_{name}.py" for name in ("checkpoint*", "*run_state*", "kept*", "*resum*", "other_settings")),
+            *(
+                f"**/test_{name}.py"
+                for name in ("checkpoint*", "*run_state*", "*resum*", "other_settings", "interrupt")
+            ),
         ],
     ),
 }

@@ -333,8 +333,12 @@ def test_wrappers_of_a_model_are_left_out(tmp_path):
 def test_generators_of_missing_gpus_are_logged(caplog, monkeypatch):
     from moreauc.checkpoint.rng import random_states, set_random_states
 
-    state = random_states()
-    assert state["cuda"] == [] or torch.cuda.is_initialized()
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: ["states"])
+    for used in (True, False):  # a GPU that this process has not used has no state yet
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda used=used: used)
+        state = random_states()
+        assert state["cuda"] == (["states"] if used else [])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     set_random_states({**state, "cuda": [torch.zeros(16, dtype=torch.uint8)]})
     assert "generators of 1 GPUs and there are 0" in caplog.text

@@ -87,10 +87,10 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
     sync_folder(path.parent)
 
 
-def check_plain(state: Mapping[str, Any], owner: str = _SAVER, name: str = "state") -> dict[str, Any]:
+def check_plain(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state as it is written; raise CheckpointError if it holds what could not be loaded again."""
-    check_mapping(owner, name, state)
-    plain: dict[str, Any] = _plain(dict(state), name, owner)
+    check_mapping(_SAVER, "state", state)
+    plain: dict[str, Any] = _plain(dict(state), "state")
     return plain
 
 
@@ -195,7 +195,7 @@ def _check_header(name: str, file: BinaryIO) -> int:
     return int(size)
 
 
-def _plain(value: Any, name: str, owner: str) -> Any:
+def _plain(value: Any, name: str) -> Any:
     """Return a copy of the containers with what can be loaded again; tensors are those given."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -208,19 +208,19 @@ def _plain(value: Any, name: str, owner: str) -> Any:
     if type(value) in (dict, OrderedDict, Counter):
         for key in value:
             if type(key) not in (str, int, float, bool, type(None)):
-                raise CheckpointError(f"{owner}: keys of {name} must be texts or numbers, got {key!r}")
-        return type(value)({key: _plain(entry, f"{name}[{key!r}]", owner) for key, entry in value.items()})
+                raise CheckpointError(f"{_SAVER}: keys of {name} must be texts or numbers, got {key!r}")
+        return type(value)({key: _plain(entry, f"{name}[{key!r}]") for key, entry in value.items()})
     if type(value) in (list, tuple, set):
         if all(type(entry) in _SCALARS for entry in value):  # such as the states of generators, hundreds of numbers
             return type(value)(value)
-        return type(value)(_plain(entry, f"{name}[{number}]", owner) for number, entry in enumerate(value))
+        return type(value)(_plain(entry, f"{name}[{number}]") for number, entry in enumerate(value))
     if type(value) in _SCALARS:
         return value
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, Tensor):
         kind += f" of {value.dtype} and {value.layout} on {value.device}"
     raise CheckpointError(
-        f"{owner}: {name} must be a plain tensor, a number, a text, None, or a container of these, got {kind}"
+        f"{_SAVER}: {name} must be a plain tensor, a number, a text, None, or a container of these, got {kind}"
     )
 
 

@@ -221,5 +221,4 @@ def _labels_of(part: Any) -> NDArray[Any] | None:
 
 
 def _checksum(labels: NDArray[Any]) -> str:
-    exact = labels.astype(np.float64 if labels.dtype.kind == "f" else np.int64)
-    return hashlib.sha256(f"{labels.shape} ".encode() + exact.tobytes()).hexdigest()[:16]
+    return hashlib.sha256(f"{labels.shape} ".encode() + labels.astype(np.float64).tobytes()).hexdigest()[:16]

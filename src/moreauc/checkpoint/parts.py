@@ -162,9 +162,8 @@ def label_checksum(criterion: nn.Module) -> str | None:
     digest, found = hashlib.sha256(), False
     for name, buffer in sorted(bare(criterion).named_buffers()):
         if name.rpartition(".")[2] in _LABELS:
-            values = buffer.detach().cpu()
-            exact = values.double() if values.is_floating_point() else values.long()
-            digest.update(f"{name} {tuple(values.shape)} ".encode() + exact.contiguous().numpy().tobytes())
+            exact = buffer.detach().cpu().double().contiguous().numpy()  # whatever integer or floating type it has
+            digest.update(f"{name} {exact.shape} ".encode() + exact.tobytes())
             found = True
     return digest.hexdigest() if found else None
 

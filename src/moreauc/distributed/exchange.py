@@ -26,58 +26,9 @@ _TYPES = (
 _DIMENSIONS = 4  # most dimensions of a tensor
 _ALIGNED = 16  # bytes; tensors of every type may begin at a multiple
 _PARTS = 16  # most tensors of one call
+_WIDTH = 4 + _PARTS  # numbers in a message
 # second groups, of gloo, for the numbers of groups that are for GPUs only
 _SIDE_GROUPS: WeakKeyDictionary[Any, ProcessGroup] = WeakKeyDictionary()
-
-
-class Form(NamedTuple):
-    """Type (its place in `_TYPES`) and shape of a tensor as numbers, always as many; all 0 where there is none."""
-
-    given: int = 0
-    kind: int = 0
-    dimensions: int = 0
-    sizes: tuple[int, ...] = (0,) * _DIMENSIONS
-
-    @classmethod
-    def of(cls, part: Tensor | None) -> Form:
-        """Return the form of a tensor, or of None."""
-        if part is None:
-            return cls()
-        return cls(1, _TYPES.index(part.dtype), part.ndim, (*part.shape, *[0] * (_DIMENSIONS - part.ndim)))
-
-    @classmethod
-    def read(cls, numbers: Sequence[int]) -> Form:
-        """Return the form that was sent as these numbers."""
-        given, kind, dimensions, *sizes = numbers
-        return cls(given, kind, dimensions, tuple(sizes))
-
-    def numbers(self) -> list[int]:
-        """Return it as numbers."""
-        return [*self[:3], *self.sizes]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the tensor."""
-        return self.sizes[: self.dimensions]
-
-    @property
-    def bytes(self) -> int:
-        """The size of the tensor in bytes."""
-        return _TYPES[self.kind].itemsize * math.prod(self.shape)
-
-    def fits(self, other: Form) -> bool:
-        """Return whether tensors of both forms can be joined: only the number of rows may differ."""
-        return self[:3] == other[:3] and self.sizes[1:] == other.sizes[1:]
-
-    def __str__(self) -> str:
-        if not self.given:
-            return "None"
-        sizes = ", ".join(["B", *map(str, self.shape[1:])])
-        return f"{_TYPES[self.kind]} of shape ({sizes}{',' if self.dimensions == 1 else ''})"
-
-
-_NUMBERS = len(Form().numbers())  # of a form
-_WIDTH = 4 + _PARTS * _NUMBERS  # numbers in a message
 
 
 class Whole(NamedTuple):
@@ -154,23 +105,25 @@ class Exchange:
         """
         if len(parts) > _PARTS:
             raise ValueError(f"{self.owner}: at most {_PARTS} tensors must be exchanged at once, got {len(parts)}")
-        own = {name: Form.of(part if problem is None else None) for name, part in parts.items()}
-        numbers = [number for form in own.values() for number in form.numbers()]
+        parts = parts if problem is None else dict.fromkeys(parts)
+        kinds = {name: _kind(part) for name, part in parts.items()}
+        rows = [0 if part is None else len(part) for part in parts.values()]
         place = f"a call of {self.owner} with {', '.join(parts)}"
-        every = self._announce(place, [int(problem is not None), checksum, *numbers])
-        if any(wrong for wrong, *_ in every):
+        numbers = [int(problem is not None), checksum, zlib.crc32(repr(kinds).encode()), *rows]
+        wrong, checksums, kinds_of, *lengths = zip(*self._announce(place, numbers), strict=True)
+        if any(wrong):
             self._give_up(problem)
-        if len({found for _, found, *_ in every}) > 1:
+        if len({*checksums}) > 1:
             raise ChecksumMismatch(f"{self.owner}: checksums must be the same in all processes, got others")
-        forms = [_forms(list(parts), line[2:]) for line in every]
-        self._compare(forms)
+        if len({*kinds_of}) > 1:
+            self._refuse_kinds(self.gather_objects(kinds))
         given = {name: part.detach() for name, part in parts.items() if part is not None}
-        found = self._gather_bytes(given, [{name: line[name] for name in given} for line in forms])
-        whole: dict[str, Whole | None] = dict.fromkeys(parts)
-        for name in given:
-            pieces = [unpacked[name] for unpacked in found]
-            whole[name] = Whole(torch.cat(pieces), tuple(len(piece) for piece in pieces))
-        return whole
+        rows_of = dict(zip(parts, lengths, strict=True))
+        found = self._gather_bytes(given, rows_of)
+        return {
+            name: Whole(torch.cat([pieces[name] for pieces in found]), rows_of[name]) if name in given else None
+            for name in parts
+        }
 
     def gather_objects(self, value: Any, place: str = "an exchange of objects") -> list[Any]:
         """Return small picklable objects of all processes, in the order of the processes."""
@@ -228,15 +181,14 @@ class Exchange:
         dist.all_gather(every, numbers, group=self._numbers)
         return every
 
-    def _compare(self, forms: Sequence[Mapping[str, Form]]) -> None:
-        """Raise, in all processes alike, where the tensors do not go together."""
-        for rank, line in enumerate(forms):
-            for name, form in line.items():
-                if not form.fits(forms[0][name]):
-                    raise ValueError(
-                        f"{self.owner}: {name} must be of one kind in all processes, as in process 0, "
-                        f"{forms[0][name]}, got {form} in process {rank}"
-                    )
+    def _refuse_kinds(self, every: Sequence[Mapping[str, str]]) -> NoReturn:
+        """Raise, in all processes alike: tensors of several kinds cannot be joined."""
+        first = every[0]
+        rank, name = next((rank, name) for rank, own in enumerate(every) for name in own if own[name] != first[name])
+        raise ValueError(
+            f"{self.owner}: {name} must be of one kind in all processes, as in process 0, {first[name]}, "
+            f"got {every[rank][name]} in process {rank}"
+        )
 
     def _give_up(self, problem: Exception | None) -> NoReturn:
         """Raise in all processes: the error of this one, or one that names the error of another."""
@@ -247,19 +199,23 @@ class Exchange:
         raise ValueError(f"{self.owner}: process {rank} cannot go on: {text}")
 
     def _gather_bytes(
-        self, parts: Mapping[str, Tensor], forms: Sequence[Mapping[str, Form]]
+        self, parts: Mapping[str, Tensor], lengths: Mapping[str, Sequence[int]]
     ) -> list[dict[str, Tensor]]:
         """Send all tensors as bytes in one collective, whatever their types."""
         if self.size == 1:
             return [dict(parts)]
-        packed = pack(list(parts.values()), max(length_of(list(line.values())) for line in forms))
+        shapes = [{name: (lengths[name][rank], *parts[name].shape[1:]) for name in parts} for rank in range(self.size)]
+        most = max(sum(_padded(_bytes(parts[name], line[name])) for name in parts) for line in shapes)
+        packed = torch.zeros(most, dtype=torch.uint8, device=next(iter(parts.values())).device)
+        for part, piece in zip(parts.values(), _pieces(packed, parts, shapes[self.rank]).values(), strict=True):
+            piece.copy_(part)
         place = packed.device
         if place.type != "cpu" and self._backends.get(place.type) == "gloo":
             packed = packed.cpu()  # gloo gathers on the CPU only
         every = [torch.empty_like(packed) for _ in range(self.size)]
         if len(packed):
             dist.all_gather(every, packed, group=self.group)
-        return [unpack(received.to(place), line) for received, line in zip(every, forms, strict=True)]
+        return [_pieces(received.to(place), parts, line) for received, line in zip(every, shapes, strict=True)]
 
     def __deepcopy__(self, memo: Any) -> Exchange:
         """Return this object: a copy is for the same processes."""
@@ -290,10 +246,12 @@ def _side_group(group: ProcessGroup | None) -> ProcessGroup:
     return _SIDE_GROUPS[key]
 
 
-def _forms(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Form]:
-    """Return the forms of the tensors of one process."""
-    ends = range(_NUMBERS, _NUMBERS * (len(names) + 1), _NUMBERS)
-    return {name: Form.read(numbers[end - _NUMBERS : end]) for name, end in zip(names, ends, strict=True)}
+def _kind(part: Tensor | None) -> str:
+    """Return type and shape of a tensor without its number of rows, which may differ between processes."""
+    if part is None:
+        return "None"
+    sizes = ", ".join(["B", *map(str, part.shape[1:])])
+    return f"{part.dtype} of shape ({sizes}{',' if part.ndim == 1 else ''})"
 
 
 def check_part(owner: str, name: str, value: object) -> Tensor | None:
@@ -313,29 +271,18 @@ def check_part(owner: str, name: str, value: object) -> Tensor | None:
     return part
 
 
-def length_of(forms: Sequence[Form]) -> int:
-    """Return how many bytes tensors of these forms take when packed."""
-    return sum(_padded(form.bytes) for form in forms)
-
-
-def pack(parts: Sequence[Tensor], length: int) -> Tensor:
-    """Return tensors as `length` bytes, padded at the end."""
-    packed = torch.zeros(length, dtype=torch.uint8, device=parts[0].device)
-    begin = 0
-    for part in parts:
-        count = Form.of(part).bytes
-        packed[begin : begin + count].view(part.dtype).copy_(part.reshape(-1))
-        begin += _padded(count)
-    return packed
-
-
-def unpack(packed: Tensor, forms: Mapping[str, Form]) -> dict[str, Tensor]:
-    """Return the tensors of these forms out of their bytes."""
+def _pieces(packed: Tensor, parts: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """Return views of the bytes as tensors of the types of `parts`, one after the other."""
     found, begin = {}, 0
-    for name, form in forms.items():
-        found[name] = packed[begin : begin + form.bytes].view(_TYPES[form.kind]).reshape(form.shape)
-        begin += _padded(form.bytes)
+    for name, part in parts.items():
+        count = _bytes(part, shapes[name])
+        found[name] = packed[begin : begin + count].view(part.dtype).view(*shapes[name])
+        begin += _padded(count)
     return found
+
+
+def _bytes(part: Tensor, shape: Sequence[int]) -> int:
+    return part.dtype.itemsize * math.prod(shape)
 
 
 def _padded(count: int) -> int:
