@@ -268,26 +268,26 @@ def make_table(
     With "splits" a value is the mean over the folds of a test split, if all of them are there.
     """
     datasets = tuple(entry for entry in plan.datasets.values() if protocol == "runs" or entry.splits > 1)
-    known: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        if choice in record and (protocol == "splits" or record["split"] == 0):
-            known.setdefault((record["dataset"], record["method"]), []).append(record)
-    cells = {}
+    used = [record for record in records if protocol == "splits" or record["split"] == 0]
+    cells, starts = {}, {}
     for dataset, column in product(datasets, range(len(plan.regions))):
-        row = {
-            name: _cell(plan, dataset, name, column, known.get((dataset.name, name), []), protocol, choice)
-            for name in plan.contestants
+        own = [record for record in used if record["dataset"] == dataset.name and choice in record]
+        row = {}
+        for name in plan.contestants:
+            there = [record for record in own if record["method"] == name]
+            row[name] = _cell(plan, dataset, name, column, there, protocol, choice)
+        cells |= {(dataset.name, name, column): cell for name, cell in _with_wins(plan, row).items()}
+    for recipe, dataset, column in product((False, True), datasets, range(len(plan.regions))):
+        found = {  # which all methods of a run share
+            (record["split"], record["run"]): record["start"][column]["test"]
+            for record in used
+            if record["dataset"] == dataset.name and "start" in record
+            if plan.contestants[record["method"]].recipe == recipe
         }
-        for name, cell in _with_wins(plan, row).items():
-            cells[dataset.name, name, column] = cell
-    starts = {}
-    for recipe in (False, True):
-        own = [record for record in records if plan.contestants[record["method"]].recipe == recipe]
-        for entry, column in product(datasets, range(len(plan.regions))):
-            cell = _start_cell(plan, entry, column, own, protocol)
-            if cell.values:
-                starts[entry.name, column, recipe] = cell
-    run = frozenset((r["dataset"], r["method"]) for r in records if protocol == "splits" or r["split"] == 0)
+        values, _ = _by_unit(plan, [(*place, score) for place, score in sorted(found.items())], protocol)
+        if values:
+            starts[dataset.name, column, recipe] = Cell(values, plan.runs if protocol == "runs" else dataset.splits)
+    run = frozenset((record["dataset"], record["method"]) for record in used)
     return Table(plan, protocol, choice, datasets, cells, starts, run)
 
 
@@ -300,17 +300,16 @@ def _cell(
     protocol: Protocol,
     choice: Choice,
 ) -> Cell:
-    found = [(record["split"], record["run"], record[choice][column]["test"]) for record in records]
-    scores = {(split, run): score for split, run, score in found if score is not None}
+    scores = [(record["split"], record["run"], record[choice][column]["test"]) for record in records]
+    values, lost = _by_unit(plan, scores, protocol)
     published = (dataset.published or {}).get(method)
-    tried = [[row for row in r["settings"] if choice != "chosen_paper" or plan.in_paper(row)] for r in records]
-    merits = [_best_merit(rows, column) for rows in tried]
+    merits = [_best_merit(plan, record, column, choice) for record in records]
     errors = [record[choice][column].get("error") for record in records]
     squares = [error**2 for error in errors if error is not None]
     return Cell(
-        _values(plan, scores, protocol),
+        values,
         plan.runs if protocol == "runs" else dataset.splits,
-        lost=_lost(plan, [(split, run, score is not None) for split, run, score in found], protocol),
+        lost=lost,
         published=None if published is None else published[column],
         merit=float(np.mean(merits)) if merits else math.nan,
         error=math.sqrt(np.mean(squares)) if squares else None,
@@ -318,46 +317,25 @@ def _cell(
     )
 
 
-def _lost(plan: Experiment, found: Sequence[tuple[int, int, bool]], protocol: Protocol) -> frozenset[int]:
-    """Return which runs have no score, of triples of split, run and whether there is one; or which complete splits."""
-    if protocol == "runs":
-        return frozenset(run for _, run, scored in found if not scored)
-    splits: dict[int, list[bool]] = {}
-    for split, _, scored in found:
-        splits.setdefault(split, []).append(scored)
-    return frozenset(split for split, runs in splits.items() if len(runs) == plan.runs and not all(runs))
+def _by_unit(
+    plan: Experiment, scores: Sequence[tuple[int, int, float | None]], protocol: Protocol
+) -> tuple[dict[int, float], frozenset[int]]:
+    """Return the values of triples of split, run and score by run or by whole split, and which of these have none.
+
+    A split that lacks a fold would be compared with other folds.
+    """
+    groups: dict[int, list[Any]] = {}
+    for split, run, score in scores:
+        groups.setdefault(run if protocol == "runs" else split, []).append(score)
+    whole = {unit: own for unit, own in groups.items() if protocol == "runs" or len(own) == plan.runs}
+    values = {unit: float(np.mean(own)) for unit, own in whole.items() if None not in own}
+    return values, frozenset(whole.keys() - values.keys())
 
 
-def _start_cell(plan: Experiment, dataset: DataSet, column: int, records: Sequence[Record], protocol: Protocol) -> Cell:
-    """Return the test scores of the weights to start from, which all methods of a run share."""
-    own = [record for record in records if record["dataset"] == dataset.name and "start" in record]
-    found = {(record["split"], record["run"]): record["start"][column]["test"] for record in own}
-    scores = {
-        (split, run): score
-        for (split, run), score in sorted(found.items())
-        if score is not None and (protocol == "splits" or split == 0)
-    }
-    return Cell(_values(plan, scores, protocol), plan.runs if protocol == "runs" else dataset.splits)
-
-
-def _values(plan: Experiment, scores: Mapping[tuple[int, int], float], protocol: Protocol) -> dict[int, float]:
-    if protocol == "splits":
-        return _by_split(scores, plan.runs)
-    return {run: score for (_, run), score in scores.items()}
-
-
-def _by_split(scores: Mapping[tuple[int, int], float], folds: int) -> dict[int, float]:
-    """Return the mean over the folds of each split; a split that lacks one would be compared with other folds."""
-    found: dict[int, list[float]] = {}
-    for (split, _), score in scores.items():
-        found.setdefault(split, []).append(score)
-    return {split: float(np.mean(values)) for split, values in found.items() if len(values) == folds}
-
-
-def _best_merit(settings: Sequence[Mapping[str, Any]], column: int) -> float:
+def _best_merit(plan: Experiment, record: Record, column: int, choice: Choice) -> float:
     """Return the best validation score of a run; a setting that diverged at once has none, and a run of these 0."""
-    found = [row["merit"][column] for row in settings]
-    return max((float(merit) for merit in found if merit is not None), default=0.0)
+    rows = [row for row in record["settings"] if choice != "chosen_paper" or plan.in_paper(row)]
+    return max((float(row["merit"][column]) for row in rows if row["merit"][column] is not None), default=0.0)
 
 
 def _with_wins(plan: Experiment, row: Mapping[str, Cell]) -> dict[str, Cell]:
