@@ -144,7 +144,7 @@ def experiment_table(name: Kind, dataset: str, protocol: str = "runs", choice: s
     return _markdown(["method", *heads], rows)
 
 
-def recipe_table(name: str, dataset: str) -> str:
+def recipe_table(name: Kind, dataset: str) -> str:
     """Test TPAUC by the recipe, beside the start and the same methods as the paper has them."""
     plan, study = load_experiment(name), _study(f"experiments/{name}")
     wanted = {"dataset": dataset, "protocol": "splits" if plan.datasets[dataset].splits > 1 else "runs"}
