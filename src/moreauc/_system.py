@@ -35,7 +35,7 @@ def naming(path: str | Path, *, instead_of: Path | None = None) -> Iterator[None
 
     Args:
         path: the file that is written.
-        instead_of: another name in an error that `path` stands for, that of a part file.
+        instead_of: name of the temporary file, which is replaced by `path` in the error.
     """
     try:
         yield

@@ -53,7 +53,7 @@ class CommandGroup(TyperGroup):
                 raise typer.Exit(interrupt.exit_code) from interrupt
             complain(*getattr(interrupt, "__notes__", ()))  # where an already trained model is
             raise
-        except BrokenPipeError:  # whoever reads the output has seen enough; click ends the process without a word
+        except BrokenPipeError:  # the reader has closed the pipe; click ends the process silently
             raise
         except (ValueError, OSError, ModuleNotFoundError) as error:
             if ctx.params["traceback"]:

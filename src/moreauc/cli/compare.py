@@ -12,7 +12,7 @@ from typing import Any
 
 from moreauc._checks import check_region
 from moreauc.baselines import ADVICE, BASELINES
-from moreauc.cli.console import already_told, command_line, print_table, progress_bar, say, warn
+from moreauc.cli.console import command_line, print_table, progress_bar, say, warn, without_column_warnings
 from moreauc.cli.options import CompareOptions
 from moreauc.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
 from moreauc.comparison import Comparison, ComparisonResult, every_method, method_names
@@ -51,7 +51,7 @@ def _compare(options: CompareOptions, out: Path) -> None:
     say(description, *missing)
     doubts = [*doubtful_columns(table.features), *equal_rows(table.hashes(), "the folds are")]
     warn(*doubts)
-    with run_folder(out, force=options.force) as folder, already_told():
+    with run_folder(out, force=options.force) as folder, without_column_warnings():
         for line in (description, *missing):
             _LOGGER.info("%s", line)
         for line in doubts:
@@ -194,7 +194,7 @@ def _result_text(result: ComparisonResult) -> list[str]:
     )
     text = [
         f"TPAUC on rows that were not trained on, mean and standard deviation over {plan.folds} stratified folds and "
-        f"{seeds}. {tuned if plan.trials > 1 else 'Every method is as it comes, with its default settings.'}"
+        f"{seeds}. {tuned if plan.trials > 1 else 'Every method has its default settings.'}"
     ]
     if 1 < plan.trials < _FEW_TRIALS:
         # Seen: cross entropy on one example fell from 0.99 to 0.00 because ten epochs were its best of two settings.

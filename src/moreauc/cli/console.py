@@ -48,8 +48,8 @@ def warn(*lines: str) -> None:
 
 
 @contextmanager
-def already_told() -> Iterator[None]:
-    """Suppress the warnings of the estimators about columns: the command has printed them."""
+def without_column_warnings() -> Iterator[None]:
+    """Suppress the warnings of the estimators about columns, which the command has printed already."""
     from moreauc.data.tabular import ColumnWarning
 
     with warnings.catch_warnings():

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from moreauc.cli.console import already_told, command_line, print_table, say, warn
+from moreauc.cli.console import command_line, print_table, say, warn, without_column_warnings
 from moreauc.cli.options import EvaluateOptions
 from moreauc.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
 from moreauc.data.tables import read_texts
@@ -17,7 +17,7 @@ from moreauc.tasks.base import Table, TableTask, known_rows, unknown_levels
 
 def evaluate(options: EvaluateOptions) -> None:
     """Run the command."""
-    with locked_folders(out=options.out), already_told():
+    with locked_folders(out=options.out), without_column_warnings():
         _evaluate(options)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from moreauc._checks import check_path, check_region
 from moreauc.baselines import BASELINES, Baseline, fit_baseline
-from moreauc.cli.console import already_told, command_line, print_table, say, warn
+from moreauc.cli.console import command_line, print_table, say, warn, without_column_warnings
 from moreauc.cli.options import REGION, FitOptions
 from moreauc.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
 from moreauc.estimators import (
@@ -74,7 +74,7 @@ def _fit(options: FitOptions, out: Path) -> None:
     warn(*split.warnings)
     saving.begin(options.data, task.kinds, **task.facts(), **{name: getattr(options, name) for name in _SETTINGS})
     note = task.test_note(split)
-    with run_folder(out, force=options.force, with_model=True) as place, already_told():
+    with run_folder(out, force=options.force, with_model=True) as place, without_column_warnings():
         counts = f"{len(split.train)} {task.unit} to train on, {len(test)} to test on"
         _LOGGER.info("%s: %s", options.data, counts)
         for line in (*split.warnings, *([] if note is None else [note])):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from moreauc.cli.console import already_told, complain, say, warn
+from moreauc.cli.console import complain, say, warn, without_column_warnings
 from moreauc.cli.options import PredictOptions
 from moreauc.cli.saved import OutputError, load_model
 from moreauc.data.tables import check_table_path, read_texts, write_table
@@ -30,7 +30,7 @@ def predict(options: PredictOptions) -> None:
     if options.keep_columns and isinstance(task, BagTableTask):
         raise ValueError(f"moreauc predict: --keep-columns needs a model of rows, got one of bags in {options.run}")
     frame = read_texts(data)
-    with already_told():
+    with without_column_warnings():
         table = task.match(frame, source=str(data), labelled=False)
         warn(*unknown_levels(task.encoder(model), table.features, str(data))[0])
         inputs = task.inputs(table)

@@ -1,7 +1,7 @@
 """What the commands leave: the folder of results, the model, and checkpoints to resume a training from.
 
 Results appear in their folder when all are written, the log at once; other files in it are left alone. The model
-file is a pickle: whoever made it decides what happens when it is read. Load only files of people you trust.
+file is a pickle: loading it can run any code. Load only files of people you trust.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _locked(path: Path, option: str) -> Iterator[None]:
 def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator[Path]:
     """Give a folder to write into, and move what it holds to `path` at the end.
 
-    Messages and warnings go to the log in `path`, with their times, as they come; a log that is there is continued.
+    Messages and warnings go to the log in `path`, with their times; an existing log is continued.
     After an error nothing is left and `path` is as before. With `force` only files of the same names are replaced.
 
     A model, or the numbers of a comparison, survive an error: they are moved to `path` with the log, and a report that
@@ -139,7 +139,7 @@ def run_folder(path: Path, *, force: bool, with_model: bool = False) -> Iterator
             with _log_to(log):
                 yield part
         except BaseException as error:
-            if isinstance(error, OSError) and Path(str(error.filename)).parent == part:  # which nobody knows
+            if isinstance(error, OSError) and Path(str(error.filename)).parent == part:  # a temporary name
                 error.filename = str(path / Path(str(error.filename)).name)
             if isinstance(error, Interrupted) or not any((part / name).exists() for name in _RESULTS):
                 shutil.rmtree(part, ignore_errors=True)
@@ -159,7 +159,7 @@ def _cut(log: Path, length: int | None) -> None:
 
 
 def _finish(part: Path, path: Path, failure: BaseException | None, *, force: bool, with_model: bool) -> None:
-    """Move what was made to `path`, or beside it where something came up there, and raise what must be told."""
+    """Move the results to `path`, or beside it if another process has written there; raise the error there was."""
     place, refusal = path, None
     try:
         check_free(path, force=force, with_model=with_model)

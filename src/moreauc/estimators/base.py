@@ -55,7 +55,7 @@ Phase = Literal["start", "tune", "train"]  # cross entropy, the loss after it, t
 
 @dataclass(frozen=True)
 class Saving:
-    """Where and how often a training is saved, as in :func:`moreauc.train.fit`, and what tells its data apart."""
+    """Where and how often a training is saved, as in :func:`moreauc.train.fit`, and the checksum of its data."""
 
     checkpoint: str | Path | None
     every: int | None
@@ -91,7 +91,7 @@ def all_or_nothing(
     """Return a `fit` after whose failure, an interrupt included, all attributes are those that were there before.
 
     A generator given as `random_state` is put back, too, so that the same call draws the same again. `fit` must not
-    change what attributes hold, only set them anew. In a warning `fit` has one more caller than it seems.
+    modify the objects that attributes hold, only replace them. Warnings of `fit` need one more stack level.
     """
 
     @functools.wraps(fit)

@@ -82,7 +82,7 @@ class GroupDROEstimator(TableEstimator):
     """
 
     _task = GroupTask
-    _goal: Any  # Classes or Numbers, which the leaf knows
+    _goal: Any  # Classes or Numbers, set by `fit`
 
     def __init__(
         self,

@@ -131,11 +131,11 @@ class RegionObjective:
     :math:`L` is the loss over the region (:mod:`moreauc.core.region`), :math:`\sigma(w)` the standard deviation of the
     negatives' scores, :math:`s_i` are the weights of the rows, and the bracket is what logistic regression minimises.
     The first term depends on the direction of `w` only. The second keeps it near that of logistic regression where the
-    first says little, and gives length and intercept that make the scores log odds.
+    first is nearly flat, and gives length and intercept that make the scores log odds.
 
     Args:
         rows: the data.
-        C: as scikit-learn's logistic regression has it.
+        C: inverse strength of the penalty, as in scikit-learn's logistic regression.
         min_tpr: lower end of the true positive rate.
         max_fpr: upper end of the false positive rate.
     """
@@ -311,7 +311,7 @@ class LinearFit:
     """The steps of a fit, with what they all need.
 
     Args:
-        strengths: C to choose from, as scikit-learn's logistic regression has it.
+        strengths: values of C to choose from, as in scikit-learn's logistic regression.
         min_tpr: lower end of the true positive rate.
         max_fpr: upper end of the false positive rate.
         surrogate: name of the pairwise loss.

@@ -51,7 +51,7 @@ def plot_instance_weights(
         images: a picture of each instance, `(T, height, width)` of any real numbers, in grey, or
             `(T, height, width, 3)`, bytes or floating point numbers in [0, 1].
         marked: True for instances to mark with a star; shape `(T,)`.
-        limit: instances to show at most; where there are more, the title tells how many.
+        limit: instances to show at most; the title states the number if there are more.
         title: a line above; None for none.
 
     Example:

@@ -170,8 +170,8 @@ def importance_section(task: TableTask[T], model: Any, table: T) -> tuple[list[S
         caption = f"How much worse the {task.measure} is with a column shuffled; whiskers: standard deviation."
         text = (
             f"How much worse the {task.measure} is if the values of one column are shuffled: mean and standard "
-            f"deviation of {_REPEATS} shuffles of at most {_MOST_ROWS:,} test rows. Columns that tell the same share "
-            "what they are worth."
+            f"deviation of {_REPEATS} shuffles of at most {_MOST_ROWS:,} test rows. Correlated columns share "
+            "their importance."
         )
         if len(task.kinds) > _MOST_COLUMNS:
             text += f" Tried were columns of text and the numbers nearest to the target, {_MOST_COLUMNS} in all."

@@ -35,8 +35,8 @@ _BEST = ("best scored positive bag", "No other positive bag has a higher score."
 _HARDEST = ("hardest bag", "No other bag is farther on the wrong side of the threshold, or nearer to it.")
 _MEANING = (
     "The weight is what an instance counts in the score of the bag, 1 for all together. The contribution is the weight "
-    "times the distance of the instance's score from the threshold: above 0 it spoke for the positive class, below 0 "
-    "against it."
+    "times the distance of the instance's score from the threshold: above 0 it is evidence for the positive class, "
+    "below 0 against it."
 )
 
 

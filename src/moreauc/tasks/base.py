@@ -116,7 +116,7 @@ class Task(ABC):
         """Return the arguments of :func:`moreauc.train.fit` that say what the best epoch is chosen by."""
 
     def checksum(self, data: Data) -> str:
-        """Return a text that tells data apart, for checkpoints: of all inputs, and of the weights if there are any."""
+        """Return a checksum of the inputs, and of the weights if there are any, which a checkpoint is compared by."""
         weights = [] if data.weights is None else [torch.from_numpy(data.weights)]
         return checksum([*tensors_of(data.inputs), *weights])
 
@@ -185,7 +185,7 @@ class TableTask(ABC, Generic[T]):
         return {}
 
     def encoder(self, model: Any) -> TableEncoder:
-        """Return what knows the levels of the training."""
+        """Return the fitted encoder, which holds the levels seen in training."""
         encoder: TableEncoder = model.preprocessor_
         return encoder
 
@@ -251,7 +251,7 @@ class TableTask(ABC, Generic[T]):
         """Return what a model is judged by on a table; higher is better."""
 
     def sample(self, table: T, number: int, random: np.random.Generator) -> Array:
-        """Return the numbers of some rows (or bags), in order, that stand for all."""
+        """Return the numbers of a random sample of rows (or bags), in order."""
         return np.sort(random.choice(len(table), number, replace=False))
 
     def row_targets(self, table: T) -> Array:
@@ -294,7 +294,7 @@ class Split(Generic[T]):
     task: TableTask[T]  # what the table holds
     train: T  # rows (or bags) to train on
     test: T  # rows (or bags) to test on
-    warnings: tuple[str, ...] = ()  # what to tell about columns and rows
+    warnings: tuple[str, ...] = ()  # about columns and rows
     test_name: str | None = None  # name of the table to test on; None where the test rows are drawn from the one table
 
 

@@ -325,7 +325,7 @@ class TwoClassTask(TableTask[T]):
         return sections, {"verdict": {**verdict.to_dict(), "description": text}, **numbers}
 
     def _decisions(self, first: Evaluation) -> str:
-        """Return what the decisions of a model amount to."""
+        """Return a sentence on the decisions of a model: alerts, precision, rates."""
         if not first.alerts:
             return f"{first.title} calls none of these {self.unit} positive."
         return (
@@ -335,7 +335,7 @@ class TwoClassTask(TableTask[T]):
         )
 
     def _advice(self, verdict: Verdict, model: Any, table: T, train: T | None) -> list[str]:
-        """Return what to try next, as docs/when_it_pays.md has it."""
+        """Return what to try next, by the results in docs/when_it_pays.md."""
         positives = int(table.targets.sum())
         if verdict.difference is None or train is None:
             return []
