@@ -128,7 +128,7 @@ def test_auc_m_on_pooled_instances_is_its_oracle(float64, pooling, link):
     twin = bag_oracles.Naive(bag_oracles.Pool(pooling, TEMPERATURE), inner)
 
     def check():
-        state = criterion.criterion.duals.values.squeeze(1).tolist()
+        state = criterion.criterion.duals.values.tolist()
         assert state == approx([inner.a, inner.b, inner.theta])
 
     follow(run, criterion, twin, 0.3, check)

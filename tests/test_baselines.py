@@ -159,7 +159,7 @@ def test_min_max_is_the_published_form_in_expectation(link):
     scores = [rng.gauss(0, 1) for _ in range(40)]
     point = (0.3, -0.2, 0.4)
     criterion = AUCMinMaxLoss(LABELS, margin=0.8, link=link, dual_lr=0.7)
-    criterion.duals.values = torch.tensor(point, dtype=torch.float64).unsqueeze(1)
+    criterion.duals.values = torch.tensor(point, dtype=torch.float64)
     assert criterion.positive_rate == 0.25
     value, gradient, slopes = oracles.published_min_max(scores, LABELS.tolist(), 0.25, 0.8, link, *point)
     balanced = []
@@ -186,7 +186,7 @@ def test_min_max_at_its_optimum_is_the_square_loss_of_the_auc(link, margin, shif
     b = sum(v for v, label in zip(h, labels, strict=True) if not label) / 8
     theta = max(0.0, margin + b - a)
     criterion = AUCMinMaxLoss(LABELS, margin=margin, link=link, dual_lr=1.0)
-    criterion.duals.values = torch.tensor([[a], [b], [theta]], dtype=torch.float64)
+    criterion.duals.values = torch.tensor([a, b, theta], dtype=torch.float64)
     got = call(criterion, scores, labels, index)
     rate = 0.25 * 0.75
     value, gradient = oracles.mean_over_pairs(scores, labels, "squared", margin, link)
@@ -195,7 +195,7 @@ def test_min_max_at_its_optimum_is_the_square_loss_of_the_auc(link, margin, shif
     assert (extra > 0) == (shift > 0)
     if not shift:
         assert got[1] == pytest.approx([rate * g for g in gradient], rel=1e-9, abs=1e-12)
-    assert criterion.duals.values.squeeze(1).tolist() == pytest.approx([a, b, theta], abs=1e-12)  # a fixed point
+    assert criterion.duals.values.tolist() == pytest.approx([a, b, theta], abs=1e-12)  # a fixed point
 
 
 @LINKS

@@ -101,8 +101,8 @@ def test_a_run_of_several_processes_is_algorithm_2(results, world):
     for step, (w, u, s, s_prime) in zip(found, twin, strict=True):
         assert step["weight weight"][0].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
         assert step["threshold_prime.values"].item() == pytest.approx(s_prime, rel=1e-9, abs=1e-9)
-        rows = step["table_u.values"].squeeze(1).tolist()
-        thresholds = step["thresholds.values"].squeeze(1).tolist()
+        rows = step["table_u.values"].tolist()
+        thresholds = step["thresholds.values"].tolist()
         assert thresholds == pytest.approx([s[i] for i in positives], rel=1e-9, abs=1e-9)
         held = [(rows[k], u[i]) for k, i in enumerate(positives) if i in u]
         assert [ours for ours, _ in held] == pytest.approx([theirs for _, theirs in held], rel=1e-9, abs=1e-9)

@@ -389,7 +389,7 @@ def test_pairs_by_a_mask_equal_pairs_of_two_lists(surrogate, kind, device, monke
         torch.use_deterministic_algorithms(False)
     close = {"rtol": 1e-11, "atol": 1e-11}
     torch.testing.assert_close(found[positive], psi.detach(), **close)
-    torch.testing.assert_close(slopes[positive], slope, **close)
+    torch.testing.assert_close(slopes()[positive], slope, **close)
     torch.testing.assert_close(of_upper[positive], upper.grad, **close)
     torch.testing.assert_close(of_all[~positive], lower.grad, **close)
     assert not of_upper[~positive].any() and not of_all[positive].any()

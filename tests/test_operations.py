@@ -33,7 +33,7 @@ def batch(seed):
 
 @pytest.mark.parametrize(
     ("options", "most"),
-    [({}, 120), ({"gamma": 0.1}, 160), ({"threshold_lr": "quantile"}, 120), (RAMP, 150)],
+    [({}, 80), ({"gamma": 0.1}, 105), ({"threshold_lr": "quantile"}, 80), (RAMP, 108)],
     ids=["moving average", "correction", "quantile", "ramp"],
 )
 def test_forward_and_backward_take_few_operations(options, most):

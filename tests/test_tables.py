@@ -3,35 +3,35 @@ from __future__ import annotations
 import pytest
 import torch
 
-from moreauc.core.rules import UpdateRule, project, theory_gamma, update_row
-from moreauc.core.tables import EstimatorTable
+from moreauc.core.tables import EstimatorTable, UpdateRule, project, theory_gamma, update_row
 
 
-def make(num_rows=6, dim=1, keep_previous=True, **rule):
+def make(num_rows=6, dim=None, keep_previous=True, **rule):
     return EstimatorTable(
         num_rows, dim, rule=UpdateRule("test", **{"tau": 0.5, **rule}), keep_previous=keep_previous
     ).double()
 
 
 def visit(table, index, now):
-    index, now = torch.tensor(index), torch.tensor(now, dtype=torch.float64).reshape(-1, table.dim)
+    index, now = torch.tensor(index), torch.tensor(now, dtype=torch.float64)
     row = table.read(index, fill=now)
     table.write(index, row, table.propose(row, now))
 
 
-@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("dim", [None, 1, 2])
 def test_previous_is_the_whole_table_of_one_iteration_ago(dim):
     """Against full copies of the table, over random visits: rows visited at once, after a gap, and never."""
     random = torch.Generator().manual_seed(1)
-    table = make(dim=dim)
+    table, length = make(dim=dim), () if dim is None else (dim,)
     copies = []
     everything = torch.arange(6)
     for _ in range(60):
         index = torch.randperm(6, generator=random)[: int(torch.randint(1, 4, (), generator=random))]
-        now = torch.randn(len(index), dim, generator=random, dtype=torch.float64)
+        now = torch.randn(len(index), *length, generator=random, dtype=torch.float64)
         if copies:
-            filled = torch.zeros(6, dim, dtype=torch.float64).index_copy(0, index, now)
-            expected = torch.where(table.visited.unsqueeze(1), copies[-1], filled)
+            filled = torch.zeros(6, *length, dtype=torch.float64).index_copy(0, index, now)
+            visited = table.visited if dim is None else table.visited.unsqueeze(1)
+            expected = torch.where(visited, copies[-1], filled)
             assert torch.equal(table.previous(everything, table.read(everything, fill=filled)), expected)
         row = table.read(index, fill=now)
         copy = table.values.clone()
@@ -43,14 +43,14 @@ def test_previous_is_the_whole_table_of_one_iteration_ago(dim):
 
 def test_before_the_first_iteration_nothing_was_different():
     table = EstimatorTable(3, rule=UpdateRule("test", tau=0.5), initial=2.0, keep_previous=True)
-    assert table.previous(torch.arange(3), torch.full((3, 1), 2.0)).tolist() == [[2], [2], [2]]
+    assert table.previous(torch.arange(3), torch.full((3,), 2.0)).tolist() == [2, 2, 2]
 
 
 def test_previous_goes_back_one_iteration_only():
     table = make(3)
     visit(table, [0], [4.0])
     visit(table, [0], [8.0])
-    fill = torch.zeros(1, 1, dtype=torch.float64)
+    fill = torch.zeros(1, dtype=torch.float64)
     assert table.read(torch.tensor([0]), fill=fill).item() == 6
     assert table.previous(torch.tensor([0]), table.values[:1]).item() == 4
     visit(table, [1], [1.0])
@@ -59,14 +59,14 @@ def test_previous_goes_back_one_iteration_only():
 
 def test_a_table_without_it_says_so():
     with pytest.raises(RuntimeError, match="made without keep_previous"):
-        make(keep_previous=False).previous(torch.tensor([0]), torch.zeros(1, 1))
+        make(keep_previous=False).previous(torch.tensor([0]), torch.zeros(1))
 
 
 def test_reading_and_proposing_write_nothing():
     table = make()
     visit(table, [1, 2], [1.0, 2.0])
     before = {name: value.clone() for name, value in table.state_dict().items()}
-    row = table.read(torch.tensor([0, 1]), fill=torch.ones(2, 1, dtype=torch.float64))
+    row = table.read(torch.tensor([0, 1]), fill=torch.ones(2, dtype=torch.float64))
     table.propose(row, row + 1)
     table.previous(torch.tensor([0, 1]), row)
     row += 100  # a copy, not a view
@@ -86,7 +86,7 @@ def test_repr_shows_size_and_rule():
 
 def test_integer_initial_values_become_floats():
     table = EstimatorTable(2, rule=UpdateRule("test", tau=0.5), initial=torch.tensor([1, 2]))
-    assert table.values.tolist() == [[1.0], [2.0]] and table.visited.all()
+    assert table.values.tolist() == [1.0, 2.0] and table.visited.all()
 
 
 def test_update_is_the_formula():
@@ -133,5 +133,5 @@ def test_a_state_that_does_not_fit_leaves_the_table_incomplete():
     table = EstimatorTable(3, rule=UpdateRule("test", 0.5))
     with pytest.raises(RuntimeError, match="size mismatch"):
         table.load_state_dict(full.state_dict())
-    index, now = torch.tensor([1]), torch.tensor([[7.0]])
+    index, now = torch.tensor([1]), torch.tensor([7.0])
     assert torch.equal(table.read(index, fill=now), now)

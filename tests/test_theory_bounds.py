@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from moreauc import theory
-from moreauc.core.rules import theory_gamma, update_row
+from moreauc.core.tables import theory_gamma, update_row
 
 MA = dict(moving_average=True)
 COMMON = dict(step=3, initial_error=5.0, sigma=1.5, gradient_bound=2.5)

@@ -17,7 +17,7 @@ import torch
 
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies import convergence_page as page
-from moreauc.core.rules import Gamma
+from moreauc.core.tables import Gamma
 from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, ThreeLevelProblem, WorstOfLosses
 from moreauc.problems.base import Problem
 from moreauc.report.pages import Report

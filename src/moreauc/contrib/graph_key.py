@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 
 from moreauc._parallel import bare
 from moreauc.core.pooling import Pooling
-from moreauc.core.rules import UpdateRule
 from moreauc.core.surrogates import Surrogate
-from moreauc.core.tables import Table
+from moreauc.core.tables import Table, UpdateRule
 from moreauc.criteria._base import Criterion
 from moreauc.optim import PreviousIterate
 from moreauc.optim.hooks import check_optimizer

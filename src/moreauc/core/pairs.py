@@ -22,6 +22,8 @@ from moreauc.core.sorted_pairs import VJP, sorted_pairs
 from moreauc.core.surrogates import Surrogate
 
 Method = Literal["auto", "pairs", "sorted", "tiles"]
+Slope = Callable[[], Tensor]  # made when asked for: not every step needs it
+Kernel = tuple[Tensor, Slope, VJP]  # `psi`, the number (weight) of active negatives of each positive, the gradient
 
 _OWNER = "cvar_over_negatives"
 _FLOAT32_COUNTS = 1 << 24  # up to here float32 holds every whole number
@@ -117,11 +119,12 @@ def cvar_over_negatives(
 
 def cvar_and_vjp(
     pairs: Pairs, threshold: Tensor, surrogate: Surrogate, method: Method = "auto"
-) -> tuple[Tensor, Tensor, VJP]:
-    r"""Return what :func:`cvar_over_negatives` does and the way to its gradient, without a graph and without checks.
+) -> tuple[Tensor, Slope, VJP]:
+    r"""Return `psi` of :func:`cvar_over_negatives` and the ways to its slope and gradient, without graph and checks.
 
-    For a loss whose gradient is known as soon as its value is: `vjp(weight)`, with one weight for each positive,
-    returns the gradients of the weighted sum of `psi` in `positive` and in `negative`.
+    For a loss whose gradient is known as soon as its value is: `slope()` returns the derivatives in the thresholds, and
+    `vjp(weight)`, with one weight for each positive, the gradients of the weighted sum of `psi` in `positive` and in
+    `negative`.
 
     With weights of the negatives each counts as often as its weight says. No loss is below 0, so with thresholds 0 and
     `total` 1 `psi` is :math:`\sum_j w_j \ell(h_j - h_i)`.
@@ -129,11 +132,15 @@ def cvar_and_vjp(
     if method == "auto":
         method = _choose(method, pairs.positive, pairs.negative, surrogate)
     psi, active, vjp = _KERNELS[method](pairs, threshold, surrogate)
-    if active.dtype != psi.dtype:  # whole numbers, or more of them than float32 can count
-        exact = torch.float64 if len(pairs.negative) > _FLOAT32_COUNTS else psi.dtype
-        active = active.to(exact)
-    slope = 1.0 - active / pairs.total
-    return psi, slope if slope.dtype == psi.dtype else slope.to(psi.dtype), vjp
+
+    def slope() -> Tensor:
+        number = active()
+        if number.dtype != psi.dtype:  # whole numbers, or more of them than float32 can count
+            number = number.to(torch.float64 if len(pairs.negative) > _FLOAT32_COUNTS else psi.dtype)
+        found = torch.rsub(number / pairs.total, 1.0)
+        return found if found.dtype == psi.dtype else found.to(psi.dtype)
+
+    return psi, slope, vjp
 
 
 def log_mean_exp_and_vjp(pairs: Pairs, surrogate: Surrogate, temperature: float) -> tuple[Tensor, VJP]:
@@ -204,9 +211,10 @@ def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surro
     can_sort = surrogate.non_decreasing and surrogate.piecewise_polynomial in (1, 2)
     if method == "auto":
         device = "cuda" if positive.is_cuda else "cpu"
-        size = len(positive) * len(negative)
+        upper, lower = positive.shape[0], negative.shape[0]
+        size = upper * lower
         if can_sort and not (device == "cuda" and _fixed_order()):
-            worth = size >= _SORT_FROM[device] + _SORT_SIDE * (len(positive) + len(negative))
+            worth = size >= _SORT_FROM[device] + _SORT_SIDE * (upper + lower)
             return "sorted" if worth else "pairs"
         return "tiles" if size >= _TILE_FROM[device] else "pairs"
     if method not in _KERNELS:
@@ -239,7 +247,8 @@ class _Differentiable(Function):
         method: Method,
     ) -> tuple[Tensor, Tensor]:
         pairs = Pairs(positive, negative, beta * len(negative))
-        psi, slope, ctx.vjp = cvar_and_vjp(pairs, threshold, surrogate, method)
+        psi, slope_of, ctx.vjp = cvar_and_vjp(pairs, threshold, surrogate, method)
+        slope = slope_of()
         ctx.mark_non_differentiable(slope)
         ctx.set_materialize_grads(False)  # none is made up for `slope`
         return psi, slope
@@ -252,37 +261,42 @@ class _Differentiable(Function):
         return *ctx.vjp(grad_psi), None, None, None, None
 
 
-def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor, VJP]:
+def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> Kernel:
     """Make the whole matrix; two of its size are kept for the gradient, where autograd would keep more."""
     positive, negative, total, left_out, own = pairs
     value, push = surrogate.value_and_slope(negative - positive.unsqueeze(1))
-    excess = value - threshold.unsqueeze(1)
+    excess = value.sub_(threshold.unsqueeze(1))  # in place: small matrices cost little more than their allocation
     if left_out is not None:
         excess = excess.masked_fill(left_out, -1.0)
-    excess = torch.relu(excess)
+    # The difference of two floats is above 0 exactly where the first is the larger.
+    excess = excess.relu_()
     sums = (excess if own is None else excess * own).sum(dim=1)
     psi = threshold + sums / total if isinstance(total, Tensor) else torch.add(threshold, sums, alpha=1.0 / total)
-    # The difference of two floats is above 0 exactly where the first is the larger.
-    inside = excess.sign()  # 0 and 1 in the scores' type: a product with it is faster than one with a bool
-    if own is not None:
-        inside = inside * own
-    exact = torch.float64 if len(negative) > _FLOAT32_COUNTS else None
+
+    def active() -> Tensor:
+        inside = excess.sign()  # 0 and 1 in the scores' type: cheaper than a bool
+        exact = torch.float64 if negative.shape[0] > _FLOAT32_COUNTS else None
+        return (inside if own is None else inside * own).sum(dim=1, dtype=exact)
 
     def vjp(weight: Tensor) -> tuple[Tensor, Tensor]:
-        share = push * inside * (weight / total).unsqueeze(1)
+        share = push * (weight / total).unsqueeze(1)
+        if own is not None:
+            share = share * own
+        share = torch.ops.aten.threshold_backward(share, excess, 0.0)  # 0 where a pair is not active
         return -share.sum(dim=1), share.sum(dim=0)
 
-    return psi, inside.sum(dim=1, dtype=exact), vjp
+    return psi, active, vjp
 
 
-def _tiles(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor, VJP]:
+def _tiles(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> Kernel:
     """Make some rows of the matrix at a time, and again for the gradient; sums across blocks in float64."""
     blocks = _blocks(pairs)
     levels = torch.split(threshold, len(blocks[0]))
-    done = [
-        _pair_matrix(pairs._replace(positive=block), level, surrogate)[:2]
-        for block, level in zip(blocks, levels, strict=True)
-    ]
+    sums, counts = [], []
+    for block, level in zip(blocks, levels, strict=True):
+        psi, active, _ = _pair_matrix(pairs._replace(positive=block), level, surrogate)
+        sums.append(psi)
+        counts.append(active())
 
     def vjp(weight: Tensor) -> tuple[Tensor, Tensor]:
         of_positive, of_negative = [], torch.zeros_like(pairs.negative, dtype=torch.float64)
@@ -292,7 +306,7 @@ def _tiles(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tenso
             of_negative += columns
         return torch.cat(of_positive), of_negative.to(pairs.negative.dtype)
 
-    return torch.cat([psi for psi, _ in done]), torch.cat([active for _, active in done]), vjp
+    return torch.cat(sums), lambda: torch.cat(counts), vjp
 
 
 def _blocks(pairs: Pairs) -> tuple[Tensor, ...]:
@@ -301,11 +315,13 @@ def _blocks(pairs: Pairs) -> tuple[Tensor, ...]:
     return torch.split(pairs.positive, max(1, size // len(pairs.negative)))
 
 
-def _sorted(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> tuple[Tensor, Tensor, VJP]:
-    return sorted_pairs(pairs.positive, pairs.negative, threshold, surrogate, pairs.total, pairs.left_out, pairs.weight)
+def _sorted(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> Kernel:
+    positive, negative, total, left_out, weight = pairs
+    psi, active, vjp = sorted_pairs(positive, negative, threshold, surrogate, total, left_out, weight)
+    return psi, lambda: active, vjp
 
 
-_KERNELS: dict[str, Callable[[Pairs, Tensor, Surrogate], tuple[Tensor, Tensor, VJP]]] = {
+_KERNELS: dict[str, Callable[[Pairs, Tensor, Surrogate], Kernel]] = {
     "pairs": _pair_matrix,
     "sorted": _sorted,
     "tiles": _tiles,

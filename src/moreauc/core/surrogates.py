@@ -66,7 +66,7 @@ class Surrogate(ABC):
         r"""Return the (sub)derivative :math:`\ell'(z)`, same shape."""
 
     def value_and_slope(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both at once, in fewer operations where they share some."""
+        """Return both at once, in fewer operations where they share some; without graph, and nobody else's memory."""
         return self.value(z), self.slope(z)
 
     def active_above(self, level: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class SquaredHinge(Surrogate):
         return 2.0 * torch.relu(z + self.margin)
 
     def value_and_slope(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        violation = torch.relu(z + self.margin)
+        violation = (z + self.margin).relu_()
         return violation.square(), violation + violation
 
     def _violation_at(self, level: Tensor) -> Tensor:

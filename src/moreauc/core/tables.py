@@ -1,4 +1,7 @@
-r"""The per-block memory of the algorithms: one row for each block, visited a few at a time.
+r"""The per-block memory of the algorithms: one row for each block, visited a few at a time, and how a row moves.
+
+A visited row moves by a moving average or by the variance-reduced rule (MSVR), a pure function of the row, the value
+observed now and the value of the same samples at the previous iterate.
 
 A table is an `nn.Module` whose state is buffers, so checkpoints, `.to()`, copies and pickles carry it. The cost of a
 step is that of the visited rows; the table itself never looks at the others.
@@ -7,16 +10,138 @@ step is that of the visited rows; the table itself never looks at the others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 
-from moreauc._checks import check_count, check_finite, check_shape
+from moreauc._checks import check_count, check_finite, check_real, check_shape
 from moreauc._description import settings_text, tensor_text
-from moreauc.core.rules import UpdateRule
+
+Gamma = float | Literal["theory"]
 
 _NEVER = -2  # before every iteration, and not "one iteration before the first"
+
+
+def theory_gamma(num_rows: int, num_visited: int, tau: float) -> float:
+    r"""Correction weight that the analysis of MSVR asks for (lemma `lem:16`, theorem `thm:1`).
+
+    .. math:: \gamma = \frac{n - B_1}{B_1 (1 - \tau)} + (1 - \tau)
+
+    Args:
+        num_rows: number of rows of the table, :math:`n` (:math:`n_1 n_2` for the inner table of SONT).
+        num_visited: rows visited in one step, :math:`B_1` (:math:`B_1 B_2`), at most `num_rows`.
+        tau: averaging weight in (0, 1). At 1 the formula has no value.
+
+    Returns:
+        The weight of `now - before`.
+
+    Example:
+        >>> theory_gamma(100, 10, tau=0.5)
+        18.5
+    """
+    num_rows = check_count("theory_gamma", "num_rows", num_rows)
+    num_visited = check_count("theory_gamma", "num_visited", num_visited)
+    if num_visited > num_rows:
+        raise ValueError(f"theory_gamma: num_visited must be at most num_rows = {num_rows}, got {num_visited}")
+    tau = check_real("theory_gamma", "tau", tau, low=0.0, high=1.0, low_open=True, high_open=True)
+    return (num_rows - num_visited) / (num_visited * (1.0 - tau)) + (1.0 - tau)
+
+
+def update_row(
+    row: Tensor, now: Tensor, before: Tensor | None, *, tau: float, gamma: float | Tensor, bound: float | None = None
+) -> Tensor:
+    r"""Return the visited rows after one step.
+
+    .. math:: u_{i,t+1} = \Pi_C [(1 - \tau) u_{i,t} + \tau\, g_i(w_t; B) + \gamma (g_i(w_t; B) - g_i(w_{t-1}; B))]
+
+    (Algorithm 1, line 4; Algorithm 3, lines 4 and 5; with :math:`\gamma = 0` Algorithms 6 and 7.)
+
+    Args:
+        row: the rows before the step, shape `(B, dim)`, or `(B,)` where rows are numbers.
+        now: values observed at the current iterate, same shape.
+        before: values of the same samples at the previous iterate, same shape; unused where `gamma` is 0.
+        tau: averaging weight of the new value.
+        gamma: weight of the correction `now - before`; a tensor, shape `()`, where only the device knows it.
+        bound: radius :math:`C` of the ball each row is projected onto; None for no projection.
+
+    Returns:
+        The new rows, same shape.
+    """
+    new = torch.lerp(row, now, tau)  # (1 - tau) row + tau now, exact where row = now and where tau = 1
+    if isinstance(gamma, Tensor) or gamma != 0.0:
+        if before is None:
+            raise ValueError("update_row: before must be given where gamma is not 0, got None")
+        new = new + gamma * (now - before)
+    return new if bound is None else project(new, bound)
+
+
+def project(row: Tensor, bound: float) -> Tensor:
+    """Project each row onto the Euclidean ball of radius `bound` around the origin."""
+    peak = row.abs().amax(dim=-1, keepdim=True).clamp_min(torch.finfo(row.dtype).tiny)
+    norm = peak * vector_norm(row / peak, dim=-1, keepdim=True)  # squares of the entries might overflow
+    shrink: Tensor = bound / norm.clamp_min(bound)
+    return row * shrink
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """The parameters of :func:`update_row`, checked once.
+
+    Args:
+        owner: class named in errors.
+        tau: averaging weight in (0, 1].
+        gamma: correction weight, at least 0, or "theory" for :func:`theory_gamma` at the batch's size.
+        bound: radius of the projection, above 0, or None.
+        suffix: appended to the argument names in errors ("1" for `tau1`).
+    """
+
+    owner: str = field(repr=False)  # what errors say is no part of the rule
+    tau: float
+    gamma: Gamma = 0.0
+    bound: float | None = None
+    suffix: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        check_real(self.owner, f"tau{self.suffix}", self.tau, low=0.0, high=1.0, low_open=True)
+        name = f"gamma{self.suffix}"
+        if isinstance(self.gamma, str):
+            if self.gamma != "theory":
+                raise ValueError(f"{self.owner}: {name} must be a number or 'theory', got {self.gamma!r}")
+            if self.tau == 1.0:
+                raise ValueError(f"{self.owner}: {name}='theory' needs tau{self.suffix} in (0, 1), got 1.0")
+        else:
+            check_real(self.owner, name, self.gamma, low=0.0)
+        if self.bound is not None:
+            check_real(self.owner, "bound", self.bound, low=0.0, low_open=True)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the rule needs the values at the previous iterate."""
+        return self.gamma != 0.0
+
+    def __call__(
+        self, row: Tensor, now: Tensor, before: Tensor | None, *, num_rows: int, visited: int | Tensor | None = None
+    ) -> Tensor:
+        """Return the rows after one step of a table of `num_rows` rows; shapes as in :func:`update_row`.
+
+        `visited` is the number of different rows, by default that of the rows given.
+        """
+        gamma = self.gamma
+        if isinstance(gamma, str):
+            gamma = correction_weight(gamma, self.tau, num_rows, len(row) if visited is None else visited)
+        return update_row(row, now, before, tau=self.tau, gamma=gamma, bound=self.bound)
+
+
+def correction_weight(gamma: Gamma, tau: float, num_rows: int, visited: int | Tensor) -> float | Tensor:
+    """Return `gamma`, or the weight of :func:`theory_gamma`, as a tensor where `visited` is one."""
+    if gamma != "theory":
+        return float(gamma)
+    if isinstance(visited, Tensor):
+        return (num_rows - visited) / (visited * (1.0 - tau)) + (1.0 - tau)
+    return theory_gamma(num_rows, visited, tau)
 
 
 class Table(nn.Module):
@@ -35,7 +160,7 @@ class Table(nn.Module):
     Args:
         owner: class named in errors.
         num_rows: number of rows :math:`n`.
-        dim: length of a row.
+        dim: length of a row; None where rows are numbers, so that all shapes lack the last axis.
         initial: a number for all rows, or a tensor of shape `(num_rows, dim)` (`(num_rows,)` where `dim` is 1);
             None to fill each row at its first visit.
         keep_previous: keep what :meth:`previous` needs.
@@ -52,13 +177,14 @@ class Table(nn.Module):
     step: Tensor
     replaced: Tensor
     written: Tensor
+    _buffers: dict[str, Tensor]  # type: ignore[assignment]  # read directly: a fifth of the cost of an attribute
     _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_complete", "_filled", "_owner")  # state, which moves, and a name
 
     def __init__(
         self,
         owner: str,
         num_rows: int,
-        dim: int = 1,
+        dim: int | None = None,
         *,
         initial: float | Tensor | None = None,
         keep_previous: bool = False,
@@ -67,7 +193,7 @@ class Table(nn.Module):
         super().__init__()
         self._owner = owner
         self.num_rows = check_count(owner, "number of rows", num_rows)
-        self.dim = check_count(owner, "dim", dim)
+        self.dim = None if dim is None else check_count(owner, "dim", dim)
         self.keep_previous = keep_previous
         self.initial: float | str | None = None  # of a tensor its checksum: it may be as large as the table
         self.register_buffer("values", self._initial_values(initial, argument))
@@ -80,7 +206,7 @@ class Table(nn.Module):
             self.register_buffer("written", torch.full((self.num_rows,), _NEVER, dtype=torch.int64))
 
     def _initial_values(self, initial: float | Tensor | None, argument: str) -> Tensor:
-        shape = (self.num_rows, self.dim)
+        shape = (self.num_rows,) if self.dim is None else (self.num_rows, self.dim)
         if initial is None:
             return torch.zeros(shape)
         if not isinstance(initial, Tensor):
@@ -93,6 +219,11 @@ class Table(nn.Module):
         initial = initial.detach()
         self.initial = float(initial) if initial.ndim == 0 else tensor_text(initial)
         return initial.expand(shape).clone() if initial.ndim == 0 else initial.reshape(shape).clone()
+
+    @property
+    def number(self) -> Tensor:
+        """The only row of a table that has one, a number, shape `()`."""
+        return self._buffers["values"].view(())
 
     @property
     def seen(self) -> Tensor | None:
@@ -109,26 +240,29 @@ class Table(nn.Module):
         Returns:
             A copy of the rows, shape `(B, dim)`, of the wider of both types. Nothing is written.
         """
-        held = self.values.index_select(0, index)
-        wide = wider(held.dtype, fill.dtype)
-        if held.dtype != wide:
-            held = held.to(wide)
-        if self._complete:
-            return held
-        return torch.where(self.visited.index_select(0, index).unsqueeze(1), held, _as(fill, wide))
+        held = self._buffers["values"].index_select(0, index)
+        return held if self._complete and held.dtype == fill.dtype else self._filled_up(held, fill, index)
 
     def read_all(self, *, fill: Tensor) -> Tensor:
         """Return all rows, shape `(num_rows, dim)`, as :meth:`read` does."""
-        wide = wider(self.values.dtype, fill.dtype)
-        held = self.values.to(wide, copy=True)
-        return held if self._complete else torch.where(self.visited.unsqueeze(1), held, _as(fill, wide))
+        return self._filled_up(self._buffers["values"].clone(), fill, None)
+
+    def _filled_up(self, held: Tensor, fill: Tensor, index: Tensor | None) -> Tensor:
+        wide = wider(held.dtype, fill.dtype)
+        held = _as(held, wide)
+        if self._complete:
+            return held
+        visited = self.visited if index is None else self.visited.index_select(0, index)
+        return torch.where(visited if self.dim is None else visited.unsqueeze(1), held, _as(fill, wide))
 
     def previous(self, index: Tensor, row: Tensor) -> Tensor:
         """Return the rows `index` as they were one iteration ago; `row` are those of now, as :meth:`read` gave them."""
         if not self.keep_previous:
             raise RuntimeError("this table was made without keep_previous")
-        changed = (self.written.index_select(0, index) == self.step - 1).unsqueeze(1)
-        return torch.where(changed, _as(self.replaced.index_select(0, index), row.dtype), row)
+        held = self._buffers
+        changed = held["written"].index_select(0, index) == held["step"] - 1
+        before = _as(held["replaced"].index_select(0, index), row.dtype)
+        return torch.where(changed if self.dim is None else changed.unsqueeze(1), before, row)
 
     def write(self, index: Tensor, row: Tensor, new: Tensor, bad: Tensor | None = None) -> None:
         """End the iteration: rows `index`, which were `row`, become `new`; the others stay as they are.
@@ -139,41 +273,51 @@ class Table(nn.Module):
             new: the new rows, shape `(B, dim)`.
             bad: a flag on the device, shape `()`: where it is True, nothing changes.
         """
-        self._widen(new.dtype)
-        values, row, new = self.values, _as(row, self.values.dtype), _as(new, self.values.dtype)
+        held = self._buffers
+        if held["values"].dtype != new.dtype:
+            self._widen(new.dtype)
+        values = held["values"]
+        row, new = _as(row, values.dtype), _as(new, values.dtype)
         if bad is not None:
-            new = torch.where(bad, values.index_select(0, index), new)
-        if self.keep_previous:
-            self._note(index, row, bad)
+            self._write_unless(bad, index, row, new)
+            return
+        if self.keep_previous:  # note which rows are written in this iteration, and what they were
+            held["written"].index_fill_(0, index, held["step"])
+            held["step"].add_(1)
+            held["replaced"].index_copy_(0, index, row)
         values.index_copy_(0, index, new)
-        if self._complete:
-            return
-        if bad is not None:
-            self.visited.index_copy_(0, index, self.visited.index_select(0, index) | ~bad)
-            return
-        self.visited.index_fill_(0, index, True)
-        self._filled += len(index)
-        if self._filled >= self.num_rows:  # all may have been visited; seldom asked
-            self._complete, self._filled = bool(self.visited.all()), 0
+        if not self._complete:
+            held["visited"].index_fill_(0, index, True)
+            self._filled += len(index)
+            if self._filled >= self.num_rows:  # all may have been visited; seldom asked
+                self._complete, self._filled = bool(held["visited"].all()), 0
 
-    def _note(self, index: Tensor, row: Tensor, bad: Tensor | None) -> None:
-        """Note which rows are written in this iteration, and what they were."""
-        if bad is None:
-            self.written.index_fill_(0, index, self.step)
-            self.step.add_(1)
-        else:
-            row = torch.where(bad, self.replaced.index_select(0, index), row)
+    def _write_unless(self, bad: Tensor, index: Tensor, row: Tensor, new: Tensor) -> None:
+        """Write where a flag on the device is not set."""
+        if self.keep_previous:
             self.written.index_copy_(0, index, torch.where(bad, self.written.index_select(0, index), self.step))
             self.step.add_(~bad)
-        self.replaced.index_copy_(0, index, row)
+            self.replaced.index_copy_(0, index, torch.where(bad, self.replaced.index_select(0, index), row))
+        self.values.index_copy_(0, index, torch.where(bad, self.values.index_select(0, index), new))
+        if not self._complete:
+            self.visited.index_copy_(0, index, self.visited.index_select(0, index) | ~bad)
+
+    def write_number(self, new: float | Tensor, dtype: torch.dtype, bad: Tensor | None = None) -> None:
+        """Do as :meth:`write_all` with the only row; a Python number, of which `dtype` is the type, has no flag."""
+        if isinstance(new, Tensor):
+            self.write_all(new, bad)
+            return
+        if self._buffers["values"].dtype != dtype:
+            self._widen(dtype)
+        self._buffers["values"].fill_(new)
 
     def write_all(self, new: Tensor, bad: Tensor | None = None) -> None:
         """End an iteration that visits all rows, of a table made without `keep_previous`; shape `(num_rows, dim)`."""
-        self._widen(new.dtype)
-        if bad is None:
-            self.values.copy_(new)
-        else:
-            self.values.copy_(torch.where(bad, self.values, _as(new, self.values.dtype)))
+        held = self._buffers
+        if held["values"].dtype != new.dtype:
+            self._widen(new.dtype)
+        values = held["values"]
+        values.copy_(new if bad is None else torch.where(bad, values, _as(new, values.dtype)))
         if self._complete:
             return
         if bad is None:
@@ -208,7 +352,7 @@ class EstimatorTable(Table):
 
     Args:
         num_rows: number of rows :math:`n`.
-        dim: length of a row.
+        dim: as for :class:`Table`.
         rule: how a visited row moves.
         initial: as for :class:`Table`.
         keep_previous: as for :class:`Table`.
@@ -216,17 +360,17 @@ class EstimatorTable(Table):
 
     Example:
         >>> table = EstimatorTable(5, rule=UpdateRule("example", tau=0.5))
-        >>> index, now = torch.tensor([3, 1]), torch.tensor([[2.0], [4.0]])
+        >>> index, now = torch.tensor([3, 1]), torch.tensor([2.0, 4.0])
         >>> row = table.read(index, fill=now)
         >>> table.write(index, row, table.propose(row, 3 * now))
-        >>> table.values.squeeze(1)
+        >>> table.values
         tensor([0., 8., 0., 4., 0.])
     """
 
     def __init__(
         self,
         num_rows: int,
-        dim: int = 1,
+        dim: int | None = None,
         *,
         rule: UpdateRule,
         initial: float | Tensor | None = None,

@@ -3,19 +3,29 @@ r"""The template of all losses, and what a loss needs to fill it in."""
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from moreauc._checks import check_device, check_floating, check_same_shape, check_shape
+from moreauc._checks import (
+    as_index,
+    check_device,
+    check_finite,
+    check_floating,
+    check_index,
+    check_same_shape,
+    check_shape,
+)
 from moreauc._description import settings_text
 from moreauc.core.pairs import refuse_second_derivatives
-from moreauc.criteria._validation import FLAGS, NEVER, Check, Pending, capturing, several_processes
+from moreauc.criteria._validation import FLAGS, NEVER, Pending, capturing, several_processes
 
 Checks = Literal["auto", "now", "late"]
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -23,6 +33,95 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 def _nothing(bad: Tensor | None) -> None:
     """Write nothing: a loss without state, or one that is evaluated."""
+
+
+class Check:
+    """What is asked about the values of one call.
+
+    Args:
+        owner: class named in errors: that of the loss that was called, also where a loss inside of it asks.
+        late: whether answers stay on the device, as flags; else what is wrong is raised.
+    """
+
+    def __init__(self, owner: str, late: bool) -> None:
+        self.owner, self.late = owner, late
+        self.messages: list[str] = []
+        self._flags: list[Tensor] = []
+        self._finite: list[tuple[str, float | Tensor | None]] = []
+
+    def flag(self, message: str, wrong: Tensor) -> None:
+        """Keep a flag, shape `()`, with the error it stands for."""
+        self.messages.append(f"{self.owner}: {message}")
+        self._flags.append(wrong)
+
+    def finite(self, **values: float | Tensor | None) -> None:
+        """Ask that values be finite; they are looked at all together, in :meth:`bad`. None takes a place, too."""
+        self._finite += values.items()
+
+    def index(
+        self, name: str, index: Any, size: int, *, length: int, unique: bool, device: torch.device, rows: str = "rows"
+    ) -> Tensor:
+        """Return `length` row numbers in [0, size), each at most once if `unique`, on the device.
+
+        In a late check numbers out of range are replaced; `rows` says of what the range is.
+        """
+        if not self.late:
+            found = check_index(self.owner, name, index, size, length=length, unique=unique)
+            return found.to(device)
+        found = as_index(self.owner, name, index, length).to(device, non_blocking=True)
+        safe = found.clamp(0, size - 1)
+        self.flag(f"{name} must lie in the range of the {rows}, got another number", (safe != found).any())
+        self.flag(f"{name} must not repeat a row inside one batch, got one more than once", repeats(found, unique))
+        return safe
+
+    def clean(self, values: Tensor) -> Tensor:
+        """Return values for a user's function, which in a late check need not know NaN: it is 0 there."""
+        if not self.late:
+            return values
+        known = values.detach()
+        return values.masked_fill((known - known) != 0, 0.0)
+
+    def bad(self) -> Tensor | None:
+        """Raise what is wrong with the values to be finite; in a late check return all flags, shape `(k,)`."""
+        if not self.late:
+            self._raise_unless_finite()
+            return None
+        self.messages += [f"{self.owner}: {name} must be finite, got NaN or infinity" for name, _ in self._finite]
+        present = [value.detach() for _, value in self._finite if isinstance(value, Tensor)]
+        wide = present[0].dtype
+        for value in present:
+            wide = torch.promote_types(wide, value.dtype)
+        # the largest entry is NaN or infinite where any is
+        peaks = [torch.linalg.vector_norm(value, torch.inf).to(wide) for value in present]
+        zero = torch.zeros_like(peaks[0])
+        found = iter(peaks)
+        every = torch.stack([zero if value is None else next(found) for _, value in self._finite])
+        unmet = every.isfinite().logical_not()
+        return torch.cat([torch.stack(self._flags), unmet]) if self._flags else unmet
+
+    def _raise_unless_finite(self) -> None:
+        """Look at sums first: a finite one has finite terms."""
+        total = 0.0
+        for _, value in self._finite:
+            if isinstance(value, Tensor):
+                if not value.is_cpu:  # one transfer for all
+                    total = math.nan
+                    break
+                value = value.detach() if value.requires_grad else value
+                total += value.sum().item() if value.ndim else value.item()
+            elif value is not None:
+                total += value
+        if not math.isfinite(total):
+            found = ((name, value) for name, value in self._finite if value is not None)
+            check_finite(self.owner, **{name: torch.as_tensor(value) for name, value in found})
+
+
+def repeats(numbers: Tensor, unique: bool = True) -> Tensor:
+    """Return whether a number comes twice, shape `()`; never if it may."""
+    if not unique or len(numbers) < 2:
+        return torch.zeros((), dtype=torch.bool, device=numbers.device)
+    ordered = numbers.sort().values
+    return (ordered[1:] == ordered[:-1]).any()
 
 
 @dataclass
@@ -42,7 +141,7 @@ class Step:
     source: Tensor
     gradient: Tensor | None = None
     gate: Tensor | None = None
-    finite: Mapping[str, Tensor | None] = field(default_factory=dict)
+    finite: Mapping[str, float | Tensor | None] = field(default_factory=dict)
     write: Callable[[Tensor | None], None] = _nothing
 
     def attach(self, bad: Tensor | None) -> Tensor:
@@ -50,7 +149,7 @@ class Step:
         if self.gradient is None:
             return self.value if bad is None or self.gate is None else leave(self.value, self.gate, bad)
         if bad is None:
-            return with_gradient(self.source, self.value, self.gradient.clone())
+            return with_gradient(self.source, self.value, self.gradient)
         with torch.no_grad():
             value, gradient = self.value.masked_fill(bad, torch.nan), self.gradient.masked_fill(bad, 0.0)
         return with_gradient(self.source, value, gradient)
@@ -81,14 +180,13 @@ class Criterion(nn.Module):
         if "_batch" not in vars(cls):
             return
 
-        def forward(self: Criterion, *args: Any, **kwargs: Any) -> Tensor:
-            """Return the scalar to call `backward` on; see the class for shapes and meaning."""
-            return Criterion.forward(self, *args, **kwargs)
-
+        base = Criterion.forward
+        forward = FunctionType(base.__code__, base.__globals__, "forward")  # a copy of its own
+        forward.__doc__ = base.__doc__
         signature = inspect.signature(cls._batch)
         first, _, *rest = signature.parameters.values()
         forward.__signature__ = signature.replace(parameters=[first, *rest], return_annotation="Tensor")  # type: ignore[attr-defined]
-        cls.forward = forward  # type: ignore[method-assign]
+        cls.forward = forward  # type: ignore[method-assign,assignment]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -255,8 +353,10 @@ class Criterion(nn.Module):
         """Whether the values of this call are looked at later."""
         if self._when != "auto":
             return self._when == "late"
-        on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in values)
-        return (on_gpu or torch.compiler.is_compiling()) and not several_processes()
+        late = torch.compiler.is_compiling()
+        for value in values:
+            late = late or (isinstance(value, Tensor) and value.is_cuda)
+        return late and not several_processes()
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Ask for word of this call, without waiting."""
@@ -294,10 +394,12 @@ class Criterion(nn.Module):
             return None
         if value is None:
             raise ValueError(f"{self._owner}: {name} must be given where {gammas} is not 0, got None")
-        check_floating(self._owner, name, value)
-        check_same_shape(self._owner, name, value, now_name, now)
-        check_device(self._owner, name, value, now.device)
-        return value.detach()
+        if not (isinstance(value, Tensor) and value.is_floating_point() and value.shape == now.shape):
+            check_floating(self._owner, name, value)
+            check_same_shape(self._owner, name, value, now_name, now)
+        if value.device != now.device:
+            check_device(self._owner, name, value, now.device)
+        return value.detach() if value.requires_grad else value
 
 
 def rule_attribute(table: str, name: str, doc: str) -> Any:
@@ -336,14 +438,14 @@ def straight_through(row: Tensor, value: Tensor) -> Tensor:
 class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
+        ctx.gradient = gradient  # which may be one of inference mode, that autograd does not save
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives()
-        (gradient,) = ctx.saved_tensors
-        return grad * gradient, None, None
+        if torch.is_grad_enabled():
+            refuse_second_derivatives()
+        return grad * ctx.gradient, None, None
 
 
 def with_gradient(source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from moreauc._checks import as_index, as_labels, check_device, check_floating, check_index, check_labels, check_shape
 from moreauc.core.pooling import Pooling
-from moreauc.criteria._validation import Check, repeats
+from moreauc.criteria._base import Check, repeats
 
 _HALF = (torch.bfloat16, torch.float16)  # numpy does not know them all
 
@@ -26,6 +26,7 @@ class Rows(NamedTuple):
     Attributes:
         numbers: their numbers in the training set, shape `(B,)`, as all of these on the device of the loss.
         positive: which of them are positive, shape `(B,)`.
+        left_out: which entries of the second list of :meth:`split` are no negatives; None where all are.
         upper: places of the positives in the batch, shape `(B1,)`; padded: `(B,)`, that of some positive for the rest.
         lower: places of the negatives, shape `(B2,)`; padded: None.
         among: number of each entry of `upper` among the positives of the training set.
@@ -38,6 +39,7 @@ class Rows(NamedTuple):
 
     numbers: Tensor
     positive: Tensor
+    left_out: Tensor | None
     upper: Tensor
     lower: Tensor | None
     among: Tensor
@@ -55,11 +57,6 @@ class Rows(NamedTuple):
         least = torch.finfo(torch.float64).tiny
         upper, lower = upper / above.sum().clamp_min(least), lower / lower.sum().clamp_min(least)
         return self._replace(upper_weight=upper, lower_weight=lower * self.negatives)
-
-    @property
-    def left_out(self) -> Tensor | None:
-        """Which entries of the second list of :meth:`split` are no negatives; None where all are."""
-        return self.positive if self.lower is None else None
 
     def split(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return the values of the positives, and those of the negatives (padded: of the whole batch)."""
@@ -83,6 +80,16 @@ class Rows(NamedTuple):
             return values.mean()
         return _divided((values * self.positive).sum(), self.positives)
 
+    def number(self, value: Tensor) -> float | Tensor:
+        """Return a value of shape `()`: compact, a Python number, with which arithmetic costs next to nothing."""
+        return value.item() if self.lower is not None and value.is_cpu else value
+
+    def mean_number(self, values: Tensor) -> float | Tensor:
+        """Return :meth:`number` of :meth:`mean`."""
+        if self.upper_weight is None and isinstance(self.positives, int) and values.is_cpu:
+            return values.sum().item() / self.positives
+        return self.number(self.mean(values))
+
     def mean_of_rest(self, values: Tensor) -> Tensor:
         """Return the mean over the negatives."""
         if self.lower is not None:
@@ -91,12 +98,20 @@ class Rows(NamedTuple):
 
     def share(self, values: Tensor) -> Tensor:
         """Return values of positives over their number, 0 for entries that stand for none."""
+        return self.counted(self.own_share(values))
+
+    def counted(self, values: Tensor) -> Tensor:
+        """Return values of positives, 0 for entries that stand for none."""
+        return values if self.lower is not None else values * self.positive
+
+    def own_share(self, values: Tensor, over: float = 1.0) -> Tensor:
+        """Return values of positives over their number; an entry that stands for none has what its place has.
+
+        They are divided by `over`, too.
+        """
         if self.upper_weight is not None:
-            share = values * self.upper_weight
-            return (share if self.lower is not None else share * self.positive).to(values.dtype)
-        if self.lower is not None:
-            return values / self.positives
-        return values * self.positive / self.positives
+            return (values * (self.upper_weight / over)).to(values.dtype)
+        return _divided(values, self.positives * over)
 
 
 def labelled_rows(
@@ -113,14 +128,23 @@ def labelled_rows(
         unique: whether a row may come once only.
         both: whether the batch must hold both classes.
     """
-    labels = as_labels(check.owner, labels)
-    check_shape(check.owner, "labels", labels, [shape])
+    owner = check.owner
+    if not isinstance(labels, Tensor):
+        labels = as_labels(owner, labels)
+    if labels.shape != shape:
+        check_shape(owner, "labels", labels, [shape])
     if check.late:
         return _padded_rows(check, position, labels, index, unique=unique, both=both)
-    owner = check.owner
-    index = check_index(owner, "index", index, len(position), length=len(labels), unique=unique)
-    numbers = index if index.device == position.device else index.to(position.device)
-    among = _array(position.index_select(0, numbers))  # for a few numbers numpy costs a fraction of what torch does
+    # On the CPU numpy sees the same memory, and costs a fraction of what torch does for a few numbers.
+    numbers = index
+    if not (isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == labels.shape):
+        numbers = as_index(owner, "index", index, len(labels))
+    numbers = numbers if numbers.device == position.device else numbers.to(position.device)
+    places = _array(numbers)
+    ordered = np.sort(places)
+    if ordered[0] < 0 or ordered[-1] >= position.shape[0] or (unique and not (ordered[1:] > ordered[:-1]).all()):
+        check_index(owner, "index", numbers, len(position), length=len(labels), unique=unique)  # says what is wrong
+    among = _array(position)[places] if position.is_cpu else _array(position.index_select(0, numbers))
     positive = among >= 0
     known = _array(labels.float() if labels.dtype in _HALF else labels)
     # Labels that are those of the set are 0 and 1; only others are looked at again, to say what is wrong.
@@ -131,14 +155,14 @@ def labelled_rows(
     if both and not (len(upper) and len(lower)):
         check_labels(owner, labels)
     parts = [torch.from_numpy(part) for part in (positive, upper, lower, among[upper])]
-    if position.device.type != "cpu":
+    if not position.is_cpu:
         parts = [part.to(position.device) for part in parts]
     mask, first, second, found = parts
-    return Rows(numbers, mask, first, second, found, len(upper), len(lower))
+    return Rows(numbers, mask, None, first, second, found, len(upper), len(lower))
 
 
 def _array(values: Tensor) -> np.ndarray[Any, Any]:
-    return values.numpy() if values.device.type == "cpu" and not values.requires_grad else values.numpy(force=True)
+    return values.numpy() if values.is_cpu and not values.requires_grad else values.numpy(force=True)
 
 
 def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: Any, *, unique: bool, both: bool) -> Rows:
@@ -161,7 +185,7 @@ def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: Any, *, 
     )
     if both:
         check.flag("labels must hold both 0 and 1, got only one of them", count % length == 0)
-    return Rows(numbers, positive, upper, None, among, count.clamp_min(1.0), (length - count).clamp_min(1.0))
+    return Rows(numbers, positive, positive, upper, None, among, count.clamp_min(1.0), (length - count).clamp_min(1.0))
 
 
 class Instances(NamedTuple):
@@ -222,7 +246,7 @@ def widened(values: Tensor) -> Tensor:
 
 
 def _divided(total: Tensor, count: int | Tensor) -> Tensor:
-    """Return a sum, shape `()`, over a number, in the type of the sum."""
+    """Return sums over a number, in the type of the sums."""
     return total / (count.to(total.dtype) if isinstance(count, Tensor) else count)
 
 

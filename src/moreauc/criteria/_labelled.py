@@ -1,19 +1,39 @@
-r"""What the losses of labelled rows share: the training set's labels, the checks of a batch, and the link."""
+r"""What the losses of labelled rows share: the training set's labels, the checks of a batch, and the link.
+
+Those of two-way partial AUC also share rows and thresholds of the positives, and one iteration of them: of rows of the
+data set or of bags of instances, from scores :math:`h` of positives and negatives to a gradient in them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from moreauc._checks import check_device, check_finite, check_floating, check_labels, check_link, check_shape
+from moreauc._checks import (
+    check_device,
+    check_finite,
+    check_floating,
+    check_labels,
+    check_link,
+    check_real,
+    check_region,
+    check_shape,
+)
 from moreauc.core.links import Link, scale_of
+from moreauc.core.outer import best_thresholds, cvar, reached, stepped, upper_quantile
+from moreauc.core.pairs import Pairs, Slope, cvar_and_vjp
+from moreauc.core.sorted_pairs import VJP
 from moreauc.core.surrogates import get_surrogate
-from moreauc.criteria._base import Criterion
+from moreauc.core.tables import EstimatorTable, Table, UpdateRule
+from moreauc.criteria._base import Check, Criterion, Step
 from moreauc.criteria._batches import Rows, labelled_rows, widened
-from moreauc.criteria._validation import Check
+
+ThresholdRate = float | tuple[float, float] | Literal["quantile"]
+
+_QUANTILE_WEIGHT = 0.1  # of the batch's quantile in the moving average
 
 
 class Batch(NamedTuple):
@@ -69,20 +89,25 @@ class LabelledCriterion(Criterion):
 
     def _batch(self, check: Check, scores: Tensor, labels: Tensor, index: Tensor) -> Batch:
         wide = self._check_scores(scores)
-        rows = self._rows(check, labels, index, tuple(scores.shape))
+        rows = self._rows(check, labels, index, scores.shape)
         check.finite(scores=wide)
         return Batch(wide, rows)
 
     def _check_scores(self, scores: Tensor) -> Tensor:
         """Check type, shape and place of scores; return them in a type at least as wide as float32."""
-        owner = self._owner
-        check_floating(owner, "scores", scores)
-        check_shape(owner, "scores", scores, [("B",)])
-        check_device(owner, "scores", scores, self.position.device)
-        return widened(scores)
+        position: Any = self._buffers["position"]  # not by attribute, which costs as much as a small operation
+        device = position.device
+        if not (isinstance(scores, Tensor) and scores.ndim == 1 and scores.shape[0] and scores.device == device):
+            check_floating(self._owner, "scores", scores)
+            check_shape(self._owner, "scores", scores, [("B",)])
+            check_device(self._owner, "scores", scores, device)
+        if scores.dtype == torch.float32 or scores.dtype == torch.float64:
+            return scores
+        return widened(check_floating(self._owner, "scores", scores))
 
     def _rows(self, check: Check, labels: Any, index: Any, shape: tuple[int | str, ...]) -> Rows:
-        return labelled_rows(check, self.position, labels, index, shape, unique=self.training, both=self._BOTH)
+        position: Any = self._buffers["position"]
+        return labelled_rows(check, position, labels, index, shape, unique=self.training, both=self._BOTH)
 
 
 class PairCriterion(LabelledCriterion):
@@ -112,7 +137,8 @@ class PairCriterion(LabelledCriterion):
 
     def _rows(self, check: Check, labels: Any, index: Any, shape: tuple[int | str, ...]) -> Rows:
         rows = super()._rows(check, labels, index, shape)
-        return rows if self.sample_weight is None else rows.weighted(self.sample_weight.index_select(0, rows.numbers))
+        weight = self._buffers["sample_weight"]
+        return rows if weight is None else rows.weighted(weight.index_select(0, rows.numbers))
 
     def _linked(self, scores: Tensor, rows: Rows) -> tuple[Tensor, Tensor | None]:
         """Return :math:`h` of the raw scores of rows, and the scale that they were divided by, where there is one."""
@@ -129,8 +155,205 @@ class PairCriterion(LabelledCriterion):
             return gradient
         if scale is not None:
             return gradient / scale
-        slope: Tensor = torch.ops.aten.sigmoid_backward(gradient, h.to(gradient.dtype))  # times h (1 - h)
+        h = h if h.dtype == gradient.dtype else h.to(gradient.dtype)
+        slope: Tensor = torch.ops.aten.sigmoid_backward(gradient, h)  # times h (1 - h)
         return slope
+
+
+class _Quantile(NamedTuple):
+    """The tracked quantile of the negatives' scores, where thresholds go by it.
+
+    Attributes:
+        now: after this call's batch, shape `(1,)`.
+        before: before it.
+        thresholds: the best of the positives, given `now`, shape `(B1,)`.
+    """
+
+    now: Tensor
+    before: Tensor
+    thresholds: Tensor
+
+
+class _Tables(NamedTuple):
+    """State of the positives: their rows, their thresholds, the one over them, and the quantile of the negatives."""
+
+    u: EstimatorTable
+    s: Table
+    prime: Table
+    quantile: Table
+
+
+class TwoWayCriterion(PairCriterion):
+    r"""Base of the losses :math:`\frac1{n_+} \sum_i f(\psi_i(w, s_i), s')`; :class:`TPAUCLoss` says what they take.
+
+    `rule` is how a visited row :math:`u_i` moves.
+    """
+
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_by_quantile", "_rate_s", "_rate_prime")  # `threshold_lr` has them
+
+    def __init__(
+        self,
+        labels: Tensor | Sequence[int],
+        rule: UpdateRule,
+        *,
+        min_tpr: float,
+        max_fpr: float,
+        surrogate: str,
+        margin: float | None,
+        link: Link,
+        threshold_lr: ThresholdRate,
+        initial: float | Tensor | None = None,
+        sample_weight: Tensor | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(labels, surrogate, margin, link, sample_weight)
+        owner = self._owner
+        self.min_tpr, self.max_fpr = check_region(owner, min_tpr, max_fpr)
+        self.threshold_lr = threshold_lr
+        self.table_u = EstimatorTable(self.num_positives, rule=rule, initial=initial)
+        zero = torch.zeros((), dtype=self.table_u.values.dtype)  # rows and thresholds always share a type
+        self.thresholds = Table(owner, self.num_positives, initial=zero, keep_previous=True)
+        self.threshold_prime = Table(owner, 1, initial=0.0)
+        self.quantile = Table(owner, 1)
+
+    @property
+    def _tables(self) -> _Tables:
+        """The tables, by the dictionary: an attribute that is a module costs as much as a small operation."""
+        held: Any = self._modules
+        return _Tables(held["table_u"], held["thresholds"], held["threshold_prime"], held["quantile"])
+
+    @property
+    def u(self) -> Tensor:
+        """Rows of the positives, shape `(num_positives,)`."""
+        return self.table_u.values
+
+    @property
+    def s(self) -> Tensor:
+        """Thresholds of the positives, shape `(num_positives,)`."""
+        return self.thresholds.values
+
+    @property
+    def s_prime(self) -> Tensor:
+        """Threshold over the positives, shape `()`."""
+        return self.threshold_prime.values.view(())
+
+    @property
+    def threshold_lr(self) -> tuple[float, float] | Literal["quantile"]:
+        r"""Step sizes :math:`(\eta_s, \eta_{s'})` of the thresholds, or "quantile"; one number sets both."""
+        return "quantile" if self._by_quantile else (self._rate_s, self._rate_prime)
+
+    @threshold_lr.setter
+    def threshold_lr(self, value: ThresholdRate) -> None:
+        if isinstance(value, str):
+            if value != "quantile":
+                raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
+            if not self.surrogate.non_decreasing:  # the highest negatives need not be the worst ones then
+                known = f"surrogate must be non-decreasing where threshold_lr is {value!r}"
+                raise ValueError(f"{self._owner}: {known}, got {self.surrogate.name!r}")
+            self._by_quantile, self._rate_s, self._rate_prime = True, 0.0, 0.0
+            return
+        pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
+        if len(pair) != 2:
+            raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
+        first, second = (check_real(self._owner, "threshold_lr", entry, low=0.0) for entry in pair)
+        # apart: compilers take a float for a variable when it changes, a tuple for a constant
+        self._by_quantile, self._rate_s, self._rate_prime = False, first, second
+
+    def _advance(self, rows: Rows, h: Tensor, before: Tensor | None) -> Step:
+        r"""Compute one iteration without writing any of it.
+
+        Args:
+            rows: the rows of the batch.
+            h: linked scores of the batch, shape `(B,)`, without gradient.
+            before: those of the correction for the same rows, where there is one.
+
+        Returns:
+            The step, with the gradient in `h`. In evaluation mode :math:`f(\psi_i, s')` at the current thresholds.
+        """
+        tables, dtype = self._tables, h.dtype
+        held = tables.s.read(rows.among, fill=h)  # which fills nothing: all rows hold a value
+        if held.dtype != dtype:
+            h = h.to(held.dtype)
+        positive, negative = rows.split(h)
+        level = self._best_thresholds(tables, rows, positive, negative) if self._by_quantile else None
+        s, quantile = (held, None) if level is None else (level.thresholds, level.now)
+        psi, slope, vjp = self._psi(rows, positive, negative, s, quantile)
+        row = tables.u.read(rows.among, fill=psi) if self.training else psi
+        alpha, prime = 1.0 - self.min_tpr, tables.prime.number
+        value, inside = cvar(row, prime, alpha, rows.mean)
+        share = rows.own_share(inside, alpha)
+        gradient = rows.join(vjp(rows.counted(share)), dtype)
+        if not self.training:
+            return Step(value, h, gradient, finite={"the loss": value})
+        new = tables.u.propose(row, psi, self._psi_before(tables, rows, before, held, level), rows.positives)
+        moved = moved_prime = None
+        if level is None:
+            moved = torch.addcmul(held, share * -self._rate_s, slope())
+            moved_prime = stepped(rows.number(prime), self._rate_prime, rows.mean_number(inside), alpha)
+        finite = {
+            "the loss": value,
+            "the updated row": new,
+            "the updated threshold": moved,
+            "the updated threshold over the positives": moved_prime,
+        }
+
+        def write(bad: Tensor | None) -> None:
+            tables.u.write(rows.among, row, new, bad)
+            if level is not None:
+                self._write_quantiles(tables, rows, held, level, bad)
+            elif moved is not None and moved_prime is not None:
+                tables.s.write(rows.among, held, moved, bad)
+                tables.prime.write_number(moved_prime, held.dtype, bad)
+
+        return Step(value, h, gradient, finite=finite, write=write)
+
+    def _best_thresholds(self, tables: _Tables, rows: Rows, positive: Tensor, negative: Tensor) -> _Quantile:
+        seen = reached(negative, self.max_fpr, rows.left_out, rows.negatives, rows.lower_weight)
+        before = tables.quantile.read_all(fill=seen)
+        now = torch.lerp(before, seen.to(before.dtype), _QUANTILE_WEIGHT) if self.training else before
+        return _Quantile(now, before, best_thresholds(self.surrogate, now, positive, self.max_fpr))
+
+    def _psi(
+        self, rows: Rows, positive: Tensor, negative: Tensor, s: Tensor, quantile: Tensor | None
+    ) -> tuple[Tensor, Slope, VJP]:
+        left_out, weight = rows.left_out, rows.lower_weight
+        if quantile is not None and self.surrogate.piecewise_polynomial is None and self.max_fpr < 1.0:
+            # Values of a loss that is no polynomial differ by rounding with their place in memory, so that a score
+            # equal to the quantile might be found above it; the scores themselves do not.
+            low = negative <= quantile
+            left_out = low if left_out is None else left_out | low
+        if weight is not None:
+            weight = weight.to(negative.dtype)
+        pairs = Pairs(positive, negative, self.max_fpr * rows.negatives, left_out, weight)
+        return cvar_and_vjp(pairs, s, self.surrogate)
+
+    def _psi_before(
+        self, tables: _Tables, rows: Rows, before: Tensor | None, held: Tensor, level: _Quantile | None
+    ) -> Tensor | None:
+        """Return the inner values of the correction, at the thresholds of the previous iteration, shape `(B1,)`."""
+        if before is None:
+            return None
+        positive, negative = rows.split(before if before.dtype == held.dtype else before.to(held.dtype))
+        if level is None:
+            return self._psi(rows, positive, negative, tables.s.previous(rows.among, held), None)[0]
+        s = best_thresholds(self.surrogate, level.before, positive, self.max_fpr)
+        return self._psi(rows, positive, negative, s, level.before)[0]
+
+    def _weights_of_positives(self) -> Tensor | None:
+        """Return the weights of all positives of the training set, shape `(num_positives,)`, if rows have weights."""
+        if self.sample_weight is None:
+            return None
+        places = torch.where(self.position < 0, self.num_positives, self.position)
+        whole = self.sample_weight.new_zeros(self.num_positives + 1).scatter(0, places, self.sample_weight)
+        return whole[:-1]
+
+    def _write_quantiles(self, tables: _Tables, rows: Rows, held: Tensor, level: _Quantile, bad: Tensor | None) -> None:
+        """End the iteration of thresholds that are quantiles; the rows have been written."""
+        tables.quantile.write_all(level.now, bad)
+        values, seen, weight = self.u, tables.u.seen, self._weights_of_positives()
+        if seen is not None and bad is None and weight is None:
+            values, seen = values[seen], None
+        tables.s.write(rows.among, held, level.thresholds, bad)
+        tables.prime.write_all(upper_quantile(values, 1.0 - self.min_tpr, seen, weight), bad)
 
 
 def _checked_weights(owner: str, sample_weight: Any, positive: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Errors of a call: raised at once, or noted on the device and raised by a later call.
+r"""Errors of a call that are noted on the device and raised by a later call.
 
 Reading a device value forces a synchronization, which would cost more than the loss. So a call on a GPU, or in compiled
 code, compares on the device and keeps flags. A batch with a flag changes no state, has the value NaN and the gradient
@@ -9,108 +9,16 @@ does not save a model that computed NaN: inside it 0 times NaN is NaN.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from moreauc._checks import as_index, check_finite, check_index
-
 NEVER = torch.iinfo(torch.int64).max  # the call in which something was wrong, where nothing was
 FLAGS = 20  # flags that a call may have
-_HALF = (torch.bfloat16, torch.float16)  # numpy does not know them all
 _REMEMBERED = 32  # calls whose arguments are kept to say what exactly was wrong with them
 _LARGEST = 1 << 20  # bytes of an argument beyond which those of a call are not kept
-
-
-class Check:
-    """What is asked about the values of one call.
-
-    Args:
-        owner: class named in errors: that of the loss that was called, also where a loss inside of it asks.
-        late: whether answers stay on the device, as flags; else what is wrong is raised.
-    """
-
-    def __init__(self, owner: str, late: bool) -> None:
-        self.owner, self.late = owner, late
-        self.messages: list[str] = []
-        self._flags: list[Tensor] = []
-        self._finite: list[tuple[str, Tensor | None]] = []
-
-    def flag(self, message: str, wrong: Tensor) -> None:
-        """Keep a flag, shape `()`, with the error it stands for."""
-        self.messages.append(f"{self.owner}: {message}")
-        self._flags.append(wrong)
-
-    def finite(self, **values: Tensor | None) -> None:
-        """Ask that values be finite; they are looked at all together, in :meth:`bad`. None takes a place, too."""
-        self._finite += values.items()
-
-    def index(
-        self, name: str, index: Any, size: int, *, length: int, unique: bool, device: torch.device, rows: str = "rows"
-    ) -> Tensor:
-        """Return `length` row numbers in [0, size), each at most once if `unique`, on the device.
-
-        In a late check numbers out of range are replaced; `rows` says of what the range is.
-        """
-        if not self.late:
-            found = check_index(self.owner, name, index, size, length=length, unique=unique)
-            return found.to(device)
-        found = as_index(self.owner, name, index, length).to(device, non_blocking=True)
-        safe = found.clamp(0, size - 1)
-        self.flag(f"{name} must lie in the range of the {rows}, got another number", (safe != found).any())
-        self.flag(f"{name} must not repeat a row inside one batch, got one more than once", repeats(found, unique))
-        return safe
-
-    def clean(self, values: Tensor) -> Tensor:
-        """Return values for a user's function, which in a late check need not know NaN: it is 0 there."""
-        if not self.late:
-            return values
-        known = values.detach()
-        return values.masked_fill((known - known) != 0, 0.0)
-
-    def bad(self) -> Tensor | None:
-        """Raise what is wrong with the values to be finite; in a late check return all flags, shape `(k,)`."""
-        if not self.late:
-            _check_finite(self.owner, {name: value for name, value in self._finite if value is not None})
-            return None
-        self.messages += [f"{self.owner}: {name} must be finite, got NaN or infinity" for name, _ in self._finite]
-        present = [value.detach() for _, value in self._finite if value is not None]
-        wide = present[0].dtype
-        for value in present:
-            wide = torch.promote_types(wide, value.dtype)
-        # the largest entry is NaN or infinite where any is
-        peaks = [torch.linalg.vector_norm(value, torch.inf).to(wide) for value in present]
-        zero = torch.zeros_like(peaks[0])
-        found = iter(peaks)
-        every = torch.stack([zero if value is None else next(found) for _, value in self._finite])
-        unmet = every.isfinite().logical_not()
-        return torch.cat([torch.stack(self._flags), unmet]) if self._flags else unmet
-
-
-def _check_finite(owner: str, values: dict[str, Tensor]) -> None:
-    """Raise for the first that is not finite. A finite sum has finite terms; only else entries are looked at."""
-    total = 0.0
-    with np.errstate(all="ignore"):  # of sums that are looked at below
-        for value in values.values():
-            if value.device.type != "cpu" or value.dtype in _HALF:
-                total = math.nan
-                break
-            array = (value.detach() if value.requires_grad else value).numpy()
-            total += float(np.vdot(array, array))  # a fraction of the cost of an operation of torch
-    if not math.isfinite(total):
-        check_finite(owner, **values)
-
-
-def repeats(numbers: Tensor, unique: bool = True) -> Tensor:
-    """Return whether a number comes twice, shape `()`; never if it may."""
-    if not unique or len(numbers) < 2:
-        return torch.zeros((), dtype=torch.bool, device=numbers.device)
-    ordered = numbers.sort().values
-    return (ordered[1:] == ordered[:-1]).any()
 
 
 class Pending:

@@ -88,17 +88,17 @@ class AUCMinMaxLoss(PairCriterion):
     @property
     def a(self) -> Tensor:
         """Running estimate of the mean score of the positives, shape `()`."""
-        return self.duals.values[0, 0]
+        return self.duals.values[0]
 
     @property
     def b(self) -> Tensor:
         """Running estimate of the mean score of the negatives, shape `()`."""
-        return self.duals.values[1, 0]
+        return self.duals.values[1]
 
     @property
     def theta(self) -> Tensor:
         """The dual variable, shape `()`."""
-        return self.duals.values[2, 0]
+        return self.duals.values[2]
 
     @property
     def dual_lr(self) -> float:
@@ -117,7 +117,7 @@ class AUCMinMaxLoss(PairCriterion):
         h, width = self._linked(scores, rows)
         positive, negative = rows.split(h)
         held = self.duals.read_all(fill=h)  # which fills nothing: all three hold a value
-        a, b, theta = held.squeeze(1).unbind()
+        a, b, theta = held.unbind()
         scale = self.positive_rate * (1.0 - self.positive_rate)
         upper, lower = rows.mean(positive), rows.mean_of_rest(negative)
         gap = self.surrogate.margin + lower - upper
@@ -130,7 +130,7 @@ class AUCMinMaxLoss(PairCriterion):
         gradient = self._before_link(rows.join((of_upper, of_lower), h.dtype), h, width)
         if not self.training:
             return Step(value, scores, gradient, finite={"the loss": value})
-        slope = torch.stack([a - upper, b - lower, theta - gap]).unsqueeze(1)
+        slope = torch.stack([a - upper, b - lower, theta - gap])
         new = held - self.dual_lr * 2.0 * scale * slope
         new = torch.cat([new[:2], new[2:].clamp_min(0.0)])
 

@@ -13,10 +13,17 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_floating, check_shape
-from moreauc.core.rules import Gamma, UpdateRule
-from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._base import Criterion, Function, Step, check_function, enter, rule_attribute, straight_through
-from moreauc.criteria._validation import Check
+from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
+from moreauc.criteria._base import (
+    Check,
+    Criterion,
+    Function,
+    Step,
+    check_function,
+    enter,
+    rule_attribute,
+    straight_through,
+)
 
 
 class _Blocks(NamedTuple):

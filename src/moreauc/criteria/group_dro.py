@@ -9,11 +9,9 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_real
 from moreauc.core.outer import cvar, stepped, tied_share, upper_quantile
-from moreauc.core.rules import Gamma, UpdateRule
-from moreauc.core.tables import EstimatorTable, Table
-from moreauc.criteria._base import Criterion, Step, rule_attribute
+from moreauc.core.tables import EstimatorTable, Gamma, Table, UpdateRule
+from moreauc.criteria._base import Check, Criterion, Step, rule_attribute
 from moreauc.criteria._batches import Members, group_members, widened
-from moreauc.criteria._validation import Check
 
 
 class _Losses(NamedTuple):
@@ -122,7 +120,7 @@ class GroupDROLoss(Criterion):
     @property
     def u(self) -> Tensor:
         """Rows of the groups, shape `(num_groups,)`."""
-        return self.table_u.values.squeeze(1)
+        return self.table_u.values
 
     @property
     def s(self) -> Tensor:
@@ -151,32 +149,32 @@ class GroupDROLoss(Criterion):
     def _step(self, batch: _Losses) -> Step:
         losses, groups, before = batch
         table, fraction = self.table_u, self.top_k / self.num_groups
-        now = groups.means(losses.detach()).unsqueeze(1)
+        now = groups.means(losses.detach())
         row = new = table.read(groups.present, fill=now) if self.training else now
         if self.training:
-            old = None if before is None else groups.means(before.to(losses.dtype)).unsqueeze(1)
+            old = None if before is None else groups.means(before.to(losses.dtype))
             new = table.propose(row, now, old, groups.number)
         used, threshold, tied = row, self.s, torch.zeros((), device=losses.device)
         if self.training and self.threshold_lr == "quantile":
             used, (threshold, tied) = new, self._best_threshold(groups.present, new)
-        value, slope = cvar(used.squeeze(1), threshold, fraction, groups.mean, tied)
-        gradient = groups.vjp(slope, len(losses)).to(losses.dtype)
+        value, inside = cvar(used, threshold, fraction, groups.mean, tied)
+        gradient = groups.vjp(inside / fraction, len(losses)).to(losses.dtype)
         if not self.training:
             return Step(value, losses, gradient, finite={"the loss": value})
         moved = threshold
         if not isinstance(self.threshold_lr, str):
-            moved = stepped(threshold, self.threshold_lr, groups.mean(slope))
+            moved = stepped(threshold, self.threshold_lr, groups.mean(inside), fraction)
 
         def write(bad: Tensor | None) -> None:
             table.write(groups.present, row, new, bad)
-            self.threshold.write_all(moved.reshape(1, 1), bad)
+            self.threshold.write_all(moved.view(1), bad)
 
         finite = {"the loss": value, "the updated row": new, "the updated threshold": moved}
         return Step(value, losses, gradient, finite=finite, write=write)
 
     def _best_threshold(self, present: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
         """Return the best threshold for the rows after this step, and how much of a row equal to it counts."""
-        values = self.table_u.values.to(new.dtype).index_copy(0, present, new).squeeze(1)
+        values = self.table_u.values.to(new.dtype).index_copy(0, present, new)
         seen = self.table_u.visited.index_fill(0, present, True)
         fraction = self.top_k / self.num_groups
         threshold = upper_quantile(values, fraction, seen)

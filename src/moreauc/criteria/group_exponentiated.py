@@ -9,9 +9,8 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_real
 from moreauc.core.tables import Table
-from moreauc.criteria._base import Criterion, Step
+from moreauc.criteria._base import Check, Criterion, Step
 from moreauc.criteria._batches import Members, group_members, widened
-from moreauc.criteria._validation import Check
 
 
 class ExponentiatedGroupDROLoss(Criterion):
@@ -82,7 +81,7 @@ class ExponentiatedGroupDROLoss(Criterion):
     @property
     def log_weights(self) -> Tensor:
         """Logarithms of the weights, shape `(num_groups,)`."""
-        return self.logarithms.values.squeeze(1)
+        return self.logarithms.values
 
     @property
     def weights(self) -> Tensor:
@@ -108,7 +107,7 @@ class ExponentiatedGroupDROLoss(Criterion):
     def _step(self, batch: tuple[Tensor, Members]) -> Step:
         losses, groups = batch
         means = groups.means(losses.detach())
-        logs = self.logarithms.read_all(fill=means).squeeze(1)
+        logs = self.logarithms.read_all(fill=means)
         if self.training:
             logs = logs + torch.zeros_like(logs).index_copy(0, groups.present, self.step * means.to(logs.dtype))
         logs = logs - logs.logsumexp(0)
@@ -117,7 +116,7 @@ class ExponentiatedGroupDROLoss(Criterion):
 
         def write(bad: Tensor | None) -> None:
             if self.training:
-                self.logarithms.write_all(logs.unsqueeze(1), bad)
+                self.logarithms.write_all(logs, bad)
 
         finite = {"the loss": value, "the updated weights": logs}
         return Step(value, losses, gradient, finite=finite, write=write)

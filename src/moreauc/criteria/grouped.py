@@ -14,9 +14,8 @@ from torch.nn.functional import cross_entropy, softplus
 
 from moreauc._checks import check_device, check_floating, check_labels, check_shape
 from moreauc._group_input import check_groups
-from moreauc.criteria._base import Criterion, Function, Step, enter
+from moreauc.criteria._base import Check, Criterion, Function, Step, enter
 from moreauc.criteria._batches import widened
-from moreauc.criteria._validation import Check
 
 SampleLoss = Literal["logistic", "cross_entropy", "squared", "absolute"] | Function
 

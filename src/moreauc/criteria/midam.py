@@ -10,11 +10,9 @@ from torch import Tensor
 
 from moreauc.core.links import Link
 from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
-from moreauc.core.rules import UpdateRule
-from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._base import Step, rule_attribute
+from moreauc.core.tables import EstimatorTable, UpdateRule
+from moreauc.criteria._base import Check, Step, rule_attribute
 from moreauc.criteria._batches import Instances, Rows, bag_instances
-from moreauc.criteria._validation import Check
 from moreauc.criteria.auc_min_max import AUCMinMaxLoss
 
 

@@ -12,12 +12,10 @@ from torch import Tensor
 from moreauc._checks import check_real
 from moreauc.core.links import Link
 from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
-from moreauc.core.rules import Gamma, UpdateRule, correction_weight
-from moreauc.core.tables import EstimatorTable
-from moreauc.criteria._base import Step
+from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule, correction_weight
+from moreauc.criteria._base import Check, Step
 from moreauc.criteria._batches import Instances, Rows, bag_instances
-from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
-from moreauc.criteria._validation import Check
+from moreauc.criteria._labelled import ThresholdRate, TwoWayCriterion
 
 Gammas = tuple[Gamma, Gamma, Gamma]
 

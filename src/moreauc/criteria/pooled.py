@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from moreauc._checks import as_index, as_labels, check_shape
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
-from moreauc.criteria._base import Criterion, Step, enter
+from moreauc.criteria._base import Check, Criterion, Step, enter
 from moreauc.criteria._batches import Instances, bag_instances
-from moreauc.criteria._validation import Check
 
 
 class _Bags(NamedTuple):

@@ -105,7 +105,7 @@ class SOTAsLoss(PairCriterion):
     @property
     def log_u(self) -> Tensor:
         """Logarithms of the rows, shape `(num_positives,)`."""
-        return self.table_u.values.squeeze(1)
+        return self.table_u.values
 
     @property
     def log_v(self) -> Tensor:
@@ -136,18 +136,17 @@ class SOTAsLoss(PairCriterion):
         ratio = self.temperature_negatives / self.temperature_positives
         pairs = Pairs(*rows.split(h), rows.negatives, rows.left_out)
         log_g, vjp = log_mean_exp_and_vjp(pairs, self.surrogate, self.temperature_negatives)
-        now = log_g.unsqueeze(1)
-        row = u = now
+        row = u = log_g
         if self.training:
-            row = self.table_u.read(rows.among, fill=now)
-            u = _average(row, now.to(row.dtype), self.tau1)
-        mean = self._log_mean(batch, ratio * u.squeeze(1)).reshape(1, 1)
+            row = self.table_u.read(rows.among, fill=log_g)
+            u = _average(row, log_g.to(row.dtype), self.tau1)
+        mean = self._log_mean(batch, ratio * u).view(1)
         held = v = mean
         if self.training:
             held = self.table_v.read_all(fill=mean)
             v = _average(held, mean.to(held.dtype), self.tau2)
         # d F = lambda mean_i [u_i^(ratio - 1) g_i / v] d log g_i
-        weight = self.temperature_negatives * torch.exp(now - u + (ratio * u - v)).squeeze(1).to(h.dtype)
+        weight = self.temperature_negatives * torch.exp(log_g - u + (ratio * u - v)).to(h.dtype)
         gradient = self._before_link(rows.join(vjp(rows.share(weight)), h.dtype), h, scale)
         value = self.temperature_positives * v.view(())
 

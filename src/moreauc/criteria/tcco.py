@@ -15,19 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_floating, check_shape
-from moreauc.core.rules import Gamma, UpdateRule
-from moreauc.core.tables import EstimatorTable
+from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
 from moreauc.criteria._base import (
+    Check,
     Criterion,
     Function,
     ParameterSnapshot,
     Step,
     check_function,
     enter,
+    repeats,
     rule_attribute,
     straight_through,
 )
-from moreauc.criteria._validation import Check, repeats
 
 
 class _Pairs(NamedTuple):

@@ -3,15 +3,14 @@ r"""Two-way partial AUC as a coupled compositional loss (SONX, Algorithm 2)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from moreauc.core.links import Link
-from moreauc.core.rules import Gamma, UpdateRule
-from moreauc.criteria._base import Step, rule_attribute
-from moreauc.criteria._labelled import Batch
-from moreauc.criteria._two_way import ThresholdRate, TwoWayCriterion
-from moreauc.criteria._validation import Check
+from moreauc.core.tables import Gamma, UpdateRule
+from moreauc.criteria._base import Check, Step, rule_attribute
+from moreauc.criteria._labelled import Batch, ThresholdRate, TwoWayCriterion
 
 
 class TPAUCLoss(TwoWayCriterion):
@@ -135,13 +134,14 @@ class TPAUCLoss(TwoWayCriterion):
     @property
     def needs_previous(self) -> bool:
         """Whether a call in training mode needs `previous_scores`: `gamma` is not 0."""
-        return self.table_u.rule.corrects
+        table: Any = self._modules["table_u"]  # as an attribute it would cost as much as a small operation
+        return bool(table.rule.gamma != 0.0)
 
     def _batch(
         self, check: Check, scores: Tensor, labels: Tensor, index: Tensor, previous_scores: Tensor | None = None
     ) -> Batch:
         wide = self._check_scores(scores)
-        rows = self._rows(check, labels, index, tuple(scores.shape))
+        rows = self._rows(check, labels, index, scores.shape)
         before = self._previous("previous_scores", previous_scores, "scores", scores, needed=self.needs_previous)
         check.finite(scores=wide, previous_scores=before)
         return Batch(wide, rows, before)

@@ -454,7 +454,8 @@ def _current_state(devices: Iterable[torch.device]) -> RandomState:
 
 
 def _same_state(one: RandomState, other: RandomState) -> bool:
-    return all(torch.equal(state, other[device]) for device, state in one.items())
+    # as bytes, in a fraction of the time of torch.equal
+    return all(state.numpy().tobytes() == other[device].numpy().tobytes() for device, state in one.items())
 
 
 def _set_state(state: RandomState) -> None:

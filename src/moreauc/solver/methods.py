@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from moreauc._checks import check_real
-from moreauc.core.rules import Gamma
+from moreauc.core.tables import Gamma
 
 Schedule = float | Callable[[int], float]
 

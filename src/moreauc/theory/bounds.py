@@ -9,7 +9,7 @@ terms of :math:`R`. They hold in expectation. Arguments that mean the same in ev
 - `tau`, `tau1` (inner table), `tau2` (outer table): averaging weights, above 0 and at most 1/2, or at most 1 with
   `moving_average`;
 - `moving_average`: whether the correction weights are 0, which the bounds otherwise assume to be those of
-  :func:`moreauc.core.rules.theory_gamma`;
+  :func:`moreauc.core.tables.theory_gamma`;
 - `lr`: step size :math:`\eta`, at least 0, of the weights and of the thresholds;
 - `sigma`: root of the variance bound :math:`\sigma^2` of one sample, at least 0; for a table of tables that of
   :math:`g_i` over the inner functions;

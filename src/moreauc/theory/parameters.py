@@ -31,7 +31,7 @@ from inspect import signature
 from typing import Any, TypeVar, cast
 
 from moreauc._checks import check_count, check_real
-from moreauc.core.rules import theory_gamma
+from moreauc.core.tables import theory_gamma
 
 _SETS = {
     "blocks_per_batch": "num_blocks",
