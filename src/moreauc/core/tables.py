@@ -129,10 +129,12 @@ class UpdateRule:
 
         `visited` is the number of different rows, by default that of the rows given.
         """
-        gamma = self.gamma
-        if isinstance(gamma, str):
-            gamma = correction_weight(gamma, self.tau, num_rows, len(row) if visited is None else visited)
-        return update_row(row, now, before, tau=self.tau, gamma=gamma, bound=self.bound)
+        weight: float | Tensor
+        if isinstance(self.gamma, str):
+            weight = correction_weight(self.gamma, self.tau, num_rows, len(row) if visited is None else visited)
+        else:
+            weight = self.gamma
+        return update_row(row, now, before, tau=self.tau, gamma=weight, bound=self.bound)
 
 
 def correction_weight(gamma: Gamma, tau: float, num_rows: int, visited: int | Tensor) -> float | Tensor:
