@@ -1499,15 +1499,17 @@ def test_the_choices_of_the_runs_on_tissue_are_those_of_their_curves():
     found, details = stored(folder), stored(folder, engine.DETAILS)
     assert set(found) == set(details)
     for key, run in found.items():
-        kept = [np.array(details[key][name], dtype=float) for name in ("merit", "validation", "test")]
-        settings = plan.contestants[run["method"]].settings
-        curves = Curves(settings, np.nan_to_num(kept[0], nan=-math.inf), *kept[1:])
+        kept = {name: np.array(values, dtype=float) for name, values in details[key].items() if name != "key"}
+        contestant, start = plan.contestants[run["method"]], None
+        kept["merit"] = np.nan_to_num(kept["merit"], nan=-math.inf)
+        if contestant.recipe:
+            start = {name: np.array([entry[name] for entry in run["start"]]) for name in ("validation", "test")}
+        curves = Curves(contestant.settings, **kept, start=start)
         for column in range(len(plan.regions)):
-            choices = {
-                "chosen": curves.choose(column),
-                "chosen_smoothed": curves.choose(column, epochs=SMOOTHED),
-                "chosen_paper": curves.only(plan.in_paper).choose(column),
-            }
+            choices = {"chosen": curves.choose(column)}
+            if not contestant.recipe:
+                choices["chosen_smoothed"] = curves.choose(column, epochs=SMOOTHED)
+                choices["chosen_paper"] = curves.only(plan.in_paper).choose(column)
             for name, choice in choices.items():
                 assert choice.pop("setting") == run[name][column]["setting"]
                 assert choice == pytest.approx({key: run[name][column][key] for key in choice}, abs=2e-6)
