@@ -18,7 +18,7 @@ from moreauc.data import TensorBatches
 from moreauc.estimators import TPAUCClassifier, base
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import tpauc_difference
-from moreauc.models import PiecewiseLinear
+from moreauc.models import BinnedMLP, PiecewiseLinear
 from moreauc.train import fit
 
 X, Y = make_classification(300, 5, weights=[0.8], flip_y=0.05, random_state=1)
@@ -111,7 +111,7 @@ class TestEnsemble:
         assert len(model.members_) == 3 and len(model.held_out_) > len(one.held_out_)
         assert model.n_iter_ == sum(len(member.history.rows) for member in model.members_)
 
-    @pytest.mark.parametrize(("rows", "count"), [(300, 5), (4000, 5), (4001, 3), (50_001, 1)])
+    @pytest.mark.parametrize(("rows", "count"), [(300, 5), (5000, 5), (5001, 3), (50_001, 1)])
     def test_how_many_there_are_by_default(self, rows, count):
         assert TPAUCClassifier()._num_members(rows) == count
         assert TPAUCClassifier(validation_fraction=0.0)._num_members(rows) == 1
@@ -121,6 +121,57 @@ class TestEnsemble:
         again = quick(ensemble=2).fit(X, Y, checkpoint=tmp_path / "run")
         np.testing.assert_array_equal(model.decision_function(X), again.decision_function(X))
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["member_0", "member_1"]
+
+
+class TestMixture:
+    def test_shares_of_a_linear_model(self):
+        torch.manual_seed(0)
+        rows, weight = torch.randn(40, 3).clamp(-4, 4), torch.tensor([1.0, -2.0, 0.5])
+        network = BinnedMLP(rows, bins=4, hidden=(8,)).eval()
+        with torch.no_grad():
+            network.linear.weight.normal_()
+            own, linear = network(rows), rows @ weight + 0.3
+            for share in (0.0, 0.25, 1.0):
+                mixed = copy.deepcopy(network)
+                mixed.mix(share, weight, 0.3)
+                torch.testing.assert_close(mixed(rows), (1 - share) * own + share * linear)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_held_out_rows_of_a_linear_table_are_ranked_better_with_it(self, sparse, monkeypatch):
+        random = np.random.default_rng(0)
+        many = (random.random((400, 60)) < 0.3).astype(float)  # more columns than a network can learn from
+        score = many @ random.normal(size=60) + random.logistic(size=400)
+        labels = (score > np.quantile(score, 0.7)).astype(int)
+        areas = []
+
+        def complete(self, members, data, splits):
+            for _ in range(2):
+                parts = [data.part(held) for _, held in splits]
+                scores = [
+                    self._raw_scores(member.model, part.inputs) for member, part in zip(members, parts, strict=True)
+                ]
+                pairs = zip(parts, scores, strict=True)
+                areas.append(np.mean([tpauc_score(part.values, own, min_tpr=0, max_fpr=1) for part, own in pairs]))
+                if len(areas) == 1:
+                    original(self, members, data, splits)
+
+        original = TPAUCClassifier._complete
+        monkeypatch.setattr(TPAUCClassifier, "_complete", complete)
+        quick(loss="ce", ensemble=2, epochs=10).fit(csr_array(many) if sparse else many, labels)
+        assert areas[1] > areas[0]
+
+    def test_a_curved_table_keeps_the_network(self, monkeypatch):
+        shares = []
+        original = BinnedMLP.mix
+        monkeypatch.setattr(BinnedMLP, "mix", lambda self, *rest: (shares.append(rest[0]), original(self, *rest))[1])
+        curved = np.random.default_rng(0).normal(size=(600, 2))
+        model = quick(loss="ce", ensemble=2, epochs=20, lr=0.01).fit(curved, (np.abs(curved[:, 0]) > 1).astype(int))
+        assert shares[-2:] == [0.0, 0.0]  # the others are those of the start and of the models to compare with
+        assert model.score(curved, (np.abs(curved[:, 0]) > 1).astype(int)) > 0.9
+
+    def test_nothing_is_mixed_without_a_start_or_a_hold_out(self, monkeypatch):
+        monkeypatch.setattr(BinnedMLP, "mix", None)
+        quick(start=None, ensemble=1).fit(X, Y)
 
 
 class TestCautiousChoice:

@@ -147,12 +147,16 @@ class BinnedMLP(nn.Module):
         return scores
 
     @torch.no_grad()
-    def start_from(self, weight: Tensor, bias: float) -> None:
-        """Set the parameters to those of a linear model with these weights of the inputs, shape `(num_features,)`."""
+    def mix(self, share: float, weight: Tensor, bias: float) -> None:
+        """Make the score a weighted mean of its own and that of a linear model, which has this share.
+
+        The linear model has weights for the inputs, shape `(num_features,)`, and a bias.
+        """
         weights, offset = list(self.network.parameters())[-2:]  # of the last layer
-        nn.init.zeros_(weights)
-        nn.init.constant_(offset, bias)
-        self.linear.weight[0, : len(weight)] = weight
+        for own in (weights, offset, self.linear.weight):
+            own.mul_(1.0 - share)
+        offset.add_(share * bias)
+        self.linear.weight[0, : len(weight)] += share * weight
 
 
 class MeanScore(nn.Module):

@@ -277,6 +277,7 @@ class NetworkEstimator(ScoringEstimator):
             for number, (split, own) in enumerate(zip(splits, seeds, strict=True)):
                 folder = saving.inside(f"member_{number}") if self._keeps_members else saving
                 members.append(self._train_member(number, task, data, split, own, folder))
+            self._complete(members, data, splits)
         self.members_, first = tuple(members), members[0]
         self.model_ = first.model if count == 1 else MeanScore([member.model for member in members]).eval()
         self.loss_, self.history_, self.best_epoch_ = first.loss, first.history, first.history.best_epoch
@@ -365,6 +366,9 @@ class NetworkEstimator(ScoringEstimator):
             times[held] += 1
         scores = total[self.held_out_] / times[self.held_out_].reshape(-1, *([1] * (total.ndim - 1)))
         return Trained(task, data.part(self.held_out_), self.held_out_, scores)
+
+    def _complete(self, members: Sequence[Member], data: Data, splits: Sequence[tuple[Array, Array]]) -> None:
+        """Do what is left to do when all members are trained."""
 
     def _num_members(self, rows: int) -> int:
         """Return how many networks are trained, each with a hold-out of its own."""
