@@ -25,7 +25,7 @@ import pytest
 
 from experiments.data import _archives as prepare
 from experiments.data import download, mil
-from experiments.data.download import PUBLIC_FILES, DownloadError, PublicFile, cache_folder, find_file
+from experiments.data.download import PUBLIC_FILES, DownloadError, PublicFile, cache_folder, find_file, part_file
 from experiments.data.mil import load_fox, load_musk2
 
 BODY = np.random.Generator(np.random.PCG64(0)).bytes(100_000)
@@ -39,7 +39,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.acts, self.asked, self.hold = {}, [], threading.Event()
+        self.acts, self.asked, self.starts, self.hold = {}, [], [], threading.Event()
 
     def url(self, path, *acts):
         self.acts[f"/{path}"] = list(acts)
@@ -51,26 +51,31 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        self.start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
         self.server.asked.append(self.path.removeprefix("/"))
+        self.server.starts.append(self.start)
         acts = self.server.acts[self.path]
         (acts.pop(0) if len(acts) > 1 else acts[0])(self)
 
     def log_message(self, *arguments):
         pass
 
-    def head(self, status, length=None):
+    def head(self, status, length=None, **headers):
         self.send_response(status)
-        if length is not None:
-            self.send_header("Content-Length", str(length))
+        for name, value in {"Content-Length": length, **headers}.items():
+            if value is not None:
+                self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
 
 
-def gives(body=BODY, *, stop=None, length=True):
-    """Send the body before `stop`, and say how long all of it is."""
+def gives(body=BODY, *, ranges=True, stop=None, length=True, shift=0):
+    """Send the body before `stop`, from where it is asked for if `ranges`; `shift` makes it tell another start."""
 
     def act(handler):
-        handler.head(200, len(body) if length else None)
-        handler.wfile.write(body[:stop])
+        first = handler.start if ranges else 0
+        header = {"Content_Range": f"bytes {first + shift}-{len(body) - 1}/{len(body)}"} if first else {}
+        handler.head(206 if first else 200, len(body) - first if length else None, **header)
+        handler.wfile.write(body[first:stop])
 
     return act
 
@@ -154,6 +159,23 @@ def test_first_the_folder_given_then_the_environment_then_the_cache(toy, cache, 
         find_file("test", "toy.csv", tmp_path / "nowhere")
 
 
+def test_a_file_of_the_user_is_checked_when_asked_for(toy, tmp_path):
+    (tmp_path / "toy.csv.gz").write_bytes(gzip.compress(BODY))
+    assert find_file("test", "toy.csv", tmp_path, verify=True).name == "toy.csv.gz"
+    (tmp_path / "toy.csv").write_bytes(BODY[1:])
+    found = hashlib.sha256(BODY[1:]).hexdigest()
+    with pytest.raises(ValueError, match=rf"test: .*toy\.csv must have the sha256 {SHA256}, got {found}"):
+        find_file("test", "toy.csv", tmp_path, verify=True)
+    assert find_file("test", "toy.csv", tmp_path).name == "toy.csv"
+
+
+@pytest.mark.parametrize(("load", "name"), [(load_musk2, "musk2.csv"), (load_fox, "fox.mat")])
+def test_loaders_check_files_of_the_user(toy, tmp_path, load, name):
+    (tmp_path / name).write_bytes(BODY)
+    with pytest.raises(ValueError, match=rf"{load.__name__}: .*{name} must have the sha256 \w+, got {SHA256}"):
+        load(tmp_path, verify=True)
+
+
 def test_the_cache_is_that_of_the_system(monkeypatch):
     monkeypatch.setenv("MOREAUC_CACHE", "~/there")
     assert cache_folder() == Path.home() / "there"
@@ -186,11 +208,74 @@ def test_a_download_is_kept_and_logged_once(toy, server, cache, caplog):
     assert fetched(cache) and server.asked == ["toy.csv"] * 2
 
 
-@pytest.mark.parametrize("acts", [[gives(stop=40_000)], [gives(stop=0)], [stalls], [says(500), says(429)]])
-def test_a_transfer_that_breaks_off_is_tried_again(toy, server, cache, monkeypatch, acts):
+@pytest.mark.parametrize(
+    ("acts", "resumed"),
+    [
+        ([gives(stop=40_000), gives()], [False, True]),
+        ([gives(stop=40_000), gives(stop=70_000), gives()], [False, True, True]),
+        ([gives(stop=40_000), gives(ranges=False)], [False, True]),  # 200, all of it
+        ([gives(stop=40_000), gives(shift=1), gives()], [False, True, False]),
+        ([gives(stop=40_000), says(416), gives()], [False, True, False]),
+        ([stalls, gives()], [False, True]),
+        ([gives(stop=0), gives()], [False, False]),
+        ([says(500), says(429), gives(length=False)], [False, False, False]),
+    ],
+)
+def test_a_transfer_that_breaks_off_goes_on(toy, server, cache, monkeypatch, acts, resumed):
     monkeypatch.setattr(download, "_TIMEOUTS", (5.0, 0.2))
-    toy(server.url("toy.csv", *acts, gives()))
-    assert fetched(cache) and len(server.asked) == len(acts) + 1
+    toy(server.url("toy.csv", *acts))
+    assert fetched(cache) and [start > 0 for start in server.starts] == resumed
+    assert server.starts == sorted(server.starts) or resumed[-1] is False  # each goes on after the one before
+
+
+def test_a_download_that_was_given_up_goes_on_next_time(toy, server, cache, monkeypatch):
+    url = server.url("toy.csv", gives(stop=40_000), says(404), gives())
+    toy(url)
+    with pytest.raises(DownloadError, match="404"):
+        find_file("test", "toy.csv")
+    part = part_file(cache / "molecules" / "toy.csv", url)
+    size = part.stat().st_size
+    assert leftovers(cache) == [part.name] and part.read_bytes() == BODY[:size]
+    other = server.url("other.csv", gives())
+    toy(other, url)  # another address does not go on there, and removes the part when all has come
+    assert fetched(cache) and server.starts == [0, size, 0]
+    (cache / "molecules" / "toy.csv").unlink()
+    part.write_bytes(BODY[:10])
+    toy(url)
+    assert fetched(cache) and server.starts[-1] == 10
+    (cache / "molecules" / "toy.csv").unlink()
+    part.write_bytes(b"0123456789")  # of another file: what comes is refused, and asked for from the start
+    assert fetched(cache) and server.starts[-2:] == [10, 0]
+
+
+def test_a_bar_on_a_terminal_alone(toy, server, cache, monkeypatch, capsys):
+    toy(server.url("toy.csv", gives(stop=40_000), gives()))
+    assert fetched(cache) and capsys.readouterr().err == ""
+    (cache / "molecules" / "toy.csv").unlink()
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    toy(server.url("toy.csv", gives(stop=40_000), gives()))
+    assert fetched(cache)
+    assert re.search(r"toy\.csv .*100\.0/100\.0", re.sub(r"\x1b\[[\d;?]*\w", "", capsys.readouterr().err))
+
+
+def test_the_checksum_of_an_archive_comes_before_it_is_unpacked(toy, server, cache):
+    packed = gzip.compress(BODY, mtime=0)
+    unpacked = []
+
+    def unpack(part):
+        unpacked.append(part)
+        return prepare.unpack(part)
+
+    url = server.url("toy.csv.gz", gives(packed))
+    toy(url, prepare=unpack, packed_sha256=hashlib.sha256(b"another").hexdigest())
+    with pytest.raises(DownloadError, match=r"toy\.csv\.gz: the archive must have the sha256 .*, got "):
+        find_file("test", "toy.csv")
+    assert not unpacked and leftovers(cache) == []
+    toy(url, prepare=unpack, packed_sha256=hashlib.sha256(packed).hexdigest())
+    assert fetched(cache) and len(unpacked) == 1
+    (cache / "molecules" / "toy.csv").unlink()
+    toy(server.url("toy.csv", gives()), packed_sha256=hashlib.sha256(packed).hexdigest())  # a copy that is not packed
+    assert fetched(cache)
 
 
 @pytest.mark.parametrize(("status", "tries"), [(503, 3), (404, 1)])  # a passing state is asked again
@@ -245,7 +330,8 @@ def test_a_disk_that_is_full_or_a_file_in_the_way(toy, server, cache):
             find_file("test", "toy.csv")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert leftovers(cache) == []
+    assert fetched(cache) and server.starts == [0, 60_000]  # what came stays
+    (cache / "molecules" / "toy.csv").unlink()
     (cache / "molecules" / "toy.csv.lock").unlink()
     (cache / "molecules").rmdir()
     (cache / "molecules").write_bytes(b"a file")
@@ -357,12 +443,41 @@ def test_content_of_a_download(tmp_path, step, before, after):
         (prepare.unpack, gzip.compress(bytes(5000))),
         (partial(prepare.unpack, member="a"), zipped(a=bytes(5000))),
         (prepare.without_blank_lines, gzip.compress(b"\n" * 5000)),
+        (
+            partial(prepare.collect_images, inside="set", classes={"a": "ay"}, count=9),
+            tarred({f"r/set/a/ay{number}.jpeg": bytes(500) for number in range(1, 10)}),
+        ),
     ],
 )
 def test_no_more_is_unpacked_than_a_file_may_hold(tmp_path, monkeypatch, step, content):
     monkeypatch.setattr(prepare, "LARGEST", 4000)
     with pytest.raises(ValueError, match="more than 4000 bytes"):
         step(raw(tmp_path, content))
+
+
+def test_an_archive_is_read_up_to_a_limit(tmp_path, monkeypatch):
+    """Also what is passed over, and headers that say they are long."""
+    collect = partial(prepare.collect_images, inside="set", classes={"a": "ay"}, count=1)
+    content = tarred({"r/other": bytes(200_000), "r/set/a/ay1.jpeg": b"1"})
+    monkeypatch.setattr(prepare, "LARGEST_DOWNLOAD", 100_000)
+    with pytest.raises(ValueError, match="more than 100000 bytes"):
+        collect(raw(tmp_path, content))
+    (tmp_path / "x.tar.gz").write_bytes(content)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(200_000)))
+    assert prepare.content_sha256(tmp_path / "x.tar.gz", tar=True) == "unreadable"
+    assert prepare.content_sha256(tmp_path / "x.gz") == "unreadable"
+
+
+def test_members_that_are_encrypted_or_unusual_are_refused(tmp_path):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a", b"x")
+    plain = zipped(a=b"x")
+    flags = plain.find(b"PK\x01\x02") + 8
+    encrypted = plain[:flags] + bytes([plain[flags] | 1]) + plain[flags + 1 :]
+    for content, message in ((out.getvalue(), "a is compressed in an unusual way"), (encrypted, "encrypted")):
+        with pytest.raises(prepare.BROKEN, match=message):
+            prepare.unpack(raw(tmp_path, content), member="a")
 
 
 def test_images_of_a_repository(tmp_path):

@@ -963,10 +963,18 @@ def made_otherwise(name):
         (lambda r: r.update(regions=[[0.3, 0.7]]), r"regions \[\[0.5, 0.5\]\], got \[\[0.3, 0.7\]\]"),
         (lambda r: r["settings"].pop(), "settings .*'lr': 0.01.*, got .*'lr': 0.1"),
         (lambda r: r.pop("dataset"), "'dataset'"),
+        (lambda r: r.pop("seconds"), "'seconds'"),
         (lambda r: r.pop("settings"), "'settings'"),
         (lambda r: r.update(run="1"), "not supported between"),
         (lambda r: r["plan"].pop("training"), "'training'"),
         (lambda r: r["plan"].update(training=3), "no attribute 'get'"),
+        (lambda r: r["where"].pop("torch"), "'torch'"),
+        (lambda r: r["counts"].pop("test"), "'test'"),
+        (lambda r: r["counts"].update(test=[3]), "index out of range"),
+        (lambda r: r.update(chosen=[{"setting": {}, "epoch": 1, "validation": 0.5}]), "'test'"),
+        (lambda r: r.update(chosen=[]), "chosen for as many regions: 1, got 0"),
+        (lambda r: r.update(start=[{"validation": 0.1}]), "'test'"),
+        (lambda r: r["settings"][1].update(merit=[0.1, 0.2]), "merit of setting 2 for as many regions: 1, got 2"),
         *((made_otherwise(name), f"with made .*, got .*'{name}': 'x'") for name in ("preset", "source", "by", "width")),
     ],
 )
@@ -989,6 +997,10 @@ def test_training_curves_are_checked_too(tmp_path):
         write_runs(tmp_path / name, [content])
         with pytest.raises(ValueError, match=rf"ablation/first/sont/0 .*must be made with {name}"):
             read_records(plan, tmp_path / name)
+    del (short := curve_record(plan, 0, [0.5], [0.5]))["curves"][0]["validation"]
+    write_runs(tmp_path, [short])
+    with pytest.raises(ValueError, match=r"ablation/first/sont/0 .*cannot be used: 'validation'"):
+        read_records(plan, tmp_path)
 
 
 def test_all_methods_of_a_run_have_the_same_data(tmp_path):
@@ -1269,6 +1281,26 @@ def test_the_papers_grid_alone_is_a_table_of_its_own(tmp_path):
     assert rows_of(report, f"{heading}: SONT against the baselines")[0] == [["Base", "+0.300", "3/3", "0.25"]]
     found = {test["choice"]: test["difference"] for test in report.results["tests"] if test["ours"] == "sont"}
     assert found == pytest.approx({"chosen": -0.7, "chosen_paper": 0.3})
+
+
+def test_a_choice_of_another_grid_is_refused(tmp_path):
+    plan = parse_experiment("bags", NARROW)
+    records = narrow_records(plan)
+    write_runs(tmp_path, records)
+    assert len(read_records(plan, tmp_path).runs) == 6
+    wider = parse_experiment("bags", NARROW.replace("lr = [0.01]\n", "lr = [0.1, 0.01]\n"))  # then the first is better
+    with pytest.raises(ValueError, match=r"with chosen_paper one of .*0\.1\}\], got .*0\.01\}"):
+        read_records(wider, tmp_path)
+    records[3]["chosen_paper"][0]["setting"] = {"lr": 0.1}
+    write_runs(tmp_path, records)
+    with pytest.raises(
+        ValueError, match=r"run/first/sont/0/0 .*must be made with chosen_paper .*0\.01\}\], got .*0\.1"
+    ):
+        read_records(plan, tmp_path)
+    for entry in records:  # of equal ones the AUC chooses, which is not in the record
+        entry["settings"][0]["merit"] = [0.3]
+    write_runs(tmp_path, records)
+    assert len(read_records(wider, tmp_path).runs) == 6
 
 
 def slow_signed_rank(values):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 
 from experiments.data import histology
+from experiments.data.download import PUBLIC_FILES
 from experiments.data.histology import (
     HISTOLOGY_SETS,
     cut_patches,
@@ -196,6 +198,21 @@ def test_tars_that_do_not_fit(small, files, message):
     write_set(small / "lc25000", {"colon_aca/README.txt": b"?", **files})  # other files are left alone
     with pytest.raises(ValueError, match=rf"load_histology: colon_224\.tar must {message}"):
         load_histology("colon", small)
+
+
+@pytest.mark.parametrize("wrong", ["colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"])
+def test_checksums_of_the_users_files(small, monkeypatch, wrong):
+    for name in ("colon_224.tar", "colon_aca_source_tiles.csv", "colon_n_source_tiles.csv"):
+        entry = PUBLIC_FILES[name]
+        right = entry.checksum(small / "lc25000" / name)
+        monkeypatch.setitem(PUBLIC_FILES, name, replace(entry, sha256=right))
+    expected = load_histology("colon", small, verify=True).image_names
+    monkeypatch.setitem(PUBLIC_FILES, wrong, replace(PUBLIC_FILES[wrong], sha256="0" * 64))
+    with pytest.raises(
+        ValueError, match=rf"load_histology: .*{wrong} must have the sha256 0{{64}}, got [0-9a-f]{{64}}"
+    ):
+        load_histology("colon", small, verify=True)
+    assert load_histology("colon", small).image_names == expected
 
 
 def test_images_that_are_missing(small, monkeypatch):

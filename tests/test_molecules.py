@@ -7,10 +7,10 @@ import io
 import itertools
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -316,10 +316,69 @@ def test_graphs_made_elsewhere_come_first_and_need_no_rdkit(small, monkeypatch, 
     assert [record.getMessage().split(": ")[-1] for record in caplog.records] == ["rows (3,)", "rows (1,)"]
 
 
-def test_graphs_of_something_else_are_refused(small):
-    replace(load_molecules("moltox21", small / "data"), name="molmuv").save(small / "moltox21.npz")
-    with pytest.raises(ValueError, match=r"load_molecules: .*npz must have the molecules of moltox21, got .* 'molmuv'"):
-        load_molecules("moltox21", small)
+def changed(folder: Path, **changes):
+    """The graphs of the small table, some of their arrays changed."""
+    load_molecules("moltox21", folder / "data").save(folder / "made.npz")
+    with np.load(folder / "made.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    (folder / "ready").mkdir(exist_ok=True)
+    np.savez(folder / "ready" / "moltox21.npz", **{**arrays, **{name: f(arrays[name]) for name, f in changes.items()}})
+    return folder / "ready"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"name": lambda _: np.frombuffer(b"molmuv", np.uint8)},
+            "must have the molecules of moltox21, got .* 'molmuv'",
+        ),
+        ({"rejected": lambda _: np.array([3, 4])}, r"must have \(7, 1, 2\) .*, got \(7, 1, 1\) and .*, 2 rejected"),
+        ({"rejected": lambda _: np.array([], dtype=np.int64)}, r"got \(7, 1, 1\) and \(3, 0, 1\), 0 rejected"),
+        ({"labels": lambda labels: 1 - labels}, r"\(3, 0, 1\) of them .*, got \(7, 1, 1\) and \(4, 1, 0\), 1 rejected"),
+        ({"train": lambda r: r[2:], "test": lambda r: np.append(r, [0, 1])}, r"got \(5, 1, 3\) and"),
+        ({"train": lambda r: np.append(r, 5), "validation": lambda r: r[:0]}, r"got \(8, 0, 1\) and"),
+    ],
+)
+def test_graphs_of_something_else_are_refused(small, changes, message):
+    folder = changed(small, **changes)
+    with pytest.raises(ValueError, match=rf"load_molecules: .*moltox21\.npz .*{message}"):
+        load_molecules("moltox21", folder)
+
+
+def test_graphs_of_a_set_whose_positives_are_not_known(small, monkeypatch):
+    folder = changed(small, labels=lambda labels: 1 - labels)
+    monkeypatch.setitem(module.MOLECULE_SETS, "moltox21", MoleculeSet("tox21.csv", "NR-AR", (7, 1, 2), None))
+    assert len(load_molecules("moltox21", folder)) == 9
+
+
+@pytest.mark.parametrize("kind", ["a file in the way", "cannot be read", "no platformdirs"])
+def test_where_no_cache_can_be_written(small, monkeypatch, kind):
+    wanted = load_molecules("moltox21", small / "data")
+    if kind == "a file in the way":
+        shutil.rmtree(small / "cache")
+        (small / "cache").write_text("in the way")
+    elif kind == "cannot be read":
+
+        def refuse(self, *arguments, **options):
+            raise PermissionError(13, "Permission denied", str(self))
+
+        monkeypatch.setattr(Molecules, "load", refuse)
+        monkeypatch.setattr(Molecules, "save", refuse)
+    else:
+        monkeypatch.delenv("MOREAUC_CACHE")
+        monkeypatch.setitem(sys.modules, "platformdirs", None)
+    with pytest.warns(UserWarning, match=r"load_molecules: graphs could not be cached \(.*set MOREAUC_CACHE") as caught:
+        found = load_molecules("moltox21", small / "data")
+    assert equal(found, wanted) and [Path(one.filename) for one in caught] == [Path(__file__)]
+
+
+def test_the_checksum_of_the_table(small):
+    load_molecules("moltox21", small / "data").save(small / "data" / "moltox21.npz")  # is not used then
+    with pytest.raises(ValueError, match=r"load_molecules: .*tox21\.csv must have the sha256 7d7e7f\w+, got \w+"):
+        load_molecules("moltox21", small / "data", verify=True)
+    with pytest.raises(ValueError, match="verify must be False for molpcba, whose checksum is not known, got True"):
+        load_molecules("molpcba", small / "data", verify=True)
 
 
 def test_files_without_a_checksum_share_no_cache(small):

@@ -1,4 +1,4 @@
-"""How a raw download becomes the file that a loader reads.
+"""How a raw download becomes the file that a loader reads, with limits on what an archive may unpack to.
 
 Every step takes the path of the download and returns the content. A step does not change what is in order already, so
 that sources which differ in such details give the same file.
@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 Prepare = Callable[[Path], bytes]
 
@@ -24,9 +24,34 @@ Prepare = Callable[[Path], bytes]
 _UNREADABLE = (EOFError, csv.Error, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
 BROKEN = (ValueError, KeyError, RuntimeError, *_UNREADABLE)
 
-LARGEST_DOWNLOAD = 2**31  # bytes, several times those of the largest
+LARGEST_DOWNLOAD = 2**31  # bytes that a download may have, and an archive when unpacked; several times the largest
 LARGEST = 2**28  # bytes that the content of one may have
 _ZIP, _GZIP = b"PK\x03\x04", b"\x1f\x8b"
+
+
+class _Capped(io.RawIOBase):
+    """A file of which `limit` bytes may be read; more are an error, however few their archive takes."""
+
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, limit: int) -> None:
+        super().__init__()
+        self._file, self._limit, self._left = file, limit, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._file.read(min(len(buffer), self._left + 1))
+        self._left -= len(found)
+        if self._left < 0:
+            raise ValueError(f"it holds more than {self._limit} bytes")
+        buffer[: len(found)] = found
+        return len(found)
+
+
+def is_packed(raw: Path) -> bool:
+    """Return whether a file is a zip archive or compressed by gzip."""
+    with raw.open("rb") as file:
+        return file.read(len(_ZIP)).startswith((_ZIP, _GZIP))
 
 
 def unpack(raw: Path, *, member: str = "") -> bytes:
@@ -34,22 +59,20 @@ def unpack(raw: Path, *, member: str = "") -> bytes:
 
     Raises:
         KeyError: for a zip archive without the member.
-        ValueError: for a content of more than `LARGEST` bytes, of which no more are unpacked.
+        ValueError: for a member compressed in an unusual way, and for a content of more than `LARGEST` bytes, of which
+            no more are unpacked.
     """
     with raw.open("rb") as file:
         magic = file.read(len(_ZIP))
     if magic == _ZIP:
-        with zipfile.ZipFile(raw) as archive, archive.open(member) as content:
-            return _read(content)
+        with zipfile.ZipFile(raw) as archive:
+            entry = archive.getinfo(member)
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # zipfile unpacks others at once
+                raise ValueError(f"{member} is compressed in an unusual way")
+            with archive.open(entry) as content:
+                return _Capped(content, LARGEST).read()
     with gzip.open(raw) if magic.startswith(_GZIP) else raw.open("rb") as file:
-        return _read(file)
-
-
-def _read(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ValueError(f"it holds more than {LARGEST} bytes")
-    return content
+        return _Capped(file, LARGEST).read()
 
 
 def without_repeated_smiles(raw: Path) -> bytes:
@@ -104,10 +127,14 @@ def collect_images(raw: Path, *, inside: str, classes: dict[str, str], count: in
     stems = "|".join(re.escape(f"{folder}/{stem}") for folder, stem in classes.items())
     pattern = re.compile(rf"[^/]+/{re.escape(inside)}/((?:{stems})([0-9]+)\.jpeg)")
     images: dict[str, bytes] = {}
-    with tarfile.open(raw, "r|gz") as archive:
+    left = LARGEST
+    with gzip.open(raw) as stream, _tar_stream(stream) as archive:
         for entry in archive:
             match = pattern.fullmatch(entry.name)
             if match and 1 <= int(match[2]) <= count and (file := archive.extractfile(entry)):
+                left -= entry.size
+                if left < 0:
+                    raise ValueError(f"the images have more than {LARGEST} bytes")
                 images[match[1]] = file.read()
     names = [f"{folder}/{stem}{number}.jpeg" for folder, stem in classes.items() for number in range(1, count + 1)]
     missing = [name for name in names if name not in images]
@@ -123,15 +150,20 @@ def content_sha256(path: Path, *, tar: bool = False) -> str:
     have the same bytes. A file that is not what it should be has none: "unreadable".
     """
     try:
-        if tar:
-            with tarfile.open(path, "r|*") as archive:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as content:
+            if not tar:
+                return hashlib.file_digest(_Capped(content, LARGEST_DOWNLOAD), "sha256").hexdigest()
+            with _tar_stream(content) as archive:
                 files: Any = ((entry.name, archive.extractfile(entry)) for entry in archive if entry.isfile())
                 lines = [f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n" for name, file in files]
             return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
     except BROKEN:
         return "unreadable"
+
+
+def _tar_stream(content: IO[bytes] | gzip.GzipFile) -> tarfile.TarFile:
+    """Open a tar that is not compressed: what is passed over and headers that say they are long count, too."""
+    return tarfile.open(fileobj=cast("IO[bytes]", _Capped(content, LARGEST_DOWNLOAD)), mode="r|")
 
 
 def _lines(lines: list[bytes]) -> bytes:

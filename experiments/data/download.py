@@ -6,6 +6,7 @@ go into the cache: the folder named by MOREAUC_CACHE, or the user's cache folder
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import time
@@ -20,7 +21,7 @@ from experiments.data import _archives
 _LOG = logging.getLogger(__name__)
 _PAUSES = (1.0, 2.0, 4.0)  # seconds before the second, third and fourth attempt
 _TIMEOUTS = (10.0, 30.0)  # seconds for a connection, and without a byte
-_BLOCK = 2**16
+_BLOCK = 2**14  # bytes, at most so many are lost where a transfer breaks off
 
 
 class DownloadError(ValueError):
@@ -37,6 +38,7 @@ class PublicFile:
     sha256: str
     source: str
     prepare: _archives.Prepare = field(default=_archives.unpack, repr=False)
+    packed_sha256: str | None = None
 
     def checksum(self, path: Path) -> str:
         """Return what must equal `sha256` for a copy of the file; the path may end in `.gz`."""
@@ -91,24 +93,27 @@ def from_folder(owner: str, folder: Path | None, subfolder: str, *names: str) ->
     return found
 
 
-def find_file(owner: str, name: str, folder: Path | None = None) -> Path:
+def find_file(owner: str, name: str, folder: Path | None = None, *, verify: bool = False) -> Path:
     """Return the path of a public file, downloading it where neither the user's folder nor the cache has it.
 
-    Files in the cache and downloads are checked by their sha256; the user's own are taken as they are.
+    Files in the cache and downloads are always checked by their sha256.
 
     Args:
         owner: who asks, for the messages.
         name: key of `PUBLIC_FILES`.
         folder: folder that has the file, or the file with `.gz` added, or a subfolder with either (see
             `PublicFile.subfolder`); None for MOREAUC_DATA, if set.
+        verify: whether a file in the user's folder must have the right checksum too.
 
     Raises:
-        ValueError: for a folder that does not exist.
+        ValueError: for a folder that does not exist, and for a wrong checksum.
         DownloadError: where no address gives the file; a `ValueError` as well.
     """
     entry = PUBLIC_FILES[name]
     root = data_folder(folder) if folder is not None or os.environ.get("MOREAUC_DATA") else None
     found = None if root is None else in_folder(root, entry.subfolder, name, f"{name}.gz")
+    if found is not None and verify and entry.checksum(found) != entry.sha256:
+        raise ValueError(f"{owner}: {found} must have the sha256 {entry.sha256}, got {entry.checksum(found)}")
     return found or _from_cache(owner, entry, cache_folder() / entry.subfolder / name)
 
 
@@ -129,6 +134,8 @@ def _from_cache(owner: str, entry: PublicFile, target: Path) -> Path:
                 except (requests.RequestException, *_archives.BROKEN) as error:
                     failures.append(f"{url}: {error}")
                 else:
+                    for other in entry.urls:
+                        part_file(target, other).unlink(missing_ok=True)
                     return target
     except OSError as error:
         failures.append(f"{target}: {error}")
@@ -138,38 +145,82 @@ def _from_cache(owner: str, entry: PublicFile, target: Path) -> Path:
     )
 
 
+def part_file(target: Path, url: str) -> Path:
+    """Return where the bytes from an address are kept until all have come."""
+    return target.with_name(f"{target.name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.part")
+
+
 def _download(entry: PublicFile, url: str, target: Path) -> None:
-    """Download one address, prepare and check what came, and only then write `target`."""
-    raw, new = (target.with_name(f"{target.name}.{ending}") for ending in ("raw", "new"))
+    """Download one address, after what an earlier attempt left; prepare, check, and only then write `target`."""
+    part, new = part_file(target, url), target.with_name(f"{target.name}.new")
+    resumed = part.exists()
+    _transfer(entry.name, url, part)
     try:
-        _transfer(url, raw)
-        new.write_bytes(entry.prepare(raw))
+        _check_packed(entry, part)
+        new.write_bytes(entry.prepare(part))
         found = entry.checksum(new)
         if found != entry.sha256:
             raise ValueError(f"another content, of sha256 {found}")
         new.replace(target)
+    except _archives.BROKEN:
+        part.unlink()
+        if not resumed:
+            raise
+        _download(entry, url, target)  # the part was of another file
     finally:
-        raw.unlink(missing_ok=True)
         new.unlink(missing_ok=True)
 
 
-def _transfer(url: str, raw: Path) -> None:
-    """Write what an address gives into a file; try again where the server or the way to it may be better soon."""
+def _check_packed(entry: PublicFile, part: Path) -> None:
+    """Compare the checksum of an archive, where it is known, before anything is unpacked."""
+    if entry.packed_sha256 is not None and _archives.is_packed(part):
+        found = _archives.content_sha256(part)
+        if found != entry.packed_sha256:
+            raise ValueError(f"the archive must have the sha256 {entry.packed_sha256}, got {found}")
+
+
+def _transfer(title: str, url: str, part: Path) -> None:
+    """Add what an address gives to a file; try again where the server or the way to it may be better soon."""
     import requests
 
     for pause in (*_PAUSES, None):
         try:
-            # without compression on the way the length is that of the file
-            with requests.get(url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=_TIMEOUTS) as answer:
-                answer.raise_for_status()
-                with raw.open("wb") as file:
-                    for block in answer.iter_content(_BLOCK):
-                        if file.tell() + len(block) > _archives.LARGEST_DOWNLOAD:
-                            raise ValueError(f"it has more than {_archives.LARGEST_DOWNLOAD} bytes")
-                        file.write(block)
-            return
+            return _request(title, url, part)
         except requests.RequestException as error:
             status = 500 if error.response is None else error.response.status_code
-            if pause is None or (status < 500 and status not in (408, 429)):
+            if pause is None or (status < 500 and status not in (408, 416, 429)):
                 raise
+            if status == 416:  # the part is longer than the file
+                part.unlink(missing_ok=True)
             time.sleep(pause)
+
+
+def _request(title: str, url: str, part: Path) -> None:
+    """Write what an address gives after the bytes that the file has, which stay when the transfer breaks off."""
+    import requests
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    have = part.stat().st_size if part.exists() else 0
+    # without compression on the way the length is that of the file
+    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
+    console = Console(stderr=True)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    text = TextColumn("{task.description}", markup=False)
+    with (
+        requests.get(url, headers=headers, stream=True, timeout=_TIMEOUTS) as answer,
+        Progress(text, *columns, console=console, disable=not console.is_terminal) as bars,
+    ):
+        answer.raise_for_status()
+        if answer.status_code == 206 and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            part.unlink(missing_ok=True)
+            raise requests.RequestException("the server goes on at another byte")
+        with part.open("ab" if answer.status_code == 206 else "wb") as file:
+            length = answer.headers.get("Content-Length", "")
+            bar = bars.add_task(title, total=file.tell() + int(length) if length.isdecimal() else None)
+            for block in answer.iter_content(_BLOCK):
+                if file.tell() + len(block) > _archives.LARGEST_DOWNLOAD:
+                    part.unlink()
+                    raise ValueError(f"it has more than {_archives.LARGEST_DOWNLOAD} bytes")
+                file.write(block)
+                bars.update(bar, completed=file.tell())

@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -77,7 +77,7 @@ class Histology:
         return FlatBags(self.patches.flatten(0, 1), ends, self.labels)
 
 
-def load_histology(name: str, folder: Path | None = None, *, seed: int = 0) -> Histology:
+def load_histology(name: str, folder: Path | None = None, *, seed: int = 0, verify: bool = False) -> Histology:
     """Return images of Colon or Lung as bags of patches that do not overlap, 100 positive and 1000 negative ones.
 
     Images of a class are drawn without replacement, all choices equally likely; first come the positive images, and
@@ -90,16 +90,18 @@ def load_histology(name: str, folder: Path | None = None, *, seed: int = 0) -> H
         folder: folder that has `colon_224.tar` or `lung_224.tar` and, for both classes, a file such as
             `colon_aca_source_tiles.csv.gz`, or a subfolder `lc25000` with them; None for MOREAUC_DATA, or a download.
         seed: of the draw, at least 0; the same seed gives the same images in every version of NumPy.
+        verify: whether files in the folder must have the right checksums.
 
     Raises:
         ValueError: for a missing file, or one that is not what it should be.
     """
-    path = find_file(_OWNER, f"{name}_224.tar", folder)
+    find = partial(find_file, _OWNER, folder=folder, verify=verify)
+    path = find(f"{name}_224.tar")
     chosen: list[str] = []
     for number, (of_class, many) in enumerate(zip(HISTOLOGY_SETS[name], DRAWN, strict=True)):
         found = image_names(path, of_class)
         chosen += [found[row] for row in _draw(len(found), many, seed, number)]
-    tables = [find_file(_OWNER, f"{of_class}_source_tiles.csv", folder) for of_class in HISTOLOGY_SETS[name]]
+    tables = [find(f"{of_class}_source_tiles.csv") for of_class in HISTOLOGY_SETS[name]]
     tiles = torch.tensor(read_tiles(tables, chosen))
     labels = torch.tensor([1] * DRAWN[0] + [0] * DRAWN[1])
     return Histology(torch.from_numpy(read_patches(path, chosen)), labels, tuple(chosen), tiles)

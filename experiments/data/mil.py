@@ -27,14 +27,15 @@ from moreauc.data.bags import Bags, FlatBags, instance_moments, instance_shape
 MIL_SETS = {"musk2": (39, 63, 6598, 166), "fox": (100, 100, 1320, 230)}
 
 
-def load_musk2(folder: Path | None = None) -> FlatBags:
+def load_musk2(folder: Path | None = None, *, verify: bool = False) -> FlatBags:
     """Return MUSK2: 102 molecules, 39 of them musk, with 1 to 1044 shapes of 166 features (raw integers).
 
     Args:
         folder: folder that has `musk2.csv` or `musk2.csv.gz`, or a subfolder `mil` with it; None for MOREAUC_DATA or a
             download. The file has no header; its columns are the label of the bag, the number of the bag, the features.
+        verify: whether a file in the folder must have the right checksum.
     """
-    path = find_file("load_musk2", "musk2.csv", folder)
+    path = find_file("load_musk2", "musk2.csv", folder, verify=verify)
     try:
         table = pd.read_csv(path, header=None)
         if table.shape[1] < 3:
@@ -45,13 +46,13 @@ def load_musk2(folder: Path | None = None) -> FlatBags:
     return _bags("load_musk2", "musk2", features, ids, labels)
 
 
-def load_fox(folder: Path | None = None) -> FlatBags:
+def load_fox(folder: Path | None = None, *, verify: bool = False) -> FlatBags:
     """Return Fox: 200 images, 100 of them with a fox, of 2 to 13 regions of 230 features.
 
     The file, `fox.mat` or `fox.mat.gz`, has a struct `x` with the fields `data`, `nlab` (2 for positive) and
     `ident.milbag`. Arguments and errors are those of :func:`load_musk2`.
     """
-    path = find_file("load_fox", "fox.mat", folder)
+    path = find_file("load_fox", "fox.mat", folder, verify=verify)
     try:
         content = loadmat(BytesIO(unpack(path)), simplify_cells=True)
     except (*BROKEN, MatReadError, NotImplementedError, OSError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,16 +161,17 @@ def _joined(graphs: Sequence[MoleculeGraph], labels: Sequence[Any]) -> Graphs:
     return Graphs(next(joined), edges, next(joined), nodes, links, torch.tensor(labels))
 
 
-def load_molecules(name: str, folder: Path | None = None) -> Molecules:
+def load_molecules(name: str, folder: Path | None = None, *, verify: bool = False) -> Molecules:
     """Return the labelled molecules of a public table as graphs, with the scaffold split of the whole table.
 
     A molecule that is left out takes part in the split, so that the others stand where they would otherwise; it is
     named in `rejected`, and the log says how many there are. Molecules with an atom that has more bonds than RDKit
     permits are kept: old versions of RDKit permit them, and the published counts have them.
 
-    Graphs made before, by the same version of RDKit from the same file, are read from the cache folder. For machines
-    without RDKit the user's folder may have the graphs themselves, in a file such as `moltox21.npz` that
-    :meth:`Molecules.save` wrote elsewhere; it comes before the table.
+    Graphs made before, by the same version of RDKit from the same file, are read from the cache folder; where that
+    cannot be written there is a warning. For machines without RDKit the user's folder may have the graphs themselves,
+    in a file such as `moltox21.npz` that :meth:`Molecules.save` wrote elsewhere; it comes before the table, and must
+    have the name and the counts of the set.
 
     Args:
         name: "moltox21" (is it active at the androgen receptor?), "molmuv" (MUV-548, protein kinase A), "molhiv" (does
@@ -178,13 +180,19 @@ def load_molecules(name: str, folder: Path | None = None) -> Molecules:
             ogbg-molpcba (ogb.stanford.edu).
         folder: folder that has the table or the graphs, or a subfolder `molecules` with them; None for MOREAUC_DATA or
             a download.
+        verify: whether a table in the user's folder must have the right checksum. Graphs in the folder are not used
+            then, and molpcba has no known checksum.
 
     Raises:
         ValueError: for an unknown name, a missing file, or a file that is not the set.
     """
     if name not in MOLECULE_SETS:
         raise ValueError(f"{_OWNER}: name must be one of {', '.join(MOLECULE_SETS)}, got {name!r}")
-    molecules = _ready_made(name, folder) or _cached(name, _find(name, folder), MoleculeReader())
+    if verify and name == "molpcba":
+        raise ValueError(f"{_OWNER}: verify must be False for molpcba, whose checksum is not known, got {verify!r}")
+    molecules = None if verify else _ready_made(name, folder)
+    if molecules is None:
+        molecules = _cached(name, _find(name, folder, verify), MoleculeReader())
     for kind, rows in (("left out", molecules.rejected), ("read without the valence check", molecules.relaxed)):
         if rows:
             _log.warning("%s: %s: %d molecules that RDKit rejects are %s: rows %s", _OWNER, name, len(rows), kind, rows)
@@ -196,33 +204,49 @@ def _ready_made(name: str, folder: Path | None) -> Molecules | None:
     if folder is None and not os.environ.get("MOREAUC_DATA"):
         return None
     place = in_folder(data_folder(folder), "molecules", f"{name}.npz")
-    molecules = None if place is None else Molecules.load(place)
-    if molecules is not None and molecules.name != name:
+    if place is None:
+        return None
+    molecules, known = Molecules.load(place), MOLECULE_SETS[name]
+    if molecules.name != name:
         raise ValueError(f"{_OWNER}: {place} must have the molecules of {name}, got those of {molecules.name!r}")
+    labels = [molecules.part(part).labels for part in PARTS]
+    counts, positives = tuple(map(len, labels)), tuple(int((part == 1).sum()) for part in labels)
+    # rejected ones are missing here, but not in the published counts; which part they are of is not known
+    lacking = np.subtract(known.counts, counts)
+    without = np.subtract(known.positives or positives, positives)
+    if ((without < 0) | (without > lacking)).any() or lacking.sum() != len(molecules.rejected):
+        found = f"{counts} and {positives}, {len(molecules.rejected)} rejected"
+        raise ValueError(f"{_OWNER}: {place} must have {_wanted(name)}, but for those that are rejected, got {found}")
     return molecules
 
 
-def _find(name: str, folder: Path | None) -> Path:
+def _find(name: str, folder: Path | None, verify: bool) -> Path:
     file = MOLECULE_SETS[name].file
     if name == "molpcba":
         return from_folder(_OWNER, folder, "molecules", file, f"{file}.gz")
-    return find_file(_OWNER, file, folder)
+    return find_file(_OWNER, file, folder, verify=verify)
 
 
 def _cached(name: str, source: Path, reader: MoleculeReader) -> Molecules:
-    """As `_from_table`, from the cache where it has them; otherwise they are written there."""
+    """As `_from_table`, from the cache where it has them; otherwise they are written there, if that can be done."""
     checksum = content_sha256(source)
     if checksum == "unreadable":  # such as a plain file named .gz: readable, but without a key of its own
         return _from_table(name, source, reader)
-    place = cache_folder() / "graphs" / f"{name}-{checksum[:16]}-rdkit{reader.version}-format{_FORMAT}.npz"
+    file = f"{name}-{checksum[:16]}-rdkit{reader.version}-format{_FORMAT}.npz"
     try:
-        if place.is_file():
-            return Molecules.load(place)
+        return Molecules.load(cache_folder() / "graphs" / file)
     except ValueError as error:
-        _log.warning("%s: %s is damaged and written again (%s)", _OWNER, place, error)
+        _log.warning("%s: %s in the cache is damaged and written again (%s)", _OWNER, file, error)
+    except (OSError, ModuleNotFoundError):  # not there, or not to be read and then not written either, which is said
+        pass
     molecules = _from_table(name, source, reader)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    molecules.save(place)
+    try:
+        place = cache_folder() / "graphs" / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        molecules.save(place)
+    except (OSError, ModuleNotFoundError) as error:
+        advice = "set MOREAUC_CACHE to a folder that can be written"
+        warnings.warn(f"{_OWNER}: graphs could not be cached ({error}); {advice}", stacklevel=3)
     return molecules
 
 
@@ -233,9 +257,13 @@ def _from_table(name: str, source: Path, reader: MoleculeReader) -> Molecules:
     counts, positives = (tuple(int((values[part] >= low).sum()) for part in split) for low in (0, 1))
     known = MOLECULE_SETS[name]
     if counts != known.counts or (known.positives is not None and positives != known.positives):
-        wanted = f"{known.counts} labelled molecules in train, validation and test, {known.positives} of them positive"
-        raise ValueError(f"{_OWNER}: {name} must have {wanted}, got {counts} and {positives}")
+        raise ValueError(f"{_OWNER}: {name} must have {_wanted(name)}, got {counts} and {positives}")
     return molecules
+
+
+def _wanted(name: str) -> str:
+    known = MOLECULE_SETS[name]
+    return f"{known.counts} labelled molecules in train, validation and test, {known.positives} of them positive"
 
 
 def example_molecules(*, num: int = 200, seed: int = 0) -> Molecules:
