@@ -22,9 +22,9 @@ _ROUNDING = 1e-9  # 0.1 * 30 is 3.0000000000000004
 def cvar(
     rows: Tensor, threshold: Tensor, fraction: float, mean: Callable[[Tensor], Tensor], tied: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    r"""Return the mean of :math:`f(u_i, s)`, and how much of each row is above the threshold.
+    r"""Return the mean of :math:`f(u_i, s)` and its slopes in the rows.
 
-    Over the fraction that is :math:`\partial_u f`, and 1 minus this is :math:`\partial_s f`.
+    The slope in the threshold is 1 minus that in the row, for each row.
 
     Args:
         rows: :math:`u_i`, shape `(B,)`.
@@ -34,7 +34,7 @@ def cvar(
         tied: how much of a row equal to the threshold counts, in [0, 1]; 0 is the subgradient of the algorithms.
 
     Returns:
-        The value, shape `()`, and :math:`\rho\, \partial_u f`, 0 or 1 (or `tied`) for each row, shape `(B,)`.
+        The value, shape `()`, and :math:`\partial_u f`, shape `(B,)`.
     """
     excess = rows - threshold
     above = torch.relu(excess)
@@ -42,15 +42,12 @@ def cvar(
     inside = above.sign()
     if isinstance(tied, Tensor) or tied:
         inside = inside + tied * (excess == 0)
-    return value, inside
+    return value, inside / fraction
 
 
-def stepped(threshold: Number, rate: float, inside: Number, fraction: float) -> Number:
-    r"""Return the threshold after a step of `rate` against the mean of :math:`\partial_s f`.
-
-    `inside` is the mean of what :func:`cvar` returns for the rows.
-    """
-    return threshold + rate * (inside / fraction - 1.0)
+def stepped(threshold: Number, rate: float, slope: Number) -> Number:
+    r"""Return the threshold after a step of `rate` against the mean of :math:`\partial_s f = 1 - \partial_u f`."""
+    return threshold - rate * (1.0 - slope)
 
 
 def best_thresholds(surrogate: Surrogate, quantile: Tensor, positive: Tensor, fraction: float) -> Tensor:

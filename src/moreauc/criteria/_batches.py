@@ -98,20 +98,11 @@ class Rows(NamedTuple):
 
     def share(self, values: Tensor) -> Tensor:
         """Return values of positives over their number, 0 for entries that stand for none."""
-        return self.counted(self.own_share(values))
-
-    def counted(self, values: Tensor) -> Tensor:
-        """Return values of positives, 0 for entries that stand for none."""
-        return values if self.lower is not None else values * self.positive
-
-    def own_share(self, values: Tensor, over: float = 1.0) -> Tensor:
-        """Return values of positives over their number; an entry that stands for none has what its place has.
-
-        They are divided by `over`, too.
-        """
         if self.upper_weight is not None:
-            return (values * (self.upper_weight / over)).to(values.dtype)
-        return _divided(values, self.positives * over)
+            share = (values * self.upper_weight).to(values.dtype)
+        else:
+            share = _divided(values, self.positives)
+        return share if self.lower is not None else share * self.positive
 
 
 def labelled_rows(

@@ -279,16 +279,19 @@ class TwoWayCriterion(PairCriterion):
         psi, slope, vjp = self._psi(rows, positive, negative, s, quantile)
         row = tables.u.read(rows.among, fill=psi) if self.training else psi
         alpha, prime = 1.0 - self.min_tpr, tables.prime.number
-        value, inside = cvar(row, prime, alpha, rows.mean)
-        share = rows.own_share(inside, alpha)
-        gradient = rows.join(vjp(rows.counted(share)), dtype)
+        value, above = cvar(row, prime, alpha, rows.mean)
+        gradient = rows.join(vjp(rows.share(above)), dtype)
         if not self.training:
             return Step(value, h, gradient, finite={"the loss": value})
         new = tables.u.propose(row, psi, self._psi_before(tables, rows, before, held, level), rows.positives)
         moved = moved_prime = None
         if level is None:
-            moved = torch.addcmul(held, share * -self._rate_s, slope())
-            moved_prime = stepped(rows.number(prime), self._rate_prime, rows.mean_number(inside), alpha)
+            # in this order: where scores are equal, rounding decides which pairs are above the threshold
+            if rows.upper_weight is None:
+                moved = held - self._rate_s / rows.positives * slope() * above
+            else:
+                moved = held - (self._rate_s * rows.upper_weight * slope() * above).to(held.dtype)
+            moved_prime = stepped(rows.number(prime), self._rate_prime, rows.mean_number(above))
         finite = {
             "the loss": value,
             "the updated row": new,

@@ -157,13 +157,13 @@ class GroupDROLoss(Criterion):
         used, threshold, tied = row, self.s, torch.zeros((), device=losses.device)
         if self.training and self.threshold_lr == "quantile":
             used, (threshold, tied) = new, self._best_threshold(groups.present, new)
-        value, inside = cvar(used, threshold, fraction, groups.mean, tied)
-        gradient = groups.vjp(inside / fraction, len(losses)).to(losses.dtype)
+        value, slope = cvar(used, threshold, fraction, groups.mean, tied)
+        gradient = groups.vjp(slope, len(losses)).to(losses.dtype)
         if not self.training:
             return Step(value, losses, gradient, finite={"the loss": value})
         moved = threshold
         if not isinstance(self.threshold_lr, str):
-            moved = stepped(threshold, self.threshold_lr, groups.mean(inside), fraction)
+            moved = stepped(threshold, self.threshold_lr, groups.mean(slope))
 
         def write(bad: Tensor | None) -> None:
             table.write(groups.present, row, new, bad)
