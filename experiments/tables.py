@@ -269,7 +269,8 @@ def make_table(
     """
     datasets = tuple(entry for entry in plan.datasets.values() if protocol == "runs" or entry.splits > 1)
     used = [record for record in records if protocol == "splits" or record["split"] == 0]
-    cells, starts = {}, {}
+    cells: dict[tuple[str, str, int], Cell] = {}
+    starts = {}
     for dataset, column in product(datasets, range(len(plan.regions))):
         own = [record for record in used if record["dataset"] == dataset.name and choice in record]
         row = {}

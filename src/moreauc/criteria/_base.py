@@ -186,7 +186,7 @@ class Criterion(nn.Module):
         signature = inspect.signature(cls._batch)
         first, _, *rest = signature.parameters.values()
         forward.__signature__ = signature.replace(parameters=[first, *rest], return_annotation="Tensor")  # type: ignore[attr-defined]
-        cls.forward = forward  # type: ignore[method-assign,assignment]
+        cls.forward = forward  # type: ignore[method-assign]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

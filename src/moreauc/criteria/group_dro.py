@@ -2,7 +2,7 @@ r"""The mean loss of the K worst groups as a coupled compositional loss (SONX)."
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -163,7 +163,7 @@ class GroupDROLoss(Criterion):
             return Step(value, losses, gradient, finite={"the loss": value})
         moved = threshold
         if not isinstance(self.threshold_lr, str):
-            moved = stepped(threshold, self.threshold_lr, groups.mean(slope))
+            moved = cast("Tensor", stepped(threshold, self.threshold_lr, groups.mean(slope)))
 
         def write(bad: Tensor | None) -> None:
             table.write(groups.present, row, new, bad)
