@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,13 +151,43 @@ def recipe_table(name: Kind, dataset: str) -> str:
     start = [cell for cell in study["starts"] if {**wanted, "recipe": True}.items() <= cell.items()]
     rows = [["start (CE, best epoch)", *(text for cell in start for text in (show(cell), ""))]]
     cells = [cell for cell in study["cells"] if {**wanted, "choice": "chosen"}.items() <= cell.items()]
-    known = {(cell["method"], tuple(cell["region"])): show(cell) for cell in cells if cell["number"]}
+    known = {(cell["method"], tuple(cell["region"])): cell for cell in cells if cell["number"]}
     for method in (entry.name for entry in plan.contestants.values() if entry.recipe):
-        pair = method, method.removesuffix("_recipe")
-        row = [known.get((name, region), "") for region in plan.regions for name in pair]
-        rows += [[plan.contestants[method].title.removesuffix(", recipe"), *row]] if any(row[::2]) else []
+        title, row = plan.contestants[method].title.removesuffix(", recipe"), []
+        for region in (region for region in plan.regions if (method, region) in known):
+            own, paper = known[method, region], known.get((method.removesuffix("_recipe"), region))
+            row += [show(own), "" if paper is None else _show_first(paper, own["number"])]
+        rows += [[title, *row]] if row else []
     heads = [head for low, high in plan.regions for head in (f"({low}, {high})", "as in the paper")]
     return _markdown(["method", *heads], rows)
+
+
+def caution_table() -> str:
+    """Start, mean over the methods by the recipe with and without caution, and how many runs keep the start."""
+    rows = []
+    for name in EXPERIMENTS:
+        plan, study = load_experiment(name), _study(f"experiments/{name}")
+        column = plan.regions.index((0.5, 0.5))
+        for start in (cell for cell in study["starts"] if cell.get("recipe") and cell["region"] == [0.5, 0.5]):
+            place = {entry: start[entry] for entry in ("dataset", "protocol", "region")}
+            cells = [cell for cell in study["cells"] if place.items() <= cell.items() and "plain" in cell]
+            own = {"dataset": start["dataset"]}.items()
+            epochs = [
+                entry["epochs"][column]
+                for entry in study["chosen"]
+                if own <= entry.items() and plan.contestants[entry["method"]].recipe
+            ]
+            if (plan.datasets[start["dataset"]].splits > 1) == (start["protocol"] == "splits"):
+                means = [float(np.mean([cell[key] for cell in cells])) for key in ("mean", "plain")]
+                scores = [f"{score:.3f}" for score in (start["mean"], *means)]
+                rows.append([plan.datasets[start["dataset"]].title, *scores, f"{epochs.count(0)} of {len(epochs)}"])
+    return _markdown(["data set", "start", "with caution", "without", "runs that keep the start"], rows)
+
+
+def _show_first(cell: Mapping[str, Any], number: int) -> str:
+    """Show mean and spread over the first seeds, folds or splits: those that another cell has."""
+    values = np.array(cell["values"][:number])
+    return show({"mean": values.mean(), "std": values.std(ddof=1) if len(values) > 1 else None})
 
 
 def _ranked() -> list[Any]:
@@ -227,6 +257,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"{key}, recipe": partial(recipe_table, "histology", key) for key in ("colon", "lung")},
     "recipe, ranks": lambda: _markdown(*rank_table(_ranked(), recipe=True)),
     "paper, ranks": lambda: _markdown(*rank_table(_ranked(), recipe=False)),
+    "recipe, caution": caution_table,
     "recipe, differences": lambda: _markdown(*difference_table(_ranked())),
     **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
     **{f"defaults, {method} against": partial(defaults_against, method) for method in ("sonx", "linear")},

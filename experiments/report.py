@@ -108,7 +108,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "published": cell.published,
         "wins": cell.wins,
         "values": list(cell.values.values()),
-        **({} if cell.error is None else {"error": cell.error, "positives": cell.positives}),
+        **({} if cell.error is None else {name: getattr(cell, name) for name in ("error", "positives", "plain")}),
     }
 
 

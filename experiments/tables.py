@@ -103,6 +103,7 @@ class Cell:
         error: of recipe rows, standard error of the difference to the start over test rows, the root of its mean square
             over runs; None for others.
         positives: test positives, the mean over runs.
+        plain: of recipe rows, mean test TPAUC of the best epoch in validation whether it is beyond chance or not.
     """
 
     values: Mapping[int, float]
@@ -113,6 +114,7 @@ class Cell:
     lost: frozenset[int] = frozenset()
     error: float | None = None
     positives: float = 0.0
+    plain: float | None = None
 
     @property
     def mean(self) -> float | None:
@@ -307,6 +309,8 @@ def _cell(
     merits = [_best_merit(plan, record, column, choice) for record in records]
     errors = [record[choice][column].get("error") for record in records]
     squares = [error**2 for error in errors if error is not None]
+    plain = [record[choice][column].get("plain") for record in records]
+    scored = [score for score in plain if score is not None]
     return Cell(
         values,
         plan.runs if protocol == "runs" else dataset.splits,
@@ -314,6 +318,7 @@ def _cell(
         published=None if published is None else published[column],
         merit=float(np.mean(merits)) if merits else math.nan,
         error=math.sqrt(np.mean(squares)) if squares else None,
+        plain=float(np.mean(scored)) if scored else None,
         positives=float(np.mean([record["counts"]["test"][1] for record in records])) if records else 0.0,
     )
 

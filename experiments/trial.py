@@ -76,7 +76,7 @@ class Curves:
         Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch; where the AUC was not
         kept, in the first runs, the first setting and its latest epoch. Where every setting diverged before its first
         score all entries are None. A recipe row keeps its start, epoch 0 of no setting, where the best is not above it
-        by more than chance.
+        by more than chance; its entry `plain` is the test score without this caution.
 
         Args:
             column: number of the region.
@@ -94,23 +94,24 @@ class Curves:
                     auc = np.where(means == means.max(), _means(self.auc, width), -math.inf)
                     best, epoch = (int(place) for place in np.unravel_index(np.argmax(auc), auc.shape))
                 epoch += width - 1
-                error = {}
-                if self.lead is not None and self.test_error is not None:
-                    if not self.lead[best, epoch, column] > 0.0:
-                        break
-                    error = {"error": rounded(self.test_error[best, epoch, column])}
-                return {
+                found = {
                     "setting": self.settings[best],
                     "epoch": epoch + 1,
                     "validation": rounded(self.validation[best, epoch, column]),
                     "test": rounded(self.test[best, epoch, column]),
                     "last": rounded(self.test[best, -1, column]),
-                    **error,
                 }
-        if self.start is not None:
-            scores = {name: rounded(values[column]) for name, values in self.start.items()}
-            return {"setting": None, "epoch": 0, **scores, "last": scores["test"], "error": 0.0}
-        return dict.fromkeys(("setting", "epoch", "validation", "test", "last"))
+                return self._cautious(found, column, (best, epoch))
+        return self._cautious(dict.fromkeys(("setting", "epoch", "validation", "test", "last")), column)
+
+    def _cautious(self, found: dict[str, Any], column: int, place: tuple[int, int] | None = None) -> dict[str, Any]:
+        """Return a choice, or the start of a recipe row where it is not above that by more than chance."""
+        if self.start is None or self.lead is None or self.test_error is None:
+            return found
+        if place is not None and self.lead[*place, column] > 0.0:
+            return {**found, "error": rounded(self.test_error[*place, column]), "plain": found["test"]}
+        scores = {name: rounded(values[column]) for name, values in self.start.items()}
+        return {"setting": None, "epoch": 0, **scores, "last": scores["test"], "error": 0.0, "plain": found["test"]}
 
     def summary(self) -> list[dict[str, Any]]:
         """Return for each setting its best validation score in each region, and why it diverged, if it did."""

@@ -334,6 +334,7 @@ def test_a_recipe_keeps_its_start_unless_the_best_is_beyond_chance(lead, setting
     assert found["epoch"] == epoch and found["setting"] == (None if setting is None else curves.settings[setting])
     expected = (0.6, 0.44, 0.44, 0.0) if setting is None else (0.801, 0.03, 0.03, 0.05)
     assert tuple(found[name] for name in ("validation", "test", "last", "error")) == pytest.approx(expected)
+    assert found["plain"] == 0.03
     gone = replace(curves, merit=np.full((2, 2, 1), -math.inf))
     assert (gone.choose(0)["epoch"], gone.choose(0)["test"]) == (0, 0.44)
 
