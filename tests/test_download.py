@@ -448,6 +448,7 @@ def test_content_of_a_download(tmp_path, step, before, after):
             tarred({f"r/set/a/ay{number}.jpeg": bytes(500) for number in range(1, 10)}),
         ),
     ],
+    ids=["plain", "gzip", "zip", "lines", "images"],
 )
 def test_no_more_is_unpacked_than_a_file_may_hold(tmp_path, monkeypatch, step, content):
     monkeypatch.setattr(prepare, "LARGEST", 4000)
