@@ -134,9 +134,17 @@ def test_the_page_of_a_training_run(run, tmp_path, width):
     settings = len(json.loads((run / "run" / "report.json").read_text())["settings"])
     seen = check_page(run / "run" / "report.html", tmp_path, images=names, rows=[2, 2, 2, settings], width=width)
     numbers = json.loads((run / "run" / "report.json").read_text())["test"][0]
-    shares, counts = (numbers["tpr"], numbers["precision"]), (numbers["alerts"], numbers["auc"])
-    rounded_to = [f"{numbers['tpauc']['estimate']:.3f}", *(f"{share:.1%}" for share in shares)]
-    assert seen["facts"] == [*rounded_to, f"{counts[0]:.0f}", f"{counts[1]:.3f}"]
+    expected = [
+        numbers["tpauc"]["estimate"],
+        100 * numbers["tpr"],
+        100 * numbers["precision"],
+        numbers["alerts"],
+        numbers["auc"],
+    ]
+    shown = [float(fact.rstrip("%")) for fact in seen["facts"]]
+    # the page rounds the numbers, report.json has five digits of them
+    assert np.allclose(shown, expected, rtol=0.0, atol=[0.0006, 0.06, 0.06, 0.6, 0.0006])
+    assert [fact.endswith("%") for fact in seen["facts"]] == [False, True, True, False, False]
 
 
 def test_the_page_of_an_evaluation(run, tmp_path):

@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import make_classification
 from torch import nn
 
-from moreauc.estimators import TPAUCClassifier, base
+from moreauc.estimators import TPAUCClassifier, base, decisions
 from moreauc.methods import METHODS
 
 X, Y = make_classification(160, 4, n_clusters_per_class=1, weights=[0.7], flip_y=0.1, random_state=0)
@@ -59,18 +59,18 @@ def test_held_out_rows_count_by_their_weights(monkeypatch):
     weights = 1.0 + np.random.default_rng(1).random(160)  # all different
     chosen, decided = [], []
 
-    def spy(name, note):
-        original = getattr(base, name)
+    def spy(module, name, note):
+        original = getattr(module, name)
 
         def call(*parts, **options):
             note(parts, options)
             return original(*parts, **options)
 
-        monkeypatch.setattr(base, name, call)
+        monkeypatch.setattr(module, name, call)
 
-    spy("fit", lambda _, options: chosen.append((options["validation"].labels, options["validation_weight"])))
+    spy(base, "fit", lambda _, options: chosen.append((options["validation"].labels, options["validation_weight"])))
     for name in ("choose_threshold", "fit_platt"):
-        spy(name, lambda parts, _: decided.append(parts[-1]))
+        spy(decisions, name, lambda parts, _: decided.append(parts[-1]))
     model = quick().fit(X, Y, weights)
     assert len(chosen) and len(decided) == 2
     for labels, own in chosen:

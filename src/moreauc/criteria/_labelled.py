@@ -6,6 +6,7 @@ data set or of bags of instances, from scores :math:`h` of positives and negativ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -292,6 +293,8 @@ class TwoWayCriterion(PairCriterion):
             else:
                 moved = held - (self._rate_s * rows.upper_weight * slope() * above).to(held.dtype)
             moved_prime = stepped(rows.number(prime), self._rate_prime, rows.mean_number(above))
+            if isinstance(moved_prime, float) and abs(moved_prime) > torch.finfo(held.dtype).max:
+                moved_prime = math.inf  # as it would be in the table
         finite = {
             "the loss": value,
             "the updated row": new,
