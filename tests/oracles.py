@@ -6,8 +6,10 @@ A vector is a list, a table a dict from block (or pair) to a vector.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 Vector = list[float]
 Matrix = list[Vector]  # row k: gradient of output k
@@ -467,3 +469,33 @@ def algorithm_4(
         w_before = w
         w = [w[c] - lr * gradient[c] for c in range(len(w))]
         yield list(w), dict(v), dict(u), dict(s), s_prime, value, gradient
+
+
+# Virtual screening: the mean over all orders of rows with equal scores
+
+
+def orders_of_ties(labels: Sequence[int], scores: Sequence[float]) -> list[list[int]]:
+    """Return the labels from the highest score down, in every order of rows with equal scores."""
+    rows = range(len(labels))
+    found = []
+    for order in itertools.permutations(rows):
+        ranked = [scores[row] for row in order]
+        if ranked == sorted(scores, reverse=True):
+            found.append([labels[row] for row in order])
+    return found
+
+
+def enrichment(ranked: Sequence[int], fraction: Fraction) -> float:
+    count = math.ceil(len(ranked) * fraction)
+    return (sum(ranked[:count]) / count) / (sum(ranked) / len(ranked))
+
+
+def bedroc(ranked: Sequence[int], alpha: float) -> float:
+    n, positives = len(ranked), sum(ranked)
+    ratio = positives / n
+    observed = sum(math.exp(-alpha * rank / n) for rank, label in enumerate(ranked, 1) if label)
+    chance = ratio * sum(math.exp(-alpha * rank / n) for rank in range(1, n + 1))
+    rie = observed / chance
+    high = (1 - math.exp(-alpha * ratio)) / (ratio * (1 - math.exp(-alpha)))
+    low = (1 - math.exp(alpha * ratio)) / (ratio * (1 - math.exp(alpha)))
+    return (rie - low) / (high - low)

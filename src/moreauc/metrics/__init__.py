@@ -6,6 +6,7 @@ Partial AUC (true positive rate at least `min_tpr`, false positive rate at most 
 - :func:`tpauc_area_score`, :func:`pauc_standardized_score`: the other common scales;
 - :func:`tpauc_scorer`: for scikit-learn's model selection; :class:`StreamingTPAUC`: batch by batch;
 - :func:`tied_share`: how many rows of the region have the score of a row of the other class;
+- :func:`enrichment_factor`, :func:`bedroc_score`: positives at the top of a list, as in virtual screening;
 - :func:`bootstrap_interval`: confidence interval of a score; :func:`plot_roc_region`: ROC curves with the region.
 
 Groups:
@@ -27,11 +28,14 @@ from moreauc.metrics.ranking import (
     tpauc_area_score,
     tpauc_score,
 )
+from moreauc.metrics.screening import bedroc_score, enrichment_factor
 
 __all__ = [
     "StreamingTPAUC",
     "TiedScoresWarning",
+    "bedroc_score",
     "bootstrap_interval",
+    "enrichment_factor",
     "group_accuracy",
     "group_auc",
     "group_gap",
