@@ -23,7 +23,9 @@ setup: $(VENV)/.ready
 # over five folds.
 demo: setup
 	$(BIN)/moreauc example fraud --out $(OUT)/fraud.csv --force
-	$(BIN)/moreauc fit $(OUT)/fraud.csv --target target --baselines lr,linear,lightgbm --out $(OUT)/fit --force
+	$(BIN)/moreauc example fraud_test --out $(OUT)/fraud_test.csv --force
+	$(BIN)/moreauc fit $(OUT)/fraud.csv --target target --test $(OUT)/fraud_test.csv \
+	  --baselines lr,linear,lightgbm --out $(OUT)/fit --force
 	$(BIN)/moreauc compare $(OUT)/fraud.csv --target target --trials 1 --folds 5 \
 	  --methods sonx,linear,ce,lr,forest,lightgbm,xgboost --out $(OUT)/compare --force
 

@@ -573,7 +573,10 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         ([], "give a table with --target, or --example"),
         (["tiny.csv", "--example", "digits"], "give a table or --example, not both"),
         (["tiny.csv"], "{0}/tiny.csv: --target must name the column with the two classes"),
-        (["--example", "iris"], "load_example: name must be one of digits, breast_cancer, diabetes, fraud, got 'iris'"),
+        (
+            ["--example", "iris"],
+            "load_example: name must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got 'iris'",
+        ),
         (
             ["--example", "digits", "--drop", "a"],
             "--target, --positive, --id and --drop go with a table of yours, not with --example",

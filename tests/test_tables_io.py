@@ -640,7 +640,8 @@ def test_columns_to_drop():
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("digits", 0.04), ("breast_cancer", 0.05), ("diabetes", 0.1), ("fraud", 0.02)]
+    ("name", "share"),
+    [("digits", 0.04), ("breast_cancer", 0.05), ("diabetes", 0.1), ("fraud", 0.02), ("fraud_test", 0.02)],
 )
 def test_examples(name, share):
     X, y, description = load_example(name)
@@ -686,6 +687,8 @@ def test_payments_that_cannot_be_made(options, message):
 
 
 def test_an_unknown_example():
-    assert list(EXAMPLES) == ["digits", "breast_cancer", "diabetes", "fraud"]
-    with pytest.raises(ValueError, match="name must be one of digits, breast_cancer, diabetes, fraud, got 'iris'"):
+    assert list(EXAMPLES) == ["digits", "breast_cancer", "diabetes", "fraud", "fraud_test"]
+    with pytest.raises(
+        ValueError, match="name must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got 'iris'"
+    ):
         load_example("iris")

@@ -225,6 +225,8 @@ class ExampleOptions:
     The column to predict is named target, with the classes 1 (positive) and 0.
     """
 
-    name: Annotated[str, _argument("NAME", "digits, breast_cancer, diabetes or fraud.")]
+    name: Annotated[
+        str, _argument("NAME", "digits, breast_cancer, diabetes, fraud, or fraud_test for a test table to fraud.")
+    ]
     out: Annotated[Path | None, _option("File for the table, .csv, .tsv, .parquet or .pq; NAME.csv by default.")] = None
     force: Annotated[bool, _option("Replace the file where it exists.", "--force")] = False

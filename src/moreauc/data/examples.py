@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -32,7 +33,7 @@ def load_example(name: str) -> tuple[pd.DataFrame, NDArray[np.int64], str]:
     """Return one of the example tables.
 
     Args:
-        name: "digits", "breast_cancer", "diabetes" or "fraud".
+        name: "digits", "breast_cancer", "diabetes", "fraud", or "fraud_test", further rows like those of "fraud".
 
     Returns:
         The columns, labels of 0 and 1 of shape `(n,)`, and a description of the source and of how the table was made
@@ -103,8 +104,8 @@ def _thinned(positive: pd.Series[bool], labels: NDArray[np.int64]) -> str:
     )
 
 
-def _fraud() -> tuple[pd.DataFrame, NDArray[np.int64], str]:
-    X, y = fraud_table()
+def _fraud(samples: int = 20_000, seed: int = 0) -> tuple[pd.DataFrame, NDArray[np.int64], str]:
+    X, y = fraud_table(samples=samples, seed=seed)
     description = (
         f"Card payments made up by moreauc.data.examples.fraud_table: is it fraud? {y.sum()} of {len(y)} payments are "
         f"({y.mean():.1%}). The signal is nearly linear, and a part of it in no column, so that no model is perfect."
@@ -117,6 +118,7 @@ EXAMPLES: dict[str, Callable[[], tuple[pd.DataFrame, NDArray[np.int64], str]]] =
     "breast_cancer": _breast_cancer,
     "diabetes": _diabetes,
     "fraud": _fraud,
+    "fraud_test": partial(_fraud, 50_000, 1),  # 1,004 frauds, where a quarter of "fraud" has 95
 }
 
 # share of the payments, and what it adds to the log odds of fraud
