@@ -163,7 +163,7 @@ def recipe_table(name: Kind, dataset: str) -> str:
 
 
 def caution_table() -> str:
-    """Start, mean over the methods by the recipe with and without caution, and how many runs keep the start."""
+    """Mean test TPAUC of the start and of the recipe with and without the rule of one standard error."""
     rows = []
     for name in EXPERIMENTS:
         plan, study = load_experiment(name), _study(f"experiments/{name}")
@@ -181,7 +181,7 @@ def caution_table() -> str:
                 means = [float(np.mean([cell[key] for cell in cells])) for key in ("mean", "plain")]
                 scores = [f"{score:.3f}" for score in (start["mean"], *means)]
                 rows.append([plan.datasets[start["dataset"]].title, *scores, f"{epochs.count(0)} of {len(epochs)}"])
-    return _markdown(["data set", "start", "with caution", "without", "runs that keep the start"], rows)
+    return _markdown(["data set", "start", "with the rule", "without", "runs that keep the start"], rows)
 
 
 def _show_first(cell: Mapping[str, Any], number: int) -> str:
