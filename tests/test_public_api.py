@@ -17,8 +17,8 @@ import moreauc
 HOMES = [
     *("moreauc", "moreauc.checkpoint", "moreauc.comparison", "moreauc.contrib", "moreauc.contrib.cuda_graphs"),
     *("moreauc.contrib.lightning", "moreauc.criteria", "moreauc.data", "moreauc.distributed", "moreauc.estimators"),
-    *("moreauc.methods", "moreauc.metrics", "moreauc.models", "moreauc.optim", "moreauc.problems", "moreauc.samplers"),
-    *("moreauc.solver", "moreauc.theory", "moreauc.train"),
+    *("moreauc.methods", "moreauc.metrics", "moreauc.models", "moreauc.molecules", "moreauc.optim", "moreauc.problems"),
+    *("moreauc.samplers", "moreauc.solver", "moreauc.theory", "moreauc.train"),
 ]
 OTHERS = sorted(
     info.name for info in pkgutil.walk_packages(moreauc.__path__, "moreauc.") if info.name.split(".")[-1] != "__main__"

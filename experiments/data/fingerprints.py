@@ -17,6 +17,7 @@ from experiments.data._archives import content_sha256
 from experiments.data.download import cache_folder, find_file
 from experiments.data.smiles import MoleculeReader, read_smiles_table, split_by_group
 from experiments.files import read_arrays, write_arrays
+from moreauc.molecules import SmilesFingerprints
 
 ASSAYS = (
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),
@@ -67,20 +68,13 @@ def _of_file(source: Path, smiles: tuple[str, ...]) -> tuple[csr_array, NDArray[
 
 def make_fingerprints(smiles: tuple[str, ...], reader: MoleculeReader) -> dict[str, NDArray[Any]]:
     """Return the bits that are set, row after row, which rows can be read and which are in the test part."""
-    from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
-
-    generator = GetMorganGenerator(RADIUS, fpSize=BITS)
     scaffolds = reader.read(smiles, [False] * len(smiles)).scaffolds
-    set_bits: list[list[int]] = []
-    with reader.quiet():
-        for text in smiles:
-            molecule, _ = reader.molecule(text)
-            set_bits.append([] if molecule is None else list(generator.GetFingerprint(molecule).GetOnBits()))
+    bits = SmilesFingerprints(kind="bit", radius=RADIUS, size=BITS, strip_salts=False, invalid="zero").transform(smiles)
     test = np.zeros(len(smiles), dtype=np.uint8)
     test[split_by_group(scaffolds).test] = 1
     return {
-        "indices": np.concatenate([np.array(bits, dtype=np.int64) for bits in set_bits]),
-        "indptr": np.cumsum([0, *map(len, set_bits)]),
+        "indices": bits.indices.astype(np.int64),
+        "indptr": bits.indptr.astype(np.int64),
         "readable": np.array([not isinstance(scaffold, int) for scaffold in scaffolds], dtype=np.uint8),
         "test": test,
     }

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data._archives import BROKEN, unpack
+from moreauc.molecules import SmilesReader
 
 # categories in their order, as RDKit names them
 _CHIRALITIES = ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER")
@@ -59,31 +60,16 @@ class Reading(NamedTuple):
     relaxed: list[int]
 
 
-class MoleculeReader:
-    """Reads SMILES with RDKit, without its log messages.
-
-    RDKit checks that no atom has more bonds than its element permits, and new versions permit less than old ones did:
-    2026.09 refuses aluminium with six bonds in a few molecules of Tox21 and HIV that were published as valid. A SMILES
-    that fails is read a second time without that check; what fails then too is rejected.
-    """
+class MoleculeReader(SmilesReader):
+    """Also gives graphs of molecules."""
 
     def __init__(self) -> None:
-        from rdkit import Chem, rdBase  # here: graphs made elsewhere need no RDKit
-
-        self._chem, self._base = Chem, rdBase
-        self._chirality = _numbers(Chem.ChiralType, _CHIRALITIES)
-        self._hybridisation = _numbers(Chem.HybridizationType, _HYBRIDISATIONS)
-        self._bond_type = _numbers(Chem.BondType, _BOND_TYPES)
-        self._stereo = _numbers(Chem.BondStereo, _STEREOS)
-
-    @property
-    def version(self) -> str:
-        """The version of RDKit, which features and scaffolds may depend on."""
-        return str(self._base.rdkitVersion)
-
-    def quiet(self) -> Any:
-        """Return a context in which RDKit writes no log messages."""
-        return self._base.BlockLogs()
+        super().__init__()
+        chem = self._chem
+        self._chirality = _numbers(chem.ChiralType, _CHIRALITIES)
+        self._hybridisation = _numbers(chem.HybridizationType, _HYBRIDISATIONS)
+        self._bond_type = _numbers(chem.BondType, _BOND_TYPES)
+        self._stereo = _numbers(chem.BondStereo, _STEREOS)
 
     def read(self, smiles: Sequence[str], wanted: Sequence[bool]) -> Reading:
         """Return the scaffolds of all molecules and the graphs of those that are wanted."""
@@ -98,31 +84,6 @@ class MoleculeReader:
                     result.graphs.append(self.graph(molecule))
                     result.relaxed.extend([row] if relaxed else [])
         return result
-
-    def molecule(self, smiles: str) -> tuple[Any | None, bool]:
-        """Return the molecule, None where there is none, and whether the valence check was left out."""
-        chem = self._chem
-        strict = chem.MolFromSmiles(smiles)
-        if strict is not None:
-            return (strict, False) if strict.GetNumAtoms() else (None, False)
-        loose = chem.MolFromSmiles(smiles, sanitize=False)
-        if loose is None:
-            return None, False
-        loose.UpdatePropertyCache(strict=False)
-        loose = chem.RemoveHs(loose, sanitize=False)  # hydrogens are no atoms of a graph, as in the first reading
-        every = chem.SanitizeFlags.SANITIZE_ALL
-        if chem.SanitizeMol(loose, every ^ chem.SanitizeFlags.SANITIZE_PROPERTIES, catchErrors=True):
-            return None, False
-        chem.AssignStereochemistry(loose, cleanIt=True, force=True)
-        return loose, True
-
-    def scaffold(self, molecule: Any) -> str:
-        """Return the SMILES, with chirality, of the rings and what joins them (Bemis and Murcko, 1996)."""
-        frame = self._chem.MurckoDecompose(molecule)
-        frame.ClearComputedProps()
-        frame.UpdatePropertyCache(strict=False)  # again without the valence check
-        self._chem.GetSymmSSSR(frame)
-        return str(self._chem.MolToSmiles(frame, isomericSmiles=True))
 
     def graph(self, molecule: Any) -> MoleculeGraph:
         """Return the categories of all atoms, and those of all bonds, each as two edges."""

@@ -47,7 +47,7 @@ __all__ = [
 
 _MODULES = {
     *("checkpoint", "comparison", "contrib", "criteria", "data", "distributed", "estimators", "methods", "metrics"),
-    *("models", "optim", "problems", "samplers", "solver", "theory", "train"),
+    *("models", "molecules", "optim", "problems", "samplers", "solver", "theory", "train"),
 }
 
 
