@@ -73,7 +73,7 @@ def groups_table(rows: int = 240, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
-_RANKED = ("Verdict", "Methods", "Curves and scores", "What the scores go by")
+_RANKED = ("Verdict", "Methods", "Curves and scores", "Importance of columns")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Case:
 
 _POSITIVE = "Positive class: state = ill (the rarer of two values)"
 _BY_GROUP = ("--groups", "race,sex", "--top-k", "2", "--epochs", "4", "--lr", "0.02")
-_GROUPS = ("Verdict", "Methods", "Groups", "What the scores go by", "Training", "Data", "Settings")
+_GROUPS = ("Verdict", "Methods", "Groups", "Importance of columns", "Training", "Data", "Settings")
 _SIZES = (
     {"rows": 180, "groups": 6, "smallest": 30, "largest": 30},
     {"rows": 60, "groups": 6, "smallest": 10, "largest": 10},

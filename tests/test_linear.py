@@ -22,8 +22,8 @@ from moreauc.estimators.decisions import choose_threshold, fit_platt
 from moreauc.estimators.linear_fit import (
     RegionObjective,
     Rows,
+    assign_folds,
     best_beyond_chance,
-    deal,
     merge_equal,
     sample,
     standardized,
@@ -289,7 +289,7 @@ class TestParts:
     def test_folds_keep_equal_rows_together_and_spread_the_classes(self):
         hashes = np.concatenate([np.arange(100), np.arange(10)])
         positive = np.arange(110) >= 80
-        folds = deal(hashes, positive, np.random.RandomState(0))
+        folds = assign_folds(hashes, positive, np.random.RandomState(0))
         assert (folds[:10] == folds[100:]).all()
         for side in (positive, ~positive):
             counts = np.bincount(folds[side], minlength=5)

@@ -218,7 +218,7 @@ def test_figures_are_pictures_with_words():
         *draw_training({"A": history, "B": history}),
     ]
     assert all(picture.png[:8] == PNG and picture.width > 200 for picture in pictures)
-    assert pictures[0].caption == "ROC curve of A; the region that TPAUC looks at is shaded."
+    assert pictures[0].caption == "ROC curve of A; the region of the TPAUC is shaded."
     assert "of A, B and C;" in pictures[1].caption
     assert "dashed" in pictures[3].caption and "dashed" not in pictures[2].caption
 

@@ -1,4 +1,4 @@
-"""The verdict of a report, and what a model goes by: against loops, and against models whose weights are known."""
+"""The verdict of a report, and the importance of columns: against loops, and against models whose weights are known."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from moreauc.data.columns import Target
 from moreauc.metrics import bootstrap_interval, tpauc_score
 from moreauc.metrics.bootstrap import Resamples, resample_scores
 from moreauc.report.verdict import (
+    compare_models,
     importance_section,
     is_beyond_chance,
-    judge,
     linear_effects,
     permutation_importance,
     rank,
@@ -50,7 +50,7 @@ def found(title: str, *draws: float) -> Found:
 )
 def test_the_best_of_the_others_is_compared_with(own, lower, outcome, words):
     models = [found("A", *own), found("B", 0.2, 0.3), found("C", 0.4, 0.5)]
-    verdict = judge(models, "M", "rows", lower_is_better=lower)
+    verdict = compare_models(models, "M", "rows", lower_is_better=lower)
     assert (verdict.outcome, verdict.text[0]) == (outcome, words)
     assert ("within" if outcome == "equal" else "beyond") + " chance" in verdict.text[1]
     sign = {"better": 1, "worse": -1}.get(outcome)
@@ -58,7 +58,7 @@ def test_the_best_of_the_others_is_compared_with(own, lower, outcome, words):
 
 
 def test_equal_models_have_no_winner():
-    verdict = judge([found("A", 0.2, 0.3), found("B", 0.2, 0.3)], "M", "rows")
+    verdict = compare_models([found("A", 0.2, 0.3), found("B", 0.2, 0.3)], "M", "rows")
     assert verdict.outcome == "equal" and verdict.text[1] == "They have the same M on all resamples of the test rows."
 
 
@@ -86,7 +86,7 @@ def test_the_test_over_folds_by_its_formula():
 
 
 def test_a_model_alone_has_its_interval():
-    verdict = judge([found("A", 0.1, 0.3)], "M", "bags")
+    verdict = compare_models([found("A", 0.1, 0.3)], "M", "bags")
     assert verdict.outcome == "alone" and verdict.to_dict() == {"outcome": "alone", "other": None, "difference": None}
     assert verdict.text[0] == "A has a M of 0.200 on these bags."
 

@@ -182,7 +182,7 @@ def as_labels(owner: str, labels: Any) -> Tensor:
     try:
         array = np.array(labels)
         if array.dtype == object and all(isinstance(label, Real) for label in array.flat):
-            array = array.astype(np.float64)  # a column of a table that has others of text
+            array = array.astype(np.float64)  # a column of numbers from a table with text columns
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{owner}: labels must be a vector of 0 and 1, got {no_number(labels)}") from error

@@ -1,6 +1,6 @@
 """Settings as text, by which losses and runs are compared: for checkpoints, agreement of processes, and `repr`.
 
-A value is described by its type and by all that it holds. Weights and buffers are state and left out; other tensors
+A value is described by its type and its contents. Weights and buffers are state and left out; other tensors
 are described by a checksum, functions by their qualified names (so two lambdas of one line look alike), with the
 arguments of a `functools.partial` and the object of a bound method, loggers by their names. Objects whose attributes
 cannot be listed are described by their `repr`, or by their type where it names an address. Values that are equal in
@@ -78,7 +78,7 @@ def settings_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
     kind: Any = type(module)
     left_out, seen = _left_out(kind), set()
     for name in _arguments(kind):
-        value = getattr(module, name, module)  # which is no setting of itself
+        value = getattr(module, name, module)  # the module itself stands for a missing attribute
         if not isinstance(value, nn.Module) and name not in module._buffers and name not in module._parameters:
             seen.add(name)
             yield name, value
@@ -141,9 +141,9 @@ def _text(value: Any, contents: bool, above: tuple[int, ...], seen: dict[int, An
     if isinstance(value, functools.partial):
         named = [f"{name}={inner(part)}" for name, part in sorted(value.keywords.items())]
         return f"partial({', '.join([inner(value.func), *map(inner, value.args), *named])})"
-    if isinstance(value, logging.Logger):  # its attributes are its parents and caches
+    if isinstance(value, logging.Logger):  # its attributes are parent loggers and caches
         return f"{_type_name(type(value))}({value.name!r})"
-    if (held := _held(value)) is None:
+    if (held := _contents(value)) is None:
         name = repr(value)
         return _type_name(type(value)) if " at 0x" in name else name
     if not isinstance(value, nn.Module | tuple | list) and not dataclasses.is_dataclass(value):
@@ -157,8 +157,8 @@ def _number_text(value: float) -> str:
     return repr(int(value)) if whole else repr(float(value))
 
 
-def _held(value: Any) -> Iterable[tuple[str, Any]] | None:
-    """Return what an object holds, by name; None where that cannot be listed."""
+def _contents(value: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return the attributes of an object by name; None where they cannot be listed."""
     if isinstance(value, nn.Module):
         return (*settings_of(value), *value.named_children())
     if dataclasses.is_dataclass(value):
@@ -173,7 +173,7 @@ def _held(value: Any) -> Iterable[tuple[str, Any]] | None:
 
 
 def _slots(kind: type) -> list[str]:
-    """Return the names of the slots of a class; those of the standard library's hold caches, too."""
+    """Return the names of the slots of a class; none for the standard library, whose slots include caches."""
     names = () if kind.__module__.partition(".")[0] in sys.stdlib_module_names else vars(kind).get("__slots__", ())
     names = [names] if isinstance(names, str) else [name for name in names if name not in ("__dict__", "__weakref__")]
     return [f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") else name for name in names]

@@ -12,7 +12,7 @@ from moreauc._checks import check_count
 
 Numbers = NDArray[np.int64]
 
-_MOST_UNNUMBERED = 1_000_000  # groups that ids alone may imply, unless there are many rows: more are numbers of persons
+_MOST_UNNUMBERED = 1_000_000  # largest number of groups inferred from ids: larger ids are probably those of persons
 
 
 class Members(NamedTuple):

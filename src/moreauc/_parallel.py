@@ -105,7 +105,7 @@ def buffers_left_alone(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        inner.require_forward_param_sync = sends  # which the call has forgotten
+        inner.require_forward_param_sync = sends  # the call has reset it
 
 
 def without_gradient(model: nn.Module) -> AbstractContextManager[Any]:
@@ -121,7 +121,7 @@ def _ranks(group: Any) -> tuple[int, ...]:
 
 
 def _is_old_sharded(module: nn.Module) -> bool:
-    if "torch.distributed.fsdp" not in sys.modules:  # whose import takes a while
+    if "torch.distributed.fsdp" not in sys.modules:  # its import is slow
         return False
     from torch.distributed.fsdp import FullyShardedDataParallel
 

@@ -72,7 +72,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
             yield part
             os.replace(part, path)
     except BaseException:
-        with suppress(OSError):  # the first error counts
+        with suppress(OSError):  # the first error is raised
             part.unlink()
         raise
 
@@ -87,13 +87,13 @@ def make_folder(folder: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flush the entries of a folder to the disk, if the system supports it."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows keeps names by itself
+    if not hasattr(os, "O_DIRECTORY"):  # not needed on Windows
         return
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot do that with folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support it for folders
             raise
     finally:
         os.close(number)
@@ -107,7 +107,7 @@ class FileLock:
     in it exclude each other. On systems without such locks there is none.
     """
 
-    _held: ClassVar[WeakValueDictionary[tuple[int, int], FileLock]] = WeakValueDictionary()  # by device and number
+    _held: ClassVar[WeakValueDictionary[tuple[int, int], FileLock]] = WeakValueDictionary()  # by device and inode
     _guard = threading.Lock()
 
     def __init__(self) -> None:
@@ -120,20 +120,20 @@ class FileLock:
             return True
         with self._guard:
             while True:
-                if self._is_ours(path):  # to close a second handle would give up the lock of the first
+                if self._is_ours(path):  # closing a second handle would release the lock of the first
                     return False
                 file = open(path, "ab")  # noqa: SIM115  # which is kept
                 try:
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError as error:
                     file.close()
-                    return error.errno not in (errno.EACCES, errno.EAGAIN)  # else a file system without locks
+                    return error.errno not in (errno.EACCES, errno.EAGAIN)  # True for a file system without locks
                 key = _key(os.fstat(file.fileno()))
                 if _key_at(path) == key:
                     self._file, self._path, self._process = file, path, os.getpid()
                     self._held[key] = self
                     return True
-                file.close()  # it was removed meanwhile by the process that had locked it
+                file.close()  # the process that had the lock has removed the file
 
     def release(self) -> None:
         """Remove the file and release the lock."""
@@ -141,7 +141,7 @@ class FileLock:
             if self._file is None:
                 return
             key = _key(os.fstat(self._file.fileno()))
-            if self._process == os.getpid():  # and not a copy in a forked process
+            if self._process == os.getpid():  # not in a forked process
                 self._held.pop(key, None)
                 if _key_at(self._path) == key:
                     self._path.unlink()

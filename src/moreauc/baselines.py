@@ -1,8 +1,8 @@
-"""Baselines that are no networks of this package: logistic regression, random forest, boosted trees.
+"""Baselines from other libraries: logistic regression, random forest, boosted trees.
 
 For rows as they are, for bags on statistics of their instances, for groups plain and with equal weight of each group.
-The first value of every option is the library's own default, so that the first trial of a comparison is the baseline as
-it comes. docs/baselines.md says how each is trained.
+The first value of every option is the library's own default, so that the first trial of a comparison has the
+library's defaults. docs/baselines.md says how each is trained.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Array = NDArray[Any]
 Options = Mapping[str, Any]
 
 _EXTRA = "boosting"
-ADVICE = f"is not installed; pip install 'moreauc[{_EXTRA}]' brings it"  # on a baseline whose package is missing
-_FOLDS = 3  # by which the threshold of a baseline is chosen
-_MOST_STEPS = 1000  # of logistic regression; scikit-learn's own 100 are too few for some tables
+ADVICE = f"is not installed; pip install 'moreauc[{_EXTRA}]' brings it"  # said of a baseline whose package is missing
+_FOLDS = 3  # of the cross-validation that chooses the threshold of a baseline
+_MOST_STEPS = 1000  # of logistic regression; scikit-learn's default of 100 is too small for some tables
 
 _STRENGTHS = (1.0, 0.1, 0.01, 0.001, 10.0, 100.0, 1e-4, 1e-5)
 
@@ -203,7 +203,7 @@ BASELINES: Mapping[TaskName, Mapping[str, Baseline]] = {
         "lr_bags": Baseline("LR (mean, max, min)", LR_GRID, _logistic_of_bags),
         "forest_bags": Baseline("random forest (mean, max, min)", FOREST_GRID, _forest_of_bags),
     },
-    # of encoded rows, as the networks get them; class weights would move probabilities, by which groups are judged
+    # on encoded rows, as for the networks; without class weights, which would change the loss of the groups
     "groups": {
         "lr": Baseline("LR", {"C": _STRENGTHS}, _logistic_of_numbers),
         "lr_equal": Baseline("LR, equal group weights", {"C": _STRENGTHS}, _logistic_of_numbers, equal_groups=True),

@@ -55,8 +55,7 @@ class Table:
     X: Any  # array or DataFrame; or a list of bags
     positive: Array  # the labels
     split: tuple[Array, Array] | None = None  # training and test rows, where these are given
-    # numbers from 0, equal where rows are: those are in one fold. None to ignore equal rows, as the committed studies
-    # do.
+    # equal rows have equal numbers, from 0, and stay in one fold; None: equal rows are ignored, as in committed studies
     same: Codes | None = None
 
     def take(self, rows: Array) -> Any:
@@ -76,7 +75,7 @@ class Table:
         return [(train[a], train[b]) for a, b in self._folds(train, folds, seed)]
 
     def _folds(self, rows: Array, folds: int, seed: int) -> list[tuple[Array, Array]]:
-        """Return stratified folds of some rows, as places among them."""
+        """Return stratified folds of some rows, as positions in `rows`."""
         labels = self.positive[rows]
         same = None if self.same is None else number_equal(self.same[rows])
         if same is None or not any_equal(same):
@@ -282,7 +281,7 @@ def _make_baseline(found: Baseline, options: Options, region: Region, seed: int)
 def _make_network(
     kind: Any, loss: str, settings: Mapping[str, Any], options: Options, region: Region, seed: int
 ) -> Any:
-    """Make the classifier of a loss: options are arguments of the classifier, or of the loss."""
+    """Make the classifier of a loss; each option is an argument of the classifier or of the loss."""
     shared = {key: options[key] for key in kind().get_params() if key in options}
     own = {key: options[key] for key in options if key not in shared}
     area = {"min_tpr": region[0], "max_fpr": region[1]}
@@ -345,7 +344,7 @@ class Comparison:
 
     @property
     def _for_all(self) -> dict[str, Any]:
-        """Settings of all networks: where nothing is tuned, as many networks as the estimator would train."""
+        """Settings of all networks; without tuning, the ensemble has its default size."""
         return {**({"ensemble": None} if self.trials == 1 else {}), **self.settings}
 
     def pieces(self) -> list[Piece]:
@@ -400,7 +399,7 @@ class Comparison:
         counts = {"positives": int((positive == 1).sum()), "negatives": int((positive == 0).sum())}
         for name, count in counts.items():
             share = min(1.0 - r[0] if name == "positives" else r[1] for r in self.regions)
-            # the smallest test fold, and the smallest inner one of the smallest training part
+            # the smaller of the smallest test fold and the smallest inner test fold
             smallest = min(count // self.folds, (count - math.ceil(count / self.folds)) // self.inner_folds)
             if floor_count(smallest, share) < 1:
                 raise ValueError(
@@ -483,7 +482,7 @@ class ComparisonResult:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of work: one method in one fold, judged in one region or more."""
+    """A piece of work: one method in one fold, scored in one or more regions."""
 
     contestant: Contestant
     regions: tuple[Region, ...]
@@ -502,7 +501,7 @@ class Piece:
         tested: dict[int, Array | None] = {}
         records = []
         for column, region in enumerate(self.regions):
-            for choice in np.lexsort(-means[:, column].T[::-1]).tolist():  # stable: of equals the first
+            for choice in np.lexsort(-means[:, column].T[::-1]).tolist():  # stable: the first of equal trials
                 if choice not in tested:
                     tested[choice] = self.contestant.fit_and_score(
                         options[choice], region, table, train, test, self.seed
@@ -522,7 +521,7 @@ class Piece:
         return [record | {"seconds": spent} for record in records]
 
     def _inner_scores(self, option: Options, table: Table, parts: Sequence[Any]) -> Array:
-        """Return the mean over the inner folds of what trials are chosen by, `(regions, 4)`; NaN where it diverged."""
+        """Return the mean selection scores over the inner folds, shape `(regions, 4)`; NaN where it diverged."""
         scores = []
         for rows, others in parts:
             values = self.contestant.fit_and_score(option, self.regions[0], table, rows, others, self.seed)
@@ -549,6 +548,6 @@ class Piece:
 
 
 def _work(number: int, piece: Piece, table: Table, plan: Comparison) -> tuple[int, list[dict[str, Any]]]:
-    """Do a piece of work in a process beside others: on one core, as there are as many processes as cores."""
+    """Run a piece of work on one thread: there are as many processes as cores."""
     with one_thread():
         return number, piece.tune_and_test(table, plan)

@@ -26,7 +26,7 @@ from moreauc._system import make_folder, sync_folder, written_whole
 
 VERSION = 1
 
-_MAGIC = b"\x89moreauc\r\n\x1a\n"  # a transfer as text, which changes line ends, is found at once
+_MAGIC = b"\x89moreauc\r\n\x1a\n"  # the line ends reveal a transfer in text mode
 _VERSION_AND_SIZE = struct.Struct(">IQ")
 _HEADER = len(_MAGIC) + _VERSION_AND_SIZE.size + hashlib.sha256().digest_size
 _BLOCK = 1 << 20  # bytes read at a time for the checksum
@@ -112,7 +112,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             _check_records(file, size)
             file.seek(_HEADER)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's hints to trust the file
+                warnings.simplefilter("ignore")  # torch's advice to trust the file
                 state = torch.load(file, map_location="cpu", weights_only=True)
             _check_loaded(state, size)
         except Exception as error:  # unpickling a hostile file may raise anything
@@ -153,7 +153,7 @@ def _write(file: BinaryIO, state: dict[str, Any]) -> None:
     file.write(bytes(_HEADER))
     body = _Hashed(file)
     try:
-        torch.save(state, cast("IO[bytes]", body))  # which it only writes to
+        torch.save(state, cast("IO[bytes]", body))  # torch.save only calls write
     except RuntimeError:
         if body.error is not None:
             raise body.error from None
@@ -196,7 +196,7 @@ def _check_header(name: str, file: BinaryIO) -> int:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """Return a copy of the containers with what can be loaded again; tensors are those given."""
+    """Return a copy of the containers with plain data only; tensors are not copied."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, nn.Parameter):
@@ -280,7 +280,7 @@ def _check_loaded(state: Any, size: int) -> None:
     storages, number, waiting = {}, 0, [state]
     while waiting:
         value, number = waiting.pop(), number + 1
-        if number > size:  # `save_checkpoint` writes every entry
+        if number > size:  # every entry takes at least a byte
             raise ValueError(f"more than {size} entries in {size} bytes")
         if isinstance(value, Tensor):
             taken = value.numel() * value.element_size()

@@ -50,7 +50,7 @@ class LoaderPosition(EpochBatches):
 
     @cached_property
     def _labels(self) -> dict[str, str]:
-        return held_labels(self.loader)  # once: they do not change, and there may be many
+        return held_labels(self.loader)  # computed once: there may be many labels
 
     def batches(self, epoch: int) -> Iterator[Any]:
         """Yield the batches of an epoch; after a checkpoint was loaded, those left in its epoch."""
@@ -73,7 +73,7 @@ class LoaderPosition(EpochBatches):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, the states of the generators, and what the batches depend on."""
-        waiting = self._begun is not None and not self.step  # the epoch has drawn numbers, but given no batch yet
+        waiting = self._begun is not None and not self.step  # the epoch has drawn random numbers but yielded no batch
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -147,7 +147,7 @@ class LoaderPosition(EpochBatches):
         """Start persistent workers, which the interrupted run had when this epoch began; this draws a number."""
         if self.epoch > 0 and getattr(self.loader, "persistent_workers", False):
             iter(self.loader)
-            set_epoch(self.loader, self.epoch)  # the workers have been given batches that are not used
+            set_epoch(self.loader, self.epoch)  # the workers have been assigned batches that are not used
             set_random_states(begun, self.loader)
 
 
@@ -208,7 +208,7 @@ def held_labels(loader: Any) -> dict[str, str]:
 def _labels_of(part: Any) -> NDArray[Any] | None:
     attributes = getattr(part, "__dict__", {})
     if isinstance(part, IndexedDataset) and attributes["_paired"]:
-        return None  # it caches labels once they were asked for, which is not a setting
+        return None  # its cached labels are not a setting
     values = [attributes.get(name) for name in _LABELS]
     if isinstance(part, TensorDataset):
         values.append(part.tensors[-1])

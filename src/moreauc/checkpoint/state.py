@@ -107,7 +107,7 @@ class RunState:
         check_names("settings", settings)
         self.others, self.settings = dict(others or {}), dict(settings or {})
         self._check_parts()
-        self.start = self._present_settings()  # of a resumed run, those at its beginning
+        self.start = self._present_settings()  # settings at the beginning of the run, also of a resumed one
 
     @property
     def epoch(self) -> int:
@@ -152,7 +152,7 @@ class RunState:
             self._check(state)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; a run with other settings or data needs another folder") from error
-        except Exception as error:  # any other dictionary may hold anything
+        except Exception as error:  # an unrelated dictionary may raise anything
             raise CheckpointError(
                 f"checkpoint: state must be that of a RunState, got another: {type(error).__name__}: {error}"
             ) from error
@@ -206,7 +206,7 @@ class RunState:
 
     def _check(self, state: Mapping[str, Any]) -> None:
         times = state["start"], state["now"], self._present_settings()
-        if "attributes" not in state:  # no other part of the check reads them
+        if "attributes" not in state:  # not checked elsewhere
             raise CheckpointError("checkpoint: state must hold the attributes of the loss, got a state without them")
         for name in ("run", "criterion"):
             parts.check_settings(name, *(settings[name] for settings in times))

@@ -163,7 +163,7 @@ def criterion_loss(module: LightningModule, batch: Any) -> Tensor:
         ...         return criterion_loss(self, batch)
     """
     run = _callback_of(module).run_of(module)
-    previous = run.follow()  # before the model is called, so that the call is known
+    previous = run.follow()  # before the model is called, so that this forward is recorded
     return loss_of("criterion_loss", run.model, run.criterion, batch, previous)
 
 
@@ -255,7 +255,7 @@ class _Run:
         """Resume from what :meth:`state_dict` returned, if loss and callback are as they were."""
         self._check_settings(state)
         if state["previous"] is not None:
-            self.follow(always=True)  # a loss may need them later only, if its gamma is set when the first batch begins
+            self.follow(always=True)  # gamma may be set after loading, when the first batch begins
         for name, part in {"previous": self.previous, "proximal": self.point}.items():
             if part is not None and state[name] is not None:
                 part.load_state_dict(state[name])

@@ -139,11 +139,11 @@ class GraphedStep:
             self._last = key
             if self._in_a_row <= self.warm_up:
                 return self._warm(batch, device)
-            # before the next recording: the memory of the last is wanted, and where this one fails all begins anew
+            # before recording: frees the memory of the last graph; after an error everything starts again
             self._recording, self._last, self._in_a_row = None, None, 0
-            check_optimizer_steps(_OWNER, self.optimizer)  # some begin to count only when they step
+            check_optimizer_steps(_OWNER, self.optimizer)  # some have a step count only after the first step
             recording = _Recording(self, batch, key, Held(tensors), device)
-            # what a loss kept of the recorded call is the graph's, and stays
+            # tensors that the loss kept of the recorded call belong to the graph
             recording.held = Held(contents(self.model, self.criterion, self.optimizer, self.previous)[1])
             self._recording = recording
         self._last = None
@@ -154,16 +154,16 @@ class GraphedStep:
         return train_step(self.model, self.criterion, self.optimizer, batch, self.previous)
 
     def _streams_on(self, device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-        """Return two streams, always the same ones: libraries keep memory for each stream that they have seen."""
+        """Return two streams, always the same: libraries keep memory for each stream used."""
         if device not in self._streams:
             main = _stream(device)
             self._streams[device] = main, _stream_beside(main, device)
         return self._streams[device]
 
     def _warm(self, batch: Any, device: torch.device) -> Tensor:
-        """Do an ordinary step on the stream of the recording, as torch asks for before one.
+        """Take an ordinary step on the stream of the recording, which torch requires before a recording.
 
-        Without autocast's cache, as the recording: compiled code is compiled again where this setting has changed.
+        Autocast's cache is off, as in the recording: changing it would compile compiled code again.
         """
         here, (aside, _) = torch.cuda.current_stream(device), self._streams_on(device)
         generator = torch.cuda.default_generators[_number(device)]
@@ -190,7 +190,7 @@ class _Recording:
         self._twin = _Twin(self._graph, device) if owner._random and owner.previous is not None else None
         self._main, self._side = owner._streams_on(device)
         owner.optimizer.zero_grad(set_to_none=True)
-        errors: list[Exception] = []  # of the step itself: the error at the end of a broken recording says less
+        errors: list[Exception] = []  # of the step: clearer than the error at the end of a broken recording
         try:
             with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)), _no_garbage():
                 self._record(owner, errors)
@@ -200,7 +200,7 @@ class _Recording:
             _refuse(errors.pop() if errors else error)
 
     def _record(self, owner: GraphedStep, errors: list[Exception]) -> None:
-        """Record the step, without autocast's cache: what it holds would be read in the recording, and not made."""
+        """Record the step without autocast's cache: the graph would read cached casts and not repeat them."""
         previous = owner.previous
         in_previous = previous.captured_by(self) if isinstance(previous, PreviousIterate) else nullcontext()
         with _no_autocast_cache(), _capture(self._graph, self._main), in_previous:
@@ -223,12 +223,12 @@ class _Recording:
         return nullcontext() if self._twin is None else self._twin.instead()
 
     def copied(self) -> None:
-        """Let the forward at the present weights begin, which may change buffers: those for this one are copied."""
+        """Let the forward at the current weights begin: the buffers that it may change have been copied."""
         if self._overlap:
             self._main.wait_event(torch.cuda.current_stream(self._main.device).record_event())
 
     def _step(self, owner: GraphedStep) -> Tensor:
-        """Do the step, as `train_step`, with the forward at the previous weights aside."""
+        """Take a step as `train_step` does, with the forward at the previous weights on a second stream."""
         inputs, others, name = open_batch(owner.model, self._batch)
         before: dict[str, Tensor] = {}
         if owner.previous is not None and getattr(owner.criterion, "needs_previous", False):
@@ -246,7 +246,7 @@ class _Recording:
 
 
 class _Twin:
-    """A second random state, from which the forward at the previous weights draws what the other one draws."""
+    """A second random state, from which the forward at the previous weights draws the same numbers."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
         self._generator = torch.cuda.default_generators[_number(device)]
@@ -263,7 +263,7 @@ class _Twin:
             self._generator.graphsafe_set_state(self._own)
 
     def align(self) -> None:
-        """Bring the second state where the first one is, which others may have moved or seeded."""
+        """Set the second state to the first one, which other code may have changed."""
         if self._other.initial_seed() != self._own.initial_seed():
             self._other.manual_seed(self._own.initial_seed())
         if self._other.get_offset() != self._own.get_offset():
@@ -282,7 +282,7 @@ def _no_autocast_cache() -> Iterator[None]:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Collect garbage now and not for a while: to free another graph in the middle of a recording ends the process."""
+    """Collect garbage now and pause the collector: freeing another graph during a recording ends the process."""
     gc.collect()
     running = gc.isenabled()
     gc.disable()
@@ -299,7 +299,7 @@ def _capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> torch.cu
 
 
 def _end_recordings(some: Tensor, stream: torch.cuda.Stream) -> None:
-    """Record a copy, for its end: after a recording that broke torch's generator draws only once another has ended."""
+    """Record and end another graph: after a broken recording torch's generator draws only once another has ended."""
     with suppress(Exception), _capture(torch.cuda.CUDAGraph(), stream):
         some.clone()
 
@@ -319,7 +319,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _stream_beside(other: torch.cuda.Stream, device: torch.device) -> torch.cuda.Stream:
-    """Return a stream that is not the other one: torch has 32 of them, and hands them out in turn."""
+    """Return a stream other than the given one: torch reuses its 32 streams in turn."""
     stream = _stream(device)
     return _stream(device) if stream == other else stream
 

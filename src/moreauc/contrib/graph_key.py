@@ -67,7 +67,7 @@ def contents(
     found: list[Any] = [value for part in chain(parts, losses) for value in part._parameters.values()]
     trained = tuple(value.requires_grad for value in found if value is not None)
     found += [value for part in chain(parts, losses) for value in part._buffers.values()]
-    found += [value for part in losses for value in vars(part).values()]  # of which the tensors are kept below
+    found += [value for part in losses for value in vars(part).values()]  # only tensors are kept, below
     groups = []
     for group in optimizer.param_groups:
         found += group["params"]
@@ -113,7 +113,7 @@ def _hooks_of_all() -> Iterator[Any]:
 
 
 def _constant(value: Any, parameters: list[Tensor]) -> Any:
-    """Return a number as it is, and that of a tensor on the CPU, which is read once; others each replay reads."""
+    """Return numbers and CPU tensors by value, since a recording reads them once; a replay reads other tensors."""
     if isinstance(value, tuple | list):
         return tuple(_constant(entry, parameters) for entry in value)
     if not isinstance(value, Tensor):
@@ -123,7 +123,7 @@ def _constant(value: Any, parameters: list[Tensor]) -> Any:
 
 
 def _attributes(module: nn.Module) -> tuple[Any, ...]:
-    """Return the numbers and rules of a loss, or of a module around it; whole numbers there may count its calls."""
+    """Return the numbers and rules of a loss or of a module around it, whose integers may count calls."""
     kinds: tuple[type, ...] = (float, bool, str, UpdateRule, Surrogate)
     if isinstance(module, Criterion | Table):
         kinds = (*kinds, int)

@@ -114,7 +114,7 @@ class CriterionModule(LightningModule):
         self._optimizer, self._scheduler = optimizer, scheduler
         self._keep = StatefulCriterion(proximal=proximal, restarts=restarts)
         self._region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
-        self._score: TwoWayScore | UserScore | None = None  # none for a loss without a region, until there are data
+        self._score: TwoWayScore | UserScore | None = None  # None until data are known, if the loss has no region
         known = all(getattr(criterion, name, None) is not None for name, given in self._region.items() if given is None)
         if known or score is not None:
             self._score = validation_score(_OWNER, criterion, score=score, **self._region)
@@ -202,10 +202,10 @@ class CriterionModule(LightningModule):
 
     def _finish(self, name: str) -> None:
         parts, self._parts = self._parts, []
-        if self.trainer.sanity_checking:  # a few batches, which need not hold both classes
+        if self.trainer.sanity_checking:  # a few batches may lack a class
             return
         scores, labels, *index = (torch.cat(column) for column in zip(*parts, strict=True))
-        if self._several:  # each row counts once, however rows were dealt
+        if self._several:  # every row counts once, whichever process has it
             scores, labels, _ = gather_scores(scores, labels, *index)
-        assert self._score is not None  # by _begin
+        assert self._score is not None  # set by _begin
         self.log(name, self._score(scores.cpu(), labels.cpu())[0], batch_size=1, sync_dist=True)

@@ -3,8 +3,8 @@ r"""The inner level of two-way partial AUC: for each positive the CVaR of its pa
 Three ways to one result: the pair matrix (small batches), sorting (:mod:`moreauc.core.sorted_pairs`) and blocks of rows
 of the matrix that are made again for the gradient. The last two need memory linear in the batch.
 
-Negatives are a list of their own (compact), or the whole batch with a mask of what is no negative (padded): where only
-a device knows the labels, no shape may depend on them.
+Negatives are a list (compact), or the whole batch with a mask of the other rows (padded): where the labels are on a
+device, no shape may depend on them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from moreauc.core.sorted_pairs import VJP, sorted_pairs
 from moreauc.core.surrogates import Surrogate
 
 Method = Literal["auto", "pairs", "sorted", "tiles"]
-Slope = Callable[[], Tensor]  # made when asked for: not every step needs it
+Slope = Callable[[], Tensor]  # computed on demand: not every step needs it
 Kernel = tuple[Tensor, Slope, VJP]  # `psi`, the number (weight) of active negatives of each positive, the gradient
 
 _OWNER = "cvar_over_negatives"
@@ -110,7 +110,7 @@ def cvar_over_negatives(
         check_shape(_OWNER, name, value, [("B",)])
     check_same_shape(_OWNER, "threshold", threshold, "positive", positive)
     dtype = torch.promote_types(torch.promote_types(positive.dtype, negative.dtype), threshold.dtype)
-    dtype = torch.promote_types(dtype, torch.float32)  # half types neither resolve nor hold the sums
+    dtype = torch.promote_types(dtype, torch.float32)  # half precision is too narrow for the sums
     positive, negative, threshold = positive.to(dtype), negative.to(dtype), threshold.detach().to(dtype)
     method = _choose(method, positive, negative, surrogate)
     result: tuple[Tensor, Tensor] = _Differentiable.apply(positive, negative, threshold, surrogate, beta, method)  # type: ignore[no-untyped-call]
@@ -135,7 +135,7 @@ def cvar_and_vjp(
 
     def slope() -> Tensor:
         number = active()
-        if number.dtype != psi.dtype:  # whole numbers, or more of them than float32 can count
+        if number.dtype != psi.dtype:  # integers, or counts beyond float32
             number = number.to(torch.float64 if len(pairs.negative) > _FLOAT32_COUNTS else psi.dtype)
         found = torch.rsub(number / pairs.total, 1.0)
         return found if found.dtype == psi.dtype else found.to(psi.dtype)
@@ -227,7 +227,7 @@ def _choose(method: Method, positive: Tensor, negative: Tensor, surrogate: Surro
 
 
 def _fixed_order() -> bool:
-    """Whether torch would refuse the prefix sums of a GPU, which it cannot take in a fixed order."""
+    """Whether torch would refuse prefix sums on a GPU, which are not deterministic."""
     if not torch.are_deterministic_algorithms_enabled():
         return False
     return torch.compiler.is_compiling() or not torch.is_deterministic_algorithms_warn_only_enabled()  # untraceable
@@ -250,7 +250,7 @@ class _Differentiable(Function):
         psi, slope_of, ctx.vjp = cvar_and_vjp(pairs, threshold, surrogate, method)
         slope = slope_of()
         ctx.mark_non_differentiable(slope)
-        ctx.set_materialize_grads(False)  # none is made up for `slope`
+        ctx.set_materialize_grads(False)  # no zero gradient for `slope`
         return psi, slope
 
     @staticmethod
@@ -262,7 +262,7 @@ class _Differentiable(Function):
 
 
 def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> Kernel:
-    """Make the whole matrix; two of its size are kept for the gradient, where autograd would keep more."""
+    """Compute the whole matrix and keep two of its size for the gradient; autograd would keep more."""
     positive, negative, total, left_out, own = pairs
     value, push = surrogate.value_and_slope(negative - positive.unsqueeze(1))
     excess = value.sub_(threshold.unsqueeze(1))  # in place: small matrices cost little more than their allocation
@@ -289,7 +289,7 @@ def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> Kerne
 
 
 def _tiles(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> Kernel:
-    """Make some rows of the matrix at a time, and again for the gradient; sums across blocks in float64."""
+    """Compute some rows of the matrix at a time, again for the gradient; sum over blocks in float64."""
     blocks = _blocks(pairs)
     levels = torch.split(threshold, len(blocks[0]))
     sums, counts = [], []

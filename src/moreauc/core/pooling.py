@@ -19,13 +19,13 @@ exponentials below 0, where it has no logarithm. The paper leaves open what to d
 leave less than a tenth of what averaging alone gives is left out, in all components of the row alike: the row is then
 the plain average.
 
-**Levels.** Adding a number to all attention logits changes no score, and nothing holds their level: it drifts as the
-model learns, and rows written at one level are then compared with instances at another.
-:meth:`Pooling.centered_logits` takes the mean logit of a batch out; losses that use rows after their update do so.
+**Levels.** Adding a number to all attention logits changes no score, so their level is arbitrary and drifts as the
+model learns: rows written at one level are then compared with instances at another. :meth:`Pooling.centered_logits`
+subtracts the mean logit of a batch; losses that use rows after their update do so.
 
-**Rows that lag.** The chain rule divides by the row: an instance counts with :math:`e^a / v_2`. Where the row lags far
-behind the instances at hand, because it has not met the one that matters, that is a huge number, up to a factor of
-:math:`e^{60}` here. The row after its update cannot lag so: it holds these instances with weight :math:`\tau`.
+**Rows that lag.** The chain rule divides by the row: the weight of an instance is :math:`e^a / v_2`. If the row is far
+below the present instances, because earlier batches did not contain the largest one, this weight is huge, up to a
+factor of :math:`e^{60}` here. The row after its update contains these instances with weight :math:`\tau`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from moreauc._description import text_of
 PoolingName = Literal["mean", "smoothed_max", "attention"]
 RowsUsed = Literal["before", "after"]
 
-_LEAST = 0.1  # of what averaging alone gives that a correction must leave
-_STEEPEST = 60.0  # logarithm of the largest factor by which a row may lag where it is divided by: finite in float32
-_FARTHEST = 60.0  # a correction larger than this (in logarithms) is left out anyway; its exponential is still finite
+_LEAST = 0.1  # share of the plain average that a correction must leave
+_STEEPEST = 60.0  # log of the largest factor between instances and the row they are divided by: finite in float32
+_FARTHEST = 60.0  # log of a correction is cut here: it is left out anyway, and its exponential stays finite
 
 
 class Pooling(ABC):
@@ -306,7 +306,7 @@ def check_rows_used(owner: str, rows: Any) -> RowsUsed:
 
 
 def _sizes(bag: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    # `bincount` would have to ask a GPU how many there are
+    # `bincount` would synchronize with the GPU
     ones = torch.ones(len(bag), dtype=dtype, device=bag.device)
     return torch.zeros(count, dtype=dtype, device=bag.device).index_add_(0, bag, ones)
 
@@ -317,7 +317,7 @@ def _segment_mean(values: Tensor, bag: Tensor, count: int) -> Tensor:
 
 
 def _segment_max(logit: Tensor, bag: Tensor, count: int) -> Tensor:
-    """Return the maxima, as constants: they are taken out of exponentials and put back."""
+    """Return the maxima without gradient: exponentials are computed relative to them."""
     low = torch.full((count,), -torch.inf, dtype=logit.dtype, device=logit.device)
     return low.scatter_reduce(0, bag, logit.detach(), "amax")
 
@@ -333,7 +333,7 @@ def _divisor(log: Tensor, logit: Tensor, bag: Tensor) -> Tensor:
 
 
 def _shares(old: Tensor, new: Tensor, tau: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the larger of two logarithms, and what the two weigh in their average when it is taken out."""
+    """Return the larger of two logarithms, and the weights of both in their average relative to it."""
     if tau == 1.0:
         return new, torch.zeros_like(old), torch.ones_like(new)
     peak = torch.maximum(old, new)

@@ -4,7 +4,7 @@ A visited row moves by a moving average or by the variance-reduced rule (MSVR), 
 observed now and the value of the same samples at the previous iterate.
 
 A table is an `nn.Module` whose state is buffers, so checkpoints, `.to()`, copies and pickles carry it. The cost of a
-step is that of the visited rows; the table itself never looks at the others.
+step depends on the visited rows only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from moreauc._description import settings_text, tensor_text
 
 Gamma = float | Literal["theory"]
 
-_NEVER = -2  # before every iteration, and not "one iteration before the first"
+_NEVER = -2  # not -1, which is the iteration before the first
 
 
 def theory_gamma(num_rows: int, num_visited: int, tau: float) -> float:
@@ -98,7 +98,7 @@ class UpdateRule:
         suffix: appended to the argument names in errors ("1" for `tau1`).
     """
 
-    owner: str = field(repr=False)  # what errors say is no part of the rule
+    owner: str = field(repr=False)  # only for error messages, not part of the rule
     tau: float
     gamma: Gamma = 0.0
     bound: float | None = None
@@ -180,7 +180,7 @@ class Table(nn.Module):
     replaced: Tensor
     written: Tensor
     _buffers: dict[str, Tensor]  # type: ignore[assignment]  # read directly: a fifth of the cost of an attribute
-    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_complete", "_filled", "_owner")  # state, which moves, and a name
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_complete", "_filled", "_owner")  # state, and a name
 
     def __init__(
         self,
@@ -197,11 +197,11 @@ class Table(nn.Module):
         self.num_rows = check_count(owner, "number of rows", num_rows)
         self.dim = None if dim is None else check_count(owner, "dim", dim)
         self.keep_previous = keep_previous
-        self.initial: float | str | None = None  # of a tensor its checksum: it may be as large as the table
+        self.initial: float | str | None = None  # the checksum of a tensor, which may be as large as the table
         self.register_buffer("values", self._initial_values(initial, argument))
         self.register_buffer("visited", torch.full((self.num_rows,), initial is not None))
         self._complete = initial is not None  # every row holds a value
-        self._filled = 0  # rows written since it was last asked whether all have been visited
+        self._filled = 0  # rows written since `_complete` was last computed
         if keep_previous:
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
             self.register_buffer("replaced", torch.zeros_like(self.values))
@@ -283,7 +283,7 @@ class Table(nn.Module):
         if bad is not None:
             self._write_unless(bad, index, row, new)
             return
-        if self.keep_previous:  # note which rows are written in this iteration, and what they were
+        if self.keep_previous:  # save the written rows and their old values
             held["written"].index_fill_(0, index, held["step"])
             held["step"].add_(1)
             held["replaced"].index_copy_(0, index, row)
@@ -291,7 +291,7 @@ class Table(nn.Module):
         if not self._complete:
             held["visited"].index_fill_(0, index, True)
             self._filled += len(index)
-            if self._filled >= self.num_rows:  # all may have been visited; seldom asked
+            if self._filled >= self.num_rows:  # all rows may have been visited
                 self._complete, self._filled = bool(held["visited"].all()), 0
 
     def _write_unless(self, bad: Tensor, index: Tensor, row: Tensor, new: Tensor) -> None:
@@ -340,7 +340,7 @@ class Table(nn.Module):
         if isinstance(saved, Tensor):
             self._widen(saved.dtype)
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._complete = bool(self.visited.all())  # of what was loaded, which may be nothing after an error
+        self._complete = bool(self.visited.all())  # after an error nothing was loaded
 
     def extra_repr(self) -> str:
         """Show the settings, as checkpoints and processes compare them."""

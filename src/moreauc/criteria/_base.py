@@ -32,7 +32,7 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 
 def _nothing(bad: Tensor | None) -> None:
-    """Write nothing: a loss without state, or one that is evaluated."""
+    """Write nothing: for a loss without state, or in evaluation mode."""
 
 
 class Check:
@@ -55,7 +55,7 @@ class Check:
         self._flags.append(wrong)
 
     def finite(self, **values: float | Tensor | None) -> None:
-        """Ask that values be finite; they are looked at all together, in :meth:`bad`. None takes a place, too."""
+        """Ask that values be finite; they are checked together, in :meth:`bad`. None takes a place, too."""
         self._finite += values.items()
 
     def index(
@@ -100,7 +100,7 @@ class Check:
         return torch.cat([torch.stack(self._flags), unmet]) if self._flags else unmet
 
     def _raise_unless_finite(self) -> None:
-        """Look at sums first: a finite one has finite terms."""
+        """Check the sums first: a finite sum has finite terms."""
         total = 0.0
         for _, value in self._finite:
             if isinstance(value, Tensor):
@@ -171,8 +171,8 @@ class Criterion(nn.Module):
     _refused: Tensor
     _flags: Tensor
     _when: Checks = "auto"
-    _BY_AUTOGRAD: ClassVar[bool] = False  # whether autograd differentiates the step: a user's functions are in it
-    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_pending", "_when")  # no result depends on them
+    _BY_AUTOGRAD: ClassVar[bool] = False  # whether autograd differentiates the step, which calls functions of the user
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_pending", "_when")  # results do not depend on them
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give `forward` the arguments of a loss's own `_batch`, for help and for those who ask for their names."""
@@ -181,7 +181,7 @@ class Criterion(nn.Module):
             return
 
         base = Criterion.forward
-        forward = FunctionType(base.__code__, base.__globals__, "forward")  # a copy of its own
+        forward = FunctionType(base.__code__, base.__globals__, "forward")  # a copy for this class
         forward.__doc__ = base.__doc__
         signature = inspect.signature(cls._batch)
         first, _, *rest = signature.parameters.values()
@@ -191,7 +191,7 @@ class Criterion(nn.Module):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._pending = Pending()
-        # None is part of a checkpoint, which can only be made where there is nothing to tell.
+        # Not persistent: `state_dict()` raises pending errors first, so that a checkpoint has none.
         self.register_buffer("_calls", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_refused", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_flags", torch.full((2, FLAGS), NEVER), persistent=False)
@@ -248,7 +248,7 @@ class Criterion(nn.Module):
         raise NotImplementedError
 
     def _validate(self, check: Check) -> Tensor | None:
-        """Raise what is wrong with the values of a call; where that is late, note it and return a flag, shape `()`."""
+        """Raise an error about the values of a call; if checks are late, record it and return a flag, shape `()`."""
         wrong = check.bad()
         if wrong is None:
             return None
@@ -279,7 +279,7 @@ class Criterion(nn.Module):
 
     @property
     def checks(self) -> Checks:
-        """When values are looked at: "now", "late", or "auto", late on a GPU and in compiled code, else at once."""
+        """When values are checked: "now", "late", or "auto": late on a GPU and in compiled code, else at once."""
         return self._when
 
     @checks.setter
@@ -317,7 +317,7 @@ class Criterion(nn.Module):
         if call == NEVER:
             return
         last, refused, pending = int(self._calls), int(self._refused), self._pending
-        # compiled calls are not remembered, and the others then not by their numbers
+        # compiled calls are not recorded; after one, call numbers do not match the recorded arguments
         known = pending.arguments_of(call) if pending.calls == last else None
         self._flags.fill_(NEVER)
         self._refused.zero_()
@@ -339,7 +339,7 @@ class Criterion(nn.Module):
         raise ValueError(f"{what} (in call {call}, found later, after call {last}; {changed})") from cause
 
     def _explain(self, training: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise what is wrong with the arguments of a call, in the mode that it was made in, looking at them."""
+        """Raise the error of recorded arguments, in the mode of their call, by checking them now."""
         mode, self.training = self.training, training
         try:
             check = Check(self._owner, late=False)
@@ -350,7 +350,7 @@ class Criterion(nn.Module):
             self.training = mode
 
     def _is_late(self, *values: Any) -> bool:
-        """Whether the values of this call are looked at later."""
+        """Whether the values of this call are checked later."""
         if self._when != "auto":
             return self._when == "late"
         late = torch.compiler.is_compiling()
@@ -359,7 +359,7 @@ class Criterion(nn.Module):
         return late and not several_processes()
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Ask for word of this call, without waiting."""
+        """Start the copy of this call's flags to the host, without waiting."""
         if torch.compiler.is_compiling() or capturing(self._flags):
             return
         self._pending.remember(self.training, args, kwargs)
@@ -370,7 +370,7 @@ class Criterion(nn.Module):
         super()._save_to_state_dict(*args)
 
     def _call(self, name: str, function: Callable[..., Any], value: Tensor, index: Tensor, *shapes: Any) -> Tensor:
-        """Call a user's function and say what is wrong with its answer, if anything but NaN (checked with the rest)."""
+        """Call a user's function and check type and shape of its result; NaN is checked with the other values."""
         result = function(value, index)
         if not isinstance(result, Tensor) or not result.is_floating_point():
             kind = f"{result.dtype} tensor" if isinstance(result, Tensor) else type(result).__name__
@@ -438,7 +438,7 @@ def straight_through(row: Tensor, value: Tensor) -> Tensor:
 class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient  # which may be one of inference mode, that autograd does not save
+        ctx.gradient = gradient  # not saved by autograd, since it may be an inference tensor
         return value.clone()
 
     @staticmethod
@@ -454,9 +454,9 @@ def with_gradient(source: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
     return result
 
 
-# A user's function may have derivatives that are infinite or NaN where a batch is refused, and 0 times these is NaN. So
-# its argument passes a gate before it, and the loss another after it. What the second knows, that the batch is refused,
-# comes to the first as the gradient of a number that is there for this alone.
+# A user's function may have infinite or NaN derivatives at a refused batch, and 0 times these is NaN. So its argument
+# passes one gate, and the loss another. In backward the second gate sends the flag of a refused batch to the first, as
+# the gradient of an extra number, and the first sets the gradient to 0.
 
 
 class _Enter(torch.autograd.Function):

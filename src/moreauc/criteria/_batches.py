@@ -1,8 +1,8 @@
 r"""Checked batches: rows with labels, instances of bags, members of groups.
 
-Each has two forms with one interface. Compact, on the CPU: lists of what there is. Padded, where only a device knows
-the labels: no shape may depend on them, so lists are as long as the batch, and in the place of what is not there stands
-something else a second time, with weight 0 in every sum. What is written to its row is the same.
+Each has two forms with one interface. Compact, on the CPU: lists of the entries. Padded, where the labels are on a
+device: no shape may depend on them, so lists are as long as the batch; missing entries repeat another one, with weight
+0 in every sum, and write the same values to its row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from moreauc._checks import as_index, as_labels, check_device, check_floating, c
 from moreauc.core.pooling import Pooling
 from moreauc.criteria._base import Check, repeats
 
-_HALF = (torch.bfloat16, torch.float16)  # numpy does not know them all
+_HALF = (torch.bfloat16, torch.float16)  # numpy lacks bfloat16
 
 
 class Rows(NamedTuple):
@@ -111,7 +111,7 @@ def labelled_rows(
     """Check labels, of the shape given, and the numbers of a batch.
 
     Args:
-        check: says when values are looked at.
+        check: decides when values are checked.
         position: for each row of the training set its number among the positives, -1 for a negative.
         labels: 0/1.
         index: row numbers.
@@ -134,11 +134,11 @@ def labelled_rows(
     places = _array(numbers)
     ordered = np.sort(places)
     if ordered[0] < 0 or ordered[-1] >= position.shape[0] or (unique and not (ordered[1:] > ordered[:-1]).all()):
-        check_index(owner, "index", numbers, len(position), length=len(labels), unique=unique)  # says what is wrong
+        check_index(owner, "index", numbers, len(position), length=len(labels), unique=unique)  # raises the error
     among = _array(position)[places] if position.is_cpu else _array(position.index_select(0, numbers))
     positive = among >= 0
     known = _array(labels.float() if labels.dtype in _HALF else labels)
-    # Labels that are those of the set are 0 and 1; only others are looked at again, to say what is wrong.
+    # Labels equal to those of the training set are 0 and 1; only others need a check.
     if not (positive == known).all():
         check_labels(owner, labels, both=both)
         raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")

@@ -1,7 +1,7 @@
 r"""What the losses of labelled rows share: the training set's labels, the checks of a batch, and the link.
 
-Those of two-way partial AUC also share rows and thresholds of the positives, and one iteration of them: of rows of the
-data set or of bags of instances, from scores :math:`h` of positives and negatives to a gradient in them.
+Those of two-way partial AUC, of rows and of bags, also share the tables and thresholds of the positives and one
+iteration: from scores :math:`h` of positives and negatives to a gradient in them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from moreauc.criteria._batches import Rows, labelled_rows, widened
 
 ThresholdRate = float | tuple[float, float] | Literal["quantile"]
 
-_QUANTILE_WEIGHT = 0.1  # of the batch's quantile in the moving average
+_QUANTILE_WEIGHT = 0.1  # weight of the batch's quantile in the moving average
 
 
 class Batch(NamedTuple):
@@ -190,7 +190,7 @@ class TwoWayCriterion(PairCriterion):
     `rule` is how a visited row :math:`u_i` moves.
     """
 
-    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_by_quantile", "_rate_s", "_rate_prime")  # `threshold_lr` has them
+    _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_by_quantile", "_rate_s", "_rate_prime")  # derived from `threshold_lr`
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class TwoWayCriterion(PairCriterion):
 
     @property
     def _tables(self) -> _Tables:
-        """The tables, by the dictionary: an attribute that is a module costs as much as a small operation."""
+        """The tables, read from the dictionary: `nn.Module` attributes cost as much as a small operation."""
         held: Any = self._modules
         return _Tables(held["table_u"], held["thresholds"], held["threshold_prime"], held["quantile"])
 
@@ -247,7 +247,7 @@ class TwoWayCriterion(PairCriterion):
         if isinstance(value, str):
             if value != "quantile":
                 raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
-            if not self.surrogate.non_decreasing:  # the highest negatives need not be the worst ones then
+            if not self.surrogate.non_decreasing:  # else the highest negatives need not be the worst ones
                 known = f"surrogate must be non-decreasing where threshold_lr is {value!r}"
                 raise ValueError(f"{self._owner}: {known}, got {self.surrogate.name!r}")
             self._by_quantile, self._rate_s, self._rate_prime = True, 0.0, 0.0
@@ -256,7 +256,7 @@ class TwoWayCriterion(PairCriterion):
         if len(pair) != 2:
             raise ValueError(f"{self._owner}: threshold_lr must be a number, a pair or 'quantile', got {value!r}")
         first, second = (check_real(self._owner, "threshold_lr", entry, low=0.0) for entry in pair)
-        # apart: compilers take a float for a variable when it changes, a tuple for a constant
+        # separate attributes: compilers treat a changed float as a variable but a tuple as a constant
         self._by_quantile, self._rate_s, self._rate_prime = False, first, second
 
     def _advance(self, rows: Rows, h: Tensor, before: Tensor | None) -> Step:
@@ -271,7 +271,7 @@ class TwoWayCriterion(PairCriterion):
             The step, with the gradient in `h`. In evaluation mode :math:`f(\psi_i, s')` at the current thresholds.
         """
         tables, dtype = self._tables, h.dtype
-        held = tables.s.read(rows.among, fill=h)  # which fills nothing: all rows hold a value
+        held = tables.s.read(rows.among, fill=h)  # no row needs to be filled
         if held.dtype != dtype:
             h = h.to(held.dtype)
         positive, negative = rows.split(h)
@@ -294,7 +294,7 @@ class TwoWayCriterion(PairCriterion):
                 moved = held - (self._rate_s * rows.upper_weight * slope() * above).to(held.dtype)
             moved_prime = stepped(rows.number(prime), self._rate_prime, rows.mean_number(above))
             if isinstance(moved_prime, float) and abs(moved_prime) > torch.finfo(held.dtype).max:
-                moved_prime = math.inf  # as it would be in the table
+                moved_prime = math.inf  # as the table would round it
         finite = {
             "the loss": value,
             "the updated row": new,
@@ -323,8 +323,8 @@ class TwoWayCriterion(PairCriterion):
     ) -> tuple[Tensor, Slope, VJP]:
         left_out, weight = rows.left_out, rows.lower_weight
         if quantile is not None and self.surrogate.piecewise_polynomial is None and self.max_fpr < 1.0:
-            # Values of a loss that is no polynomial differ by rounding with their place in memory, so that a score
-            # equal to the quantile might be found above it; the scores themselves do not.
+            # Rounding of a loss that is not polynomial depends on the position in memory, so a score equal to the
+            # quantile might seem to be above it. Compare the scores themselves.
             low = negative <= quantile
             left_out = low if left_out is None else left_out | low
         if weight is not None:

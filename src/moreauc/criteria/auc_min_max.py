@@ -116,7 +116,7 @@ class AUCMinMaxLoss(PairCriterion):
         """Compute one iteration of the objective in the scores of rows, or of bags."""
         h, width = self._linked(scores, rows)
         positive, negative = rows.split(h)
-        held = self.duals.read_all(fill=h)  # which fills nothing: all three hold a value
+        held = self.duals.read_all(fill=h)  # nothing needs to be filled
         a, b, theta = held.unbind()
         scale = self.positive_rate * (1.0 - self.positive_rate)
         upper, lower = rows.mean(positive), rows.mean_of_rest(negative)

@@ -133,7 +133,7 @@ class GroupedLoss(Criterion):
         return bool(getattr(self.criterion, "needs_previous", False))
 
     def _is_late(self, *values: Any) -> bool:
-        # another module knows nothing of flags
+        # other modules have no flags
         return isinstance(self.criterion, Criterion) and self.criterion.composes and super()._is_late(*values)
 
     def _batch(
@@ -160,7 +160,7 @@ class GroupedLoss(Criterion):
                 previous["previous_losses"] = self._losses(before, labels)
         losses, groups = self._losses(scores, labels), self.groups.index_select(0, index)
         if not (isinstance(self.criterion, Criterion) and self.criterion.composes):
-            check.bad()  # before the other module changes anything
+            check.bad()  # raise before the other module changes its state
             return Step(self.criterion(losses, groups, **previous), scores)
         inner = self.criterion.iteration(check, losses, groups, **previous)
         return Step(inner.attach(None), scores, gate=gate, write=inner.write)

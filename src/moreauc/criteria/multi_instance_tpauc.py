@@ -247,7 +247,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         upper = correction_weight(self._gamma1, tau, self.num_positives, rows.positives)
         lower = correction_weight(self._gamma2, tau, self.num_negatives, rows.negatives)
         share = rows.positive.to(self.table_v.values.dtype)
-        return (share * upper + (1.0 - share) * lower).unsqueeze(1)  # one of the two, exactly
+        return (share * upper + (1.0 - share) * lower).unsqueeze(1)  # exactly one of the two
 
 
 def _pair(owner: str, tau: float | tuple[float, float]) -> tuple[float, float]:

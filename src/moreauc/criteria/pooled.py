@@ -104,7 +104,7 @@ class PooledLoss(Criterion):
         return float(self._of_criterion("max_fpr"))
 
     def _is_late(self, *values: Any) -> bool:
-        # another module knows nothing of flags
+        # other modules have no flags
         return isinstance(self.criterion, Criterion) and self.criterion.composes and super()._is_late(*values)
 
     def _batch(
@@ -136,7 +136,7 @@ class PooledLoss(Criterion):
                 previous["previous_scores"] = self.pooling(before, bag, count)
         scores = self.pooling(values, bag, count)
         if not (isinstance(self.criterion, Criterion) and self.criterion.composes):
-            check.bad()  # before the other module changes anything
+            check.bad()  # raise before the other module changes its state
             return Step(self.criterion(scores, labels, index, **previous), values)
         inner = self.criterion.iteration(check, scores, labels, index, **previous)
         return Step(inner.attach(None), values, gate=gate, write=inner.write)

@@ -218,7 +218,7 @@ class TCCOLoss(Criterion):
         pairs = (outer.unsqueeze(1) * self.num_inner + inner.reshape(-1, b2)).flatten()
         if shared or not self.training:
             return pairs
-        name, size = "inner_index of one outer item", self.table_v.num_rows  # which may come once with each outer one
+        name, size = "inner_index of one outer item", self.table_v.num_rows  # each pair may occur once
         if not check.late:
             return check.index(name, pairs, size, length=b1 * b2, unique=True, device=outer.device)
         check.flag(f"{name} must not repeat a row inside one batch, got one more than once", repeats(pairs))
@@ -268,4 +268,4 @@ class TCCOLoss(Criterion):
         else:
             value = self.previous_middle.evaluate(self.middle, old, index)
         mean = value.mean(dim=1).reshape(now.shape).to(now.dtype)
-        return torch.where(self.table_v.step == 0, now, mean)  # before the first iteration nothing was different
+        return torch.where(self.table_v.step == 0, now, mean)  # before the first iteration both are equal

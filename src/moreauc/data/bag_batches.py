@@ -92,15 +92,15 @@ class BagBatches:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[BagBatch]:
-        keys = iter(self._keys)  # fixed here, not at the first batch: the position may change before it
+        keys = iter(self._keys)  # fixed now: the position may change before the first batch
         batches = (self._joined(batch) for batch in keys)
-        own = self.instances_per_bag is not None and not hasattr(self.sampler, "epoch")  # else the sampler does
+        own = self.instances_per_bag is not None and not hasattr(self.sampler, "epoch")  # else it tracks the pass
         return self._passes.track(batches) if own else batches
 
     def _joined(self, keys: Sequence[BagKey]) -> BagBatch:
         if keys:
             return collate_bags([self._data[key] for key in keys])
-        # the part of a process may be empty; its instances have the shape and type of any other bag
+        # the part of a process may be empty; shape and type are those of bag 0
         (instances, bag), labels, index = collate_bags([self._data[BagKey(0, 0, 0)]])
         return BagInputs(instances[:0], bag[:0]), labels[:0], index[:0]
 

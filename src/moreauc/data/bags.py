@@ -106,7 +106,7 @@ class _StoredBags(Bags):
         if rows is not None:
             rows = _check_numbers(self._owner, "rows", rows, int(self.sizes[number]))
         values = self._read(number, rows)
-        if self._lazy:  # the others were checked when they came
+        if self._lazy:  # others were checked by the constructor
             _check_values(self._owner, number, values)
         return values
 
@@ -184,7 +184,7 @@ class FlatBags(_StoredBags):
             instance_type(owner, "instances", instances.dtype)
         self._offsets, self._order = _check_offsets(owner, forward_strides(offsets), len(self._flat)), order
         super().__init__(labels, self._offsets.diff(), lazy=lazy)
-        if not lazy and self._flat.is_floating_point() and not math.isfinite(self._flat.sum()):  # which bag is it?
+        if not lazy and self._flat.is_floating_point() and not math.isfinite(self._flat.sum()):  # find the bag
             for bag in range(len(self)):
                 _check_values(owner, bag, self._read(bag, None))
 
@@ -341,7 +341,7 @@ def _group_by_id(owner: str, count: int, ids: Any, labels: Any) -> tuple[Tensor,
         codes = torch.tensor([numbers.setdefault(value, len(numbers)) for value in values], dtype=torch.long)
     except TypeError as error:
         raise ValueError(f"{owner}: ids must be a vector of things that can be compared, got {error}") from error
-    for value, number in numbers.items():  # instances without an id would make up a bag
+    for value, number in numbers.items():  # missing ids would form a bag
         if value is None or value is pd.NA or value != value:
             row = int((codes == number).nonzero()[0])
             raise ValueError(f"{owner}: ids must not be NaN or missing, got {value!r} for instance {row}")

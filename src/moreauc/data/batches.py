@@ -214,7 +214,7 @@ class TensorBatches(SampledRows):
         self._take_sampler(sampler, batch_size)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
-        rows = self._rows(self.device)  # fixed here, not at the first batch: the position may change before it
+        rows = self._rows(self.device)  # fixed now: the position may change before the first batch
         return self._tracked(self._gather(rows.to(self.device) if isinstance(rows, Tensor) else rows))
 
     def to(self, device: torch.device | str) -> TensorBatches:

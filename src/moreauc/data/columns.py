@@ -80,7 +80,7 @@ def split_target(
         more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
         kind = "one class only" if len(counts) == 1 else f"{len(counts)} classes"
         raise TableError(f"{source}: target {target!r} must have two classes, got {kind}: {shown}{more}")
-    if positive is None:  # who names a class has looked at them
+    if positive is None:  # a user who names the class knows them
         check_classes(frame[target], target, "name the positive one with --positive", source=source)
     chosen, reason = _positive_class(source, target, counts, positive)
     other = next(value for value in counts.index if value != chosen)
@@ -288,7 +288,7 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
             f"{text.iloc[0]!r} in row {text.index[0] + 1}{remedy}"
         )
     texts = normal_texts(column.astype(object))
-    # Beside other words these are texts; where a table has no other, they are read as bools, which are spelt so.
+    # True and False are texts beside other words, else bools.
     return texts.where(texts.notna(), np.nan).replace(TRUTHS)
 
 
@@ -365,13 +365,13 @@ def doubtful_columns(table: pd.DataFrame) -> list[str]:
     found = []
     for place, name in enumerate(table.columns):
         column = table.iloc[:, place]
-        if column.dtype.kind == "M":  # a moment may well be another one in every row
+        if column.dtype.kind == "M":  # dates may differ in every row
             continue
         if column.dtype.kind in "biuf":
             reason = _row_number(str(name), column.to_numpy(dtype=float))
         else:
             counts = column.astype(object).value_counts(dropna=False)
-            chosen = isinstance(column.dtype, pd.CategoricalDtype)  # somebody wants them to be levels
+            chosen = isinstance(column.dtype, pd.CategoricalDtype)  # declared as levels by the user
             reason = _many_levels(counts.to_numpy()) or (None if chosen else like_numbers(counts.index))
         if reason is not None:
             found.append(f"column {name!r} {reason}")

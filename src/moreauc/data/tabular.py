@@ -114,7 +114,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, rows: Array | None) -> _Parts | None:
         """Learn from a table, and return its columns by their kinds; None for a sparse matrix."""
         if issparse(X):
-            # by their deviation, rare bits of a fingerprint would be the largest numbers, and overfitted
+            # dividing by the deviation would make rare bits of a fingerprint large, and overfitted
             scaler = MaxAbsScaler().fit(X if rows is None else X[rows])
             self.numbers_ = scaler if self.standardize else None
             self.calendar_ = self.levels_ = None
@@ -142,7 +142,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         )
         steps = (both, clone(scaled), hot)
         fitted = [step.fit(some) if some.shape[1] else None for step, some in zip(steps, values, strict=True)]
-        self.numbers_, self.calendar_, self.levels_ = fitted  # all that can fail has been done
+        self.numbers_, self.calendar_, self.levels_ = fitted  # set last: nothing below can fail
         self.kinds_, self.dates_, self.sparse_ = parts.kinds, found, False
         self.num_outputs_ = sum(step.transform(some[:1]).shape[1] for step, some in self._fitted(*values))
         return parts
@@ -338,7 +338,7 @@ def _numbers(owner: str, column: pd.Series, kind: Kind) -> Array:
 
 def _levels(owner: str, column: pd.Series, kind: Kind) -> Array:
     """Return strings that depend on the value only: 1 and 1.0 are one level, and so are "A" and "A "."""
-    if kind == "dates":  # refused as others are there, not taken for unknown levels
+    if kind == "dates":  # an error, not unknown levels
         raise ValueError(
             f"{owner}: X must hold levels in column {column.name!r}, as in fit, got dates; make it what it was in fit"
         )

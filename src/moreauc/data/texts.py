@@ -389,7 +389,7 @@ class NumberFormat:
 def find_format(texts: pd.Series[Any]) -> NumberFormat | str | None:
     """Return how the numbers of a column are written, or the error; None where there are none.
 
-    A column without units and without spaces or apostrophes between thousands is not looked at: what has commas or
+    A column without units and without spaces or apostrophes between thousands is not read: what has commas or
     points only is for :func:`find_comma_or_dates`.
 
     Example:

@@ -98,7 +98,7 @@ class DistributedCriterion(Criterion):
 
     def _set_up(self, criterion: nn.Module, names: Sequence[str], exchange: Exchange) -> None:
         self._names, self.exchange, self._loaded = tuple(names), exchange, False
-        self._compared: Mapping[str, Any] | None = None  # what the sampler drew when all processes last compared it
+        self._compared: Mapping[str, Any] | None = None  # draws of the sampler at the last comparison of all processes
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
@@ -137,9 +137,9 @@ class DistributedCriterion(Criterion):
         return value
 
     def _gather(self, parts: Mapping[str, Tensor | None], problem: Exception | None) -> dict[str, Whole | None]:
-        """Return the parts of all processes, whose losses must be the same, and the draws of their samplers.
+        """Return the parts of all processes; check that their losses and the draws of their samplers are equal.
 
-        A loaded state is compared once, and so is what a pass over a sampler draws.
+        A loaded state and the draws of a pass over a sampler are compared once.
         """
         loaded, self._loaded = self._loaded, False
         draw, note = latest_draw(), checksum(self.criterion, state=loaded)
@@ -177,7 +177,7 @@ class DistributedCriterion(Criterion):
         return parts, None
 
     def _check_lengths(self, whole: Mapping[str, Whole | None]) -> None:
-        """Check that rows belong together in each process: joined, they might do so only in number."""
+        """Check the lengths in each process: joined tensors could have equal lengths by chance."""
         for names in (_INSTANCES, [name for name in whole if name not in _INSTANCES]):
             present = [(name, found.lengths) for name in names if (found := whole.get(name)) is not None]
             for name, lengths in present[1:]:
@@ -191,7 +191,7 @@ class DistributedCriterion(Criterion):
 
     def _joined(self, name: str, parts: Mapping[str, Tensor | None], whole: Mapping[str, Whole | None]) -> Tensor:
         own, found = parts[name], whole[name]
-        assert own is not None and found is not None  # for the type checker: the exchange has seen to it
+        assert own is not None and found is not None  # for the type checker: checked by the exchange
         if name == "bag":
             bags = whole["index"]
             assert bags is not None

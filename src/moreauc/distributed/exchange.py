@@ -112,7 +112,7 @@ class Exchange:
         numbers = [int(problem is not None), checksum, zlib.crc32(repr(kinds).encode()), *rows]
         wrong, checksums, kinds_of, *lengths = zip(*self._announce(place, numbers), strict=True)
         if any(wrong):
-            self._give_up(problem)
+            self._raise_together(problem)
         if len({*checksums}) > 1:
             raise ChecksumMismatch(f"{self.owner}: checksums must be the same in all processes, got others")
         if len({*kinds_of}) > 1:
@@ -157,7 +157,7 @@ class Exchange:
             tensor.copy_(values)
 
     def _announce(self, place: str, numbers: Sequence[int]) -> list[list[int]]:
-        """Send the call that this process is in, and some numbers, to all; return the numbers of each.
+        """Send the name of this call and some numbers to all processes; return the numbers of each.
 
         Raises:
             ValueError: in every process, where one of them is in another call.
@@ -182,7 +182,7 @@ class Exchange:
         return every
 
     def _refuse_kinds(self, every: Sequence[Mapping[str, str]]) -> NoReturn:
-        """Raise, in all processes alike: tensors of several kinds cannot be joined."""
+        """Raise in all processes: tensors of different kinds cannot be joined."""
         first = every[0]
         rank, name = next((rank, name) for rank, own in enumerate(every) for name in own if own[name] != first[name])
         raise ValueError(
@@ -190,7 +190,7 @@ class Exchange:
             f"got {every[rank][name]} in process {rank}"
         )
 
-    def _give_up(self, problem: Exception | None) -> NoReturn:
+    def _raise_together(self, problem: Exception | None) -> NoReturn:
         """Raise in all processes: the error of this one, or one that names the error of another."""
         texts = self.gather_objects(None if problem is None else str(problem))
         if problem is not None:

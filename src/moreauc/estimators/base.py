@@ -40,7 +40,7 @@ from moreauc.train import History, UntrainedWarning, fit, predict_scores
 
 Array = NDArray[Any]
 
-_TUNE_LR = 0.1  # of the learning rate, after cross entropy
+_TUNE_LR = 0.1  # factor of the learning rate after cross entropy
 _WEIGHT_DECAY = 0.1  # of networks
 _MIN_GAIN = 1.0  # standard errors by which the loss must do better than the cross entropy that it starts from
 Arguments = ParamSpec("Arguments")
@@ -79,16 +79,16 @@ class Member(NamedTuple):
 class Trained:
     """What a training leaves besides the attributes of the estimator."""
 
-    task: Any  # with what it learnt from the training data
-    data: Data  # what the scores are of: the held-out data, or the training data where nothing is held out
-    numbers: Array  # of these rows or bags
+    task: Any  # with its state from the training data
+    data: Data  # the held-out data, or the training data if nothing is held out
+    numbers: Array  # row or bag numbers of the scores
     scores: Array  # raw scores
 
 
 def all_or_nothing(
     fit: Callable[Concatenate[Estimator, Arguments], Result],
 ) -> Callable[Concatenate[Estimator, Arguments], Result]:
-    """Return a `fit` after whose failure, an interrupt included, all attributes are those that were there before.
+    """Return a `fit` that restores all attributes if it fails or is interrupted.
 
     A generator given as `random_state` is put back, too, so that the same call draws the same again. `fit` must not
     modify the objects that attributes hold, only replace them. Warnings of `fit` need one more stack level.
@@ -146,7 +146,7 @@ class ScoringEstimator(BaseEstimator):  # type: ignore[misc]
         return scores
 
     def _check_known(self, values: Array) -> None:
-        """Check that targets which come after `fit` are of its classes."""
+        """Check that later targets have the classes of `fit`."""
         strange = values[~np.isin(values, self.classes_)]
         if len(strange):
             raise ValueError(
@@ -206,7 +206,7 @@ class NetworkEstimator(ScoringEstimator):
         super().__init_subclass__(**options)
         own = cls.__dict__.get("__doc__")
         parent = next((base.__doc__ for base in cls.__mro__[1:] if issubclass(base, NetworkEstimator)), None)
-        if own and parent:  # neither is there where Python runs without docstrings
+        if own and parent:  # both are None if Python runs without docstrings
             cls.__doc__ = f"{inspect.cleandoc(own)}\n\n{inspect.cleandoc(parent)}\n"
 
     def _check_arguments(self) -> None:
@@ -233,13 +233,13 @@ class NetworkEstimator(ScoringEstimator):
         if options is not None and not isinstance(options, Mapping):
             raise ValueError(f"{self._owner}: loss_options must be a dictionary or None, got {options!r}")
         taken = {*inspect.signature(build).parameters} - {"widen"} | {*METHODS[self._task.name][self.loss].takes}
-        taken.add("sample_weight")  # of `fit`
+        taken.add("sample_weight")  # an argument of `fit`
         for key in options or {}:
             if not isinstance(key, str) or key in taken:
                 raise ValueError(f"{self._owner}: loss_options must not hold {key!r}: given elsewhere, or no name")
 
     def _make_task(self, **facts: Any) -> Any:
-        """Return the task to train for: its settings are `facts`, and arguments of the estimator of the same names."""
+        """Return the task to train for, with the settings `facts` and those arguments of the estimator that it has."""
         facts = {"loss_options": self.loss_options or {}, **facts}
         names = [field.name for field in fields(self._task) if field.name not in facts]
         return self._task(**{name: getattr(self, name) for name in names}, **facts)
@@ -283,7 +283,7 @@ class NetworkEstimator(ScoringEstimator):
         self.loss_, self.history_, self.best_epoch_ = first.loss, first.history, first.history.best_epoch
         self.held_out_ = np.unique(np.concatenate([held for _, held in splits]))
         self.n_iter_ = sum(len(member.history.rows) for member in members)
-        return self._judged(task, data, splits)
+        return self._held_out_scores(task, data, splits)
 
     def _train_member(
         self, number: int, task: Task, data: Data, split: tuple[Array, Array], seeds: Sequence[int], saving: Saving
@@ -300,12 +300,12 @@ class NetworkEstimator(ScoringEstimator):
                 warnings.simplefilter("ignore", UntrainedWarning)
             if start is not None:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", TiedScoresWarning)  # of the model in the end, not of its start
+                    warnings.simplefilter("ignore", TiedScoresWarning)  # only the final model should warn
                     before = self._fit(
                         "start", start, start.build(own), model, own, other, seeds, saving.inside("start")
                     )
                 seeds = [seed + 1 for seed in seeds]
-                warnings.simplefilter("ignore", UntrainedWarning)  # to keep the start is no failure
+                warnings.simplefilter("ignore", UntrainedWarning)  # keeping the start is not a failure
             folder = saving.inside("train") if self._keeps_members else saving
             history = self._fit("tune" if before else "train", task, loss, model, own, other, seeds, folder)
         history.began_as = began_as
@@ -350,8 +350,8 @@ class NetworkEstimator(ScoringEstimator):
             **plan,
         )
 
-    def _judged(self, task: Task, data: Data, splits: Sequence[tuple[Array, Array]]) -> Trained:
-        """Return the scores of rows by the members that held them out, or, where none did, of all by all."""
+    def _held_out_scores(self, task: Task, data: Data, splits: Sequence[tuple[Array, Array]]) -> Trained:
+        """Return scores of the held-out rows by the members that held them out; without a hold-out, of all rows."""
         if not len(self.held_out_):
             return Trained(task, data, np.arange(len(data)), self._raw_scores(self.model_, data.inputs))
         total: Any = 0.0
@@ -368,14 +368,14 @@ class NetworkEstimator(ScoringEstimator):
         return Trained(task, data.part(self.held_out_), self.held_out_, scores)
 
     def _complete(self, members: Sequence[Member], data: Data, splits: Sequence[tuple[Array, Array]]) -> None:
-        """Do what is left to do when all members are trained."""
+        """Finish the estimator when all members are trained."""
 
     def _num_members(self, rows: int) -> int:
         """Return how many networks are trained, each with a hold-out of its own."""
         return 1
 
     def _begins_as(self, number: int) -> str:
-        """Return the name of the trained model that a member's network is made of; empty for initial weights."""
+        """Return the name of the trained model that initialises a member's network; empty for random weights."""
         return ""
 
     def _is_small(self, task: Task) -> bool:
@@ -392,11 +392,11 @@ class NetworkEstimator(ScoringEstimator):
 
     @abstractmethod
     def _prepare(self, source: Any, targets: Tensor, train: Array) -> Any:
-        """Return the inputs of all rows or bags, scaled and encoded by what the training ones say."""
+        """Return the inputs of all rows or bags, scaled and encoded by statistics of the training part."""
 
     @abstractmethod
     def _make_module(self, data: Data, task: Any, loss: Any, seed: int, number: int) -> nn.Module:
-        """Return the network to train, a member of the ensemble by its number from 0."""
+        """Return the network of the ensemble's member `number`, counted from 0."""
 
     @abstractmethod
     def _raw_scores(self, model: nn.Module, inputs: Any) -> Array:

@@ -156,7 +156,7 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
     def _decide_by(
         self, classes: Array, label: Any, positive: Array, scores: Array, weight: Array | None = None
     ) -> None:
-        """Set the classes, and the threshold and the probabilities by raw scores, of held-out data where there are."""
+        """Set the classes, and fit threshold and probabilities to raw scores, of held-out data if there are any."""
         budget = self.max_fpr if self.fpr_budget is None else self.fpr_budget
         self.classes_, self.positive_label_ = classes, label
         self.threshold_ = choose_threshold(positive, scores, budget, weight)

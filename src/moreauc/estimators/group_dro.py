@@ -172,7 +172,7 @@ class GroupDROEstimator(TableEstimator):
 
     @abstractmethod
     def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:
-        """Return for each row the number of its class or its value, and what is to be learnt."""
+        """Return the class number or value of each row, and the kind of target."""
 
     @abstractmethod
     def _known_target(self, X: Any, y: ArrayLike) -> Array:

@@ -144,7 +144,7 @@ class TPAUCLinear(RowRanker):
         with one_thread():
             found = fitting.run(rows, check_random_state(self.random_state))
         self.C_, self.margin_, self.n_iter_ = found.C, found.margin, found.steps
-        self._decide_by(classes, label, found.judged.positive, found.scores, found.judged.weight)
+        self._decide_by(classes, label, found.scored.positive, found.scores, found.scored.weight)
         self.coef_ = self._direction() * found.coef[None, :]
         self.intercept_ = np.array([-self._direction() * self.threshold_])
         return self
@@ -163,7 +163,7 @@ class TPAUCLinear(RowRanker):
             raise ValueError(f"{self._owner}: surrogate must be a loss that never falls, got {self.surrogate!r}")
 
     def _fit_design(self, table: Any) -> Any:
-        """Return the numbers that a table is for the model, float64; set what later tables are encoded by."""
+        """Fit the encoder to a table, and return the encoded table as float64."""
         self.preprocessor_, self.means_ = None, None
         if issparse(table):
             return table.astype(np.float64, copy=False)

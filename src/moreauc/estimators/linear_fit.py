@@ -29,10 +29,10 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Function = Callable[[Floats], tuple[float, Floats]]  # a point -> value and gradient
 
-# What follows came out of trials on six tables; docs/linear.md names them.
-STRENGTHS = (1.0, 0.1, 0.01)  # C to choose from, the first unless another is better beyond chance
+# The constants below were chosen on six tables; docs/linear.md names them.
+STRENGTHS = (1.0, 0.1, 0.01)  # C to choose from: the first unless another is significantly better
 MARGINS = (0.5, 0.1)  # to choose from; each starts from the one before
-_CHOOSING = 20_000  # the most rows to choose by; more add time, not insight
+_CHOOSING = 20_000  # the most rows to choose by
 _ANCHOR = 0.1  # weight of the logistic objective beside the loss over the region
 _FOLDS = 5
 _ERRORS = 1.0  # standard errors of the mean over folds by which another choice must be better
@@ -111,7 +111,7 @@ def sample(rows: Rows, random: np.random.RandomState) -> Rows:
     return Rows(part.X, part.positive, part.weight * np.concatenate(gain))
 
 
-def deal(hashes: Array, positive: Bools, random: np.random.RandomState) -> Array:
+def assign_folds(hashes: Array, positive: Bools, random: np.random.RandomState) -> Array:
     """Return the fold of each row: rows of one hash in one fold, positives spread evenly, negatives spread evenly."""
     groups, place = np.unique(hashes, return_inverse=True)
     found = np.bincount(place, weights=positive) > 0
@@ -214,7 +214,7 @@ class Coordinates:
 
     def __init__(self, rows: Rows, minimum: Floats, C: float) -> None:
         size = len(minimum) - 1
-        step = max(1, len(rows.weight) // max(_CHOOSING, 10 * size))  # no more rows than an estimate needs
+        step = max(1, len(rows.weight) // max(_CHOOSING, 10 * size))  # a subsample is enough for an estimate
         X, share = rows.X[::step], rows.weight[::step] / rows.weight[::step].sum()
         odds = expit(scores_of(X, minimum))
         curve = np.maximum(share * odds * (1.0 - odds), 1e-6 * share)
@@ -229,7 +229,7 @@ class Coordinates:
         hessian[-1, :-1] = hessian[:-1, -1] = X.T @ curve
         hessian[-1, -1] = curve.sum()
         hessian[np.arange(size), np.arange(size)] += penalty
-        hessian[np.diag_indices(size + 1)] *= 1.0 + 1e-8  # rounding
+        hessian[np.diag_indices(size + 1)] *= 1.0 + 1e-8  # against rounding
         self._factor = cholesky(hessian, lower=True)
 
     def _solve(self, vector: Floats, *, transposed: bool) -> Floats:
@@ -282,7 +282,7 @@ class Fitted(NamedTuple):
         C: the strength chosen.
         margin: the margin chosen, None for logistic regression.
         steps: of logistic regression and of L-BFGS.
-        judged: the rows that threshold and probabilities are chosen by.
+        scored: the rows that threshold and probabilities are fitted to.
         scores: of these, by models that did not see them where there are folds, without the intercept.
     """
 
@@ -290,7 +290,7 @@ class Fitted(NamedTuple):
     C: float
     margin: float | None
     steps: int
-    judged: Rows
+    scored: Rows
     scores: Floats
 
 
@@ -339,10 +339,10 @@ class LinearFit:
         rows, centre, scale = standardized(rows, self.standardize)
         part, folds, trials = rows, np.empty(0), None
         if few:
-            folds = deal(hashes, rows.positive, random)
+            folds = assign_folds(hashes, rows.positive, random)
         elif self.choose or len(self.strengths) > 1:
             part = sample(rows, random)
-            folds = deal(np.arange(len(part.weight)), part.positive, random)
+            folds = assign_folds(np.arange(len(part.weight)), part.positive, random)
         validated = self._can_validate(part, folds)
         C = self._choose_strength(part, folds) if validated else self.strengths[0]
         start, steps = self._logistic(rows, C)

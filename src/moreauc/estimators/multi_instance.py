@@ -160,7 +160,7 @@ class MultiInstanceClassifier(RankingClassifier):
         values = classes_of(self._owner, bags, y, len(bags))
         classes = two_classes(self._owner, values)
         label = self._choose_label(classes, values)
-        same = same_bags(source) if self.validation_fraction else None  # which reads all bags
+        same = same_bags(source) if self.validation_fraction else None  # reads all bags
         saving = Saving(checkpoint, every, resume)
         trained = self._train(self._make_task(), source, values == label, saving, same=same)
         self._decide_by(classes, label, trained.data.values, trained.scores)
@@ -168,7 +168,7 @@ class MultiInstanceClassifier(RankingClassifier):
         if self.form_.names is not None:
             self.feature_names_in_ = np.array(self.form_.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_  # of an earlier fit
+            del self.feature_names_in_  # set by an earlier fit
         return self
 
     def decision_function(self, bags: Any) -> NDArray[np.float64]:

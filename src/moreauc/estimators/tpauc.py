@@ -31,10 +31,10 @@ from moreauc.tasks.base import Data
 from moreauc.tasks.rows import RowTask
 
 _SMALL_BATCH = 1024  # rows of a step up to which one thread is as fast as two
-_SPARSE_C = 0.1  # of the logistic regression that a network of sparse rows begins as; 1 for others
+_SPARSE_C = 0.1  # of the logistic regression that initialises a network for sparse rows; 1 for dense ones
 _STRENGTHS = (0.01, 0.1, 1.0)  # C of the logistic regression that is mixed into the networks
-_SHARES = (0.25, 0.5, 0.75, 1.0)  # of logistic regression in their scores, besides 0
-_MEMBERS = ((5000, 5), (50_000, 3), (math.inf, 1))  # up to so many rows, so many networks
+_SHARES = (0.25, 0.5, 0.75, 1.0)  # of logistic regression in the scores, besides 0
+_MEMBERS = ((5000, 5), (50_000, 3), (math.inf, 1))  # (rows at most, networks)
 
 
 class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
@@ -224,7 +224,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         module = self.module
         if module == "mlp" and self.bins:
             dense = isinstance(data.inputs, Tensor)
-            rows = data.inputs if dense else torch.zeros(1, data.inputs.shape[1])  # no bins in a sparse matrix
+            rows = data.inputs if dense else torch.zeros(1, data.inputs.shape[1])  # a sparse matrix has no bins
             made = partial(BinnedMLP, rows, bins=self.bins, hidden=self.hidden, dropout=self.dropout)
             built = cast(BinnedMLP, self._build_module(made, seed=seed))
             if self._begins_as(number):
@@ -250,8 +250,8 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
     def _complete(self, members: Sequence[Member], data: Data, splits: Sequence[tuple[Array, Array]]) -> None:
         """Mix logistic regression into the networks, with the `C` and the share that rank the held-out rows best.
 
-        It is given the spread of the network's scores first. What counts is the AUC, which has less noise than its
-        part in the region, in the mean over the members.
+        Its scores are first scaled to the spread of the network's. The choice maximises the mean AUC over the members,
+        which is less noisy than the partial AUC.
         """
         if not self._begins_as(0) or not all(len(held) for _, held in splits):
             return
@@ -272,7 +272,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
                     mixed = (1.0 - share) * own + share * scale * scores
                     points[share, C] += tpauc_score(other.values, mixed, **area, sample_weight=other.weights)
             models.append((network, linear))
-        share, C = max(points, key=points.__getitem__)  # of equals the smallest share
+        share, C = max(points, key=points.__getitem__)  # the smallest share of equal ones
         for network, linear in models:
             network.mix(share, *linear[C])
 

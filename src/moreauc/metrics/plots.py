@@ -1,4 +1,4 @@
-"""ROC curves with the region that the partial AUC looks at, and groups sorted by loss."""
+"""ROC curves with the region of the partial AUC, and groups sorted by loss."""
 
 from __future__ import annotations
 

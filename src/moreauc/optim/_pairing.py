@@ -115,7 +115,7 @@ class Pairing:
                 f"dropout masks of this one are not known; {_ADJACENT}"
             )
         if not forwards:
-            self._meet_others(call)
+            self._record_others(call)
         if any(map(_others_drew, (call, *forwards[:1]))):
             return (
                 "another thread trains a model that draws random numbers at the same time. All threads share torch's "
@@ -136,7 +136,7 @@ class Pairing:
             return
         if not forwards:
             self.ahead.append(call)
-            self._meet_others(call)  # once more: only now it is seen by them
+            self._record_others(call)  # again: the call is only now visible to other threads
             return
         forwards[0].paired = True
         for rival in forwards if len(forwards) > 1 else []:
@@ -151,9 +151,9 @@ class Pairing:
             RuntimeError: where that call has not drawn the same numbers, or was taken for that of another forward.
         """
         self._remember(forward)
-        if not forward.drawn:  # another thread may have set back what was
+        if not forward.drawn:  # another thread may have reset the generator
             return
-        self._meet_others(forward)
+        self._record_others(forward)
         if any(forward.inputs.same_as(inputs) for inputs in self._by_order):
             raise RuntimeError(
                 f"{_OWNER}: a forward had its call before, which was taken for that of another forward and has its "
@@ -205,10 +205,10 @@ class Pairing:
             self._forgotten = self._forgotten or done is None
             del self.forwards[done or 0]
 
-    def _meet_others(self, draws: Draws) -> None:
-        """Note threads that have drawn since their last step, here and in their pairings.
+    def _record_others(self, draws: Draws) -> None:
+        """Record which other threads have drawn since their last step, for both sides.
 
-        Whether it matters is decided when a call draws: what a forward seems to draw may be another thread's alone.
+        A call decides whether it matters: numbers that a forward seems to draw may be those of another thread only.
         """
         for other in list(_PAIRINGS):
             for one in (*other.forwards, *other.ahead):
@@ -222,7 +222,7 @@ _PAIRINGS: weakref.WeakSet[Pairing] = weakref.WeakSet()
 
 def _others_drew(draws: Draws) -> bool:
     if draws.others:
-        gc.collect()  # pairings that are no longer in use may wait for that
+        gc.collect()  # removes pairings that are no longer in use
     return draws.disturbed or len(draws.others) > 0
 
 

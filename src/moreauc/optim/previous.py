@@ -32,7 +32,7 @@ from moreauc.optim.hooks import (
 )
 
 _OWNER = "PreviousIterate"
-_ATTEMPTS = 3  # at a call, where numbers drawn may be those of another thread: a model that draws none shows it in one
+_ATTEMPTS = 3  # of a call, if another thread may have drawn the numbers
 _CPU = torch.device("cpu")
 _NOTHING = nullcontext()
 _SETTING = threading.RLock()  # held while generators are set, which all threads share
@@ -114,7 +114,7 @@ class PreviousIterate:
         self._compiled_parallel = data_parallel_of(self.model) is not None
         self._pairing = Pairing()
         self._lock = threading.Lock()
-        self._caller: threading.Thread | None = None  # in which a call is under way
+        self._caller: threading.Thread | None = None  # the thread of the present call
         self._calls = 0
         self._running = _Running()
         self._capture: Capture | None = None
@@ -299,9 +299,9 @@ class PreviousIterate:
                 parameter.data = data
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        """Copy the weights now, or after the first evaluation of a closure, which is still to see the old ones."""
+        """Copy the weights now, or after the first evaluation of a closure, which needs the previous copy."""
         self._check_thread("a step")
-        self._running.stack.clear()  # of forwards that were interrupted
+        self._running.stack.clear()  # removes interrupted forwards
 
         def wrap(closure: Closure) -> Closure:
             waiting = [optimizer]
@@ -322,7 +322,7 @@ class PreviousIterate:
         return None
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """End what a closure has begun in its later evaluations."""
+        """End the iteration that later evaluations of a closure have begun."""
         self._close()
 
     def _close(self) -> None:
@@ -394,7 +394,7 @@ class PreviousIterate:
 
 
 class _Begun(NamedTuple):
-    """A forward that has begun; without a start one that does not count."""
+    """A forward that has begun; `start` is None if it does not count."""
 
     calls: int
     times_set: int = 0
@@ -403,7 +403,7 @@ class _Begun(NamedTuple):
 
 
 class _Running(threading.local):
-    """The forwards that are under way in each thread."""
+    """The running forwards of each thread."""
 
     def __init__(self) -> None:
         self.stack: list[_Begun] = []

@@ -151,7 +151,7 @@ class ProximalPoint:
 
         def wrap(closure: Closure) -> Closure:
             def evaluate() -> Any:
-                self._restore_gradients()  # a closure may add to what is there
+                self._restore_gradients()  # a closure may accumulate into the gradients
                 result = closure()
                 self._pull()
                 return result

@@ -158,7 +158,7 @@ def draw_roc(y_true: ArrayLike, y_score: Mapping[str, ArrayLike], *, min_tpr: fl
     plain_axes(axes)
     *others, last = y_score
     names = f"{', '.join(others)} and {last}" if others else last
-    return as_image(figure, f"ROC curve of {names}; the region that TPAUC looks at is shaded.")
+    return as_image(figure, f"ROC curve of {names}; the region of the TPAUC is shaded.")
 
 
 def draw_precision_recall(

@@ -1,6 +1,6 @@
 """What a report says of models: which is better on the test data, whether beyond chance, and by which columns.
 
-A model goes by a column if it is worse without it, or if the column changes its scores.
+A column is important if the model is worse without it, or if it changes the scores.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MOST_COLUMNS = 40
 _REPEATS = 3
 _SHOWN = 20  # bars
 _LEVELS = 8  # of a column of text
-HEADING = "What the scores go by"
+HEADING = "Importance of columns"
 
 
-class Judged(Protocol):
+class Evaluated(Protocol):
     """A model on the test data."""
 
     @property
@@ -40,7 +40,7 @@ class Judged(Protocol):
 
     @property
     def resamples(self) -> Resamples:
-        """What models are judged by, over resamples of the test data."""
+        """The measure that models are compared by, over resamples of the test data."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Verdict:
     """The first model beside the best of the others."""
 
     outcome: Outcome  # of the first model; "equal" where the difference may be chance
-    text: tuple[str, ...]  # the headline, and what it rests on
+    text: tuple[str, ...]  # the headline, and its evidence
     other: str | None = None  # title of the best of the others
     difference: BootstrapInterval | None = None  # how much better the first is, over resamples of the test data
 
@@ -57,12 +57,12 @@ class Verdict:
         return {"outcome": self.outcome, "other": self.other, "difference": self.difference and asdict(self.difference)}
 
 
-def judge(models: Sequence[Judged], measure: str, unit: str, *, lower_is_better: bool = False) -> Verdict:
+def compare_models(models: Sequence[Evaluated], measure: str, unit: str, *, lower_is_better: bool = False) -> Verdict:
     """Compare the first model with the best of the others by a paired bootstrap.
 
     Args:
         models: the first, and those to compare it with.
-        measure: what they are judged by, in words.
+        measure: the name of the measure.
         unit: what is resampled, such as "rows".
         lower_is_better: whether a low number is good.
     """
@@ -97,7 +97,7 @@ def rank(rows: Sequence[dict[str, Any]], measure: str, folds: int) -> list[str]:
 
     Args:
         rows: one for each method, with "title", "mean" and "scores", those of every fold and seed, in one order.
-        measure: what they are judged by, higher is better, in words.
+        measure: the name of the measure; higher is better.
         folds: number of folds of each seed.
     """
     best, *others = sorted(rows, key=lambda row: -row["mean"])
@@ -150,7 +150,7 @@ def kept_epoch(history: Any) -> str:
     return "before training" if history.best_epoch == -1 else f"after epoch {(history.best_epoch or 0) + 1}"
 
 
-# What a model goes by
+# Importance of columns
 
 
 def importance_section(task: TableTask[T], model: Any, table: T) -> tuple[list[Section], dict[str, Any]]:

@@ -20,7 +20,7 @@ from moreauc._checks import check_count, check_mapping
 Batch = TypeVar("Batch")
 Rows = NDArray[np.int64]
 
-PLAN = 2  # number of the rule below; states name it, since batches by another rule are others
+PLAN = 2  # version of the rule below; states name it, since another rule gives other batches
 _ROUND, _ORDER, _SURPLUS, _PASSES, _BEGIN, _KINDS = range(6)  # kinds of random orders, and how many there are
 
 _SCORING: ContextVar[bool] = ContextVar("scoring", default=False)
@@ -128,7 +128,7 @@ class PlannedSampler(Sampler[list[int]]):
         return self._steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        rest = self._plan(self.epoch)[self.start :]  # here, not at the first batch: the position may change before it
+        rest = self._plan(self.epoch)[self.start :]  # now: the position may change before the first batch
         return self.track(row.tolist() for row in rest)
 
     def draw(self) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def plan_class(
     past = (epoch * steps, Fraction(steps)) if past is None else past
     if size == num_rows:
         return np.broadcast_to(np.arange(num_rows), (steps, size))
-    if 2 * size > num_rows:  # choose who is absent: the rule below needs batches of at most half the rows
+    if 2 * size > num_rows:  # choose the absent rows: the rule below needs batches of at most half the rows
         present = np.ones((steps, num_rows), dtype=bool)
         np.put_along_axis(present, plan_class(num_rows, num_rows - size, steps, epoch, source, past), False, axis=1)
         return present.nonzero()[1].reshape(steps, size)
@@ -288,7 +288,7 @@ def plan_class(
 
 def counts_before(num_rows: int, size: int, steps: int, epoch: int, source: Source) -> Rows:
     """Return how often `plan_class` gives each row in all epochs before `epoch`, without making those plans."""
-    if 2 * size > num_rows:  # size == num_rows included: nobody is ever absent
+    if 2 * size > num_rows:  # including size == num_rows, without absent rows
         return epoch * steps - counts_before(num_rows, num_rows - size, steps, epoch, source)
     change = _change(num_rows, size, steps)
     counts = np.full(num_rows, epoch * steps * size // num_rows, dtype=np.int64)

@@ -86,7 +86,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = iter(self.sampler)  # here, not at the first batch: the position may change before it
+        batches = iter(self.sampler)  # now: the position may change before the first batch
         return (self._part(batch) for batch in batches)
 
     def batch(self, epoch: int, step: int) -> Tensor:

@@ -31,13 +31,13 @@ class _UnevenSampler(PlannedSampler):
 
     @property
     def remaining(self) -> Callable[[], Tensor]:
-        """Return what iterating would give as one tensor, shape `(len(self) - start, rows of a batch)`.
+        """A function that returns the remaining batches as one tensor, shape `(len(self) - start, rows of a batch)`.
 
-        To be called, `sampler.remaining()`. The attribute is there only where all batches have the same number of
+        The attribute is there only where all batches have the same number of
         rows: `hasattr(sampler, "remaining")` tells.
         """
         if not self._equal:
-            # loaders ask with hasattr, and otherwise take the batches one by one
+            # loaders check with hasattr, and otherwise take the batches one by one
             raise AttributeError(f"{self._owner}: remaining must not be used where batches differ in size")
         return self._rest
 
@@ -231,7 +231,7 @@ class PlainSampler(_UnevenSampler):
 
 
 def _checksum(members: Members) -> int:
-    """Return a number that tells one grouping of the same rows from another, the same on every machine."""
+    """Return a checksum of the grouping, the same on every machine."""
     first = zlib.crc32(members.rows.astype("<i8").tobytes())
     return zlib.crc32(members.ids.astype("<i8").tobytes(), first)
 

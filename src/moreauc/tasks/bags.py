@@ -91,7 +91,7 @@ def prepare(instances: Tensor, scale: tuple[Tensor, Tensor] | None) -> Tensor:
 
     In float64 until the end, since what is left of large numbers may be small.
     """
-    if scale is None and instances.dtype == torch.uint8:  # images, which networks know how to take
+    if scale is None and instances.dtype == torch.uint8:  # images, which networks take as bytes
         return instances
     values = instances.double() if scale is None else (instances.double() - scale[0]) / scale[1]
     # Numbers beyond the range of float32 become its largest, not infinity.
@@ -115,7 +115,7 @@ def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[
     for number in range(1, len(bags)):
         part, form = as_instances(owner, f"bag {number}", bags[number], form)
         parts.append(part)
-    if len({part.dtype for part in parts}) > 1:  # of numbers: bytes among them have been refused
+    if len({part.dtype for part in parts}) > 1:  # several number types; bytes have been refused
         parts = [part.double() for part in parts]
     return ListBags(parts, [0] * len(parts)), form
 
@@ -152,7 +152,7 @@ def _as_tensor(owner: str, name: str, bag: Any) -> Tensor:
     try:
         array = np.asarray(bag)
         array = array.astype(float) if array.dtype == object else array
-        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))  # a copy: torch takes no view
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))  # a copy: torch cannot use a view
     except (TypeError, ValueError) as error:
         kind = type(bag).__name__
         raise ValueError(f"{owner}: {name} must be an array of numbers, got a {kind}: {error}") from error
@@ -188,7 +188,7 @@ def _check_form(owner: str, name: str, found: InstanceFormat, wanted: InstanceFo
     if found.shape != wanted.shape:
         shapes = f"{wanted.shape}, as before, got {found.shape}"
         raise ValueError(f"{owner}: {name} must have instances of shape {shapes}")
-    if found.kind != wanted.kind:  # a network takes the byte 255 for what it takes the number 1 for, or may do so
+    if found.kind != wanted.kind:  # a network may treat the byte 255 as the number 1
         raise ValueError(f"{owner}: {name} must hold {_TYPES[wanted.kind]}, as before, got {_TYPES[found.kind]}")
     if found.names is not None and wanted.names is not None and found.names != wanted.names:
         got, want = next(pair for pair in zip(found.names, wanted.names, strict=True) if pair[0] != pair[1])

@@ -151,7 +151,7 @@ class TableTask(ABC, Generic[T]):
     unit: ClassVar[str] = "rows"
     default: ClassVar[str]  # loss to train with
     baselines: ClassVar[tuple[str, ...]]  # methods to compare with
-    measure: ClassVar[str]  # what models are judged by, in words
+    measure: ClassVar[str]  # name of the measure that models are compared by
 
     kinds: dict[str, str]  # the columns to learn from, and whether they hold numbers or text
     target: Any  # what is predicted
@@ -248,7 +248,7 @@ class TableTask(ABC, Generic[T]):
 
     @abstractmethod
     def goodness(self, model: Any, table: T) -> float:
-        """Return what a model is judged by on a table; higher is better."""
+        """Return the measure of a model on a table; higher is better."""
 
     def sample(self, table: T, number: int, random: np.random.Generator) -> Array:
         """Return the numbers of a random sample of rows (or bags), in order."""
@@ -366,7 +366,7 @@ def unknown_levels(encoder: TableEncoder, features: pd.DataFrame, source: str) -
     """Return warnings about empty columns and unknown levels, and the share of unknown levels by column."""
     empty = [
         f"{source}: column {name!r} holds missing values only, and held others in training; scores may be far off"
-        for name in (features if len(features) > 1 else ())  # in a single row a value may well be missing
+        for name in (features if len(features) > 1 else ())  # a single row may lack a value
         if features[name].isna().all()
     ]
     try:

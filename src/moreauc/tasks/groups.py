@@ -24,7 +24,7 @@ from moreauc.metrics import group_loss, plot_groups
 from moreauc.metrics.bootstrap import Resamples, resample_scores
 from moreauc.metrics.groups import GroupTable
 from moreauc.report.pages import Fact, Section, as_image, draw_training
-from moreauc.report.verdict import Verdict, histories_of, importance_section, judge, kept_epoch, warning_text
+from moreauc.report.verdict import Verdict, compare_models, histories_of, importance_section, kept_epoch, warning_text
 from moreauc.samplers.groups import GroupSampler, PlainSampler
 from moreauc.tasks.base import (
     Array,
@@ -341,7 +341,7 @@ class GroupTableTask(TableTask[GroupedTable]):
         train: GroupedTable | None = None,
     ) -> tuple[list[Section], dict[str, Any]]:
         measure = "loss of the worst group" if evaluations[0].top_k == 1 else "mean loss of the worst groups"
-        verdict = judge(evaluations, measure, self.unit, lower_is_better=True)
+        verdict = compare_models(evaluations, measure, self.unit, lower_is_better=True)
         text = [*verdict.text, *_advice(verdict, evaluations)]
         columns, numbers = importance_section(self, model, table)
         sections = [

@@ -30,7 +30,15 @@ from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics.bootstrap import BootstrapInterval, Resamples, resample_scores
 from moreauc.metrics.ranking import ties_text
 from moreauc.report.pages import Fact, Section, draw_histograms, draw_precision_recall, draw_roc, draw_training
-from moreauc.report.verdict import Verdict, histories_of, importance_section, is_linear, judge, kept_epoch, warning_text
+from moreauc.report.verdict import (
+    Verdict,
+    compare_models,
+    histories_of,
+    importance_section,
+    is_linear,
+    kept_epoch,
+    warning_text,
+)
 from moreauc.samplers import PosNegSampler
 from moreauc.tasks.base import (
     Array,
@@ -294,7 +302,7 @@ class TwoClassTask(TableTask[T]):
         train: T | None = None,
     ) -> tuple[list[Section], dict[str, Any]]:
         first, unit = evaluations[0], self.unit
-        verdict = judge(evaluations, self.measure, unit)
+        verdict = compare_models(evaluations, self.measure, unit)
         doubts = warning_text([*notes, *(line for evaluation in evaluations for line in evaluation.warnings)])
         text = [*verdict.text, self._decisions(first), *self._advice(verdict, model, table, train)]
         region = f"TPR ≥ {self.min_tpr:g}, FPR ≤ {self.max_fpr:g}"
@@ -354,7 +362,7 @@ class TwoClassTask(TableTask[T]):
         return [text, *self._limits(model, table, train)]
 
     def _limits(self, model: Any, table: T, train: T) -> list[str]:
-        """Return what no loss can help."""
+        """Return limits of the data that no loss can change."""
         positives, lines = int(train.targets.sum()), []
         if positives < _LEAST_POSITIVES:
             lines.append(
@@ -422,7 +430,7 @@ class RowTableTask(TwoClassTask[Table]):
     def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, Table]:
         rest, labels, target = split_target(frame, options.target, positive=options.positive, source=source)
         features, kinds, identity = read_features(rest, options, source)
-        budget = getattr(options, "fpr_budget", None)  # only `fit` has one
+        budget = getattr(options, "fpr_budget", None)  # only an option of `fit`
         task = cls(kinds, target, options.min_tpr, options.max_fpr, fpr_budget=budget, id_column=identity)
         return task, Table(features, labels)
 

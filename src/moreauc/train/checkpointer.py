@@ -124,7 +124,7 @@ class Checkpointer(Callback):
     def on_end(self, state: TrainState | None) -> None:
         """Save a complete run; after an error the files stay as they are."""
         if state is not None and state.done:
-            self._callbacks.clear()  # a complete run has no use for them
+            self._callbacks.clear()  # a complete run does not need them
             self._save()
 
     def _collect(self) -> None:
@@ -237,7 +237,7 @@ class DistributedCheckpointer(Checkpointer):
 
     def _read(self, resume: bool) -> dict[str, Any] | None:
         saved = self._first(lambda: super(DistributedCheckpointer, self)._read(resume))
-        if saved is None or not isinstance(saved.get("position"), dict):  # refused later
+        if saved is None or not isinstance(saved.get("position"), dict):  # an error, raised later
             return saved
         saved = {**saved, "position": {**saved["position"], **self._own_position(saved)}}
         if self._exchange.rank:  # attributes of a model may name its process; the first process compares them
@@ -261,7 +261,7 @@ class DistributedCheckpointer(Checkpointer):
         problem = None
         try:
             super()._check(saved)
-        except Exception as error:  # the base names the folder
+        except Exception as error:  # the caller adds the folder
             problem = error
         texts = self._exchange.gather_objects(None if problem is None else str(problem), "the check of a checkpoint")
         if problem is not None:
@@ -336,7 +336,7 @@ class _CallbackStates:
         for name, callback in self._callbacks.items():
             try:
                 state = callback.state_dict()
-            except Exception:  # if it fails when the run is saved, that is an error
+            except Exception:  # an error only if it also fails when the run is saved
                 continue
             check_plain({"others": {"callbacks": {name: state}}})
 

@@ -200,7 +200,7 @@ def fit(
         for name in settings or {}:
             if name in compared:
                 raise ValueError(f"{_OWNER}: settings must not hold {name!r}, which is compared anyway")
-        compared = {**(settings or {}), **compared}  # an error names the first that differs, of the user's settings
+        compared = {**(settings or {}), **compared}  # the user's settings first: an error names the first that differs
         options: dict[str, Any] = {"every": every, "resume": resume, "settings": compared}
         checkpointer = make_checkpointer(state, hooks, selector, checkpoint, exchange, **options)
     with checkpointer or nullcontext(), _random_state(model, seed, rank):
@@ -234,7 +234,7 @@ def _train(plan: _Plan, state: TrainState, callbacks: list[Callback], checkpoint
     resumed = ""
     if checkpointer is not None:
         resumed = checkpointer.resumed
-        callbacks = [*callbacks, checkpointer]  # the last, so that it saves what the others have done
+        callbacks = [*callbacks, checkpointer]  # last, so that it saves the effects of the others
     try:
         if checkpointer is not None and resumed == DONE:
             checkpointer.restore_result()
@@ -430,7 +430,7 @@ def _check_processes(model: nn.Module, criterion: nn.Module, train: Any) -> Exch
     if not isinstance(criterion, DistributedCriterion) and parallel_of(model) is None:
         return None
     exchange = exchange_of(_OWNER, model, criterion)
-    if isinstance(criterion, DistributedCriterion):  # it may have changed since it was made
+    if isinstance(criterion, DistributedCriterion):  # the loss may have changed since construction
         check_agreement(criterion.exchange, criterion.criterion)
         found = [part.draw() for _, part in loader_parts(train) if isinstance(part, PlannedSampler)]
         draw = {name: value for name, value in found[0].items() if name not in ("epoch", "step")} if found else None

@@ -62,18 +62,18 @@ class ModelSelector:
         if not bool(scores.isfinite().all()):
             raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
         found = list(self._score(scores, labels))
-        if self._exchange is not None:  # processes must not choose differently because of rounding errors
+        if self._exchange is not None:  # rounding errors must not make processes choose differently
             found = self._exchange.broadcast_object(found, "the validation score")
         if epoch < 0 and self._min_gain:
             self._start = scores.numpy()
         names, best = self._score.names, self._scores
         differs = next((k for k, pair in enumerate(zip(found, best, strict=False)) if pair[0] != pair[1]), len(best))
         history = state.history
-        better = found > best  # of equals the earlier epoch stays
+        better = found > best  # the earlier of equal epochs stays
         if better and history.best_epoch == -1 and self._start is not None:
             better = self._score.beyond_chance(labels, scores, self._start, self._min_gain)
         if better:
-            if names[differs] != "gap":  # it may grow a little in every epoch
+            if names[differs] != "gap":  # the gap may grow a little in every epoch
                 self._improved = epoch
             self._scores, self._level = found, differs
             history.best_score, history.best_epoch = found[0], epoch
@@ -167,7 +167,7 @@ class TwoWayScore:
         if labels.min() == labels.max():
             raise ValueError(f"{self._owner}: validation must hold both classes, got only labels {int(labels[0])}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the region is empty is an error here
+            warnings.simplefilter("ignore")  # an empty region is an error here
             found = selection_scores(labels.numpy(), scores.numpy(), **self._region, sample_weight=self._weight)
         if math.isnan(found[0]):
             counts = f"{int(labels.sum())} positives and {int((labels == 0).sum())} negatives"
