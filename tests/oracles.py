@@ -499,3 +499,46 @@ def bedroc(ranked: Sequence[int], alpha: float) -> float:
     high = (1 - math.exp(-alpha * ratio)) / (ratio * (1 - math.exp(-alpha)))
     low = (1 - math.exp(alpha * ratio)) / (ratio * (1 - math.exp(alpha)))
     return (rie - low) / (high - low)
+
+
+def region_shares(scores: Sequence[float], share: float, *, highest: bool) -> Vector:
+    """How much of each row is in the region, of sum 1; rows of equal scores at its edge share what is left."""
+    taken, left = [0.0] * len(scores), share * len(scores)
+    for score in sorted(set(scores), reverse=highest):
+        tied = [row for row in range(len(scores)) if scores[row] == score]
+        for row in tied:
+            taken[row] = min(1.0, max(left, 0.0) / len(tied))
+        left -= len(tied)
+    total = sum(taken)
+    return [part / total for part in taken]
+
+
+def boosting_round(
+    scores: Sequence[float],
+    labels: Sequence[int],
+    *,
+    region: tuple[float, float],
+    loss: tuple[Callable, Callable, Callable],
+    log_loss_weight: float,
+    offset: float = 0.0,
+) -> tuple[Vector, Vector]:
+    """Gradient and Hessian diagonal of the objective for boosted trees; `loss`: value, slope, size of the curvature."""
+    positives, negatives = ([row for row, y in enumerate(labels) if y == kind] for kind in (1, 0))
+    sigma = spread([scores[j] for j in negatives]) or 1.0
+    a = region_shares([scores[i] for i in positives], 1 - region[0], highest=False)
+    b = region_shares([scores[j] for j in negatives], region[1], highest=True)
+    n = len(scores)
+    gradient, hessian = [0.0] * n, [0.0] * n
+    for i, share in zip(positives, a, strict=True):
+        for j, other in zip(negatives, b, strict=True):
+            z = (scores[j] - scores[i]) / sigma
+            slope = n * share * other * loss[1](z) / sigma
+            gradient[i] -= slope
+            gradient[j] += slope
+            for row in (i, j):
+                hessian[row] += 2 * n * share * other * loss[2](z) / sigma**2
+    for row in range(n):
+        p = 1 / (1 + math.exp(-(scores[row] + offset)))
+        gradient[row] += log_loss_weight * (p - labels[row])
+        hessian[row] += log_loss_weight * p * (1 - p)
+    return gradient, hessian

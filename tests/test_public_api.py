@@ -15,8 +15,9 @@ import pytest
 import moreauc
 
 HOMES = [
-    *("moreauc", "moreauc.checkpoint", "moreauc.comparison", "moreauc.contrib", "moreauc.contrib.cuda_graphs"),
-    *("moreauc.contrib.lightning", "moreauc.criteria", "moreauc.data", "moreauc.distributed", "moreauc.estimators"),
+    *("moreauc", "moreauc.boosting", "moreauc.checkpoint", "moreauc.comparison", "moreauc.contrib"),
+    *("moreauc.contrib.cuda_graphs", "moreauc.contrib.lightning", "moreauc.criteria", "moreauc.data"),
+    *("moreauc.distributed", "moreauc.estimators"),
     *("moreauc.methods", "moreauc.metrics", "moreauc.models", "moreauc.molecules", "moreauc.optim", "moreauc.problems"),
     *("moreauc.samplers", "moreauc.solver", "moreauc.theory", "moreauc.train"),
 ]

@@ -2,10 +2,12 @@
 
 - :class:`TPAUCClassifier`: rows of a table;
 - :class:`TPAUCLinear`: rows of a table, by a linear model;
+- :class:`TPAUCBooster`: rows of a table, by boosted trees;
 - :class:`MultiInstanceClassifier`: bags of instances;
 - :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: rows that belong to groups.
 """
 
+from moreauc.estimators.boosted import TPAUCBooster
 from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, GroupsWarning
 from moreauc.estimators.linear import TPAUCLinear
 from moreauc.estimators.multi_instance import MultiInstanceClassifier
@@ -16,6 +18,7 @@ __all__ = [
     "GroupDRORegressor",
     "GroupsWarning",
     "MultiInstanceClassifier",
+    "TPAUCBooster",
     "TPAUCClassifier",
     "TPAUCLinear",
 ]

@@ -1,0 +1,218 @@
+"""Two-way partial AUC of gradient-boosted trees for scikit-learn: LightGBM and XGBoost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from moreauc._checks import check_count
+from moreauc.boosting import LOG_LOSS_ROUNDS, LOG_LOSS_WEIGHT, MARGIN, WIDEN, tpauc_objective
+from moreauc.data.tabular import TableEncoder
+from moreauc.estimators.base import Array, all_or_nothing
+from moreauc.estimators.boosted_fit import LIBRARIES, BoostedFit, Library
+from moreauc.estimators.decisions import RowRanker
+from moreauc.estimators.linear_fit import Floats, Rows
+
+# Names of what the estimator gives the libraries itself.
+_TAKEN = frozenset(
+    {
+        *("objective", "app", "application", "loss", "metric", "metrics", "eval_metric", "num_class"),
+        *("n_estimators", "num_iterations", "num_iteration", "num_boost_round", "num_round", "num_rounds", "n_iter"),
+        *("early_stopping_round", "early_stopping_rounds", "early_stopping", "n_iter_no_change"),
+        *("random_state", "seed", "random_seed"),
+    }
+)
+
+
+class TPAUCBooster(RowRanker):
+    r"""Gradient-boosted trees that rank well where it matters: true positive rate high, false positive rate low.
+
+    Trees are grown by LightGBM or XGBoost, first for the log loss, then for the exact loss over all pairs of the region
+    (:func:`moreauc.boosting.tpauc_objective`). Five folds, scored by the two-way partial AUC, say whether that helps:
+    a booster for the log loss alone is kept unless the loss over the region is better by a standard error of the mean
+    over folds. The scores of the held-out folds also set the threshold of `predict` and the probabilities; the final
+    booster is fitted to all rows. With more than 50,000 rows one fold is held out and the others are not. If a class is
+    too small for folds, the log loss alone is used, and threshold and probabilities are set on the training rows.
+
+    Equal rows are fitted as one row with their weights added up, and are in one fold. So a row of weight 2 gives the
+    same model as two rows, and the order of the rows does not matter. An option that counts rows, such as LightGBM's
+    `min_child_samples`, counts different ones.
+
+    `X` is an array of numbers, a sparse matrix, which stays sparse, or a DataFrame that may also have bool, string,
+    category and date columns, as in :class:`TPAUCClassifier`. NaN in arrays is left to the library, which finds a side
+    of each split for it.
+
+    Args:
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        booster: "lightgbm" or "xgboost".
+        booster_options: parameters of the library, for instance `{"num_leaves": 15, "learning_rate": 0.05}`; None for
+            its own defaults. A name that the library does not know is ignored by it.
+        n_estimators: rounds, each of one tree.
+        choose: whether the folds choose between the log loss alone and the loss over the region; otherwise the latter.
+        surrogate: the pairwise loss, "smooth_ramp" or "squared_hinge".
+        margin: its width in standard deviations of the negatives' scores, above 0.
+        widen: how far the region is widened towards the whole ROC square while training, in [0, 1].
+        log_loss_weight: weight of the log loss beside the loss over the region, at least 0.
+        log_loss_rounds: rounds of log loss that the loss over the region starts from, at least 0.
+        folds: number of folds; 0 for none, with threshold and probabilities by the training rows.
+        fpr_budget: largest false positive rate that `predict` may have on the held-out scores, in [0, 1]; None for
+            `max_fpr`.
+        probabilities: "calibrated" for Platt scaling of the scores; "threshold" for 1/2 at the threshold, as in
+            :class:`TPAUCClassifier`.
+        positive_label: the class to find; None as in :class:`TPAUCClassifier`.
+        random_state: seed or generator of the folds and of the library; None for NumPy's global generator.
+
+    Attributes:
+        booster_: the `lightgbm.Booster` or `xgboost.Booster`, whose raw scores rise with the chance of
+            `positive_label_`; `booster_.predict(X, pred_contrib=True)` has SHAP values (with XGBoost of a `DMatrix`).
+        feature_importances_: share of each column in the gain of all splits; of the columns that `preprocessor_` makes
+            where there is one.
+        regional_: whether the loss over the region was used.
+        fold_scores_: partial AUC of each held-out fold with the log loss alone and with the loss over the region, shape
+            `(folds, 2)`; None without folds.
+        n_iter_: rounds of `booster_`.
+        preprocessor_: turns a DataFrame into numbers; None for arrays and sparse matrices.
+        classes_: the two classes, sorted.
+        positive_label_: the class to find.
+        threshold_: rows with a raw score above it are predicted positive.
+        platt_: slope and intercept of the calibrated log odds over the raw score.
+        n_features_in_: number of features.
+        feature_names_in_: their names, if `X` was a DataFrame with string column names.
+
+    Raises:
+        ModuleNotFoundError: in `fit`, if the library is not installed; it names the extra `boosting`.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> X, y = make_classification(900, 6, weights=[0.9], flip_y=0, n_clusters_per_class=1, random_state=0)
+        >>> trees = TPAUCBooster(min_tpr=0.5, max_fpr=0.3, fpr_budget=0.1, random_state=0).fit(X[:600], y[:600])
+        >>> trees.score(X[600:], y[600:]) > 0.9
+        True
+        >>> np.allclose(trees.booster_.predict(X, raw_score=True) - trees.threshold_, trees.decision_function(X))
+        True
+    """
+
+    _precision = np.float64
+    booster_: Any
+    regional_: bool
+    fold_scores_: Floats | None
+    n_iter_: int
+    preprocessor_: TableEncoder | None
+
+    def __init__(
+        self,
+        *,
+        min_tpr: float = 0.5,
+        max_fpr: float = 0.5,
+        booster: Literal["lightgbm", "xgboost"] = "lightgbm",
+        booster_options: Mapping[str, Any] | None = None,
+        n_estimators: int = 100,
+        choose: bool = True,
+        surrogate: str = "smooth_ramp",
+        margin: float = MARGIN,
+        widen: float = WIDEN,
+        log_loss_weight: float = LOG_LOSS_WEIGHT,
+        log_loss_rounds: int = LOG_LOSS_ROUNDS,
+        folds: int = 5,
+        fpr_budget: float | None = None,
+        probabilities: Literal["calibrated", "threshold"] = "calibrated",
+        positive_label: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self._keep(locals())
+
+    @all_or_nothing
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TPAUCBooster:
+        """Fit on a table and its two classes.
+
+        Args:
+            X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
+            y: classes, two of any kind, shape `(n,)`.
+            sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows, but not in the
+                encoding of a DataFrame. None for 1 each.
+        """
+        self._check_arguments()
+        table = self._check_table(X, reset=True)
+        values = self._check_targets(table, y)
+        weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
+        if not weight.all():
+            there = np.flatnonzero(weight)
+            table = table.iloc[there] if isinstance(table, pd.DataFrame) else table[there]
+            values, weight = values[there], weight[there]
+        classes = self._two_classes(values)
+        label = self._choose_label(classes, values)
+        random = check_random_state(self.random_state)
+        library = LIBRARIES[self.booster](self.booster_options or {}, int(random.randint(2**31 - 1)))
+        fitting = BoostedFit(
+            library=library,
+            objective=partial(tpauc_objective, **self._objective_options()),
+            **self._region(),
+            rounds=self.n_estimators,
+            before=self.log_loss_rounds,
+            folds=self.folds,
+            choose=self.choose,
+        )
+        found = fitting.run(Rows(self._fit_design(table), values == label, weight), random)
+        self.booster_, self.regional_, self.n_iter_ = found.booster, found.chosen, found.rounds
+        self.fold_scores_, self._kind = found.points, self.booster
+        self._decide_by(classes, label, found.judged.positive, found.scores, found.judged.weight)
+        return self
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """Share of each column in the gain of all splits, shape `(columns,)`."""
+        check_is_fitted(self, "booster_")
+        return self._library().importances(self.booster_)
+
+    def _library(self) -> Library:
+        return LIBRARIES[self._kind]({}, 0)
+
+    def _objective_options(self) -> dict[str, Any]:
+        names = ("surrogate", "margin", "widen", "log_loss_weight")
+        return {**self._region(), **{name: getattr(self, name) for name in names}, "log_loss_rounds": 0}
+
+    def _check_arguments(self) -> None:
+        self._check_decisions()
+        self._check_choices(booster=tuple(LIBRARIES))
+        self._check_counts("n_estimators")
+        for name in ("log_loss_rounds", "folds"):
+            check_count(self._owner, name, getattr(self, name), minimum=0)
+        if self.folds == 1:
+            raise ValueError(f"{self._owner}: folds must be 0 or at least 2, got 1")
+        tpauc_objective(**self._objective_options())
+        options = self.booster_options
+        if options is not None and not isinstance(options, Mapping):
+            raise ValueError(f"{self._owner}: booster_options must be a dictionary or None, got {options!r}")
+        for key in options or {}:
+            if not isinstance(key, str) or key in _TAKEN:
+                raise ValueError(f"{self._owner}: booster_options must not hold {key!r}: given elsewhere, or no name")
+
+    def _fit_design(self, table: Any) -> Any:
+        """Return the numbers that a table is for the library, float64; set what later tables are encoded by."""
+        self.preprocessor_ = None
+        if isinstance(table, pd.DataFrame):
+            encoder = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64)
+            encoded = encoder.fit_encode(table)
+            self.preprocessor_ = encoder
+            return encoded
+        return table.astype(np.float64, copy=False)
+
+    def _scores(self, X: Any) -> Array:
+        check_is_fitted(self, "booster_")
+        table = self._check_table(X, reset=False)
+        if self.preprocessor_ is not None:
+            table = self.preprocessor_.transform(table)
+        elif isinstance(table, pd.DataFrame):
+            table = table.to_numpy(dtype=np.float64)
+        if not issparse(table):
+            table = np.ascontiguousarray(table, dtype=np.float64)
+        return self._check_scores(self._library().scores(self.booster_, table))

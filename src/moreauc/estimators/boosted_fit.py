@@ -1,0 +1,292 @@
+"""How boosted trees are fitted for the two-way partial AUC: the two libraries, the folds, and the choice they make."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, issparse
+
+from moreauc._checks import floor_count
+from moreauc._system import import_extra
+from moreauc.boosting import TPAUCObjective
+from moreauc.data.duplicates import fold_together, number_equal
+from moreauc.estimators.linear_fit import Rows, best_beyond_chance, merge_equal
+from moreauc.metrics import tpauc_score
+
+Floats = NDArray[np.float64]
+Array = NDArray[Any]
+
+_EXTRA = "boosting"
+_MANY = 50_000  # rows from which on one fold is held out, not each in turn
+
+
+class Library(ABC):
+    """What is needed of a library of boosted trees.
+
+    Args:
+        options: its own parameters.
+        seed: of its random numbers.
+    """
+
+    def __init__(self, options: Mapping[str, Any], seed: int) -> None:
+        self.options, self.seed = options, seed
+
+    @abstractmethod
+    def train(
+        self,
+        rows: Rows,
+        rounds: int,
+        *,
+        objective: TPAUCObjective | None = None,
+        start: Any = None,
+        held: Rows | None = None,
+        metric: Callable[..., Any] | None = None,
+    ) -> tuple[Any, list[float]]:
+        """Return a booster of so many rounds, after those of `start`, and the metric of the held-out rows by round.
+
+        Args:
+            rows: to train on.
+            rounds: at least 1.
+            objective: to minimise; None for the log loss.
+            start: a booster to continue.
+            held: rows to evaluate.
+            metric: to evaluate them by.
+        """
+
+    @abstractmethod
+    def scores(self, booster: Any, X: Any, rounds: int | None = None) -> Floats:
+        """Return the raw scores of rows, by the first `rounds` rounds or by all."""
+
+    @abstractmethod
+    def importances(self, booster: Any) -> Floats:
+        """Return the gain in the objective by the splits of each column, shares of 1."""
+
+
+class LightGBM(Library):
+    """LightGBM by its own interface."""
+
+    name = "lightgbm"
+
+    def train(
+        self,
+        rows: Rows,
+        rounds: int,
+        *,
+        objective: TPAUCObjective | None = None,
+        start: Any = None,
+        held: Rows | None = None,
+        metric: Callable[..., Any] | None = None,
+    ) -> tuple[Any, list[float]]:
+        """Return a booster and the metric by round."""
+        lightgbm = import_extra("lightgbm", _EXTRA)
+        fixed = {
+            "deterministic": True,
+            "force_row_wise": True,
+            "feature_pre_filter": False,
+            "verbosity": -1,
+            "seed": self.seed,
+            "metric": "None",
+        }
+        parameters = {**fixed, **self.options, "objective": "binary" if objective is None else objective}
+        data = lightgbm.Dataset(
+            _matrix(rows.X), rows.positive.astype(np.float64), weight=_weights(rows), free_raw_data=False
+        )
+        watched: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        if held is not None:
+            other = lightgbm.Dataset(
+                _matrix(held.X),
+                held.positive.astype(np.float64),
+                weight=_weights(held),
+                reference=data,
+                free_raw_data=False,
+            )
+            callbacks = [lightgbm.record_evaluation(found)]
+            watched = {"valid_sets": [other], "valid_names": ["held"], "feval": metric, "callbacks": callbacks}
+        booster = lightgbm.train(parameters, data, rounds, init_model=start, **watched)
+        return booster, next(iter(found["held"].values())) if held is not None else []
+
+    def scores(self, booster: Any, X: Any, rounds: int | None = None) -> Floats:
+        """Return raw scores."""
+        scores: Floats = booster.predict(_matrix(X), raw_score=True, num_iteration=rounds)
+        return scores
+
+    def importances(self, booster: Any) -> Floats:
+        """Return gains."""
+        return _shares(booster.feature_importance("gain"))
+
+
+class XGBoost(Library):
+    """XGBoost by its own interface."""
+
+    name = "xgboost"
+
+    def train(
+        self,
+        rows: Rows,
+        rounds: int,
+        *,
+        objective: TPAUCObjective | None = None,
+        start: Any = None,
+        held: Rows | None = None,
+        metric: Callable[..., Any] | None = None,
+    ) -> tuple[Any, list[float]]:
+        """Return a booster and the metric by round."""
+        xgboost = import_extra("xgboost", _EXTRA)
+        fixed = {"verbosity": 0, "disable_default_eval_metric": True}
+        parameters = {**fixed, **self.options, "seed": self.seed, "objective": "binary:logistic"}
+        watched: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        if held is not None:
+            watched = {"evals": [(self._matrix(held), "held")], "custom_metric": metric, "evals_result": found}
+            watched["verbose_eval"] = False
+        data = self._matrix(rows)
+        booster = xgboost.train(parameters, data, rounds, obj=objective, xgb_model=start, **watched)
+        return booster, next(iter(found["held"].values())) if held is not None else []
+
+    def scores(self, booster: Any, X: Any, rounds: int | None = None) -> Floats:
+        """Return raw scores."""
+        matrix = import_extra("xgboost", _EXTRA).DMatrix(_in_float32(X))
+        scores = booster.predict(matrix, output_margin=True, iteration_range=(0, rounds or 0))
+        return np.asarray(scores, dtype=np.float64)
+
+    def importances(self, booster: Any) -> Floats:
+        """Return gains."""
+        found = booster.get_score(importance_type="total_gain")
+        return _shares(np.array([found.get(f"f{column}", 0.0) for column in range(booster.num_features())]))
+
+    def _matrix(self, rows: Rows) -> Any:
+        xgboost = import_extra("xgboost", _EXTRA)
+        return xgboost.DMatrix(_in_float32(rows.X), rows.positive.astype(np.float64), weight=_weights(rows))
+
+
+LIBRARIES: Mapping[str, type[Library]] = {"lightgbm": LightGBM, "xgboost": XGBoost}
+
+
+def _weights(rows: Rows) -> Floats | None:
+    return None if (rows.weight == 1.0).all() else rows.weight
+
+
+def _matrix(X: Any) -> Any:
+    """Return numbers in a form that LightGBM knows, which sparse arrays are not."""
+    return csr_matrix(X) if issparse(X) else X
+
+
+def _in_float32(X: Any) -> Any:
+    """Return numbers that XGBoost can hold; those beyond its range would be infinite."""
+    limit = float(np.finfo(np.float32).max)
+    if issparse(X):
+        X = X.copy()
+        X.data = np.clip(X.data, -limit, limit)
+        return X
+    return np.clip(X, -limit, limit)
+
+
+def _shares(gains: Array) -> Floats:
+    total = gains.sum()
+    return np.asarray(gains / total if total > 0 else np.zeros(len(gains)), dtype=np.float64)
+
+
+class Boosted(NamedTuple):
+    """What a fit found.
+
+    Attributes:
+        booster: the library's own.
+        rounds: how many it has.
+        chosen: whether the loss over the region was used, not the log loss alone.
+        points: partial AUC of the held-out folds, shape `(folds, 2)`: log loss, loss over the region; None without.
+        judged: the rows that threshold and probabilities are chosen by.
+        scores: of these, by boosters that did not see them where there are folds.
+    """
+
+    booster: Any
+    rounds: int
+    chosen: bool
+    points: Floats | None
+    judged: Rows
+    scores: Floats
+
+
+@dataclass(frozen=True)
+class BoostedFit:
+    """The steps of a fit, with what they all need.
+
+    Args:
+        library: that grows the trees.
+        objective: makes the objective, which holds the state of one training.
+        min_tpr: lower end of the true positive rate.
+        max_fpr: upper end of the false positive rate.
+        rounds: of a booster.
+        before: rounds of log loss that the loss over the region starts from.
+        folds: to choose by; 0 for none.
+        choose: whether the folds choose between log loss and the loss over the region.
+    """
+
+    library: Library
+    objective: Callable[[], TPAUCObjective]
+    min_tpr: float
+    max_fpr: float
+    rounds: int
+    before: int
+    folds: int
+    choose: bool
+
+    def run(self, rows: Rows, random: np.random.RandomState) -> Boosted:
+        """Fit boosted trees."""
+        rows, hashes = merge_equal(rows)
+        parts = self._parts(rows, hashes, random)
+        points, scores, judged = None, None, rows
+        chosen = not self.choose
+        if parts:
+            points = np.empty((len(parts), 2))
+            found = np.full((2, len(rows.weight)), np.nan)
+            for number, held in enumerate(parts):
+                train, test = rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held))
+                for kind in (False, True):
+                    own = self.library.scores(self._train(train, kind), test.X)
+                    found[int(kind), held] = own
+                    points[number, int(kind)] = self._partial_auc(test, own)
+            if self.choose:
+                chosen = self._is_better(points)
+            some = ~np.isnan(found[0])
+            judged, scores = rows.part(np.flatnonzero(some)), found[int(chosen), some]
+        booster = self._train(rows, chosen)
+        if scores is None:
+            scores = self.library.scores(booster, rows.X)
+        return Boosted(booster, self.rounds, chosen, points, judged, scores)
+
+    def _is_better(self, points: Floats) -> bool:
+        """Return whether the loss over the region is better beyond chance, or, of one fold, better."""
+        if len(points) == 1:
+            return bool(points[0, 1] > points[0, 0])
+        return best_beyond_chance(points) == 1
+
+    def _train(self, rows: Rows, regional: bool) -> Any:
+        """Return a booster of all rounds."""
+        before = min(self.before, self.rounds) if regional else self.rounds
+        booster = self.library.train(rows, before)[0] if before else None
+        if regional and before < self.rounds:
+            booster, _ = self.library.train(rows, self.rounds - before, objective=self.objective(), start=booster)
+        return booster
+
+    def _parts(self, rows: Rows, hashes: Array, random: np.random.RandomState) -> list[Array]:
+        """Return which rows are held out in turn; nothing where a class is too small for the region in each part."""
+        if not self.folds:
+            return []
+        folds = fold_together(number_equal(hashes), rows.positive, self.folds, random)
+        parts = [folds == fold for fold in range(1 if len(rows.weight) > _MANY else self.folds)]
+        for side, share in ((rows.positive, 1.0 - self.min_tpr), (~rows.positive, self.max_fpr)):
+            for part in (*parts, *(~part for part in parts)):
+                size = int((side & part).sum())
+                if size < 2 or floor_count(size, share) < 1:
+                    return []
+        return parts
+
+    def _partial_auc(self, rows: Rows, scores: Floats) -> float:
+        region: dict[str, Any] = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
+        return tpauc_score(rows.positive, scores, sample_weight=_weights(rows), **region)
