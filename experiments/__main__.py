@@ -65,7 +65,7 @@ def run(
     out: Out = None,
     smoke: Smoke = False,
 ) -> None:
-    """Do the runs of studies that have no record yet, then make the reports.
+    """Run what is missing of studies, then make the reports.
 
     A run that has a record is not repeated: stop the program at any time, and the same command goes on from there.
     """

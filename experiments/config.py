@@ -68,11 +68,11 @@ class DataSet:
         name: key in records and on the command line.
         title: name in tables.
         source: name of the data, where several entries share them.
-        positives: positives (positive bags) of a batch; so for `negatives`.
+        positives: positives (positive bags) of a batch; likewise `negatives`.
         instances: instances of a bag in a batch; 0 where there are none.
         splits: test splits; each is run with all folds.
-        by: "image" or "tile": what must not be on both sides of a split.
-        note: what a reader of the table should know.
+        by: "image" or "tile": the unit of the split.
+        note: a remark below the table.
         published: for each method the published mean and standard deviation in each region.
         available: whether it can be run here; if not, its row says why.
         counts: rows and, where they are published, positives of the parts in the paper: "train", "validation" and
@@ -108,8 +108,8 @@ class Contestant:
         settings: what is tried; `lr` goes to the optimizer, `share` to the region that is trained on (a share of the
             positives and of the negatives), `sampler` to the batches, anything else to the loss.
         options: options of the loss that are not tuned; `momentum` goes to the optimizer instead of the experiment's.
-        remedy: whether it departs from the paper's protocol, and is reported apart.
-        recipe: whether it is trained by the recipe of the plan, and is reported apart.
+        remedy: whether it departs from the paper's protocol, and is reported separately.
+        recipe: whether it is trained by the recipe of the plan, and is reported separately.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Contestant:
 
     @property
     def literal(self) -> bool:
-        """Whether it is a method as the paper has it."""
+        """Whether it follows the paper's protocol."""
         return not self.remedy and not self.recipe
 
 
@@ -143,14 +143,14 @@ class Ablation:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment of the paper as its TOML file has it.
+    """An experiment of the paper, read from its TOML file.
 
     Attributes:
         regions: (least TPR, largest FPR) of each column of the table.
         runs: runs of each method on each data set and test split: seeds of molecules, folds of bags.
         recipe: how recipe rows are trained, where there are some.
-        paper_grid: values of settings that the paper's grid has, too, where ours goes beyond it: what validation
-            chooses of these alone stands beside.
+        paper_grid: values of settings that are also in the paper's grid, where ours goes beyond it; the choice among
+            these alone is reported, too.
     """
 
     name: Kind
@@ -170,7 +170,7 @@ class Experiment:
         return "rows" if self.name == "molecules" else "bags"
 
     def in_paper(self, setting: Setting) -> bool:
-        """Return whether a setting is in the paper's grid, too."""
+        """Return whether a setting is also in the paper's grid."""
         return all(setting[key] in values for key, values in self.paper_grid.items() if key in setting)
 
 
@@ -249,7 +249,7 @@ def _tried(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, "settings": tuple(combinations(**entry["grid"]))}
 
 
-# Data made here, batches that they can fill, and networks that one core trains in seconds.
+# Synthetic data, batches that fit them, and networks that one core trains in seconds.
 _SMOKE = {
     "molecules": DataSet("example", "Made molecules", "example", positives=8, negatives=16, width=8),
     "bags": DataSet("example", "Bags of digits", "digits", positives=8, negatives=24, instances=4, splits=2),
@@ -287,24 +287,24 @@ def smoke_plan(plan: Experiment) -> Experiment:
 
 
 def batch_of(dataset: DataSet) -> dict[str, int]:
-    """Return what a training batch holds."""
+    """Return the composition of a training batch."""
     return {"positives": dataset.positives, "negatives": dataset.negatives, "instances": dataset.instances}
 
 
 def made_of(plan: Experiment, dataset: DataSet, contestant: Contestant) -> dict[str, Any]:
-    """Return what a run is of, beside its batch and options: data, how they are split, network, preset and recipe."""
+    """Return data, split, network, preset and recipe of a run."""
     own = {name: getattr(dataset, name) for name in ("source", "by", "width")}
     recipe = {"recipe": asdict(plan.recipe)} if contestant.recipe and plan.recipe is not None else {}
     return {**own, "preset": contestant.preset, **recipe}
 
 
 def own_epochs(dataset: DataSet, contestant: Contestant) -> int | None:
-    """Return the epochs that a data set has instead of the experiment's; None where a method has not these."""
+    """Return the epochs of a data set that replace the experiment's; None if they do not apply to the method."""
     return None if contestant.recipe else dataset.epochs or None
 
 
 def training_on(plan: Experiment, dataset: DataSet, contestant: Contestant) -> Training:
-    """Return how a method is trained on a data set: as all are, but for what the two say otherwise."""
+    """Return the training of a method on a data set: the experiment's, with the changes of both."""
     training = plan.training
     if contestant.recipe and plan.recipe is not None:
         names = ("epochs", "optimizer", "momentum", "pretrain_epochs", "pretrain_lr")

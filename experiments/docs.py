@@ -145,7 +145,7 @@ def experiment_table(name: Kind, dataset: str, protocol: str = "runs", choice: s
 
 
 def recipe_table(name: Kind, dataset: str) -> str:
-    """Test TPAUC by the recipe, beside the start and the same methods as the paper has them."""
+    """Test TPAUC by the recipe, beside the start and the same methods by the paper's protocol."""
     plan, study = load_experiment(name), _study(f"experiments/{name}")
     wanted = {"dataset": dataset, "protocol": "splits" if plan.datasets[dataset].splits > 1 else "runs"}
     start = [cell for cell in study["starts"] if {**wanted, "recipe": True}.items() <= cell.items()]
@@ -270,14 +270,14 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def update_pages(*, root: Path = ROOT, write: bool = True) -> list[str]:
-    """Write every marked table anew; return the pages, and the tables in them, that were not as the reports say.
+    """Write every marked table; return the pages and tables that differed from the reports.
 
     Args:
         root: the checkout, with README.md and docs.
         write: whether to write; False only compares.
 
     Raises:
-        ValueError: for a marker without its other half, or with the name of no table.
+        ValueError: for a marker without its counterpart, or with an unknown name.
     """
     changed = []
     for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:

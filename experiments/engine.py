@@ -1,8 +1,8 @@
 """One engine for all studies: a plan's tasks, those whose records are missing, and their records in one file.
 
 A study's results are JSON lines, one record for each run, sorted by key. While runs are made the parent process appends
-each record as it arrives, so that a run that is stopped or killed goes on where it was; at the end the file is sorted.
-Work goes through joblib: a backend that the caller sets by `joblib.parallel_config` carries it.
+each record as it arrives, so that a stopped or killed study can be resumed; at the end the file is sorted. Tasks
+are run by joblib, on the backend of `joblib.parallel_config`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Record = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 RECORDS, DETAILS = "records.jsonl", "details.jsonl"
-_DIGITS = 8  # significant ones of numbers in records; what is not finite is null
+_DIGITS = 8  # significant digits of numbers in records; infinity and NaN are null
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Study(ABC):
         folder: folder of its results, below `docs/reports`.
         data: names of the public data that it needs; empty where data are generated.
         seeds: repetitions.
-        partial: whether a report is made of the runs that are there; otherwise all runs are needed.
+        partial: whether a report needs only the available runs; otherwise all.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Study(ABC):
         return [task for task in tasks if task.key not in done]
 
     def prepare(self, tasks: Sequence[Task]) -> None:  # noqa: B027
-        """Do in the parent process, once, what every task would do otherwise; by default nothing."""
+        """Do common work of all tasks once, in the parent process; by default nothing."""
 
     def check(self, record: Record) -> None:
         """Raise ValueError for a record that was made with another plan."""
@@ -203,7 +203,7 @@ def _do(task: Task) -> tuple[str, Record | Exception]:
     try:
         with one_thread():
             result = task.function(**task.options)
-            own = result.pop("where", {})  # what only this kind of work knows
+            own = result.pop("where", {})  # known to the function only
             result.setdefault("seconds", time.perf_counter() - began)
             return task.key, {**task.place, **rounded(result, _DIGITS), "where": {**where(), **own}}
     except Exception as error:
@@ -263,7 +263,7 @@ def _read_lines(file: Path) -> dict[str, Record]:
 
 @contextmanager
 def _appending(file: Path) -> Iterator[Callable[[Record], None]]:
-    """Give a function that appends a record at once; the file is sorted at the end if anything was written."""
+    """Yield a function that appends a record; the file is sorted at the end if anything was written."""
     handle: TextIO | None = None
 
     def append(record: Record) -> None:
@@ -298,7 +298,7 @@ def _locked(out: Path) -> Iterator[None]:
 
 
 def count_records(study: Study, out: Path) -> tuple[int, int]:
-    """Return how many of a study's runs are there, and how many there are in the plan."""
+    """Return how many runs of a study have records, and how many are planned."""
     found = _read_lines(out / RECORDS)
     keys = [task.key for task in study.tasks(Setup(out)) if task.place.get("kind") != "start"]
     return sum(key in found for key in keys), len(keys)

@@ -1,4 +1,4 @@
-"""The figures of an experiment: its table at a glance, and training curves."""
+"""The figures of an experiment: test scores of all methods, and training curves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def draw_table(table: Table) -> Figure:
                 _draw_cell(axes, place, entry, table.cell(dataset.name, entry.name, column))
             low, high = regions[column]
             left, right = axes.get_xlim()
-            axes.set_xlim(max(left, -0.04), min(right, 1.04))  # a spread may go where no score can be
+            axes.set_xlim(max(left, -0.04), min(right, 1.04))  # a spread may leave the range of scores
             axes.set_title(f"{dataset.title}, TPR ≥ {low:g}, FPR ≤ {high:g}", fontsize=9.5)
             _plain(axes)
         panels[0].set_yticks(range(len(methods)), [title_of(entry) for entry in methods])

@@ -1,4 +1,4 @@
-"""The machine of a run: what its numbers may depend on beside the plan, and deterministic settings of torch."""
+"""The machine and the versions of a run, and deterministic settings of torch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def device_name(device: str) -> str:
 
 
 def seeded(seed: int, make: Callable[..., Made], *args: Any, **options: Any) -> Made:
-    """Return what a function makes with torch's random numbers of a seed, and put the generator back."""
+    """Call a function with torch's generator seeded; restore the generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make(*args, **options)
@@ -83,7 +83,7 @@ def deterministic() -> Iterator[None]:
     memory: Any = torch.utils.deterministic
     filled, precision = memory.fill_uninitialized_memory, torch.get_float32_matmul_precision()
     torch.use_deterministic_algorithms(True)
-    memory.fill_uninitialized_memory = False  # no operation here reads what it has not written
+    memory.fill_uninitialized_memory = False  # no operation here reads uninitialised memory
     torch.set_float32_matmul_precision("high")
     try:
         with one_thread():

@@ -1,4 +1,4 @@
-"""The paper's three experiments as studies: their runs, and which records may stand in their tables."""
+"""The paper's three experiments as studies: their runs, and which records are valid."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PaperStudy(Study):
                 load_graphs(source, folder)
 
     def check(self, record: Record) -> None:
-        """Raise ValueError for a record that was made with another plan; one of no entry of the plan is let pass."""
+        """Raise ValueError for a record that was made with another plan; ignore runs outside the plan."""
         kind, plan = record["kind"], self.experiment
         if kind == "run" and belongs(plan, record):
             dataset, contestant = plan.datasets[record["dataset"]], plan.contestants[record["method"]]
@@ -101,9 +101,9 @@ class PaperStudy(Study):
                 "settings": contestant.settings,
             }
             found = {**record, "settings": list(map(_setting, record["settings"]))}
-            if "made" in record or contestant.recipe:  # younger than most runs
+            if "made" in record or contestant.recipe:  # a field newer than most runs
                 wanted["made"] = made_of(plan, dataset, contestant)
-            if "batch" in record:  # the first runs say neither
+            if "batch" in record:  # the first runs have neither
                 wanted |= {"batch": batch_of(dataset), "options": contestant.options}
         elif kind == "ablation" and plan.ablation is not None and record["dataset"] in plan.ablation.datasets:
             wanted = {key: getattr(plan.ablation, key) for key in ("method", "region", "settings")}
@@ -126,7 +126,7 @@ def load_paper_study(name: Kind) -> PaperStudy:
 
 
 def _check_fields(plan: Experiment, record: Record) -> None:
-    """Read what tables read of a record, so that an error names the record and the field."""
+    """Read all fields of a record that tables need, so that an error names the record and the field."""
     _ = [record["where"][name] for name in ("date", "torch")], record["device"], record["seconds"]
     if record["kind"] == "ablation":
         _ = [curve[part][-1] for curve in record["curves"] for part in ("training", "validation", "test")]

@@ -1,4 +1,4 @@
-"""The data of one run: what to train on, what to choose by, what to test on, and the model for it."""
+"""The training, validation and test data of one run, and its model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Run:
         number: seed of molecules, fold of bags.
         folder: folder with the data; None for MOREAUC_DATA or a download.
         device: "cpu" or "cuda".
-        start: file of the weights that all methods start from; None to keep them in no file.
+        start: file of the weights that all methods start from; None for no file.
         recipe: whether these are the weights of recipe rows.
     """
 
@@ -70,12 +70,12 @@ class Parts:
 
     Attributes:
         labels: labels of the training rows.
-        train: makes the loader of training batches: "balanced" with so many positives and negatives each, "shuffled"
-            with whatever rows come.
+        train: makes the loader of training batches: "balanced" with fixed numbers of positives and negatives, or
+            "shuffled" with any rows.
         model: makes a model with new weights.
         training: the training rows, to be scored.
-        validation: rows to choose by.
-        test: rows to report on.
+        validation: the validation rows.
+        test: the test rows.
     """
 
     labels: Tensor
@@ -195,7 +195,7 @@ def _bags(run: Run, pooling: PoolingName) -> Parts:
         if plan.name == "bags":
             return InstanceMLP(columns, attention=attention)
         network = ResNet20(attention=attention, **({"width": dataset.width} if dataset.width else {}))
-        # convolutions of so few channels take half the time on a GPU where these come last; torch has no type for it
+        # convolutions with few channels take half the time on a GPU with channels last; torch has no type for it
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def batches(kind: str) -> BagBatches:

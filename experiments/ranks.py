@@ -1,4 +1,4 @@
-"""Ranks of the methods over the paper's data sets, and how many test positives would tell two of them apart."""
+"""Ranks of the methods over the paper's data sets, and the test positives needed for a significant difference."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TITLES = {
     **{"sota_s": "SOTA-s", "midam": "MIDAM (att)", "midam_smx": "MIDAM (smx)"},
 }
 _REGION = [0.5, 0.5]  # which all experiments have
-_LEVEL = 1.96  # standard errors of a difference that is told from 0
+_LEVEL = 1.96  # standard errors of a significant difference
 
 
 def rank_table(found: Found, *, recipe: bool) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows: each method's mean rank over the regions of each data set, and over the data sets.
 
-    Ranks are those of mean test scores among the methods as the paper has them, or among those by the recipe; of equal
-    means the mean rank. The last column ranks only the methods that all data sets have.
+    Ranks are those of mean test scores among the methods by the paper's protocol, or among those by the recipe; equal
+    means share the mean rank. The last column ranks only the methods that all data sets have.
     """
     means = _means(found, recipe=recipe)
     everywhere = [name for name in _names(means) if all(name in row for rows in means.values() for row in rows)]
@@ -50,11 +50,11 @@ def rank_table(found: Found, *, recipe: bool) -> tuple[list[str], list[list[str]
 
 
 def difference_table(found: Found) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows: ours by the recipe less the best other by it, in the region (0.5, 0.5).
+    """Return columns and rows: our method minus the best other one by the recipe, in the region (0.5, 0.5).
 
     The spread is that of the difference over seeds, folds or splits. The standard error is that of one training over
-    test rows: both methods depart from one start, and what each adds to it is taken as independent. It falls with the
-    root of the number of positives, the rarer class, which gives how many would tell the difference from 0.
+    test rows: both methods share a start, and their differences to it are taken as independent. It falls with the root
+    of the number of positives, the rarer class, which gives the number needed for a significant difference.
     """
     rows = []
     for plan, cells in found:

@@ -29,7 +29,7 @@ def make_report(plan: Experiment, records: Records, out: Path) -> Report:
 
 
 def _tables(plan: Experiment, records: Records) -> list[Table]:
-    """Return the table of the protocol, that of all test splits, and both with each other way to choose."""
+    """Return the tables of one test split and of all, for each rule of choice."""
     protocols: list[Protocol] = ["runs"]
     if any(entry.splits > 1 for entry in plan.datasets.values()):
         protocols.append("splits")
@@ -45,7 +45,7 @@ def _page(plan: Experiment, records: Records, tables: list[Table], curves: list[
         if table.choice == "chosen" and any(cell.values for cell in table.cells.values()):
             name = "results.png" if table.protocol == "runs" else "splits.png"
             save_figure(draw_table(table), out / name)
-            parts.append(sections.glance(table, name))
+            parts.append(sections.figure_section(table, name))
         for dataset in table.datasets:
             if table.choice == "chosen" or table.has_runs(dataset.name):
                 parts.append(sections.results(table, dataset))
@@ -127,7 +127,7 @@ def _tests(table: Table) -> list[dict[str, Any]]:
 
 
 def _chosen(records: Records) -> list[dict[str, Any]]:
-    """Return what validation chose in each run: the setting, and the epoch of all."""
+    """Return the chosen setting and epoch of each run."""
     return [
         {
             **{key: record[key] for key in ("dataset", "method", "split", "run")},

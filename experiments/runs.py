@@ -1,4 +1,4 @@
-"""Runs of the paper's experiments: from the data to what a record holds."""
+"""Runs of the paper's experiments: from the data to a record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 
 def do_run(*, run: Run, contestant: Contestant) -> Record:
-    """Train a method by all its settings and test what validation chooses, in each region."""
+    """Train a method with all its settings and test the validation choice, in each region."""
     plan, columns = run.plan, range(len(run.plan.regions))
     curves, about = _train(run, contestant)
     chosen = {"chosen": [curves.choose(column) for column in columns]}
@@ -65,7 +65,7 @@ def do_start(*, run: Run) -> Record:
 
 
 def start_made_with(run: Run) -> Record:
-    """Return what the weights to start from depend on, beside the numbers in the data."""
+    """Return the settings that the weights to start from depend on, besides the data."""
     plan = run.plan
     training = plan.recipe if run.recipe and plan.recipe is not None else plan.training
     return {
@@ -85,7 +85,7 @@ def start_made_with(run: Run) -> Record:
 
 
 def has_start(run: Run) -> bool:
-    """Return whether a run's file has weights made like this; whether of the same data is seen when they are used."""
+    """Return whether a run's file has weights with these settings; their data are checked when they are used."""
     content = _read_start(run.start)
     return content is not None and content["made"] == start_made_with(run)
 
@@ -93,7 +93,7 @@ def has_start(run: Run) -> bool:
 def start_weights(run: Run, parts: Parts) -> tuple[Weights, float]:
     """Return the weights to start from and how long they took: those of the file, or the same trained (again).
 
-    A file that is damaged, or made with something else than today's plan, data, device or torch, is written anew.
+    A file that is damaged, or made with another plan, data, device or torch, is replaced.
     """
     content, made = _read_start(run.start), start_made_with(run)
     if content is not None and content["made"] == made and content["data"] == parts.data:
@@ -119,7 +119,7 @@ def _read_start(file: Path | None) -> Record | None:
 
 
 def _train(run: Run, contestant: Contestant, *, score_training: bool = False) -> tuple[Curves, Record]:
-    """Train a method by all its settings; return the scores, and what a record says of every kind of run."""
+    """Train a method with all its settings; return the scores, and the entries that all records have."""
     plan, dataset = run.plan, run.dataset
     pooling: Any = "mean" if plan.task == "rows" else METHODS["bags"][contestant.preset].pooling
     weights, scores = None, {}

@@ -1,4 +1,4 @@
-"""The parts of an experiment's page: what the cells say, in words and formatted rows."""
+"""The sections of an experiment's page: texts and formatted tables of the cells."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PARTS = ("train", "validation", "test")
 START, RECIPE_START = "start (CE)", "start (CE, best epoch)‡"
 _CHOICES = {
     "chosen": "",
-    "chosen_paper": ", settings of the paper's grid alone",
-    "chosen_smoothed": f", {SMOOTHED} epochs judged at a time",
+    "chosen_paper": ", only settings of the paper's grid",
+    "chosen_smoothed": f", epochs chosen by the mean of {SMOOTHED}",
 }
 
 
@@ -37,7 +37,7 @@ def show(mean: float | None, std: float | None = None) -> str:
 
 
 def show_cell(cell: Cell, number: int) -> str:
-    """Format a cell; where it has not this number of values, theirs follows in parentheses, as do runs without one."""
+    """Format a cell; if it has another number of values or runs without a score, these counts are in parentheses."""
     text = show(cell.mean, cell.std)
     notes = [str(len(cell.values))] if len(cell.values) != number or cell.failed else []
     notes += [f"{cell.failed} no score"] if cell.failed else []
@@ -50,7 +50,7 @@ def region_name(region: tuple[float, float]) -> str:
 
 
 def units(table: Table) -> str:
-    """Return what the values of a table are, in words."""
+    """Return the name of what the values of a table are taken over."""
     if table.protocol == "splits":
         return "test splits"
     return "seeds" if table.plan.name == "molecules" else "folds"
@@ -69,25 +69,26 @@ def _choice(table: Table) -> str:
 
 
 def overview(table: Table) -> Section:
-    """Return what was to be reached: at or above the published mean, above every baseline."""
+    """Compare our methods with the published mean and with the best baseline."""
     rows = []
     for dataset, (column, region) in product(table.datasets, enumerate(table.plan.regions)):
         for name in [*table.literal, table.remedy(dataset.name, column), *table.recipes]:
             if name is not None and table.cell(dataset.name, name, column).values:
                 place = f"{dataset.title} {region_name(region)}"
-                rows.append([place, *_reached(table, dataset, column, name)])
+                rows.append([place, *_compared(table, dataset, column, name)])
     text = [
-        "Mean test TPAUC of our methods; the region is the least TPR and the largest FPR. The published value is the "
-        "paper's for its method. The best baseline is the one with the best mean test score here, tuned with as many "
-        "settings; beside a remedy (†) it may be a remedied one. Of several remedies the one best in validation is "
-        "shown, which had as many times the effort. Beside a method by the recipe (‡) it is one by the recipe."
+        "Mean test TPAUC of our methods; a region is (least TPR, largest FPR). The published value is the paper's for "
+        "its method. The best baseline has the best mean test score here and was tuned with as many settings. A remedy "
+        "(†) is compared with remedied baselines, too; of several remedies the best in validation is shown, which had "
+        "as many times the effort. A method by the recipe (‡) is compared with baselines by the recipe."
     ]
     columns = ["data set and region", "method", "mean", "published", "best baseline", "mean", "≥ publ.", "> base."]
-    title = "What was to be reached" + (", all test splits" if table.protocol == "splits" else "") + _choice(table)
+    splits = ", all test splits" if table.protocol == "splits" else ""
+    title = f"Our methods, the published means and the baselines{splits}{_choice(table)}"
     return Section(title, text, columns=columns, rows=rows, labels=2)
 
 
-def _reached(table: Table, dataset: DataSet, column: int, name: str) -> list[str]:
+def _compared(table: Table, dataset: DataSet, column: int, name: str) -> list[str]:
     mean = table.cell(dataset.name, name, column).mean or 0.0
     published = [table.cell(dataset.name, own, column).published for own in table.literal]
     goal = next((value for value in published if value is not None), None)
@@ -105,10 +106,10 @@ def _yes(mean: float, goal: tuple[float, float] | None) -> str:
     return NONE if goal is None else "yes" if round(mean, 3) >= goal[0] else "no"
 
 
-def glance(table: Table, figure: str) -> Section:
+def figure_section(table: Table, figure: str) -> Section:
     """Return the figure of a table."""
     unit = "test split" if table.protocol == "splits" else "run"
-    heading = "All test splits at a glance" if table.protocol == "splits" else "Results at a glance"
+    heading = "Figure of all test splits" if table.protocol == "splits" else "Figure of the results"
     caption = f"Test TPAUC of every method in each region: a dot for each {unit}, mean, spread and published mean"
     return Section(heading, figure=figure, caption=caption)
 
@@ -149,10 +150,10 @@ def _about(table: Table, dataset: DataSet) -> list[str]:
     if table.protocol == "splits":
         text += f", each the mean over its {plan.runs} folds"
     if table.choice == "chosen_smoothed":
-        text += f", where the epoch was chosen by the mean of {SMOOTHED} epochs in validation, for all methods alike"
+        text += f"; all methods choose the epoch by the mean validation score of {SMOOTHED} epochs"
     if table.choice == "chosen_paper":
-        text += f", where validation had to choose among settings that the paper's grid has, too ({_grid(plan)})"
-    text += f". Wins: {what} in which no method of the paper is better, in each region."
+        text += f"; validation chooses among the settings of the paper's grid only ({_grid(plan)})"
+    text += f". Wins: number of {what} in which no method of the paper is better, in each region."
     if any(entry.remedy for entry in methods):
         text += " † departs from the paper's protocol."
     if any(entry.recipe for entry in methods):
@@ -162,25 +163,25 @@ def _about(table: Table, dataset: DataSet) -> list[str]:
     if left_out:
         remarks.append(f"Not run here: {'; '.join(left_out)}.")
     if any(not cell.complete for cell in own):
-        remarks.append(f"Runs are missing: a number in parentheses says how many {what} a cell has, of {number}.")
+        remarks.append(f"Runs are missing: a number in parentheses is the number of {what} of a cell, of {number}.")
     elif any(cell.there != number for cell in own):
-        remarks.append(f"A number in parentheses says how many {what} a cell has, where these are not {number}.")
+        remarks.append(f"A number in parentheses is the number of {what} of a cell, if it is not {number}.")
     if any(cell.failed for cell in own):
         remarks.append(
-            "Runs with no score, where every setting diverged before its first, are counted and left out of the mean."
+            "Runs without a score, in which every setting diverged before its first, are counted but not in the mean."
         )
     return [text, *remarks]
 
 
 def _recipe(plan: Experiment) -> str:
-    """Return in words what the recipe is."""
+    """Describe the recipe."""
     recipe = plan.recipe
     if recipe is None:
         return ""
     return (
-        f"‡ is by the recipe: from the best of {recipe.pretrain_epochs} epochs of cross entropy {recipe.epochs} epochs "
-        "of the method's loss with averaged weights; the start is kept unless an epoch is above it in validation by "
-        f"more than {recipe.min_gain:g} standard error; wins are those among these rows."
+        f"‡ follows the recipe: {recipe.epochs} epochs of the method's loss with averaged weights, from the best of "
+        f"{recipe.pretrain_epochs} epochs of cross entropy; the start is kept unless an epoch is better in validation "
+        f"by more than {recipe.min_gain:g} standard error; wins are counted among these rows."
     )
 
 
@@ -234,11 +235,11 @@ def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section |
         columns += [f"{own}{region_name(region)}", "better", "p"]
     text = (
         f"Mean difference of test TPAUC over the {what} that both have, in how many of these ours is better, and the "
-        "p-value of Wilcoxon's signed-rank test (two-sided, equal pairs left out, each test for itself)."
+        "p-value of Wilcoxon's signed-rank test (two-sided, equal pairs left out, not corrected for several tests)."
     )
     if len(names) > 1:
         text += " In each region the remedy is the one with the best mean validation score there."
-    caveat = f"With {most} {what} the smallest p that this test can give is {smallest_p(most):.4g}."
+    caveat = f"With {most} {what} the smallest possible p is {smallest_p(most):.4g}."
     ours = " or ".join(title_of(plan.contestants[name]) for name in names)
     return Section(
         f"{heading(table, dataset)}: {ours} against the baselines", [text, caveat], columns=columns, rows=rows, labels=1
@@ -246,27 +247,27 @@ def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section |
 
 
 def recipes(plan: Experiment, cells: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """Return the ranks of the methods by the recipe, those of the paper's rows, and differences; none without runs."""
+    """Return ranks by the recipe and by the paper's protocol, and differences; nothing without runs."""
     found = [(plan, cells)]
     columns, rows = rank_table(found, recipe=True)
     if not rows:
         return []
     text = "Mean rank of mean test TPAUC over the regions of each data set, all test splits where there are several."
     compared = (
-        "Ours by the recipe less the best other by it at (0.5, 0.5); the spread of this over runs; its standard error "
-        "by the test rows; and how many test positives would tell such a difference from 0."
+        "Our method minus the best other one at (0.5, 0.5), both by the recipe; the standard deviation of this over "
+        "runs; its standard error over test rows; and the test positives at which it would be significant."
     )
     literal, paper = rank_table(found, recipe=False)
     against, differences = difference_table(found)
     return [
-        Section("By the recipe: ranks", [text, _recipe(plan)], columns=columns, rows=rows, labels=1),
-        Section("As the paper has them: ranks", [text], columns=literal, rows=paper, labels=1),
-        Section("By the recipe: differences", [compared], columns=against, rows=differences, labels=1),
+        Section("Ranks by the recipe", [text, _recipe(plan)], columns=columns, rows=rows, labels=1),
+        Section("Ranks by the paper's protocol", [text], columns=literal, rows=paper, labels=1),
+        Section("Differences by the recipe", [compared], columns=against, rows=differences, labels=1),
     ]
 
 
 def gamma(plan: Experiment, curves: Sequence[Curve], figure: str) -> Section:
-    """Return the training curves, and where they end."""
+    """Return the training curves and their last values."""
     low, high = plan.ablation.region if plan.ablation is not None else (0.0, 1.0)
     title = plan.contestants[plan.ablation.method].title if plan.ablation is not None else ""
     rows = [
@@ -281,12 +282,12 @@ def gamma(plan: Experiment, curves: Sequence[Curve], figure: str) -> Section:
     ]
     text = [
         f"{title}: TPAUC at TPR ≥ {low:g}, FPR ≤ {high:g} of the training rows after each epoch, mean over runs with a "
-        "band of one standard deviation; in the table after a quarter and half of the epochs and at the end, and there "
-        "of validation and test rows, too. Nothing is chosen here."
+        "band of one standard deviation. The table has the values after a quarter and half of the epochs and at the "
+        "end, and there also those of validation and test rows. No epoch is chosen."
     ]
     columns = ["data set", "setting", "quarter", "half", "end", "validation", "test", "diverged"]
     caption = "Training TPAUC against epochs, one line for each value of gamma, one panel for each data set"
-    return Section("What gamma does", text, figure, caption, columns, rows, 2)
+    return Section("Effect of gamma", text, figure, caption, columns, rows, 2)
 
 
 def _at(curve: Curve, share: float) -> int:
@@ -323,7 +324,7 @@ def _published(dataset: DataSet) -> str:
 
 
 def diverged(plan: Experiment, records: Sequence[Record]) -> Section:
-    """Return the settings that ended in numbers that are not finite."""
+    """Return the settings whose scores became infinite or NaN."""
     rows = []
     for dataset in plan.datasets.values():
         for entry in plan.contestants.values():
@@ -332,16 +333,16 @@ def diverged(plan: Experiment, records: Sequence[Record]) -> Section:
             broken = [row for row in tried if "error" in row]
             if broken:
                 rows.append([dataset.title, title_of(entry), f"{len(broken)} of {len(tried)}", broken[0]["error"]])
-    text = "From then on such a setting is trained no more; it may be chosen while its scores are still numbers."
+    text = "Training of such a setting ends there; its earlier epochs may be chosen."
     lost = sum(any(entry["test"] is None for entry in record["chosen"]) for record in records)
     if lost:
-        text += f" Runs that have no score, since no setting had one, or none that can be tested: {lost}."
-    columns = ["data set", "method", "settings of all runs", "the first error"]
+        text += f" Runs without a score, because no setting has one or none that can be tested: {lost}."
+    columns = ["data set", "method", "settings of all runs", "first error"]
     return Section("Settings that diverged", [text if rows or lost else "None."], columns=columns, rows=rows, labels=4)
 
 
 def where(plan: Experiment, records: Records) -> Section:
-    """Return what was run where, by data set."""
+    """Return device, date and time of the runs, by data set."""
     kinds: list[tuple[str, str, Record]] = [("runs", r["dataset"], r) for r in records.runs]
     kinds += [("curves", r["dataset"], r) for r in records.curves]
     kinds += [("starts", r["dataset"], r) for r in records.starts]
@@ -353,18 +354,18 @@ def where(plan: Experiment, records: Records) -> Section:
         [*key[:3], _dates(r["where"]["date"] for r in group), key[3], str(len(group)), _hours(group)]
         for key, group in groups.items()
     ]
-    text = ["Time is summed over runs; several at once on one device each count the time they share."]
+    text = ["Seconds are summed over runs; runs that share a device each count the whole time."]
     if records.left_out:
-        text.append(f"Left out, since they are no part of the plan: {', '.join(records.left_out)}.")
+        text.append(f"Not in the plan, left out: {', '.join(records.left_out)}.")
     if records.unsaid:
-        text.append(f"Runs that do not say with what batch and options they were made: {records.unsaid}.")
+        text.append(f"Runs whose records lack batch and options: {records.unsaid}.")
     if records.half:
         text.append(
-            "Runs whose scores count a tie of a positive and a negative one half (and nothing where validation "
-            f"chooses, the latest of equal epochs): {records.half}. Later runs count ties as the ROC curve has them."
+            "Runs whose scores count a tie of a positive and a negative one half (0 in validation, where the latest of "
+            f"equal epochs is chosen): {records.half}. Later runs count ties as in the ROC curve."
         )
     columns = ["data set", "what", "device", "date", "torch", "runs", "seconds"]
-    return Section("What was run where", text, columns=columns, rows=rows, labels=5)
+    return Section("Devices and times", text, columns=columns, rows=rows, labels=5)
 
 
 def _dates(dates: Iterable[str]) -> str:

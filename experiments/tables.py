@@ -21,7 +21,7 @@ Choice = Literal["chosen", "chosen_paper", "chosen_smoothed"]
 Published = tuple[float, float]
 _EXACT = 16  # differences whose signs are all enumerated
 _OF_START = ("pretrain_epochs", "pretrain_lr", "weight_decay")  # what the weights to start from depend on
-_EQUAL = 1e-9  # scores nearer than this differ by the rounding of their mean only
+_EQUAL = 1e-9  # smaller differences of scores are rounding errors
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Records:
         runs: in the order of the plan.
         curves: training curves.
         starts: weights that runs start from, those that were made as the plan says.
-        left_out: keys of runs that are no part of the plan.
-        unsaid: how many runs do not say their batch and options, as the first ones did not.
-        half: how many runs count a positive and a negative with equal scores as one half, as the first ones did.
+        left_out: keys of runs outside the plan.
+        unsaid: number of runs without batch and options, which the first runs lack.
+        half: number of runs that count ties as one half, as the first runs did.
     """
 
     runs: list[Record]
@@ -103,7 +103,7 @@ class Cell:
         error: of recipe rows, standard error of the difference to the start over test rows, the root of its mean square
             over runs; None for others.
         positives: test positives, the mean over runs.
-        plain: of recipe rows, mean test TPAUC of the best epoch in validation whether it is beyond chance or not.
+        plain: of recipe rows, mean test TPAUC of the best validation epoch, without the rule of the standard error.
     """
 
     values: Mapping[int, float]
@@ -166,8 +166,8 @@ class Table:
     Attributes:
         plan: the experiment.
         protocol: "runs" for the runs of the first test split, "splits" for all test splits.
-        choice: how validation chose: "chosen" by single epochs, "chosen_smoothed" by the mean of several,
-            "chosen_paper" by single epochs of settings that the paper's grid has, too.
+        choice: rule of choice: "chosen" by single epochs, "chosen_smoothed" by the mean of several, "chosen_paper" by
+            single epochs of settings that are also in the paper's grid.
         datasets: the data sets that take part.
         cells: by data set, method and region.
         starts: by data set, region and whether of recipe rows, of the weights that all methods start from, where they
@@ -402,7 +402,7 @@ class Curve:
 
     Attributes:
         dataset: name of the data set.
-        label: what sets this setting apart from the others.
+        label: the entries in which this setting differs from the others.
         runs: number of runs.
         diverged: runs whose scores were no longer finite at the end; they count as long as they are.
         training: for each epoch mean and standard deviation of the TPAUC of the training rows, `(epochs, 2)`; the
@@ -453,7 +453,7 @@ def _moments(curves: list[list[float | None]]) -> Numbers:
 
 
 def label_of(setting: Setting, others: Sequence[Setting]) -> str:
-    """Return what sets a setting apart from others, in words.
+    """Return the entries in which a setting differs from others, as text.
 
     Example:
         >>> settings = [{"gamma": 0.1, "share": 0.5}, {"gamma": "theory", "share": 0.5}]

@@ -1,4 +1,4 @@
-"""A method on the data of one run: all its settings trained, the best by validation, its test score."""
+"""A method on the data of one run: trains all settings, chooses by validation, tests the choice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOT_OF_THE_LOSS = ("lr", "momentum", "share", "sampler")
 Region = tuple[float, float]
 Numbers = NDArray[np.float64]
 _ONE = 1.0 - 1e-12  # up to rounding
-SMOOTHED = 5  # epochs whose mean is judged for the choice that is reported beside the plain one
+SMOOTHED = 5  # epochs in the mean of the smoothed choice
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Curves:
         training: TPAUC of the training rows, where asked for.
         errors: why a setting diverged.
         start: of recipe rows, validation and test TPAUC of the weights to start from, in each region.
-        lead: of recipe rows, by how much more than chance allows validation TPAUC is above the start's; NaN where it
+        lead: of recipe rows, validation TPAUC above the start's beyond the required standard errors; NaN where it
             diverged.
         test_error: of recipe rows, standard error of the difference to the start in test TPAUC.
     """
@@ -76,12 +76,12 @@ class Curves:
         Of equal scores the higher AUC is chosen, then the first setting and its earliest epoch; where the AUC was not
         kept, in the first runs, the first setting and its latest epoch. Where every setting diverged before its first
         score all entries are None. A recipe row keeps its start, epoch 0 of no setting, where the best is not above it
-        by more than chance; its entry `plain` is the test score without this caution.
+        by the required standard errors; its entry `plain` is the test score without this rule.
 
         Args:
             column: number of the region.
-            epochs: epochs whose mean is judged, each with those before it: with few positives the best of hundreds of
-                single epochs is often a lucky one. Where no setting lasted so long, as many as one did.
+            epochs: epochs in the mean that is compared: with few positives the best of hundreds of single epochs is
+                often chance. Fewer if no setting lasted so long.
         """
         merit = self.merit[:, :, column]
         for width in range(min(epochs, merit.shape[1]), 0, -1):
@@ -105,7 +105,7 @@ class Curves:
         return self._cautious(dict.fromkeys(("setting", "epoch", "validation", "test", "last")), column)
 
     def _cautious(self, found: dict[str, Any], column: int, place: tuple[int, int] | None = None) -> dict[str, Any]:
-        """Return a choice, or the start of a recipe row where it is not above that by more than chance."""
+        """Return a choice, or the start of a recipe row if it is not better by the required standard errors."""
         if self.start is None or self.lead is None or self.test_error is None:
             return found
         if place is not None and self.lead[*place, column] > 0.0:
@@ -296,7 +296,7 @@ class _SingleModel(nn.Module):
 
 
 class _GuardedLoss(nn.Module):
-    """A loss that, once its scores are no longer finite, lets the others go on without it."""
+    """A loss that is switched off once its scores are not finite; the others continue."""
 
     def __init__(self, criterion: nn.Module) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ class _GuardedLoss(nn.Module):
                 if "finite" not in str(error):
                     raise
                 self.error = str(error).splitlines()[0]
-        # zero, but with a gradient (of zeros): with all settings gone there would be nothing to go back through
+        # zero with a zero gradient: backward must work when all settings have diverged
         return 0.0 * torch.where(scores.isfinite(), scores, 0.0).sum()
 
 
@@ -352,7 +352,7 @@ class _Recorder(Callback):
         pass
 
     def curves(self, settings: Sequence[Setting], errors: list[str | None]) -> Curves:
-        """Return what was seen; a setting that diverged has no merit from then on, and epochs not run have no score."""
+        """Return the scores; a setting that diverged has no merit from then on, and epochs not run have no score."""
         for name, rows in self._rows.items():
             nothing = np.full_like(rows[0], -math.inf if name == "merit" else math.nan)
             rows.extend([nothing] * (self._epochs - len(rows)))
@@ -378,7 +378,7 @@ class _RecipeRecorder(_Recorder):
         self._average.update_parameters(state.model)  # the first call takes the weights as they are
 
     def on_step(self, state: TrainState) -> None:
-        """Take a step into the average."""
+        """Add a step to the average."""
         self._average.update_parameters(state.model)
 
     def _model(self, state: TrainState) -> nn.Module:
@@ -397,7 +397,7 @@ class _RecipeRecorder(_Recorder):
             self._rows["test_error"].append(found[1])
 
     def curves(self, settings: Sequence[Setting], errors: list[str | None]) -> Curves:
-        """Return what was seen, and the scores of the start."""
+        """Return the scores, and those of the start."""
         start = {
             name: _scores(getattr(self._parts, name).labels, scores, self._regions)[0]
             for name, scores in self._start.items()

@@ -85,7 +85,7 @@ def test_rows_are_drawn_by_the_seed_in_the_shares_of_the_classes():
 # ---- runs
 
 
-def judge(method, seed=0, regions=REGIONS):
+def run(method, seed=0, regions=REGIONS):
     options = {"dataset": "made 0", "test_fraction": 0.3, "most_rows": 1000, "folder": None}
     return run_contestant(method=method, seed=seed, regions=regions, **options)
 
@@ -95,7 +95,7 @@ def test_logistic_regression_as_it_comes():
     train, test = table.split
     X, y = (table.X - table.X[train].mean(0)) / table.X[train].std(0), table.positive
     scores = LogisticRegression(max_iter=1000).fit(X[train], y[train]).decision_function(X[test])
-    record = judge("lr")
+    record = run("lr")
     assert record["test_rows"] == len(test) and record["test_positives"] == y[test].sum()
     for (low, high), entry in zip(REGIONS, record["results"], strict=True):
         assert entry["tpauc"] == pytest.approx(tpauc_score(y[test], scores, min_tpr=low, max_fpr=high), abs=1e-3)
@@ -108,7 +108,7 @@ def test_what_is_tuned_takes_the_best_setting_of_each_region_and_runs_are_repeat
     (train, _), y = table.split, table.positive
     rows, others = train_test_split(train, test_size=0.25, stratify=y[train], random_state=3)
     X = (table.X - table.X[rows].mean(0)) / table.X[rows].std(0)
-    first, again = judge("lr_tuned", seed=3), judge("lr_tuned", seed=3)
+    first, again = run("lr_tuned", seed=3), run("lr_tuned", seed=3)
     for (low, high), entry, other in zip(REGIONS, first["results"], again["results"], strict=True):
         found = []
         for setting in ENTRIES["lr_tuned"].settings:

@@ -344,7 +344,7 @@ def test_runs_that_count_ties_one_half_are_counted(tmp_path):
     runs = runs_of(plan, "first", "base", [0.1, 0.2, 0.3])
     del runs[0]["ties"]
     write_runs(tmp_path, runs)
-    _, section = rows_of(make_report(plan, tmp_path), "What was run where")
+    _, section = rows_of(make_report(plan, tmp_path), "Devices and times")
     assert any("count a tie of a positive and a negative one half" in line and ": 1." in line for line in section.text)
 
 
@@ -498,10 +498,13 @@ def test_recipe_rows_are_trained_and_shown_by_themselves(tmp_path):
     rows, section = rows_of(report, "Bags of digits, one test split")
     marked = ["start (CE, best epoch)‡", "SOTAs (att), recipe‡", "SONT (att), recipe‡"]
     assert [row[0] for row in rows] == ["SOTAs (att)", "SONT (att)", *marked]
-    assert "from the best of 2 epochs of cross entropy 1 epochs" in section.text[0]
+    assert (
+        "1 epochs of the method's loss with averaged weights, from the best of 2 epochs of cross entropy"
+        in section.text[0]
+    )
     rows, _ = rows_of(report, "Bags of digits, one test split: SONT (att), recipe‡ against the baselines")
     assert [row[0] for row in rows] == ["SOTAs (att), recipe‡"]
-    rows, _ = rows_of(report, "Bags of digits, one test split, 5 epochs judged at a time")
+    rows, _ = rows_of(report, "Bags of digits, one test split, epochs chosen by the mean of 5")
     assert [row[0] for row in rows] == ["SOTAs (att)", "SONT (att)"]
     with pytest.raises(ValueError, match=r"must be made with made .*'average': 7"):
         read_records(replace(plan, recipe=replace(plan.recipe, average=7.0)), tmp_path)
@@ -1033,9 +1036,9 @@ def test_batch_and_options_are_said_or_the_runs_are_old(tmp_path):
     for entry in runs[:2]:
         del entry["batch"], entry["options"]
     write_runs(tmp_path, runs)
-    rows, section = rows_of(make_report(plan, tmp_path), "What was run where")
+    rows, section = rows_of(make_report(plan, tmp_path), "Devices and times")
     assert rows[0][5] == "3"
-    assert section.text[1:] == ["Runs that do not say with what batch and options they were made: 2."]
+    assert section.text[1:] == ["Runs whose records lack batch and options: 2."]
     for name in ("batch", "options"):
         write_runs(tmp_path, [{**runs[2], name: {"positives": 3}}])
         with pytest.raises(ValueError, match=rf"0/2 .*must be made with {name} .*, got {{'positives': 3}}"):
@@ -1112,11 +1115,11 @@ def test_a_run_in_which_everything_diverged_is_counted(tmp_path):
     assert rows[0][1] == "0.300±0.265" and rows[1][1] == "0.400±0.141 (2, 1 no score)" and len(rows) == 2
     assert section.text[1:] == [
         "Not run here: SONT A†; SONT B†; Base A†.",
-        "Runs with no score, where every setting diverged before its first, are counted and left out of the mean.",
+        "Runs without a score, in which every setting diverged before its first, are counted but not in the mean.",
     ]
     rows, section = rows_of(report, "Settings that diverged")
     assert rows == [["First", "SONT", "2 of 6", "scores must be finite, got nan"]]
-    assert section.text[0].endswith("since no setting had one, or none that can be tested: 1.")
+    assert section.text[0].endswith("because no setting has one or none that can be tested: 1.")
     content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     cell = next(entry for entry in content["cells"] if entry["method"] == "sont" and entry["protocol"] == "runs")
     assert (cell["number"], cell["failed"]) == (2, 1)
@@ -1180,10 +1183,10 @@ def test_more_seeds_than_planned_are_no_lack(tmp_path):
     assert section.text[1:] == ["A remark."] and section.rows[0][1] == "0.500±0.258"
     section = sections.results(make_table(plan, records[:-1]), plan.datasets["second"])
     assert section.text[0].startswith("Test TPAUC, mean ± standard deviation over 3 seeds. ")
-    assert section.text[2] == "A number in parentheses says how many seeds a cell has, where these are not 3."
+    assert section.text[2] == "A number in parentheses is the number of seeds of a cell, if it is not 3."
     assert [row[1] for row in section.rows] == ["0.500±0.258 (4)"] * 4 + ["0.400±0.200"]
     section = sections.results(make_table(plan, records[:-2]), plan.datasets["second"])
-    assert section.text[2] == "Runs are missing: a number in parentheses says how many seeds a cell has, of 3."
+    assert section.text[2] == "Runs are missing: a number in parentheses is the number of seeds of a cell, of 3."
     assert [row[1] for row in section.rows] == ["0.500±0.258 (4)"] * 4 + ["0.300±0.141 (2)"]
     assert make_table(plan, []).number("second") == 3
 
@@ -1270,14 +1273,14 @@ def test_the_papers_grid_alone_is_a_table_of_its_own(tmp_path):
     assert make_table(plan, records).cell("first", "base", 0).merit == pytest.approx(0.8)
     write_runs(tmp_path, records)
     report = make_report(plan, tmp_path)
-    heading = "First, one test split, settings of the paper's grid alone"
+    heading = "First, one test split, only settings of the paper's grid"
     rows, section = rows_of(report, heading)
     # a method without that choice was run all the same
     assert [row[:2] for row in rows] == [["Base", "0.200±0.100"], ["SONT", "0.500±0.100"], ["SONT A†", f"{NONE} (0)"]]
-    assert "among settings that the paper's grid has, too (lr 0.01)" in section.text[0]
+    assert "among the settings of the paper's grid only (lr 0.01)" in section.text[0]
     assert section.text[1:] == [
         "Not run here: SONT B†; Base A†.",
-        "Runs are missing: a number in parentheses says how many folds a cell has, of 3.",
+        "Runs are missing: a number in parentheses is the number of folds of a cell, of 3.",
     ]
     assert rows_of(report, f"{heading}: SONT against the baselines")[0] == [["Base", "+0.300", "3/3", "0.25"]]
     found = {test["choice"]: test["difference"] for test in report.results["tests"] if test["ours"] == "sont"}
@@ -1435,10 +1438,10 @@ def test_report_has_the_numbers(reported):
     assert rows[1] == ["SONT", "0.500±0.200", "0.600±0.200", "3"]
     assert rows[2] == ["SONT B†", "0.600±0.000 (2)", NONE, "2"]
     assert section.text[1].startswith("Not run here: SONT A†")
-    assert section.text[2] == "Runs are missing: a number in parentheses says how many folds a cell has, of 3."
+    assert section.text[2] == "Runs are missing: a number in parentheses is the number of folds of a cell, of 3."
     rows, section = rows_of(report, "First, 2 test splits")
     assert rows[1][:2] == ["SONT", "0.650±0.212"] and "each the mean over its 3 folds" in section.text[0]
-    rows, _ = rows_of(report, "First, one test split, 5 epochs judged at a time")
+    rows, _ = rows_of(report, "First, one test split, epochs chosen by the mean of 5")
     assert rows[0][1] == "0.250±0.000"
     content = json.loads((out / "report.json").read_text(encoding="utf-8"))
     cell = next(c for c in content["cells"] if (c["method"], c["protocol"], c["choice"]) == ("sont", "runs", "chosen"))
@@ -1452,12 +1455,12 @@ def test_report_has_the_numbers(reported):
 
 def test_report_says_what_was_reached_and_tested(reported):
     report, _ = reported
-    rows, _ = rows_of(report, "What was to be reached")
+    rows, _ = rows_of(report, "Our methods, the published means and the baselines")
     assert rows[0] == ["First (0.5, 0.5)", "SONT", "0.500", "0.600", "Base", "0.300", "no", "yes"]
     assert rows[1] == ["First (0.5, 0.5)", "SONT B†", "0.600", "0.600", "Base", "0.300", "yes", "yes"]
     rows, section = rows_of(report, "First, one test split: SONT against the baselines")
     assert rows == [["Base", "+0.200", "3/3", "0.25"]]
-    assert section.text[1] == "With 3 folds the smallest p that this test can give is 0.25."
+    assert section.text[1] == "With 3 folds the smallest possible p is 0.25."
     rows, _ = rows_of(report, "First, one test split: SONT B† against the baselines")
     assert rows == [["Base", "+0.450", "2/2", "0.5"]]  # the other baseline was not run
 
@@ -1475,12 +1478,12 @@ def test_report_counts_and_tells_where(reported):
     rows, _ = rows_of(report, "Counts")
     assert rows[0] == ["First", "20 to 22 (6)", "4 to 6 (2)", "4 (2)", "30 (10)", "30 (10)"]
     assert rows[1] == ["Second", *[NONE] * 5]
-    rows, _ = rows_of(report, "What was run where")
+    rows, _ = rows_of(report, "Devices and times")
     assert rows[0] == ["First", "runs", "CPU", "2026-01-01 to 2026-01-03", "2.0", "14", "28"]
     assert rows[1] == ["First", "curves", "GPU", "2026-01-01", "2.0", "1", "1"]
     rows, _ = rows_of(report, "Settings that diverged")
     assert rows == [["First", "Base", "1 of 12", "scores must be finite, got nan"]]
-    rows, _ = rows_of(report, "What gamma does")
+    rows, _ = rows_of(report, "Effect of gamma")
     assert rows[0] == ["First", "gamma 0", "0.100", "0.200", "0.400", "0.400", "0.400", "0/1"]
 
 
@@ -1517,7 +1520,7 @@ def test_no_runs_no_report(tmp_path):
 def test_files_left_out_are_named():
     plan = plan_for_tables()
     section = sections.where(plan, Records(runs_of(plan, "first", "base", [0.1]), left_out=("old",)))
-    assert section.text[1] == "Left out, since they are no part of the plan: old."
+    assert section.text[1] == "Not in the plan, left out: old."
     start = {"dataset": "first", "seconds": 3.0, "device": "GPU", "where": {"date": "2026-01-01", "torch": "2.0"}}
     section = sections.where(plan, Records([], starts=[start, {**start, "dataset": "other"}]))
     assert [row[:2] for row in section.rows] == [["First", "starts"], ["other", "starts"]]

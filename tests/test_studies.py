@@ -171,7 +171,7 @@ def test_bags(few_bags, tmp_path):
         assert cell["mean"] == pytest.approx(np.mean(own), abs=1e-4)
         assert (cell["rank"] is None) == cell["literal"]
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert page.count("<img") == 4 and "Which instance decided, attention" in page
+    assert page.count("<img") == 4 and "Instance weights, attention" in page
 
 
 def test_a_method_of_bags_that_diverges_says_so(few_bags, monkeypatch):

@@ -79,14 +79,14 @@ def test_the_best_step_is_returned_and_the_start_is_one():
     start = {key: value.clone() for key, value in module.state_dict().items()}
     seen = []
 
-    def judge(module):
+    def evaluate(module):
         seen.append(float(module.layers[0].weight.detach().abs().sum()))
         return {1: 1.0, 3: 2.0}.get(len(seen), 0.0)
 
     def loss(scores, labels):
         scores.sum().backward()
 
-    best = train_best(module, loss, part, judge, steps=40, lr=0.1)
+    best = train_best(module, loss, part, evaluate, steps=40, lr=0.1)
     assert len(seen) == 5 and float(best.layers[0].weight.detach().abs().sum()) == seen[2]
     worse = train_best(module.requires_grad_(), loss, part, lambda module: 0.0, steps=10, lr=0.1)
     assert not torch.equal(worse.layers[0].weight, start["layers.0.weight"])

@@ -1,7 +1,7 @@
 """How a raw download becomes the file that a loader reads, with limits on what an archive may unpack to.
 
-Every step takes the path of the download and returns the content. A step does not change what is in order already, so
-that sources which differ in such details give the same file.
+Every step takes the path of the download and returns the content. A step leaves correct content unchanged, so that
+sources which differ in such details give the same file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 Prepare = Callable[[Path], bytes]
 
-# what a file that is not what its name says raises when it is unpacked
+# errors of unpacking a file of another type than its name says
 _UNREADABLE = (EOFError, csv.Error, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
 BROKEN = (ValueError, KeyError, RuntimeError, *_UNREADABLE)
 

@@ -20,8 +20,8 @@ from experiments.data import _archives
 
 _LOG = logging.getLogger(__name__)
 _PAUSES = (1.0, 2.0, 4.0)  # seconds before the second, third and fourth attempt
-_TIMEOUTS = (10.0, 30.0)  # seconds for a connection, and without a byte
-_BLOCK = 2**14  # bytes, at most so many are lost where a transfer breaks off
+_TIMEOUTS = (10.0, 30.0)  # seconds to connect, and between two bytes
+_BLOCK = 2**14  # bytes written at a time
 
 
 class DownloadError(ValueError):
@@ -73,7 +73,7 @@ def cache_folder() -> Path:
     given = os.environ.get("MOREAUC_CACHE")
     if given:
         return Path(given).expanduser()
-    import platformdirs  # here, as what downloads need: a machine that is given all files may lack it
+    import platformdirs  # imported here: only downloads need it
 
     return Path(platformdirs.user_cache_dir("moreauc"))
 
@@ -146,12 +146,12 @@ def _from_cache(owner: str, entry: PublicFile, target: Path) -> Path:
 
 
 def part_file(target: Path, url: str) -> Path:
-    """Return where the bytes from an address are kept until all have come."""
+    """Return the file of an unfinished download."""
     return target.with_name(f"{target.name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.part")
 
 
 def _download(entry: PublicFile, url: str, target: Path) -> None:
-    """Download one address, after what an earlier attempt left; prepare, check, and only then write `target`."""
+    """Resume or start a download; unpack and check it before `target` is written."""
     part, new = part_file(target, url), target.with_name(f"{target.name}.new")
     resumed = part.exists()
     _transfer(entry.name, url, part)
@@ -166,7 +166,7 @@ def _download(entry: PublicFile, url: str, target: Path) -> None:
         part.unlink()
         if not resumed:
             raise
-        _download(entry, url, target)  # the part was of another file
+        _download(entry, url, target)  # the part belongs to another file
     finally:
         new.unlink(missing_ok=True)
 
@@ -180,7 +180,7 @@ def _check_packed(entry: PublicFile, part: Path) -> None:
 
 
 def _transfer(title: str, url: str, part: Path) -> None:
-    """Add what an address gives to a file; try again where the server or the way to it may be better soon."""
+    """Append a download to a file; retry after errors that may be temporary."""
     import requests
 
     for pause in (*_PAUSES, None):
@@ -196,7 +196,7 @@ def _transfer(title: str, url: str, part: Path) -> None:
 
 
 def _request(title: str, url: str, part: Path) -> None:
-    """Write what an address gives after the bytes that the file has, which stay when the transfer breaks off."""
+    """Append the missing bytes of a download to a file; received bytes stay if the transfer breaks off."""
     import requests
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn

@@ -59,7 +59,7 @@ class Graphs:
     def __post_init__(self) -> None:
         for name in GRAPH_FIELDS:
             value = torch.as_tensor(getattr(self, name))
-            # categories stay bytes where they are, since only those of a batch are needed as more
+            # categories are stored as bytes; only those of a batch are converted
             object.__setattr__(self, name, value if name in ("atoms", "bonds") else value.long())
         for name, counts, parts in (("nodes", self.nodes, self.atoms), ("links", self.links, self.bonds)):
             if len(counts) != len(self.labels) or int(counts.sum()) != len(parts):
@@ -174,7 +174,7 @@ class GraphBatches(SampledRows):
         self._counts = torch.stack([graphs.nodes, graphs.links]).cpu()
 
     def __iter__(self) -> Iterator[GraphBatch]:
-        # fixed here, not at the first batch: the position of the sampler may change before it
+        # fixed now: the position of the sampler may change before the first batch
         return self._tracked(self._gather(self._index()))
 
     def to(self, device: torch.device | str) -> GraphBatches:

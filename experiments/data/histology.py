@@ -1,4 +1,4 @@
-"""Tissue under the microscope as bags: each image is a bag of patches, and is it adenocarcinoma?
+"""Histology images as bags of patches, labelled adenocarcinoma or not.
 
 Colon (adenocarcinoma or benign) and Lung (adenocarcinoma or squamous cell carcinoma) are parts of LC25000. Its images
 are rotations and flips of about 250 tiles of tissue per class: versions of one tile are near copies, so that a split by
@@ -42,7 +42,7 @@ _ENDINGS = (".jpeg", ".jpg", ".png")
 _STREAM = 3  # keeps these random numbers apart from those that other choices make by the same seed
 _VERSIONS = 4  # images made of one tile in the example
 _TISSUE = (205.0, 160.0, 195.0)  # mean colour in the example
-_STAIN = (-70.0, -80.0, -35.0)  # what is added to some pixels of an odd patch
+_STAIN = (-70.0, -80.0, -35.0)  # added to some pixels of a stained patch
 
 
 @dataclass(frozen=True, eq=False)

@@ -79,7 +79,7 @@ class _Categories(nn.Module):
     """Sum of a vector for each category, from one table for all features.
 
     The rows of the table that a node or an edge has are marked by ones in a matrix, and summed by a product with it:
-    one kernel forward and backward, in a fixed order, where a lookup would make thousands of nodes add to a few rows.
+    one kernel forward and backward, in a fixed order; a lookup would add thousands of nodes to a few rows in backward.
     """
 
     def __init__(self, categories: tuple[int, ...], width: int, copies: int = 1) -> None:
@@ -98,20 +98,20 @@ class _Categories(nn.Module):
 
 def _rows(categories: tuple[int, ...], values: Tensor) -> Tensor:
     """Return the rows of the table that categories have, shape `(V, features)`."""
-    if torch.compiler.is_compiling():  # where numbers cost nothing, and a constant would be copied to the device
+    if torch.compiler.is_compiling():  # numbers are free here; a constant tensor would be copied to the device
         return torch.stack([values[:, k] + sum(categories[:k]) for k in range(len(categories))], dim=1)
     return values + _offsets(categories, values.device)
 
 
 @lru_cache
 def _offsets(categories: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the first row of each feature in the table; no buffer, which copies of a model would have one each of."""
+    """Return the first row of each feature in the table; not a buffer, which every copy of a model would have."""
     with torch.inference_mode(False):
         return torch.tensor([0, *categories[:-1]], device=device).cumsum(0)
 
 
 class _Layer(nn.Module):
-    """What the nodes at the other ends of the edges send is added up and, with a node's own features, transformed."""
+    """Sum of the messages of the neighbours and the node's own features, transformed."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -91,8 +91,8 @@ class SideBySideLoss(nn.Module):
     """The sum of losses, one for each copy of :class:`SideBySide`.
 
     The losses may live on the CPU while the scores are on a GPU: a loss is some dozens of small operations on a few
-    hundred numbers, which a CPU does faster than a GPU can be asked to. Scores are then moved in one transfer, and the
-    gradients back in another.
+    hundred numbers, which a CPU computes faster than a GPU launches them. Scores are then moved in one transfer, and
+    the gradients back in another.
 
     Args:
         criteria: losses called as `criterion(scores, labels, index)`, one for each copy.
@@ -135,9 +135,9 @@ class SideBySideLoss(nn.Module):
 class CopyRates:
     r"""Learning rates that differ from copy to copy, for the optimizer of a :class:`SideBySide` model.
 
-    What a step does is in proportion to the learning rate, for SGD (momentum and weight decay included), Adam and
+    A step is proportional to the learning rate for SGD (momentum and weight decay included), Adam and
     AdamW: after each step of the optimizer, with its own rate, copy :math:`c` keeps the share `factors[c]` of what its
-    weights have moved. Schedules that change the optimizer's rate work as ever.
+    weights have moved. Schedules of the optimizer's rate still apply.
 
     Args:
         optimizer: an optimizer whose step is in proportion to its learning rate, over parameters with a first dimension

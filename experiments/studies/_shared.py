@@ -25,12 +25,12 @@ def split_rows(strata: Any, seed: int) -> list[Any]:
 def tune(
     settings: Sequence[Record], train: Callable[[Record], tuple[Any, Record]], key: str, what: str
 ) -> tuple[Any, Record]:
-    """Train by every setting; return the model that is best in validation, and what a record says of the choice.
+    """Train by every setting; return the best model in validation, and the entries of the choice for a record.
 
     Args:
         settings: what is tried.
-        train: returns a model, None where it diverged, and what validation says of it.
-        key: the entry of that which is compared, higher is better.
+        train: returns a model, None where it diverged, and its validation scores.
+        key: the validation score to compare; higher is better.
         what: what is tuned, for the error.
 
     Raises:
@@ -52,7 +52,7 @@ def tune(
 def tune_and_score(
     contestant: Contestant, table: Table, regions: Sequence[Region], *, seed: int, fold: int, trials: int
 ) -> list[Record]:
-    """Tune a method on the training rows of a fold and test what was chosen; one entry for each region."""
+    """Tune a method on the training rows of a fold and test the choice; one entry for each region."""
     plan = Comparison([contestant], regions, folds=FOLDS, inner_folds=INNER_FOLDS, trials=trials)
     together = [(region,) for region in regions] if contestant.regional else [tuple(regions)]
     found = [e for group in together for e in Piece(contestant, group, seed, fold).tune_and_test(table, plan)]

@@ -48,7 +48,7 @@ class BagContestant:
         title: name in tables.
         method: key of `METHODS["bags"]`, or of `BASELINES["bags"]`.
         options: options of its loss that are not tuned.
-        literal: whether it reads the rows that the paper's box does, which is reported apart.
+        literal: whether it reads the rows before their update, as in the paper; reported separately.
     """
 
     name: str
@@ -69,7 +69,7 @@ class BagContestant:
 
 
 def bag_contestants() -> dict[str, BagContestant]:
-    """Return every method and baseline, and SONT with the rows that the paper's box reads."""
+    """Return every method and baseline, and SONT with the rows before their update, as in the paper."""
     titles = {name: entry.title for name, entry in METHODS["bags"].items()}
     titles |= {name: entry.title for name, entry in BASELINES["bags"].items()}
     every = [BagContestant(name, title, name) for name, title in titles.items()]
@@ -83,7 +83,7 @@ def bag_contestants() -> dict[str, BagContestant]:
 
 @dataclass(frozen=True)
 class Parts:
-    """Bags to train on, to choose by and to test on; `target` tells which instances make a test bag positive."""
+    """Training, validation and test bags; `target` marks the instances that make a test bag positive."""
 
     train: Bags
     validation: Bags
@@ -123,7 +123,7 @@ def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: 
 def _train(
     contestant: BagContestant, parts: Parts, seed: int, epochs: int, setting: Record
 ) -> tuple[nn.Module | None, Record]:
-    """Return the model of the best epoch, or None where it diverged, and what the validation part says."""
+    """Return the model of the best epoch, or None where it diverged, and its validation scores."""
     preset = METHODS["bags"][contestant.method]
     labels = parts.train.labels
     options = {key: value for key, value in setting.items() if key != "lr"} | contestant.options
@@ -154,7 +154,7 @@ def _train(
 
 
 def _fit(method: str, parts: Parts, seed: int, setting: Record) -> tuple[Any, Record]:
-    """Return a fitted baseline and what the validation part says."""
+    """Return a fitted baseline and its validation scores."""
     model = baseline("bags", method).make(setting, (REGION["min_tpr"], REGION["max_fpr"]), seed)
     model.fit(parts.train, parts.train.labels.numpy())
     scores = selection_scores(parts.validation.labels.numpy(), _bag_scores(model, parts.validation), **REGION)
@@ -185,7 +185,7 @@ def _heaviest(model: nn.Module, pooling: Any, parts: Parts, scores: Numbers, *, 
             "pixels": [[round(float(value), 2) for value in row] for row in instances],
         }
     result: dict[str, Any] = {"target_found": float(np.mean(found))}
-    if keep:  # the surest positive bag, and the one that was missed by most
+    if keep:  # the positive bags with the highest and the lowest score
         order = positives[np.argsort(scores[positives])]
         result["bags"] = {"highest": seen[int(order[-1])], "lowest": seen[int(order[0])]}
     return result
@@ -197,7 +197,7 @@ class BagStudy(Study):
 
     Args:
         dataset: "digits" (made here), "musk2" or "fox".
-        trials: settings tried by each method, in [1, 6], judged by the validation part.
+        trials: settings tried by each method, in [1, 6], compared on the validation part.
         epochs: epochs of a run.
         methods: names of methods.
     """
@@ -215,7 +215,7 @@ class BagStudy(Study):
         return [Task(place, tune_and_test, {**place, **self.plan, "folder": setup.data}) for place in places]
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
-        """Return mean, rank and whether the heaviest instance is the target, and bags to look at."""
+        """Return mean, rank and whether the heaviest instance is the target, and example bags."""
         cells = _cells({name: entry for name, entry in bag_contestants().items() if name in self.methods}, records)
         region = [REGION["min_tpr"], REGION["max_fpr"]]
         results = {"set": self.dataset, "region": region, "seeds": self.seeds, **self.plan, "cells": cells}
@@ -226,8 +226,8 @@ class BagStudy(Study):
             f"TPAUC of test bags at TPR ≥ {REGION['min_tpr']:g}, FPR ≤ {REGION['max_fpr']:g}, mean ± standard "
             f"deviation over {self.seeds} draws of the data. A network with one hidden layer, Adam, {self.epochs} "
             f"epochs, batches of {BAGS} positive and {BAGS} negative bags with {INSTANCES} instances of each; every "
-            f"method tries {self.trials} settings, judged with the best epoch by the validation bags. Rows before: "
-            "the same with the rows that the paper's box reads, reported apart. LR and random forest get the mean, "
+            f'method tries {self.trials} settings; setting and epoch are chosen by validation bags. "Rows before" '
+            "reads the rows before their update, as in the paper. LR and random forest get the mean, "
             "maximum and minimum of every feature over a bag's instances, and have no epochs."
         ]
         columns = ["method", "TPAUC", "average rank", "heaviest instance is the target"]
@@ -285,5 +285,5 @@ def _shown(records: Sequence[Record]) -> list[Section]:
             figure = plot_instance_weights(bag["score"], bag["weight"], images=pixels, marked=bag["target"])
             images.append(as_image(figure, f"SONT, {title}: {words}. A star marks the digit that makes it positive."))
         text = ["Instances of a test bag, the heaviest first: weight in the bag's score, and the instance's own score."]
-        sections.append(Section(f"Which instance decided, {title}", text, images=images))
+        sections.append(Section(f"Instance weights, {title}", text, images=images))
     return sections

@@ -1,7 +1,7 @@
-r"""Stationarity against samples, table errors against the lemmas, and what batch sizes do.
+r"""Stationarity against samples, table errors against the lemmas, and the effect of batch sizes.
 
 The study runs every method on every problem with the same schedules: :math:`\eta_t` and :math:`\tau_t` decay as
-:math:`t^{-2/3}`, which is what Theorem 1 asks for (see :class:`~moreauc.solver.PowerDecay`).
+:math:`t^{-2/3}`, as in Theorem 1 (see :class:`~moreauc.solver.PowerDecay`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ BOUND_SETTINGS = (
 
 
 # curves that no figure shows
-_UNSEEN = {
+_NOT_SHOWN = {
     "methods": ("table_error", "bound"),
     "sweeps": ("step", "samples", "stationarity", "table_error", "bound"),
     "bounds": ("stationarity", "final_stationarity", "samples"),
@@ -90,7 +90,7 @@ class ConvergenceStudy(Study):
         dropped = ("key", "plan", "where", "seconds", "part")
         parts = {
             part: [{k: v for k, v in r.items() if k not in dropped} for r in records if r["part"] == part]
-            for part in _UNSEEN
+            for part in _NOT_SHOWN
         }
         page.draw(parts, out)
         return Report(self.title, "", {**self.plan, "findings": page.findings(parts), **parts}, page.sections(parts))
@@ -146,12 +146,12 @@ def solve(*, part: str, problem: Callable[[], Problem], method: Method, lr: Any,
     """Run a method on a problem, all seeds side by side, and return means and spreads."""
     made = _made(problem)
     found = _summary(made, minimize(made, method, lr=lr, steps=steps, **options))
-    return {"steps": steps, **{key: value for key, value in found.items() if key not in _UNSEEN[part]}}
+    return {"steps": steps, **{key: value for key, value in found.items() if key not in _NOT_SHOWN[part]}}
 
 
 @dataclass(frozen=True)
 class _CVaR:
-    """The first problem with another number of blocks, as something that can be sent to another process."""
+    """The first problem with another number of blocks; can be sent to another process."""
 
     num_blocks: int
 
@@ -161,7 +161,7 @@ class _CVaR:
 
 @cache
 def _made(problem: Callable[[], Problem]) -> Problem:
-    """Make a problem once in each process: to find its optimum takes longer than many runs."""
+    """Make a problem once in each process: finding its optimum takes longer than many runs."""
     return problem()
 
 

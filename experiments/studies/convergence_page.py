@@ -1,4 +1,4 @@
-"""What the convergence study found, in words, tables and figures."""
+"""Texts, tables and figures of the convergence study."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FACTORS = {
     "outer_per_batch": "blocks per batch, $B_1$",
     "num_blocks": "blocks in all, $n$",
 }
-BOUND = ("tau", "lr", "num_blocks", "outer_per_batch", "samples_per_batch")  # what sets a run of the bounds apart
+BOUND = ("tau", "lr", "num_blocks", "outer_per_batch", "samples_per_batch")  # identify a run of the bounds
 _DPI = 130
 
 
 def findings(parts: Parts) -> dict[str, Any]:
-    """Return what the paper claims, as measured."""
+    """Return the measured quantities that the paper makes claims about."""
     ends = {(r["problem"], r["method"]): r["final_stationarity"][0] for r in parts["methods"]}
     decline = {(r["problem"], r["method"]): _decline(r) for r in parts["methods"]}
     problems = list(dict.fromkeys(r["problem"] for r in parts["methods"]))
@@ -81,10 +81,10 @@ def _methods(results: Sequence[Record], found: dict[str, Any]) -> Section:
     text = [
         "Norm of the gradient of the Moreau envelope, mean over seeds, with the band from the 10th to the 90th "
         "percentile. All methods of a panel have the same step sizes; the tables have the same averaging weights. The "
-        "full subgradient is there for scale: one of its steps costs the whole data.",
-        f"Where the plug-in estimator ends, over where the table with the theory's gamma does: {worse}.",
-        "What the last nine tenths of the run still gain (stationarity at the end over that at a tenth of the run; 1 "
-        f"is a stall), plug-in against table: {stalls}.",
+        "full subgradient is a reference: each of its steps uses all data.",
+        f"Final stationarity of the plug-in estimator relative to the table with the theory's gamma: {worse}.",
+        "Stationarity at the end relative to that at a tenth of the run (1: no progress), plug-in against table: "
+        f"{stalls}.",
     ]
     rows = []
     for r in results:
@@ -99,9 +99,9 @@ def _sweeps(results: Sequence[Record], found: dict[str, Any]) -> Section:
     plug, table = (found[f"{name} stationarity by samples per batch"] for name in ("plug-in", "table"))
     fewest, most = min(plug), max(plug)
     text = [
-        f"The plug-in estimator stalls where its bias lets it: at {plug[fewest]:.3f} with {fewest} sample per block, "
-        f"at {plug[most]:.3f} with {most}. The table ends at {table[fewest]:.3f} and {table[most]:.3f} after the same "
-        "number of steps. More blocks in a batch, or fewer blocks in all, keep the table fresher."
+        f"The bias of the plug-in estimator limits it to {plug[fewest]:.3f} with {fewest} sample per block and "
+        f"{plug[most]:.3f} with {most}. The table ends at {table[fewest]:.3f} and {table[most]:.3f} after the same "
+        "number of steps. With more blocks in a batch, or fewer blocks in all, rows are updated more often."
     ]
     rows = [
         (r["factor"], r["method"], str(r["value"]), _pm(r["final_stationarity"]), _pm(r["final_gap"])) for r in results
@@ -122,7 +122,7 @@ def _bounds(results: Sequence[Record], found: dict[str, Any]) -> Section:
         "Mean distance of the rows from the blocks' true values, and the bound of Lemma 16 (theory's gamma) or Lemma "
         "19 (moving average), with constants computed from the data: the largest standard deviation of a block's "
         f"samples at a recorded iterate, the Lipschitz constants, and M = C_f C_g. The bound {holds}; at the end it is "
-        f"between {low:.1f} and {high:.1f} times what is measured."
+        f"between {low:.1f} and {high:.1f} times the measured error."
     ]
     rows = [[*map(str, _setting(r)), f"{r['table_error'][-1]:.4f}", f"{r['bound'][-1]:.4f}"] for r in results]
     columns = ("tau", "lr", "n", "B1", "B2", "gamma", "error at the end", "bound at the end")

@@ -93,7 +93,7 @@ def run_contestant(
     most_rows: int,
     folder: Path | None,
 ) -> Record:
-    """Train a contestant, tuned where it has several settings, and judge it on the test rows in each region."""
+    """Train a contestant, tuned where it has several settings, and score it on the test rows in each region."""
     entry, table = ENTRIES[method], split_table(dataset, seed, test_fraction, most_rows, folder)
     train, test = table.split_rows(0, 0, 0)
     trained: dict[int, tuple[NDArray[Any], float]] = {}
@@ -105,7 +105,7 @@ def run_contestant(
                 entry.make(entry.settings[number], region, seed, issparse(table.X)), table, train, test
             )
         scores, seconds = trained[number]
-        found = {"region": region, **_judge(table.positive[test], scores, region), "seconds": tuned[1] + seconds}
+        found = {"region": region, **_scores_in(table.positive[test], scores, region), "seconds": tuned[1] + seconds}
         results.append({**found, "distinct": len(np.unique(scores)), "setting": dict(entry.settings[number])})
     return {"results": results, "test_rows": len(test), "test_positives": int(table.positive[test].sum())}
 
@@ -118,12 +118,12 @@ def _tune(
     rows, others = train_test_split(train, test_size=_INNER, stratify=labels[train], random_state=seed)
     makes = [entry.make(options, regions[0], seed, issparse(table.X)) for options in entry.settings]
     found = [_fit(model, table, rows, others) for model in makes]
-    judged = [[tuple(_judge(labels[others], scores, region).values()) for scores, _ in found] for region in regions]
-    best = [max(range(len(own)), key=lambda number, own=own: own[number]) for own in judged]  # type: ignore[misc]
+    scored = [[tuple(_scores_in(labels[others], scores, region).values()) for scores, _ in found] for region in regions]
+    best = [max(range(len(own)), key=lambda number, own=own: own[number]) for own in scored]  # type: ignore[misc]
     return best, sum(seconds for _, seconds in found)
 
 
-def _judge(labels: NDArray[Any], scores: NDArray[Any], region: Region) -> dict[str, float]:
+def _scores_in(labels: NDArray[Any], scores: NDArray[Any], region: Region) -> dict[str, float]:
     tpauc = tpauc_score(labels, scores, min_tpr=region[0], max_fpr=region[1])
     return {"tpauc": tpauc, "auc": float(roc_auc_score(labels, scores))}
 

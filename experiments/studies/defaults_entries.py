@@ -26,7 +26,7 @@ class Entry:
         title: its name in tables.
         make: (options, region, seed, whether the table is sparse) -> an unfitted classifier.
         settings: options that are tried; the best on validation rows is trained again on all of them.
-        regional: whether its training depends on the region; the others are trained once and judged in each.
+        regional: whether its training depends on the region; the others are trained once and scored in each.
         random: whether its training depends on the seed.
     """
 

@@ -1,4 +1,4 @@
-"""What the records of the defaults study say: ranks, paired tests, seconds, and a page of them."""
+"""The page of the defaults study: ranks, paired tests, seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HALVES = ("choose", "confirm")
 OURS = ("sonx", "linear")
 EQUAL = 0.0005  # means nearer than this count as equal
-COLLAPSED = 10, 0.9  # a model with fewer different scores of test rows and a lower AUC tells next to nothing
+COLLAPSED = 10, 0.9  # limits of different test scores and AUC below which a model is collapsed
 _QUIET = "#66717f"
 _ALL = "all"
 
@@ -72,7 +72,7 @@ def summary(
 
 
 def region_name(region: Sequence[float]) -> str:
-    """Return how a region is written."""
+    """Return a region as text."""
     return f"{region[0]:g}, {region[1]:g}"
 
 
@@ -100,7 +100,7 @@ def _cells(place: Record, found: dict[str, dict[int, Record]], seeds: list[int])
             "rank": float(rank),
             "scores": [run["tpauc"] for run in runs],
             "auc": float(np.mean([run["auc"] for run in runs])),
-            "seconds": _mean_seconds(found[method].values()),  # of all seeds that there are
+            "seconds": _mean_seconds(found[method].values()),  # over all seeds
             "collapsed": sum((run["distinct"] < COLLAPSED[0]) & (run["auc"] < COLLAPSED[1]) for run in runs),
         }
         for (method, runs), rank in zip(own.items(), ranks, strict=True)
@@ -108,13 +108,13 @@ def _cells(place: Record, found: dict[str, dict[int, Record]], seeds: list[int])
 
 
 def _mean_seconds(runs: Iterable[Record]) -> float | None:
-    """Return the mean of those that are there: runs that were timed otherwise have none."""
+    """Return the mean of the known seconds: runs that were timed differently have none."""
     known = [run["seconds"] for run in runs if run["seconds"] is not None]
     return float(np.mean(known)) if known else None
 
 
 def _standings(cells: Sequence[Record]) -> list[Record]:
-    """Return for each half, region (and all regions) and contestant its mean rank and what else there is to say."""
+    """Return for each half, region (and all regions) and contestant its mean rank and other statistics."""
     rows = []
     for half, region in _places(cells):
         some = [cell for cell in cells if cell["half"] == half and region in (cell["region"], _ALL)]
@@ -257,15 +257,16 @@ def _sections(results: Record, half: str) -> list[Section]:
     missing = [name for name in results["tables"][half] if name in results["left_out"]]
     seeds = next(row["seeds"] for row in results["standings"] if row["half"] == half)
     many = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-    text = [f"{len(there)} tables, with {many} seeds that all contestants have: {', '.join(there)}."]
-    text += [f"Left out, since not all contestants have runs there: {', '.join(missing)}."] if missing else []
+    text = [f"{len(there)} tables: {', '.join(there)}. Seeds common to all contestants: {many}."]
+    text += [f"Left out, because some contestants have no runs: {', '.join(missing)}."] if missing else []
     columns, rows = standing_table(results, half)
     sections = [Section(f"Tables to {half}: standings", text, columns=columns, rows=rows, labels=1)]
     for method in OURS:
         columns, rows = against_table(results, half, method)
         if rows:
             words = (
-                "Mean difference of TPAUC; tables won : lost beyond twice the standard error over seeds; signed ranks."
+                "Mean difference of TPAUC; tables won : lost by more than twice the standard error over seeds; p of "
+                "Wilcoxon's signed ranks."
             )
             heading = f"Tables to {half}: {ENTRIES[method].title} against each"
             sections.append(Section(heading, [words], columns=columns, rows=rows, labels=1))

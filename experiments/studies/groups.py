@@ -53,7 +53,7 @@ class GroupStudy(Study):
     Args:
         dataset: "planted" (made here), "adult" or "compas".
         top_k: how many worst groups count.
-        trials: settings tried by each method, in [1, 8], judged by the K worst groups of the validation part.
+        trials: settings tried by each method, in [1, 8], compared on the K worst groups of the validation part.
         epochs: epochs in all.
         samples: rows of each group in a group-balanced batch; plain batches are as large.
         samplers: batches that are offered: "groups" (balanced) and "plain".
@@ -78,9 +78,9 @@ class GroupStudy(Study):
     def settings(self, method: str) -> list[dict[str, Any]]:
         """Return the settings of a method.
 
-        Step sizes, samplers, starts, and two values of a method's option where it has one. ERM takes plain batches
-        only, since with group-balanced ones it is the method of equal group weights, which is offered both; a start by
-        cross entropy is what ERM does anyway. Of a baseline, draws from its grid.
+        Step sizes, samplers, starts, and two values of a method's option, if it has one. ERM has plain batches only:
+        with group-balanced ones it is the method of equal group weights, which has both. ERM has no start by cross
+        entropy, which it minimises itself. Settings of a baseline are drawn from its grid.
         """
         if method in BASELINES["groups"]:
             return baseline("groups", method).draw(self.trials, seed=0)
@@ -118,9 +118,9 @@ class GroupStudy(Study):
             f"{len(sizes)} groups of {min(sizes)} to {max(sizes)} test rows, K = {self.top_k}; mean ± standard "
             f"deviation over {self.seeds} draws. A network with a hidden layer of {HIDDEN[0]}, Adam, {self.epochs} "
             f"epochs, batches of {GROUPS_PER_BATCH * self.samples} rows. Every method tries {self.trials} "
-            f"settings ({offered}), judged with the best epoch by the loss of the K "
+            f"settings ({offered}); setting and epoch are chosen by the loss of the K "
             "worst validation groups. LR and boosted trees of scikit-learn get the same encoded rows; their first "
-            "setting is the library's own. Losses: lower is better; mean is that over groups."
+            "setting is the library's default. Losses: lower is better; means are over groups."
         ]
         columns, rows = group_table(cells)
         return Section(f"Test rows, {self.dataset}", text, columns=columns, rows=rows, labels=1)
@@ -160,7 +160,7 @@ def tune_and_test(*, study: GroupStudy, dataset: str, method: str, seed: int, fo
     parts = draw_parts(dataset, seed, folder)
     train = partial(_fit if method in BASELINES["groups"] else _train, study, method, parts, seed)
     model, choice = tune(study.settings(method), train, "validation", f"{study.name}, {_TITLES[method]}, seed {seed}")
-    del choice["validation"]  # it stands in what was tried
+    del choice["validation"]  # it is also in `tried`
     return {**choice, **_measure(model, parts.test, study.top_k)}
 
 

@@ -20,12 +20,12 @@ from moreauc.report.pages import Report, Section
 
 ALL_METHODS = method_names("rows")
 REGIONS: tuple[Region, ...] = ((0.5, 0.5), (0.6, 0.4))
-# A variant of SONX, tried after the table of the methods was seen, on the tables that are not solved; reported apart.
+# A variant of SONX, tried on the unsolved tables after the results were seen; reported separately.
 REMEDIES = {
     "sonx_half": network(
         "sonx",
         name="sonx_half",
-        title="SONX, width 0.5 without tuning it",
+        title="SONX, width fixed at 0.5",
         grid={"widen": (0.5,), "surrogate": ("squared_hinge", "logistic")},
         settings={"batch_size": 256},
     )
@@ -76,7 +76,7 @@ def run_fold(*, dataset: str, method: str, seed: int, fold: int, trials: int, fo
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:
-    """Return mean and deviation of every cell, ranks, how SONX stands against each other method, and the remedies.
+    """Return mean and deviation of every cell, ranks, SONX against each other method, and the remedies.
 
     Raises:
         ValueError: if no table has records of all methods.

@@ -1,4 +1,4 @@
-"""What mislabelled rows do to losses that weigh the worst positives."""
+"""The effect of mislabelled rows on losses over the worst positives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRAIN, _TEST = 2000, 8000
 
 
 def noise_contestants() -> dict[str, Contestant]:
-    """Return the methods of the study: SONX as the paper has it, what users can do about noise, and others."""
+    """Return the methods of the study: SONX as in the paper, its options against noise, and other losses."""
     exact: dict[str, Any] = {"link": ("identity",), "surrogate": ("squared_hinge", "logistic"), "gamma": (0.0, 0.1)}
     bounded = {"link": ("sigmoid",), "widen": (0.0,), "gamma": (0.0, 0.1)}
     variants: list[tuple[str, str, str | None, Any]] = [
@@ -62,7 +62,7 @@ def noisy_table(seed: int, flips: float) -> Table:
     )
     rows = np.arange(len(y))
     random = np.random.default_rng([seed, 1])
-    order = random.permutation(_TRAIN)  # the same rows first at every level: more noise is added noise
+    order = random.permutation(_TRAIN)  # the same order of rows at every level: more noise flips further rows
     labels: NDArray[Any] = y.copy()
     labels[order[: round(flips * _TRAIN)]] ^= 1
     return Table(X, labels, (rows[:_TRAIN], rows[_TRAIN:]))
@@ -73,7 +73,7 @@ class LabelNoiseStudy(Study):
     """TPAUC on clean test rows after training and tuning on rows with flipped labels.
 
     Args:
-        trials: options tried by each method, judged on the noisy rows.
+        trials: options tried by each method, compared on the noisy rows.
         methods: names of methods.
     """
 
@@ -117,8 +117,8 @@ def _section(cells: list[Record]) -> Section:
     columns, rows = noise_table(cells)
     text = [
         f"{_TRAIN} training rows, 5 % positive, of scikit-learn's make_classification; a share of all training labels "
-        f"is turned round; {_TEST} test rows with their true labels. TPAUC at TPR ≥ {REGION[0]:g}, FPR ≤ "
-        f"{REGION[1]:g}, mean ± standard deviation over tables. Every method tries the same number of options, judged "
+        f"is flipped; {_TEST} test rows with their true labels. TPAUC at TPR ≥ {REGION[0]:g}, FPR ≤ "
+        f"{REGION[1]:g}, mean ± standard deviation over tables. Every method tries the same number of options, chosen "
         "by inner folds of the noisy rows."
     ]
     return Section("TPAUC on clean test rows", text, columns=columns, rows=rows, labels=1)

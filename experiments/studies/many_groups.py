@@ -69,11 +69,11 @@ class ManyGroupsStudy(Study):
             "Loss of the worst groups against samples",
             [
                 f"A linear model on planted groups, {GROUPS} groups of {SAMPLES} rows in a "
-                f"batch, {self.steps} steps of SGD, mean over {self.seeds} draws. Each curve is the setting that ends "
-                f"lowest in what its method minimises, of {len(curves[0]['tried'])} for each (step size; averaging "
-                "weight, or step of the group weights). SONX minimises the mean of the tenth of the groups that is "
-                "worst, exponentiated weights the worst one; with 10 groups these are the same. Unscaled weights leave "
-                "out the factor N over the number of groups in the batch, as their authors do."
+                f"batch, {self.steps} steps of SGD, mean over {self.seeds} draws. Each curve is the setting with the "
+                f"lowest final objective of its method, of {len(curves[0]['tried'])} for each (step size; averaging "
+                "weight, or step of the group weights). SONX minimises the mean loss of the worst tenth of the groups, "
+                "exponentiated weights that of the worst one; with 10 groups these are the same. Unscaled weights omit "
+                "the factor N over the number of groups in the batch, as published."
             ],
             columns=["groups", "method", "step size", "option", "worst tenth, loss", "worst group, loss"],
             rows=[_row(curve) for curve in curves],
@@ -84,10 +84,10 @@ class ManyGroupsStudy(Study):
 
 
 def best_curve(*, groups: int, method: str, seeds: int, steps: int) -> Record:
-    """Return the mean curves of the setting that ends lowest in what the method minimises, and where all ended."""
+    """Return the mean curves of the setting with the lowest final objective, and the final values of all."""
     pairs = list(product(*GRIDS[method, groups]))
     runs: dict[tuple[float, float], list[Record]] = {pair: [] for pair in pairs}
-    for seed in range(seeds):  # runs of a draw one after the other: it is kept
+    for seed in range(seeds):  # runs of one draw follow each other: the draw is cached
         for lr, value in pairs:
             runs[lr, value].append(descend(groups, method, lr, value, seed, steps))
     key, option = "top_k_loss" if method == "sonx" else "worst_loss", OPTIONS[method]
@@ -108,7 +108,7 @@ def best_curve(*, groups: int, method: str, seeds: int, steps: int) -> Record:
 
 
 def descend(num_groups: int, method: str, lr: float, option: float, seed: int, steps: int) -> Record:
-    """Return the mean training loss of the tenth of the groups that is worst, and that of the worst, along a run.
+    """Return the mean training loss of the worst tenth of the groups, and of the worst group, along a run.
 
     A linear model by SGD, its step size falling linearly to 0; losses of all training rows are evaluated at steps that
     are equally spaced in logarithms.

@@ -1,4 +1,4 @@
-"""How the thresholds of the TPAUC loss should move: the paper's steps of several sizes, and quantiles."""
+"""Update rules of the TPAUC loss's thresholds: the paper's steps of several sizes, and quantiles."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def reach(*, dataset: str, rule: str, link: Any, seed: int, epochs: int) -> Reco
     """Train on a whole table with a few learning rates; return the lowest exact objective and how far `s` is off.
 
     `lag` is the mean of |s_i - s_i*| over the positives divided by the mean of s_i*, with s_i* the best thresholds of
-    the final model; it says nothing where those are 0, all pairs being in order.
+    the final model; it is undefined where those are 0, since all pairs are ordered.
     """
     table = load_table(dataset)
     x = torch.from_numpy(TableEncoder().fit(table.X).transform(table.X))
@@ -143,10 +143,9 @@ def _objective_section(names: Sequence[str], objectives: list[Record]) -> Sectio
                 cells.append(f"{value:.3f}" if value < 0.05 else f"{value:.3f} ({lag:.2f})")
             rows.append([rule, link, *cells])
     text = [
-        "Exact objective on the training rows at the end, thresholds at their best, lowest of three learning rates; in "
-        "brackets, where that is not near 0, how far the thresholds of the loss are from the best ones, relative to "
-        "those. Lower is better; the "
-        "two links have different scales."
+        "Exact objective on the training rows at the end, optimal thresholds, lowest of three learning rates. Lower "
+        "is better; the two links have different scales. In brackets, if the objective is not near 0, the relative "
+        "distance of the loss's thresholds from the optimal ones."
     ]
     return Section("Training objective", text, columns=["thresholds", "link", *names], rows=rows, labels=2)
 

@@ -53,7 +53,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 }
 _TEST = {1: 1000, 0: 3000}  # rows of either class to test on: TPAUC does not depend on their shares
 _VALIDATION = 0.25  # of the training rows
-_EVERY = 10  # steps between two looks at the validation rows
+_EVERY = 10  # steps between two evaluations on validation rows
 _FITS = (0.0, 0.5, 0.65, 0.8, 1.01)  # edges of the training TPAUC of cross entropy
 _PLACE = ("dataset", "capacity", "rows", "flips", "share", "region")
 _MARKERS = {"linear": "o", "MLP 64": "s", "MLP 256": "D"}
@@ -134,8 +134,8 @@ def run_condition(
         loss: Loss = cross_entropy if name == "ce" else Exact(*OBJECTIVES[name], region)
         many, lr = (steps, 0.02) if name == "ce" else (steps // 2, 0.002)
         last = copy.deepcopy(model)
-        judge = partial(log_likelihood if name == "ce" else tpauc, part=validation, region=region)
-        best = train_best(last, loss, train, judge, steps=many, lr=lr)
+        evaluate = partial(log_likelihood if name == "ce" else tpauc, part=validation, region=region)
+        best = train_best(last, loss, train, evaluate, steps=many, lr=lr)
         scores = {"train": tpauc(best, train, region), "test": tpauc(best, test, region)}
         found[name] = {**scores, "test_last": tpauc(last, test, region)}
         model = best if name == "ce" else model  # where the others start
@@ -224,27 +224,27 @@ class Exact:
 
 
 def train_best(
-    module: nn.Module, loss: Loss, train: Part, judge: Callable[[nn.Module], float], *, steps: int, lr: float
+    module: nn.Module, loss: Loss, train: Part, evaluate: Callable[[nn.Module], float], *, steps: int, lr: float
 ) -> nn.Module:
-    """Train a network in place, all rows in every step; return a copy of it as it was best, start included.
+    """Train a network in place, all rows in every step; return a copy at its best step, start included.
 
     Args:
         module: the network.
         loss: adds the gradient of scores and labels.
         train: training rows.
-        judge: returns how good a network is, by validation rows.
+        evaluate: returns the validation score of a network.
         steps: steps of Adam; its learning rate falls to 0 along a cosine.
         lr: learning rate of the first step.
     """
     optimizer = torch.optim.Adam(module.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    best, top = copy.deepcopy(module), judge(module)
+    best, top = copy.deepcopy(module), evaluate(module)
     for step in range(1, steps + 1):
         optimizer.zero_grad()
         loss(module(train.X), train.y)
         optimizer.step()
         schedule.step()
-        if step % _EVERY == 0 and (score := judge(module)) > top:
+        if step % _EVERY == 0 and (score := evaluate(module)) > top:
             best, top = copy.deepcopy(module), score
     return best
 
