@@ -15,7 +15,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from experiments.data.smiles import example_smiles
-from moreauc import TPAUCLinear, molecules
+from moreauc import TPAUCLinear
+from moreauc import smiles as reading
 from moreauc.molecules import SmilesFingerprints
 
 SMILES = ["CCO", "c1ccccc1CCN", "CC(=O)Oc1ccccc1C(=O)O", "CN1C=NC2=C1C(=O)N(C)C(=O)N2C", "C[C@H](N)C(=O)O", "CCCCCCCC"]
@@ -102,7 +103,7 @@ def test_invalid_rows_are_found_and_zeroed():
 
 
 def test_rows_are_counted_across_chunks(monkeypatch):
-    monkeypatch.setattr(molecules, "CHUNK", 4)
+    monkeypatch.setattr(reading, "CHUNK", 4)
     smiles = [*SMILES, "C1CC", *SMILES]
     with pytest.raises(ValueError, match=r"row 7 \(from 1\): 'C1CC'"):
         SmilesFingerprints().transform(smiles)
@@ -113,7 +114,7 @@ def test_rows_are_counted_across_chunks(monkeypatch):
 
 
 def test_processes_give_the_same(monkeypatch, capsys):
-    monkeypatch.setattr(molecules, "CHUNK", 40)
+    monkeypatch.setattr(reading, "CHUNK", 40)
     smiles = list(example_smiles()[:200])
     one, two = (SmilesFingerprints(n_jobs=jobs, verbose=jobs - 1).transform(smiles) for jobs in (1, 2))
     np.testing.assert_array_equal(one.toarray(), two.toarray())
@@ -159,7 +160,7 @@ def test_wrong_shapes():
 
 
 def test_a_missing_rdkit_names_the_extra(monkeypatch):
-    molecules._tools.cache_clear()
+    reading._tools.cache_clear()
 
     def gone(name):
         raise ModuleNotFoundError(f"No module named {name!r}", name="rdkit")
@@ -167,7 +168,7 @@ def test_a_missing_rdkit_names_the_extra(monkeypatch):
     monkeypatch.setattr("moreauc._system.import_module", gone)
     with pytest.raises(ModuleNotFoundError, match=r"needs rdkit, .* pip install 'moreauc\[molecules\]'"):
         SmilesFingerprints().transform(SMILES)
-    molecules._tools.cache_clear()
+    reading._tools.cache_clear()
 
 
 def test_in_a_pipeline_and_in_a_column_transformer():
