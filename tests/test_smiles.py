@@ -15,8 +15,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from experiments.data.smiles import example_smiles
-from moreauc import TPAUCLinear
+from moreauc import TPAUCClassifier, TPAUCLinear
 from moreauc import smiles as reading
+from moreauc.estimators import linear_fit
 from moreauc.molecules import SmilesFingerprints
 
 SMILES = ["CCO", "c1ccccc1CCN", "CC(=O)Oc1ccccc1C(=O)O", "CN1C=NC2=C1C(=O)N(C)C(=O)N2C", "C[C@H](N)C(=O)O", "CCCCCCCC"]
@@ -183,3 +184,52 @@ def test_in_a_pipeline_and_in_a_column_transformer():
     found = make_pipeline(joined, LogisticRegression(max_iter=9000)).fit(table, labels)
     assert joined.fit_transform(table).shape == (300, 257) and found.score(table, labels) > 0.9
     assert SmilesFingerprints(size=3).get_feature_names_out().tolist() == ["morgan0", "morgan1", "morgan2"]
+
+
+# Groups of the estimators: the scaffolds here
+
+
+def grouped_rows(number=400, groups=40):
+    random = np.random.default_rng(3)
+    group = random.integers(groups, size=number)
+    X = random.normal(size=(number, 5))
+    return X, (X[:, 0] + random.normal(size=number) > 0.8).astype(int), np.array([f"g{place}" for place in group])
+
+
+def test_groups_stay_in_one_fold_of_a_linear_model(monkeypatch):
+    X, y, groups = grouped_rows()
+    seen = []
+    real = linear_fit._split
+
+    def split(rows, folds):
+        seen.append((rows.group, folds))
+        return real(rows, folds)
+
+    monkeypatch.setattr(linear_fit, "_split", split)
+    TPAUCLinear(random_state=0).fit(X, y, groups=groups)
+    for group, folds in seen:
+        assert all(len(set(folds[group == one])) == 1 for one in np.unique(group))
+        assert len(set(folds)) == 5 and len(np.unique(group)) == 40
+    order = np.random.default_rng(0).permutation(len(y))
+    first, second = (
+        TPAUCLinear(random_state=0).fit(X[rows], y[rows], groups=groups[rows]) for rows in (np.arange(len(y)), order)
+    )
+    np.testing.assert_allclose(first.coef_, second.coef_, atol=1e-9)
+
+
+def test_groups_are_held_out_whole_by_a_network():
+    X, y, groups = grouped_rows()
+    weight = np.ones(len(y))
+    weight[::7] = 0.0
+    model = TPAUCClassifier(epochs=1, ensemble=1, random_state=0).fit(X, y, weight, groups=groups)
+    held, rest = set(groups[model.held_out_]), set(groups[np.setdiff1d(np.flatnonzero(weight), model.held_out_)])
+    assert held and rest and not held & rest
+
+
+@pytest.mark.parametrize("kind", [TPAUCLinear, TPAUCClassifier])
+def test_wrong_groups(kind):
+    X, y, groups = grouped_rows(50, 5)
+    with pytest.raises(ValueError, match="groups must have no missing values, got 1"):
+        kind().fit(X, y, groups=[None, *groups[1:]])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        kind().fit(X, y, groups=groups[1:])

@@ -27,7 +27,7 @@ from moreauc._checks import check_count, check_real
 from moreauc._system import one_thread
 from moreauc.data import TensorBatches
 from moreauc.data.batches import SparseRows, as_inputs, rows_at_once
-from moreauc.data.duplicates import Codes
+from moreauc.data.duplicates import Codes, number_equal
 from moreauc.data.tables import as_frame
 from moreauc.data.tabular import TableEncoder, check_exact
 from moreauc.data.texts import check_apart
@@ -480,6 +480,14 @@ class TableInput(ScoringEstimator):
         check_consistent_length(X, values)
         check_apart(self._owner, "y", pd.unique(values))
         return values
+
+    def _check_groups(self, X: Any, groups: ArrayLike) -> Codes:
+        """Return a number for the group of each row of a table, none of them missing."""
+        values = column_or_1d(groups)
+        if pd.isna(values).any():
+            raise ValueError(f"{self._owner}: groups must have no missing values, got {int(pd.isna(values).sum())}")
+        check_consistent_length(X, values)
+        return number_equal(values)
 
 
 class TableEstimator(TableInput, NetworkEstimator):

@@ -111,7 +111,9 @@ class TPAUCLinear(RowRanker):
         self._keep(locals())
 
     @all_or_nothing
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TPAUCLinear:
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> TPAUCLinear:
         """Fit on a table and its two classes.
 
         Args:
@@ -119,18 +121,22 @@ class TPAUCLinear(RowRanker):
             y: classes, two of any kind, shape `(n,)`.
             sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows, but not in the
                 encoding of a DataFrame. None for 1 each.
+            groups: what each row belongs to, such as a patient or the scaffold of a molecule, shape `(n,)`: rows of one
+                group are in one fold. None to keep equal rows together.
         """
         self._check_arguments()
         table = self._check_table(X, reset=True)
         values = self._check_targets(table, y)
         weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
+        group = None if groups is None else self._check_groups(table, groups)
         if not weight.all():
             there = np.flatnonzero(weight)
             table = table.iloc[there] if isinstance(table, pd.DataFrame) else table[there]
             values, weight = values[there], weight[there]
+            group = None if group is None else group[there]
         classes = self._two_classes(values)
         label = self._choose_label(classes, values)
-        rows = Rows(self._fit_design(table), values == label, weight)
+        rows = Rows(self._fit_design(table), values == label, weight, group)
         fitting = LinearFit(
             strengths=STRENGTHS if self.C == "auto" else (float(self.C),),
             **self._region(),

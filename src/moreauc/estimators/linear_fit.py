@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from moreauc._checks import floor_count
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import Surrogate, get_surrogate
-from moreauc.data.duplicates import hash_rows
+from moreauc.data.duplicates import Codes, fold_together, hash_rows, number_equal
 from moreauc.metrics import tpauc_score
 
 Array = NDArray[Any]
@@ -43,15 +43,20 @@ _TINY = 1e-100
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of numbers, `X` dense or sparse, which of them are positive, and their weights, above 0."""
+    """Rows of numbers, `X` dense or sparse, which of them are positive, and their weights, above 0.
+
+    Rows with the same number `group` stay in one fold; None where equal rows do.
+    """
 
     X: Any
     positive: Bools
     weight: Floats
+    group: Codes | None = None
 
     def part(self, rows: Array) -> Rows:
         """Return some of the rows."""
-        return Rows(self.X[rows], self.positive[rows], self.weight[rows])
+        group = None if self.group is None else self.group[rows]
+        return Rows(self.X[rows], self.positive[rows], self.weight[rows], group)
 
 
 def merge_equal(rows: Rows) -> tuple[Rows, Array]:
@@ -62,7 +67,7 @@ def merge_equal(rows: Rows) -> tuple[Rows, Array]:
     hashes = _hash_sparse(rows.X) if issparse(rows.X) else hash_rows(pd.DataFrame(rows.X))
     _, first, place = np.unique(hash_array(hashes + rows.positive), return_index=True, return_inverse=True)
     weight = np.bincount(place, weights=rows.weight).astype(np.float64)
-    return Rows(rows.X[first], rows.positive[first], weight), hashes[first]
+    return replace(rows.part(first), weight=weight), hashes[first]
 
 
 def _hash_sparse(X: Any) -> Array:
@@ -86,7 +91,7 @@ def standardized(rows: Rows, columns: int) -> tuple[Rows, Floats, Floats]:
     if issparse(X):
         scale = abs(X).max(axis=0).toarray().ravel()
         scale[scale == 0] = 1.0
-        return Rows(X @ diags_array(1.0 / scale), rows.positive, rows.weight), centre, scale
+        return replace(rows, X=X @ diags_array(1.0 / scale)), centre, scale
     share = rows.weight / rows.weight.sum()
     centre[:columns] = (share @ X)[:columns]
     X = X - centre
@@ -94,7 +99,7 @@ def standardized(rows: Rows, columns: int) -> tuple[Rows, Floats, Floats]:
     if not np.isfinite(scale).all():
         raise ValueError(f"TPAUCLinear: X must hold numbers whose squares are finite, got {np.abs(rows.X).max():g}")
     scale[scale <= 1e-12 * np.abs(centre)] = 1.0  # constant but for rounding
-    return Rows(np.divide(X, scale, out=X), rows.positive, rows.weight), centre, scale
+    return replace(rows, X=np.divide(X, scale, out=X)), centre, scale
 
 
 def sample(rows: Rows, random: np.random.RandomState) -> Rows:
@@ -108,11 +113,16 @@ def sample(rows: Rows, random: np.random.RandomState) -> Rows:
     taken = [random.permutation(side)[:number] for side, number in zip(sides, numbers, strict=True)]
     gain = [np.full(len(some), size / len(some)) for some, size in zip(taken, sizes, strict=True)]
     part = rows.part(np.concatenate(taken))
-    return Rows(part.X, part.positive, part.weight * np.concatenate(gain))
+    return replace(part, weight=part.weight * np.concatenate(gain))
 
 
-def assign_folds(hashes: Array, positive: Bools, random: np.random.RandomState) -> Array:
-    """Return the fold of each row: rows of one hash in one fold, positives spread evenly, negatives spread evenly."""
+def assign_folds(hashes: Array, positive: Bools, random: np.random.RandomState, group: Codes | None = None) -> Array:
+    """Return the fold of each row: rows of one hash in one fold, positives spread evenly, negatives spread evenly.
+
+    Where groups are given, rows of one group are in one fold, and the classes as evenly spread as that allows.
+    """
+    if group is not None:
+        return fold_together(number_equal(group), positive, _FOLDS, random)
     groups, place = np.unique(hashes, return_inverse=True)
     found = np.bincount(place, weights=positive) > 0
     folds = np.empty(len(groups), dtype=np.int64)
@@ -339,10 +349,10 @@ class LinearFit:
         rows, centre, scale = standardized(rows, self.standardize)
         part, folds, trials = rows, np.empty(0), None
         if few:
-            folds = assign_folds(hashes, rows.positive, random)
+            folds = assign_folds(hashes, rows.positive, random, rows.group)
         elif self.choose or len(self.strengths) > 1:
             part = sample(rows, random)
-            folds = assign_folds(np.arange(len(part.weight)), part.positive, random)
+            folds = assign_folds(np.arange(len(part.weight)), part.positive, random, part.group)
         validated = self._can_validate(part, folds)
         C = self._choose_strength(part, folds) if validated else self.strengths[0]
         start, steps = self._logistic(rows, C)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
 from moreauc.criteria import CrossEntropyLoss
+from moreauc.data.duplicates import number_equal
 from moreauc.data.tabular import same_rows
 from moreauc.estimators.base import Array, Member, Phase, Saving, TableEstimator, all_or_nothing
 from moreauc.estimators.decisions import RankingClassifier, RowRanker
@@ -122,6 +123,7 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         X: Any,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         *,
         checkpoint: str | Path | None = None,
         every: int | None = None,
@@ -135,6 +137,8 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
             sample_weight: how much each row counts in the loss, in the choice of the epoch, in the threshold and in the
                 probabilities, at least 0, shape `(n,)`: a row of weight 2 counts as two rows, one of weight 0 as none.
                 The encoding of the columns does not depend on it. None for 1 each. Some losses do not accept weights.
+            groups: what each row belongs to, such as a patient or the scaffold of a molecule, shape `(n,)`: all rows of
+                a group are held out, or none. None to keep equal rows together.
             checkpoint: folder to save the training in, so that the same call resumes an interrupted training; needs an
                 integer `random_state`. None for no checkpoints. See also :func:`moreauc.train.fit`.
             every: steps between two saves; None to save at the end of each epoch only.
@@ -144,14 +148,15 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         X = self._check_table(X, reset=True)
         values = self._check_targets(X, y)
         rows, weights = self._check_weights(sample_weight, X)
+        group = None if groups is None else number_equal(self._check_groups(X, groups)[rows])
         if len(rows) < len(values):
             X, values = _safe_indexing(X, rows), values[rows]
         classes = self._two_classes(values)
         label = self._choose_label(classes, values)
         task = self._make_task(batch_size=self._batch_size(len(values)))
-        same = same_rows(self._owner, X) if self.validation_fraction else None
+        same = same_rows(self._owner, X) if self.validation_fraction and group is None else None
         saving = Saving(checkpoint, every, resume)
-        trained = self._train(task, X, values == label, saving, weights=weights, same=same)
+        trained = self._train(task, X, values == label, saving, groups=group, weights=weights, same=same)
         self._decide_by(classes, label, trained.data.values, trained.scores, trained.data.weights)
         self.held_out_ = rows[self.held_out_]
         return self

@@ -49,7 +49,7 @@ class Data:
     inputs: Any  # a tensor with one row for each, `SparseRows`, or `Bags`
     targets: Tensor  # what the loss takes, shape `(n,)`
     values: Array  # the targets in the user's terms, shape `(n,)`: 0/1 labels, numbers of classes, or values
-    groups: NDArray[np.int64] | None = None  # number of each row's group; None for other tasks
+    groups: NDArray[np.int64] | None = None  # number of each row's group, where there are any
     weights: NDArray[np.float64] | None = None  # how much each row or bag counts; None for 1 each
 
     def __len__(self) -> int:

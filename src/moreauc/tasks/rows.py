@@ -85,13 +85,14 @@ class RankingTask(Task):
         """Return numbers of what to train on and of the hold-out, a share of each class.
 
         The hold-out is empty where a part would have fewer than two of a class, where the region would hold no pair, or
-        where it would consist of many copies of few rows.
+        where it would consist of many copies of few rows. With `groups` these stay together, not equal rows.
         """
         everything = np.arange(len(values)), np.arange(0)
         positive = values.astype(bool)
-        if fraction > 0.0 and same is not None and any_equal(same):
-            held = take_together(same, positive, fraction, random)
-            if few_kinds(same[held]) is not None:  # no epoch could be chosen by them
+        together = same if groups is None else groups
+        if fraction > 0.0 and together is not None and any_equal(together):
+            held = take_together(together, positive, fraction, random)
+            if groups is None and few_kinds(together[held]) is not None:  # no epoch could be chosen by them
                 return everything
         else:
             held = np.zeros(len(values), dtype=bool)
