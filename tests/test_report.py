@@ -217,14 +217,14 @@ def test_figures_are_pictures_with_words():
         draw_comparison(rows),
         *draw_training({"A": history, "B": history}),
     ]
-    assert all(picture.png[:8] == PNG and picture.width > 200 for picture in pictures)
+    assert all(picture.content[:8] == PNG and picture.width > 200 for picture in pictures)
     assert pictures[0].caption == "ROC curve of A; the region of the TPAUC is shaded."
     assert "of A, B and C;" in pictures[1].caption
     assert "dashed" in pictures[3].caption and "dashed" not in pictures[2].caption
 
 
 def test_scores_of_constant_models_can_be_drawn():
-    assert draw_histograms([0, 1], [3.0, 3.0], threshold=0.0).png[:8] == PNG
+    assert draw_histograms([0, 1], [3.0, 3.0], threshold=0.0).content[:8] == PNG
 
 
 def test_the_numbers_of_an_evaluation():

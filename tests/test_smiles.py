@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
+from pandas.util import hash_array
 from rdkit import Chem
 from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
@@ -17,8 +22,13 @@ from sklearn.pipeline import make_pipeline
 from experiments.data.smiles import example_smiles
 from moreauc import TPAUCClassifier, TPAUCLinear
 from moreauc import smiles as reading
+from moreauc.cli.saved import load_model
 from moreauc.estimators import linear_fit
 from moreauc.molecules import SmilesFingerprints
+from moreauc.report.molecules import atom_weights, expected_hits
+from moreauc.tasks.molecules import MoleculeTable, MoleculeTableTask
+from tests import oracles
+from tests.cli_cases import call, done
 
 SMILES = ["CCO", "c1ccccc1CCN", "CC(=O)Oc1ccccc1C(=O)O", "CN1C=NC2=C1C(=O)N(C)C(=O)N2C", "C[C@H](N)C(=O)O", "CCCCCCCC"]
 SALT = "[Na+].[Cl-]"
@@ -60,7 +70,7 @@ def test_salts_are_stripped_to_the_largest_organic_fragment(kind, salt, parent):
     wanted = Chem.MolToSmiles(Chem.MolFromSmiles(parent))
     assert SmilesFingerprints().canonical([salt, parent]) == [wanted, wanted]
     whole = SmilesFingerprints(kind=kind, strip_salts=False).transform([salt]).toarray()
-    np.testing.assert_array_equal(whole, dense([salt], kind, 2, 2048))
+    np.testing.assert_array_equal(whole, dense([salt], kind, 2, 4096))
 
 
 def test_equal_fragments_give_the_same_molecule_in_any_order():
@@ -110,7 +120,7 @@ def test_rows_are_counted_across_chunks(monkeypatch):
         SmilesFingerprints().transform(smiles)
     assert [wrong.row for wrong in SmilesFingerprints().find_invalid(smiles)] == [6]
     found = SmilesFingerprints(invalid="zero").transform(smiles).toarray()
-    np.testing.assert_array_equal(np.delete(found, 6, axis=0), dense(SMILES * 2, "count", 2, 2048))
+    np.testing.assert_array_equal(np.delete(found, 6, axis=0), dense(SMILES * 2, "bit", 2, 4096))
     assert SmilesFingerprints().canonical(smiles)[6:8] == ["", "CCO"]
 
 
@@ -129,7 +139,7 @@ def test_processes_give_the_same(monkeypatch, capsys):
 )
 def test_kinds_of_input(kind):
     found = SmilesFingerprints().fit_transform(kind(SMILES))
-    np.testing.assert_array_equal(found.toarray(), dense(SMILES, "count", 2, 2048))
+    np.testing.assert_array_equal(found.toarray(), dense(SMILES, "bit", 2, 4096))
 
 
 def test_no_rows():
@@ -233,3 +243,200 @@ def test_wrong_groups(kind):
         kind().fit(X, y, groups=[None, *groups[1:]])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         kind().fit(X, y, groups=groups[1:])
+
+
+# The command line
+
+
+@pytest.fixture(scope="module")
+def assay(tmp_path_factory):
+    """Molecules of two classes: those with a nitrogen in a ring tend to be active."""
+    random = np.random.default_rng(0)
+    smiles = random.permutation(example_smiles())[:600]
+    active = np.array(["n" in text or "N(" in text for text in smiles]) & (random.random(600) < 0.6)
+    frame = pd.DataFrame({"name": [f"m{row}" for row in range(600)], "smiles": smiles, "active": active.astype(int)})
+    frame["weight"] = random.normal(size=600)
+    frame.loc[1, "smiles"] += ".Cl"
+    folder = tmp_path_factory.mktemp("assay")
+    frame.to_csv(folder / "assay.csv", index=False)
+    return folder, frame
+
+
+@pytest.fixture(scope="module")
+def run(assay):
+    folder, _ = assay
+    options = ("--smiles", "smiles", "--target", "active", "--id", "name", "--size", "512", "--max-fpr", "0.3")
+    return folder / "run", done("fit", folder / "assay.csv", *options, "--out", folder / "run").stdout
+
+
+def test_fit_trains_a_linear_model_and_says_what_it_uses(assay, run):
+    folder, output = run
+    assert "Learnt from: the molecules of column 'smiles'; not used: 'weight'" in output
+    assert "Top of the list" in output and "BEDROC" in output
+    saved = load_model(folder)
+    assert isinstance(saved.model, TPAUCLinear) and saved.task.morgan == reading.Morgan("bit", 2, 512, True)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["data"]["smiles"] == "smiles" and report["data"]["fingerprint"]["size"] == 512
+    counts = report["data"]["training"]["molecules"], report["data"]["test"]["molecules"]
+    assert sum(counts) == 600 and 100 < counts[1] < 200
+    assert set(report["test"][0]["screening"]) == {"ef_0.1", "ef_1", "ef_5", "bedroc"}
+
+
+def test_scaffolds_are_on_one_side_of_the_split(assay, run):
+    _, frame = assay
+    saved = load_model(run[0])
+    canonical = np.array(SmilesFingerprints().canonical(frame["smiles"]), dtype=object)
+    trained = np.isin(hash_array(canonical), saved.trained_on)
+    scaffolds = np.array(SmilesFingerprints().scaffolds(frame["smiles"]))
+    assert 400 < trained.sum() < 500 and not set(scaffolds[trained]) & set(scaffolds[~trained])
+
+
+def test_the_page_has_curves_and_drawn_molecules(run):
+    page = (run[0] / "report.html").read_text()
+    for heading in ("Screening", "Molecules at the top", "Missed"):
+        assert f"<h2>{heading}</h2>" in page
+    pictures = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)
+    assert len(pictures) == 24 and "http" not in re.sub(r"base64,[^\"]+", "", page)
+    assert all(b"<svg" in base64.b64decode(picture) for picture in pictures)
+    assert "Hits against cost" in page and "What the scores go by" not in page
+
+
+def test_predict_ranks_a_library_as_a_stream(assay, run, tmp_path, monkeypatch):
+    folder, frame = assay
+    monkeypatch.setattr("moreauc.cli.screen.CHUNK", 70)
+    every, best = tmp_path / "all.csv", tmp_path / "best.csv"
+    assert (
+        "of 600 molecules are called active = 1" in done("predict", run[0], folder / "assay.csv", "--out", every).stdout
+    )
+    done("predict", run[0], folder / "assay.csv", "--top", 9, "--out", best)
+    whole, top = pd.read_csv(every), pd.read_csv(best)
+    assert list(whole) == ["row", "name", "smiles", "score", "probability", "decision"]
+    saved = load_model(run[0])
+    scores = saved.model.decision_function(SmilesFingerprints(size=512).transform(frame["smiles"]))
+    np.testing.assert_allclose(whole["score"], scores)
+    wanted = whole.sort_values("score", ascending=False, kind="stable")[:9].reset_index(drop=True)
+    wanted.insert(0, "rank", range(1, 10))
+    pd.testing.assert_frame_equal(top, wanted)
+    shown = done("predict", run[0], folder / "assay.csv", "--top", 9, "--jobs", 1).stdout
+    assert shown == best.read_text()
+
+
+def test_invalid_rows_of_a_library_are_skipped_on_request(assay, run, tmp_path, monkeypatch):
+    _, frame = assay
+    monkeypatch.setattr("moreauc.cli.screen.CHUNK", 50)
+    library = frame[["smiles"]][:120].rename(columns={"smiles": "molecule"})
+    library.loc[[60, 61, 119], "molecule"] = ["C1CC", None, SALT]
+    library.to_csv(tmp_path / "library.csv", index=False, na_rep="NA")
+    words = "predict", run[0], tmp_path / "library.csv", "--smiles", "molecule"
+    refused = call(*words)
+    assert refused.exit_code == 2
+    assert "column 'molecule', row 61: 'C1CC' is not valid SMILES (2 such rows)" in refused.stderr
+    assert "--invalid skip" in refused.stderr
+    result = done(*words, "--invalid", "skip", "--out", tmp_path / "out.csv")
+    assert "3 of 120 rows are left out" in result.stderr and "the first is row 61: 'C1CC'" in result.stderr
+    assert pd.read_csv(tmp_path / "out.csv")["row"].tolist() == [*range(1, 61), *range(63, 120)]
+
+
+def test_evaluate_knows_trained_molecules_however_they_are_written(assay, run, tmp_path):
+    _, frame = assay
+    other = frame[:300].copy()
+    molecules = [Chem.MolFromSmiles(text) for text in other["smiles"]]
+    other["smiles"] = [Chem.MolToSmiles(one, canonical=False, rootedAtAtom=one.GetNumAtoms() - 1) for one in molecules]
+    other.to_csv(tmp_path / "other.csv", index=False)
+    result = done("evaluate", run[0], tmp_path / "other.csv", "--out", tmp_path / "report")
+    assert "equal molecules that are trained on" in result.stderr and "Top of the list" in result.stdout
+    assert "Molecules at the top" in (tmp_path / "report" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({5: "C1CC"}, (), "column 'smiles', row 6: 'C1CC' is not valid SMILES; correct it"),
+        ({5: "", 8: ""}, (), r"column 'smiles', row 6: '' is empty (2 such rows)"),
+        ({7: SALT}, (), "row 8: '[Na+].[Cl-]' has no organic fragment, as a salt has none"),
+        (dict.fromkeys(range(600), ""), (), "SMILES column 'smiles' is empty: all of its 600 values are"),
+        (dict.fromkeys(range(600), "C1CC"), ("--invalid", "skip"), "there are no molecules in column 'smiles'"),
+        ({}, ("--smiles", "smile"), "no SMILES column 'smile'; did you mean 'smiles'?"),
+        ({}, ("--invalid", "drop"), "--invalid must be one of error, skip, got 'drop'"),
+        ({}, ("--split", "time"), "--split must be one of scaffold, random, got 'time'"),
+        ({}, ("--drop", "weight"), "--drop does not go with --smiles"),
+        ({}, ("--bags", "name"), "--smiles does not go with --bags"),
+        ({}, ("--epochs", "3"), "--epochs does not go with --model linear"),
+    ],
+)
+def test_what_fit_refuses_in_one_line(assay, tmp_path, change, options, message):
+    _, frame = assay
+    frame = frame.copy()
+    for row, text in change.items():
+        frame.loc[row, "smiles"] = text
+    frame.to_csv(tmp_path / "bad.csv", index=False)
+    result = call("fit", tmp_path / "bad.csv", "--target", "active", "--smiles", "smiles", "--id", "name", *options)
+    lines = [line for line in result.stderr.splitlines() if "Reading molecules" not in line]
+    assert result.exit_code == 2 and len(lines) == 1 and message in lines[0], result.stderr
+
+
+def test_options_of_molecules_need_molecules(assay, run, tmp_path):
+    folder, _ = assay
+    result = call("fit", folder / "assay.csv", "--target", "active", "--split", "random", "--drop", "name,smiles")
+    assert result.exit_code == 2 and "--split needs --smiles, got 'random'" in result.stderr
+
+
+def test_a_network_of_molecules_with_a_random_split(assay, tmp_path):
+    folder, _ = assay
+    words = ("--smiles", "smiles", "--target", "active", "--id", "name", "--size", "256", "--fingerprint", "count")
+    words += ("--model", "mlp", "--epochs", "2", "--split", "random", "--baselines", "none", "--out", tmp_path / "run")
+    output = done("fit", folder / "assay.csv", *words).stdout
+    assert "SONX" in output and "none of which is among" not in output
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "blue atoms raise" not in page and page.count("svg+xml") == 24
+    done("predict", tmp_path / "run", folder / "assay.csv", "--top", 3, "--out", tmp_path / "top.csv")
+    assert len(pd.read_csv(tmp_path / "top.csv")) == 3
+
+
+def test_common_scaffolds_are_trained_on(assay):
+    """Of 300 molecules 120 have one scaffold and 180 another each."""
+    scaffolds = np.array(["benzene"] * 120 + [f"s{row}" for row in range(180)], dtype=object)
+    task = MoleculeTableTask({}, None, 0.0, 0.3)
+    table = MoleculeTable(
+        features=pd.DataFrame(index=range(300)),
+        targets=np.arange(300) % 3 == 0,
+        smiles=scaffolds,
+        fingerprints=csr_array((300, 4)),
+        canonical=scaffolds,
+        scaffolds=scaffolds,
+    )
+    held = task.draw_test(table, 0.25, 0, table.hashes())
+    assert held.min() >= 120 and 65 <= len(held) <= 85
+    few = table.part(np.arange(130))  # there are too few others
+    assert set(few.scaffolds[task.draw_test(few, 0.25, 0, few.hashes())]) - {"benzene"}
+
+
+# Atoms and curves of the page
+
+
+@pytest.mark.parametrize("kind", ["bit", "count"])
+@pytest.mark.parametrize("smiles", SMILES)
+def test_atom_weights_add_up_to_the_score(kind, smiles):
+    settings = reading.Morgan(kind, 2, 512, True)
+    weights = np.random.default_rng(0).normal(size=512)
+    molecule = Chem.MolFromSmiles(smiles)
+    shares = atom_weights(molecule, weights, settings)
+    score = SmilesFingerprints(kind=kind, size=512).transform([smiles]) @ weights
+    assert len(shares) == molecule.GetNumAtoms() and shares.sum() == pytest.approx(score[0], abs=1e-12)
+
+
+def test_an_atom_gets_the_pieces_it_is_part_of():
+    """Chloromethane with radius 0 and one weight: only the atom of that weight has a share."""
+    settings = reading.Morgan("bit", 0, 2048, True)
+    column = SmilesFingerprints(radius=0, size=2048).transform(["[Cl-].CCl", "C"])  # carbon with three bonds differs
+    own = np.flatnonzero(column.toarray()[0])
+    found = [atom_weights(Chem.MolFromSmiles("CCl"), np.eye(2048)[place], settings).tolist() for place in own]
+    assert sorted(found) == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_hits_are_the_mean_over_orders_of_ties():
+    random = np.random.default_rng(1)
+    labels, scores = random.integers(2, size=6), random.integers(3, size=6).astype(float)
+    labels[0] = 1
+    orders = oracles.orders_of_ties(labels.tolist(), scores.tolist())
+    np.testing.assert_allclose(expected_hits(labels, scores), np.mean([np.cumsum(one) for one in orders], axis=0))

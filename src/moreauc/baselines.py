@@ -21,6 +21,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
 from moreauc._system import import_extra
+from moreauc.data.duplicates import fold_together, number_equal
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.decisions import choose_threshold
 from moreauc.methods import Grid, TaskName
@@ -237,7 +238,13 @@ def fit_baseline(name: str, task: Any, train: Table, *, seed: int) -> BudgetedCl
     whole = fit(train)
     scores, folds = scores_of(whole, task.inputs(train)), min(_FOLDS, int(np.bincount(train.targets).min()))
     if folds > 1:
-        splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(train.targets, train.targets)
+        groups = task.fit_options(train).get("groups")
+        if groups is None:
+            splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(train.targets, train.targets)
+        else:
+            codes = number_equal(groups)
+            fold = fold_together(codes, train.targets, folds, np.random.RandomState(seed))
+            splits = ((np.flatnonzero(fold != one), np.flatnonzero(fold == one)) for one in range(folds))
         for own, other in splits:
             scores[other] = scores_of(fit(train.part(own)), task.inputs(train.part(other)))
     return BudgetedClassifier(whole, choose_threshold(train.targets, scores, task.budget))

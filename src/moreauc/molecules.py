@@ -27,8 +27,8 @@ _OWNER = "SmilesFingerprints"
 class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turn SMILES into Morgan fingerprints (ECFP), as sparse rows.
 
-    Column `b` of a row tells how many circular pieces of the molecule have the hash `b`: the surroundings of every atom
-    up to `radius` bonds. RDKit reads the molecules and makes the fingerprints.
+    Column `b` of a row tells whether, or how often, a circular piece of the molecule has the hash `b`: the surroundings
+    of an atom up to `radius` bonds. RDKit reads the molecules and makes the fingerprints.
 
     **Salts.** Of a SMILES with several fragments only the largest with a carbon atom is used, by the number of its
     heavy atoms, then bonds, then canonical SMILES: counter-ions and solvents are left out. Charges stay as they are. A
@@ -42,7 +42,7 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     take about 0.5 GB as sparse rows.
 
     Args:
-        kind: "count" for how often a piece occurs, "bit" for 1 where it does.
+        kind: "bit" for 1 where a piece occurs, "count" for how often it does.
         radius: largest distance from the atom in the middle, in bonds, at least 0; 2 for ECFP4, 3 for ECFP6.
         size: number of columns, at least 1; different pieces may share one.
         strip_salts: whether to use the largest organic fragment only; if False all fragments, and inorganic rows are
@@ -72,9 +72,9 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        kind: Literal["count", "bit"] = "count",
+        kind: Literal["bit", "count"] = "bit",
         radius: int = 2,
-        size: int = 2048,
+        size: int = 4096,
         strip_salts: bool = True,
         invalid: Literal["error", "zero"] = "error",
         n_jobs: int | None = None,
@@ -173,12 +173,15 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _chunks(self, texts: Sequence[Any], **wanted: bool) -> Iterator[Chunk]:
         pieces = [texts[place : place + smiles.CHUNK] for place in range(0, len(texts), smiles.CHUNK)]
         found = read_chunks(self.settings(), pieces, self.n_jobs, **wanted)
-        if not self.verbose:
-            return found
-        from rich.console import Console
-        from rich.progress import track
+        return with_progress(found, len(pieces)) if self.verbose else found
 
-        return iter(track(found, "molecules", total=len(pieces), console=Console(stderr=True)))
+
+def with_progress(chunks: Iterator[Chunk], number: int) -> Iterator[Chunk]:
+    """Return chunks as they come, with a bar on standard error that shows how many are left."""
+    from rich.console import Console
+    from rich.progress import track
+
+    return iter(track(chunks, "Reading molecules", total=number, console=Console(stderr=True)))
 
 
 def as_smiles(X: Any) -> Sequence[Any]:

@@ -192,9 +192,13 @@ def stack(parts: Sequence[csr_array], size: int) -> csr_array:
 @lru_cache(maxsize=4)
 def _tools(settings: Morgan) -> tuple[SmilesReader, Any]:
     """Return the reader and the generator of a process."""
-    reader = SmilesReader()
+    return SmilesReader(), morgan_generator(settings)
+
+
+def morgan_generator(settings: Morgan) -> Any:
+    """Return RDKit's generator of fingerprints."""
     make = import_extra("rdkit.Chem.rdFingerprintGenerator", "molecules").GetMorganGenerator
-    return reader, make(radius=settings.radius, fpSize=settings.size)
+    return make(radius=settings.radius, fpSize=settings.size)
 
 
 def _read(settings: Morgan, texts: Sequence[Any], fingerprints: bool, identities: bool) -> Chunk:

@@ -10,6 +10,7 @@ from typing import Any
 from moreauc.cli.console import command_line, print_table, say, warn, without_column_warnings
 from moreauc.cli.options import EvaluateOptions
 from moreauc.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
+from moreauc.cli.screen import of_molecules
 from moreauc.data.tables import read_texts
 from moreauc.report.pages import Report
 from moreauc.tasks.base import Table, TableTask, known_rows, unknown_levels
@@ -27,10 +28,10 @@ def _evaluate(options: EvaluateOptions) -> None:
     if out is not None:
         check_free(out, force=options.force)
     saved = load_model(run)
-    task, model = saved.task, saved.model
+    task, model = of_molecules(saved.task, options), saved.model
     table = task.match(read_texts(data), source=str(data))
     doubts, unknown = unknown_levels(task.encoder(model), table.features, str(data))
-    warn(*doubts, *known_rows(saved.trained_on, table.hashes(), data, unit=task.unit))
+    warn(*table.notes, *doubts, *known_rows(saved.trained_on, table.hashes(), data, unit=task.unit))
     title, inputs = task.title(model), task.inputs(table)
     with nullcontext() if out is None else run_folder(out, force=options.force) as folder:
         evaluation = task.evaluate(title, model, inputs, table)

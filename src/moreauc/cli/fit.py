@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,6 +28,8 @@ from moreauc.report.verdict import histories_of, kept_epoch, warning_text
 from moreauc.tasks.bags import BagTableTask
 from moreauc.tasks.base import Split, TableTask, read_split
 from moreauc.tasks.groups import KINDS, GroupTableTask
+from moreauc.tasks.molecules import CHOICES as MOLECULE_CHOICES
+from moreauc.tasks.molecules import MoleculeTableTask
 from moreauc.tasks.rows import RowTableTask
 from moreauc.train import History, UntrainedWarning
 
@@ -37,6 +38,7 @@ _OWNER = "moreauc fit"
 _LINEAR = "linear"  # among losses: the estimator TPAUCLinear
 _ONLY_NETWORKS = ("epochs", "batch_size", "lr", "patience", "device", "checkpoint")
 _ONLY_BAGS = ("instances_per_bag",)
+_ONLY_MOLECULES = ("split", "invalid", "fingerprint", "radius", "size", "jobs")
 _ONLY_GROUPS = ("top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group")
 _SETTINGS = (
     *("loss", "model", "surrogate", "dropout", "patience", "min_tpr", "max_fpr", "top_k"),
@@ -62,6 +64,8 @@ def fit(options: FitOptions) -> None:
 
 def _fit(options: FitOptions, out: Path) -> None:
     begin = time.perf_counter()
+    if options.smiles is not None and options.model is options.loss is None:
+        options = replace(options, model="linear")  # on fingerprints hard to beat
     kind = choose_task(options)
     options = complete(options, kind)
     folder = None if options.checkpoint is None else check_path(_OWNER, "--checkpoint", options.checkpoint)
@@ -151,19 +155,23 @@ def choose_task(options: FitOptions) -> type[TableTask[Any]]:
     if groups is None:
         _refuse(options, _ONLY_GROUPS, "needs --groups")
     if bags is not None:
-        _refuse(options, ("model", "dropout"), "does not go with --bags")
+        _refuse(options, ("smiles", *_ONLY_MOLECULES, "model", "dropout"), "does not go with --bags")
         _refuse(options, ("id",), "does not go with --bags, whose column names them")
         return BagTableTask
     if groups is not None:
         _refuse(options, ("batch_size",), "does not go with --groups; use --groups-per-batch and --samples-per-group")
         _refuse(options, ("positive", "min_tpr", "max_fpr", "fpr_budget"), "is for TPAUC and does not go with --groups")
-        _refuse(options, ("dropout",), "does not go with --groups")
+        _refuse(options, ("smiles", *_ONLY_MOLECULES, "dropout"), "does not go with --groups")
         return GroupTableTask
+    if options.smiles is None:
+        _refuse(options, _ONLY_MOLECULES, "needs --smiles")
+    else:
+        _refuse(options, ("drop",), "does not go with --smiles, besides which no column is used")
     if options.model == "linear":
         _refuse(options, ("dropout",), "needs --model mlp")
     if options.model == "linear" and options.loss is None:
         _refuse(options, _ONLY_NETWORKS, "does not go with --model linear, unless --loss names how to train a network")
-    return RowTableTask
+    return RowTableTask if options.smiles is None else MoleculeTableTask
 
 
 def _refuse(options: FitOptions, names: tuple[str, ...], why: str) -> None:
@@ -175,9 +183,9 @@ def _refuse(options: FitOptions, names: tuple[str, ...], why: str) -> None:
 
 def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
     """Return the options with the defaults of the task, after a check of their values."""
-    linear = kind is RowTableTask and options.model == "linear"
+    linear = issubclass(kind, RowTableTask) and options.model == "linear"
     changes: dict[str, Any] = {"loss": options.loss or (None if linear else kind.default)}
-    choices = {"loss": tuple(METHODS[kind.name]), "task": KINDS, "model": ("mlp", "linear")}
+    choices = {"loss": tuple(METHODS[kind.name]), "task": KINDS, "model": ("mlp", "linear"), **MOLECULE_CHOICES}
     if kind is not BagTableTask:
         changes["model"] = options.model or "mlp"
     if kind is not GroupTableTask:
@@ -203,7 +211,7 @@ def choose_baselines(options: FitOptions, kind: type[TableTask[Any]]) -> tuple[s
     names = tuple(name.strip() for name in options.baselines.split(","))
     if names == ("none",):
         return ()
-    others, known = _others(kind), [*METHODS[kind.name], *((_LINEAR,) if kind is RowTableTask else ())]
+    others, known = _others(kind), [*METHODS[kind.name], *((_LINEAR,) if issubclass(kind, RowTableTask) else ())]
     for name in names:
         if name not in known and name not in others:
             listed = ", ".join([*known, *others])
@@ -290,12 +298,9 @@ def fit_report(
 
 def _data_text(data: Path, split: Split[Any]) -> list[str]:
     task = split.task
-    counts = Counter(kind.split()[0] for kind in task.kinds.values())  # "number like 1,234.5", "date with offset"
-    dates = f", {counts['date']} of dates" if counts["date"] else ""
-    columns = f"{len(task.kinds)} columns: {counts['number']} of numbers, {counts['text']} of text{dates}"
     note = task.test_note(split)
     return [
-        f"{data.name}: {task.description()}. {columns}.",
+        f"{data.name}: {task.description()}. {task.columns_text()}",
         *warning_text(split.warnings),
         *([] if note is None else [note]),
     ]

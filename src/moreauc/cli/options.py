@@ -32,6 +32,11 @@ _MaxFPR = _option(
     f"Upper edge of the false positive rate in the region to train for, in (0, 1]; {REGION[1]:g} by default.",
     "--max-fpr",
 )
+_Smiles = _option("Column with SMILES; by default that of the training.")
+_Invalid = _option(
+    "error (default) to refuse invalid SMILES and rows of salts only, skip to leave them out; only with --smiles."
+)
+_Jobs = _option("Processes that read molecules; 1 by default; only with --smiles.", min=1)
 _Id = _option("Column of row names: not a feature, and written beside the predictions.", "--id")
 _Drop = _option("Columns to leave out, separated by commas; may be repeated.")
 
@@ -85,6 +90,18 @@ class FitOptions:
             "--groups erm (default); or none."
         ),
     ] = None
+    smiles: Annotated[
+        str | None, _option("Column with molecules as SMILES: a model of their fingerprints, and of nothing else.")
+    ] = None
+    split: Annotated[
+        str | None,
+        _option("scaffold (default) to test on molecules with other ring systems, random; only with --smiles."),
+    ] = None
+    fingerprint: Annotated[str | None, _option("bit (default): whether a piece occurs; count: how often.")] = None
+    radius: Annotated[int | None, _option("Radius of the fingerprint in bonds; 2 by default.", min=0)] = None
+    size: Annotated[int | None, _option("Columns of the fingerprint; 4096 by default.", min=1)] = None
+    invalid: Annotated[str | None, _Invalid] = None
+    jobs: Annotated[int | None, _Jobs] = None
     bags: Annotated[str | None, _option("Column that names the bag of each row.")] = None
     instances_per_bag: Annotated[int | None, _option("Instances of each bag in a batch; only with --bags.", min=1)] = (
         None
@@ -139,6 +156,7 @@ _PANELS = {
     "Region": ("min_tpr", "max_fpr", "fpr_budget"),
     "Model": ("model", "loss", "surrogate", "baselines"),
     "Training": ("epochs", "batch_size", "lr", "patience", "dropout", "device", "seed"),
+    "Molecules": ("smiles", "split", "fingerprint", "radius", "size", "invalid", "jobs"),
     "Bags": ("bags", "instances_per_bag"),
     "Groups": ("groups", "top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group"),
     "Results": ("out", "force", "checkpoint", "resume", "save_every"),
@@ -160,6 +178,9 @@ class EvaluateOptions:
     run: Annotated[Path, _Run]
     data: Annotated[Path, _Table]
     out: Annotated[Path | None, _option("Folder for a report; none by default.")] = None
+    smiles: Annotated[str | None, _Smiles] = None
+    invalid: Annotated[str | None, _Invalid] = None
+    jobs: Annotated[int | None, _Jobs] = None
     force: Annotated[bool, _Force] = False
 
 
@@ -185,6 +206,10 @@ class PredictOptions:
     instances: Annotated[
         Path | None, _option("File for bag, row, score and weight of every instance; only for a model of bags.")
     ] = None
+    top: Annotated[int | None, _option("Write the best N rows only, the best first.", min=1)] = None
+    smiles: Annotated[str | None, _Smiles] = None
+    invalid: Annotated[str | None, _Invalid] = None
+    jobs: Annotated[int | None, _Jobs] = None
     force: Annotated[bool, _option("Replace the files where they exist.", "--force")] = False
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pandas as pd
-
 from moreauc.cli.console import complain, say, warn, without_column_warnings
 from moreauc.cli.options import PredictOptions
 from moreauc.cli.saved import OutputError, load_model
+from moreauc.cli.screen import of_molecules, ranked, screen, with_columns
 from moreauc.data.tables import check_table_path, read_texts, write_table
 from moreauc.tasks.bags import BagTableTask
 from moreauc.tasks.base import unknown_levels
+from moreauc.tasks.molecules import MoleculeTableTask
+from moreauc.tasks.rows import RowTableTask
 
 
 def predict(options: PredictOptions) -> None:
@@ -24,11 +25,16 @@ def predict(options: PredictOptions) -> None:
     if file is not None and out is not None and file.absolute() == out.absolute():
         raise OutputError(f"{out}: --out and --instances must be two files")
     saved = load_model(options.run)
-    task, model = saved.task, saved.model
+    task, model = of_molecules(saved.task, options), saved.model
     if file is not None and not isinstance(task, BagTableTask):
         raise ValueError(f"moreauc predict: --instances needs a model of bags, got one of rows in {options.run}")
     if options.keep_columns and isinstance(task, BagTableTask):
         raise ValueError(f"moreauc predict: --keep-columns needs a model of rows, got one of bags in {options.run}")
+    if isinstance(task, MoleculeTableTask):
+        screen(options, task, model)
+        return
+    if options.top is not None and not isinstance(task, RowTableTask):
+        raise ValueError(f"moreauc predict: --top needs a model of rows of two classes, got another in {options.run}")
     frame = read_texts(data)
     with without_column_warnings():
         table = task.match(frame, source=str(data), labelled=False)
@@ -43,6 +49,8 @@ def predict(options: PredictOptions) -> None:
     kept = list(frame) if options.keep_columns else [name for name in [task.id_column] if name in frame]
     if kept:
         result = with_columns(result, frame[kept])
+    if options.top is not None:
+        result = ranked(result, options.top)
     if out is None:
         result.to_csv(sys.stdout, index=False)
         complain(line)
@@ -53,20 +61,6 @@ def predict(options: PredictOptions) -> None:
     if out is not None:
         say(line, f"Scores: {out}")
     (complain if out is None else say)(*([] if file is None else [f"Instances: {file}"]))
-
-
-def with_columns(result: pd.DataFrame, kept: pd.DataFrame) -> pd.DataFrame:
-    """Return predictions with columns of the table after the number of the row.
-
-    A column of the predictions that has the name of one of these is written with "predicted" before its name.
-
-    Example:
-        >>> result = pd.DataFrame({"row": [1, 2], "score": [0.5, -1.0]})
-        >>> list(with_columns(result, pd.DataFrame({"name": ["a", "b"], "score": [7, 8]})))
-        ['row', 'name', 'score', 'predicted score']
-    """
-    renamed = result.rename(columns={name: f"predicted {name}" for name in result if name in kept})
-    return pd.concat([renamed.iloc[:, :1], kept.reset_index(drop=True), renamed.iloc[:, 1:]], axis=1)
 
 
 def _check_file(option: str, path: Path, data: Path, *, force: bool) -> None:

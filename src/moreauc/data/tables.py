@@ -12,7 +12,7 @@ import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _SEPARATORS = ",;\t"
 _HEADER = re.compile(r'("[^"]*"|[^"\n])*(\n|$)')
 _LINE = re.compile(r"[^\n]*")
+_HEAD = 20  # lines that the separator is chosen by
 _QUOTED = re.compile(r'"[^"]*"')
 _END = "\0"  # appended as a last line, which an open quotation would swallow; no text file has it
 _MISSING = {
@@ -52,17 +53,59 @@ def read_texts(path: str | Path) -> pd.DataFrame:
     Raises:
         TableError: if the file is missing, of another kind, empty or malformed.
     """
-    path = check_table_path(path)
-    if path.is_dir():
-        raise TableError(f"{path}: is a folder, a file is needed")
-    if not path.is_file():
-        raise TableError(f"{path}: no such file")
-    if path.stat().st_size == 0:
-        raise TableError(f"{path}: the file is empty")
+    path = _check_file(path)
     frame = _read_text(path) if path.suffix.lower() in (".csv", ".tsv") else _read_parquet(path)
     if not len(frame):
         raise TableError(f"{path}: the file has a header but no rows")
     return frame
+
+
+def stream_texts(path: str | Path, size: int) -> Iterator[tuple[pd.DataFrame, int]]:
+    """Yield a table in pieces of `size` rows, read as by :func:`read_texts`, and how many letters each took.
+
+    The index goes on from piece to piece. Text files are read line by line, in constant memory; other files at once.
+
+    Raises:
+        TableError: as :func:`read_texts` does; what is wrong further down is found when it is reached.
+    """
+    path = _check_file(path)
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        frame = read_texts(path)
+        for start in range(0, len(frame), size):
+            yield frame.iloc[start : start + size], path.stat().st_size * size // len(frame)
+        return
+    letters = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal letters
+        with open(path, encoding="utf-8-sig") as file:  # which makes \n of all ends of lines
+            for line in file:
+                if "\0" in line:
+                    raise TableError(f"{path}: not a text file, it holds a byte 0x00")
+                letters += len(line)
+                yield line
+
+    try:
+        head = "".join(itertools.islice(lines(), _HEAD))
+        tabs = path.suffix.lower() == ".tsv" and "\t" in head
+        rows = _read_rows(path, lines(), "\t" if tabs else _separator(head))
+        names = [normal_text(name) for name in next(rows, [])]
+        if not names:
+            raise TableError(f"{path}: the file is empty")
+        _check_names(path, names)
+        start, letters = 0, 0
+        while piece := list(itertools.islice(rows, size)):
+            columns = {name: _present(column) for name, column in zip(names, zip(*piece, strict=True), strict=True)}
+            frame = pd.DataFrame(columns)
+            frame.index = pd.RangeIndex(start, start + len(piece))
+            start += len(piece)
+            yield frame, letters
+            letters = 0
+        if not start:
+            raise TableError(f"{path}: the file has a header but no rows")
+    except UnicodeDecodeError:
+        _decode(path)  # which says where, and what to do
+        raise
 
 
 def write_table(frame: pd.DataFrame, path: str | Path) -> None:
@@ -88,12 +131,24 @@ def check_table_path(path: str | Path) -> Path:
     return path
 
 
+def _check_file(path: str | Path) -> Path:
+    """Return the path of a table to be read, which must be there."""
+    path = check_table_path(path)
+    if path.is_dir():
+        raise TableError(f"{path}: is a folder, a file is needed")
+    if not path.is_file():
+        raise TableError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise TableError(f"{path}: the file is empty")
+    return path
+
+
 def _read_text(path: Path) -> pd.DataFrame:
     text = _decode(path).replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         raise TableError(f"{path}: the file is empty")
     separator = "\t" if path.suffix.lower() == ".tsv" and "\t" in text else _separator(text)
-    header, *rows = _read_rows(path, text, separator)
+    header, *rows = _read_rows(path, io.StringIO(text, newline="\n"), separator)
     names = [normal_text(name) for name in header]
     _check_names(path, names)
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
@@ -128,13 +183,10 @@ def _separator(text: str) -> str:
     return max(_SEPARATORS, key=plain.count)  # the first of equals
 
 
-def _read_rows(path: Path, text: str, separator: str) -> list[list[str]]:
-    """Return the fields of the header and of all lines below it, which must be as many; blank lines are ignored."""
-    rows: list[list[str]] = []
-    line, blank = 1, 0
-    reader = csv.reader(
-        itertools.chain(io.StringIO(text, newline="\n"), [_END]), delimiter=separator, skipinitialspace=True
-    )
+def _read_rows(path: Path, lines: Iterable[str], separator: str) -> Iterator[list[str]]:
+    """Yield the fields of the header and of all lines below it, which must be as many; blank lines are ignored."""
+    width, line, blank = 0, 1, 0
+    reader = csv.reader(itertools.chain(lines, [_END]), delimiter=separator, skipinitialspace=True)
     try:
         for fields in reader:
             if fields == [_END]:
@@ -142,19 +194,18 @@ def _read_rows(path: Path, text: str, separator: str) -> list[list[str]]:
             if fields[-1:] and fields[-1].endswith(_END):
                 raise TableError(f"{path}: cannot be read as CSV, line {line}: a quotation mark is not closed")
             if len(fields) > 1 or any(map(str.strip, fields)):
-                _check_fields(path, fields, rows, line, blank)
-                rows.append(fields)
-            elif rows:
+                width = width or len(fields)
+                _check_fields(path, fields, width, line, blank)
+                yield fields
+            elif width:
                 blank = line
             line = reader.line_num + 1
     except csv.Error as error:
         raise TableError(f"{path}: cannot be read as CSV, line {line}: {error}") from error
-    return rows
 
 
-def _check_fields(path: Path, fields: list[str], rows: list[list[str]], line: int, blank: int) -> None:
-    """Check a line, which is number `line` of the file, by the header; `blank` is the last blank line above it."""
-    width = len(rows[0]) if rows else len(fields)
+def _check_fields(path: Path, fields: list[str], width: int, line: int, blank: int) -> None:
+    """Check a line, number `line` of the file, by the width of the header; `blank` is the last blank line above it."""
     if len(fields) != width:
         raise TableError(f"{path}: line {line} has {len(fields)} fields, the header has {width}")
     if width == 1 and blank:

@@ -38,14 +38,15 @@ _LONGEST = 32  # letters of a name beside a bar
 class Image:
     """A picture that the page carries inside itself."""
 
-    png: bytes  # content of a PNG file
+    content: bytes  # of a PNG or SVG file
     caption: str  # what it shows, below it and as its alternative text
     width: int  # width on the page, in pixels, where there is room
+    kind: str = "png"  # or "svg+xml"
 
     @property
     def base64(self) -> str:
         """The picture as text."""
-        return base64.b64encode(self.png).decode("ascii")
+        return base64.b64encode(self.content).decode("ascii")
 
 
 @dataclass(frozen=True)

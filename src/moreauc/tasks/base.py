@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -135,6 +136,11 @@ class Table:
         """Return some of the rows (or bags), whose numbers must rise."""
         return replace(self, features=self.features.iloc[numbers], targets=self.targets[numbers])
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user must know of how the table was read."""
+        return ()
+
     def hashes(self) -> Hashes:
         """Return a hash of the features of each row (or bag)."""
         return hash_rows(self.features)
@@ -184,8 +190,8 @@ class TableTask(ABC, Generic[T]):
         """Return what `fit` of the model takes besides inputs and targets."""
         return {}
 
-    def encoder(self, model: Any) -> TableEncoder:
-        """Return the fitted encoder, which holds the levels seen in training."""
+    def encoder(self, model: Any) -> TableEncoder | None:
+        """Return the fitted encoder, which holds the levels seen in training; None where there are no columns."""
         encoder: TableEncoder = model.preprocessor_
         return encoder
 
@@ -224,6 +230,12 @@ class TableTask(ABC, Generic[T]):
     @abstractmethod
     def description(self) -> str:
         """Return what is predicted and by which columns, as a part of a sentence."""
+
+    def columns_text(self) -> str:
+        """Return a sentence on the columns that are learnt from."""
+        counts = Counter(kind.split()[0] for kind in self.kinds.values())  # "number like 1,234.5", "date with offset"
+        dates = f", {counts['date']} of dates" if counts["date"] else ""
+        return f"{len(self.kinds)} columns: {counts['number']} of numbers, {counts['text']} of text{dates}."
 
     @abstractmethod
     def counts(self, table: T) -> dict[str, int]:
@@ -304,11 +316,11 @@ def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
         raise TableError("--test and --test-size exclude each other")
     source = str(options.data)
     task, table = kind.read(read_texts(options.data), options, source=source)
-    hashes, doubts = table.hashes(), doubtful_columns(table.features)
+    hashes, doubts = table.hashes(), [*table.notes, *doubtful_columns(table.features)]
     if options.test is not None:
         other = str(options.test)
         test = task.match(read_texts(options.test), source=other)
-        doubts += unknown_levels(_fit_encoder(table.features), test.features, other)[0]
+        doubts += [*test.notes, *unknown_levels(_fit_encoder(table.features), test.features, other)[0]]
         parts = (hashes, table.targets), (test.hashes(), test.targets)
         doubts += compare_rows(*parts, options.data, options.test, unit=kind.unit)
         return Split(task, table, test, tuple(doubts), options.test.name)
@@ -362,8 +374,12 @@ def num_resamples(rows: int) -> int:
 # Levels that training has not seen
 
 
-def unknown_levels(encoder: TableEncoder, features: pd.DataFrame, source: str) -> tuple[list[str], dict[str, float]]:
+def unknown_levels(
+    encoder: TableEncoder | None, features: pd.DataFrame, source: str
+) -> tuple[list[str], dict[str, float]]:
     """Return warnings about empty columns and unknown levels, and the share of unknown levels by column."""
+    if encoder is None:
+        return [], {}
     empty = [
         f"{source}: column {name!r} holds missing values only, and held others in training; scores may be far off"
         for name in (features if len(features) > 1 else ())  # a single row may lack a value
@@ -377,7 +393,9 @@ def unknown_levels(encoder: TableEncoder, features: pd.DataFrame, source: str) -
     return [*empty, *unknown], {column.name: column.share for column in columns}
 
 
-def _fit_encoder(features: pd.DataFrame) -> TableEncoder:
+def _fit_encoder(features: pd.DataFrame) -> TableEncoder | None:
+    if not len(features.columns):
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)  # the command prints them
         return TableEncoder().fit(features)

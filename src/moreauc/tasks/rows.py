@@ -169,6 +169,7 @@ class Evaluation:
     unit: str  # what is scored, "rows" or "bags"
     scores: Array  # of the rows or bags, shape `(n,)`
     resamples: Resamples  # TPAUC over resamples of the rows or bags
+    screening: dict[str, float] | None = None  # enrichment and BEDROC of molecules
 
     @property
     def warnings(self) -> list[str]:
@@ -186,7 +187,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as plain data, without the scores."""
-        return {key: value for key, value in asdict(self).items() if key not in ("scores", "resamples")}
+        left_out = ("scores", "resamples", *(() if self.screening else ("screening",)))
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
 def evaluate_scores(
@@ -324,7 +326,7 @@ class TwoClassTask(TableTask[T]):
             draw_precision_recall(table.targets, scores, threshold=0.0),
             draw_histograms(table.targets, first.scores, threshold=0.0),
         ]
-        columns, numbers = importance_section(self, model, table)
+        columns, numbers = self.explain(evaluations, model, inputs, table)
         sections = [
             Section("Verdict", [*text, *doubts], facts=facts),
             Section("Methods", [_EXPLANATION.format(unit=unit)], columns=_COLUMNS, rows=rows, labels=1),
@@ -332,6 +334,12 @@ class TwoClassTask(TableTask[T]):
             *columns,
         ]
         return sections, {"verdict": {**verdict.to_dict(), "description": text}, **numbers}
+
+    def explain(
+        self, evaluations: Sequence[Evaluation], model: Any, inputs: Any, table: T
+    ) -> tuple[list[Section], dict[str, Any]]:
+        """Return the sections of a report on what the scores of the first model go by, and their numbers."""
+        return importance_section(self, model, table)
 
     def _decisions(self, first: Evaluation) -> str:
         """Return a sentence on the decisions of a model: alerts, precision, rates."""
@@ -443,7 +451,8 @@ class RowTableTask(TwoClassTask[Table]):
         return Table(match_features(frame, self.kinds, source=source), labels)
 
     def names(self, table: Table) -> Array:
-        return np.arange(1, len(table) + 1)
+        numbers: Array = table.features.index.to_numpy() + 1
+        return numbers
 
 
 def _chance(min_tpr: float, max_fpr: float) -> float:
