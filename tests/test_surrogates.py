@@ -10,7 +10,7 @@ import pytest
 import torch
 from oracles import smooth_ramp
 
-from moreauc.core.surrogates import Hinge, Logistic, SmoothRamp, Squared, SquaredHinge, get_surrogate
+from moreauc.core.surrogates import Hinge, Logistic, SmoothRamp, SquaredHinge, get_surrogate
 from moreauc.theory import falsify
 
 DEFINITIONS: dict[str, Callable[[float], float] | None] = {  # of v = m + z
@@ -69,43 +69,6 @@ def test_flags_say_whether_the_loss_rises(name: str) -> None:
     assert surrogate.name == name
 
 
-@pytest.mark.parametrize("name", NON_DECREASING)
-@pytest.mark.parametrize("margin", [0.25, 0.75])
-def test_active_above_splits_the_line(name: str, margin: float) -> None:
-    surrogate = get_surrogate(name, margin)
-    level = torch.tensor([1e-9, 0.01, 0.3, 0.5, 0.9], dtype=torch.float64)
-    cut = surrogate.active_above(level)
-    assert torch.isfinite(cut).all()
-    assert (surrogate.value(cut + 1e-6) > level).all()
-    assert (surrogate.value(cut - 1e-6) <= level).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "level", "cut"),
-    [
-        ("squared_hinge", 4.0, 1.5),
-        ("squared_hinge", 0.0, -0.5),
-        ("hinge", 4.0, 3.5),
-        ("hinge", 0.0, -0.5),
-        ("logistic", 0.0, -math.inf),
-        ("logistic", 1e3, 999.5),
-        ("sigmoid", 0.0, -math.inf),
-        ("sigmoid", 0.5, -0.5),
-        ("sigmoid", 1.0, math.inf),
-        ("sigmoid", 7.0, math.inf),
-        ("smooth_ramp", 0.0, -0.5),
-        ("smooth_ramp", 0.125, -0.25),
-        ("smooth_ramp", 0.5, 0.0),
-        ("smooth_ramp", 0.875, 0.25),
-        ("smooth_ramp", 1.0, math.inf),
-        ("smooth_ramp", 7.0, math.inf),
-        *((name, -1e-30, -math.inf) for name in NON_DECREASING),
-    ],
-)
-def test_active_above_special_levels(name: str, level: float, cut: float) -> None:
-    assert get_surrogate(name, 0.5).active_above(torch.tensor([level], dtype=torch.float64)).item() == cut
-
-
 @every
 def test_both_ways_to_value_and_slope_round_alike(name: str) -> None:
     surrogate = get_surrogate(name, 0.3)
@@ -160,5 +123,3 @@ def test_errors() -> None:
         get_surrogate("hinge", -1.0)
     with pytest.raises(ValueError, match=r"SmoothRamp: margin must be a number in \(0, inf\), got 0"):
         get_surrogate("smooth_ramp", 0.0)
-    with pytest.raises(ValueError, match="Squared: active_above needs a non-decreasing loss, got 'squared'"):
-        Squared().active_above(torch.zeros(1))

@@ -66,28 +66,8 @@ class Surrogate(ABC):
         r"""Return the (sub)derivative :math:`\ell'(z)`, same shape."""
 
     def value_and_slope(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both at once, in fewer operations where they share some; without graph, and nobody else's memory."""
+        """Return both at once, in fewer operations where they share some, as new tensors without graph."""
         return self.value(z), self.slope(z)
-
-    def active_above(self, level: Tensor) -> Tensor:
-        r"""Return the `c` with :math:`\ell(z) > s \iff z > c`, for levels `s` of any shape.
-
-        Below the infimum of the loss every `z` is active and `c` is `-inf`; at or above its supremum none is and `c` is
-        `inf`. Accurate to rounding: at a `z` within rounding of `c` the comparison :math:`\ell(z) > s` may differ.
-
-        Args:
-            level: :math:`s`, any shape, floating point.
-
-        Raises:
-            ValueError: if the loss is not non-decreasing.
-        """
-        if not self.non_decreasing:
-            raise ValueError(f"{type(self).__name__}: active_above needs a non-decreasing loss, got {self.name!r}")
-        return torch.where(level < 0, -torch.inf, self._violation_at(level.clamp_min(0)) - self.margin)
-
-    def _violation_at(self, level: Tensor) -> Tensor:
-        """Return the largest `v = m + z` whose loss is at most `level >= 0`."""
-        raise NotImplementedError
 
 
 class SquaredHinge(Surrogate):
@@ -111,9 +91,6 @@ class SquaredHinge(Surrogate):
         violation = (z + self.margin).relu_()
         return violation.square(), violation + violation
 
-    def _violation_at(self, level: Tensor) -> Tensor:
-        return level.sqrt()
-
 
 class Hinge(Surrogate):
     r"""Hinge :math:`\ell(z) = (m + z)_+`.
@@ -132,9 +109,6 @@ class Hinge(Surrogate):
 
     def slope(self, z: Tensor) -> Tensor:
         return (z + self.margin > 0).to(z.dtype)
-
-    def _violation_at(self, level: Tensor) -> Tensor:
-        return level
 
 
 class Squared(Surrogate):
@@ -174,9 +148,6 @@ class Logistic(Surrogate):
     def slope(self, z: Tensor) -> Tensor:
         return torch.sigmoid(z + self.margin)
 
-    def _violation_at(self, level: Tensor) -> Tensor:
-        return level + torch.log(-torch.expm1(-level))
-
 
 class Sigmoid(Surrogate):
     r"""Sigmoid :math:`\ell(z) = 1 / (1 + e^{-(m + z)})`, bounded and not convex; margin 0 centres it on ties.
@@ -195,9 +166,6 @@ class Sigmoid(Surrogate):
 
     def slope(self, z: Tensor) -> Tensor:
         return torch.sigmoid(z + self.margin) * torch.sigmoid(-(z + self.margin))
-
-    def _violation_at(self, level: Tensor) -> Tensor:
-        return torch.logit(level.clamp_max(1.0))
 
 
 @dataclass(frozen=True)
@@ -253,10 +221,6 @@ class SmoothRamp(Surrogate):
         half = 0.5 * height.square()
         # with weights 0 and 1 exactly one or the other, in a third of the time of `where`
         return torch.lerp(half, 1.0 - half, u.sign().clamp_min(0.0)), height / self.margin
-
-    def _violation_at(self, level: Tensor) -> Tensor:
-        lower, upper = (2.0 * level).sqrt(), 2.0 - (2.0 - 2.0 * level).clamp_min(0.0).sqrt()
-        return torch.where(level < 1, self.margin * torch.where(level < 0.5, lower, upper), torch.inf)
 
 
 _SURROGATES: dict[str, type[Surrogate]] = {
