@@ -71,7 +71,7 @@ def make_files(folder: Path, size: int) -> None:
 
 
 def train(folder: Path, steps: int, instances_per_bag: int) -> dict[str, Any]:
-    """Train in this process, then score all bags; what both take."""
+    """Train in this process, then score all bags; return time and memory of both."""
     bags = FileBags(paths_of(folder), LABELS)
     batches = BagBatches(
         bags, PosNegSampler(LABELS, num_positives=BATCH, num_negatives=BATCH), instances_per_bag=instances_per_bag
@@ -97,7 +97,7 @@ def train(folder: Path, steps: int, instances_per_bag: int) -> dict[str, Any]:
                 seconds.append(time.perf_counter() - begin)
                 done += 1
 
-    run(WARM)  # loads what the first steps load
+    run(WARM)  # the first steps load libraries
     seconds.clear()
     row: dict[str, Any] = {"training": peak_memory(lambda: run(steps))}
     row["microseconds per step"] = summary(seconds)
@@ -141,7 +141,7 @@ def agreement(folder: Path, size: int, kept: int) -> list[dict[str, Any]]:
 
 
 def targets(sizes: list[dict[str, Any]], scores: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was asked: memory that does not grow with the bags, and equal scores."""
+    """The targets: memory that does not grow with the bags, and equal scores."""
     result = []
     first, last = sizes[0], sizes[-1]
     low, high = first["instances per bag"], last["instances per bag"]

@@ -1,4 +1,4 @@
-"""Time of a fit as it comes: `TPAUCClassifier` and `TPAUCLinear` beside logistic regression and LightGBM.
+"""Time of a fit with defaults: `TPAUCClassifier` and `TPAUCLinear` beside logistic regression and LightGBM.
 
 Each in turn on the same made-up rows, 3 % of them positive, with as many threads as torch and LightGBM take by
 themselves; wall-clock seconds, the shortest of the runs. `python benchmarks/bench_fit.py --out FILE` writes the report.

@@ -1,8 +1,8 @@
 """`TPAUCLinear` beside logistic regression: quality on real tables, and time.
 
 1. `--part quality`: two-way partial AUC on a test part of 30 % of the twelve ADBench tables and Adult, three regions,
-   three splits: logistic regression as it comes (standardised, C = 1), with C tuned by five folds for the region, and
-   `TPAUCLinear` as it comes. Its defaults were chosen on the first six tables; the others confirm.
+   three splits: logistic regression with defaults (standardised, C = 1), with C tuned by five folds for the region, and
+   `TPAUCLinear` with defaults. Its defaults were chosen on the first six tables; the others confirm.
 2. `--part time`: a fit at 10^4, 10^5 and 10^6 rows of 20 features, in turns, seconds of one thread's processor time.
 
 `python benchmarks/bench_linear.py --part quality --out FILE` writes the report; the data are those of `MOREAUC_DATA`.
@@ -52,7 +52,7 @@ def load(name: str) -> tuple[Any, Labels]:
 
 
 def logistic(strength: float, X: Any, tol: float = 1e-8) -> Pipeline:
-    """Converged, so that differences are not those of where it stops."""
+    """Logistic regression run to convergence, so that differences are not due to early stopping."""
     model = LogisticRegression(C=strength, max_iter=10_000, tol=tol)
     if hasattr(X, "iloc"):
         return make_pipeline(TableEncoder(), FunctionTransformer(np.float64), model)
@@ -110,7 +110,7 @@ def quality(name: str, seed: int) -> list[dict[str, Any]]:
 
 
 def timing(number: int, rounds: int) -> dict[str, Any]:
-    """Seconds of a fit of each, and how many times one is the other."""
+    """Seconds of a fit of each, and their ratio."""
     X, y = make_classification(
         number, FEATURES, n_informative=10, weights=[0.9], flip_y=0.02, class_sep=0.5, random_state=0
     )

@@ -128,7 +128,7 @@ def edge(
 
 
 def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was asked of the metric, by region: the smallest ratio over the shares of positives and kinds of scores."""
+    """The targets of the metric, by region: the smallest ratio over the shares of positives and kinds of scores."""
     result = []
     for name, least in (("pauc_roc_score", 5.0), ("sklearn roc_auc_score", 5.0)):
         for region in REGIONS:

@@ -3,8 +3,8 @@
 1. GIN on batches of molecules and ResNet20 on bags of patches, trained by cross entropy, by SONX or SONT with gamma 0
    and with gamma 0.1, and by cross entropy with one more forward without gradient, the floor of a correction. For GIN
    also with the loss on the CPU, as the experiments have it (with `--device cpu` that is only another wrapping). An
-   epoch is the time of a step times its steps. Batches are ready on the device: what it takes to make one, which comes
-   on top, stands beside.
+   epoch is the time of a step times its steps. Batches are ready on the device; the time to make one is
+   reported separately.
 2. GIN copies in one model (`SideBySide`) beside as many single ones that are trained one after the other; with
    `--processes 1,4,8,16` also such models in so many processes at once, one thread each.
 
@@ -54,7 +54,7 @@ from moreauc.report.pages import versions
 
 COPIES_OF_A_PROCESS = 6  # what the experiments train side by side
 PATIENCE = 300.0  # seconds that a process waits for the others
-WARM = {"cpu": 1, "cuda": 5}  # steps before anything is timed: they choose kernels and ask for memory
+WARM = {"cpu": 1, "cuda": 5}  # steps before the timing: they choose kernels and allocate memory
 
 
 def spread(values: Iterable[float]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def gin_copies(arrays: dict[str, Any], sizes: Sizes, device: torch.device) -> St
 def work(
     make: Made, arguments: tuple[Any, ...], place: str, barriers: Mapping[int, Any], pipe: Connection[Any, Any]
 ) -> None:
-    """A process: whenever it is told how many take part and for how long, answer with its steps per second."""
+    """A worker process: for each request (number of processes, seconds) return its steps per second."""
     set_torch(threads=1)
     device = torch.device(place)
     step = make(*arguments, device)
@@ -177,7 +177,7 @@ def processes(
 ) -> dict[int, list[list[float]]]:
     """Steps of models per second of each process, for each number of them that work at once, in each window.
 
-    Those that take no part wait, and keep their memory.
+    Idle processes wait and keep their memory.
 
     Args:
         make: makes a step of these arguments and the device.
@@ -196,7 +196,7 @@ def processes(
                 context.Process(target=work, args=(make, arguments, options.device, barriers, theirs), daemon=True)
             )
             workers[-1].start()
-            theirs.close()  # or the end of the process would not be seen here
+            theirs.close()  # else the end of the process would not be noticed
             pipes.append(ours)
         for pipe in pipes:
             pipe.recv()

@@ -140,7 +140,7 @@ def memory(name: str, size: int, python: Path | None, limit: float) -> dict[str,
 
 
 def probe(name: str, size: int, limit: float) -> dict[str, Any]:
-    """The other side of :func:`memory` for our own contestants."""
+    """The process that :func:`memory` starts for our own contestants."""
     limit_memory(limit)
     try:
         our_step(name, 64)[0]()  # loads what the first call loads
@@ -207,7 +207,7 @@ def crossover(shapes: Sequence[tuple[int, int]], options: argparse.Namespace) ->
 
 
 def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was asked of the loss, for the sizes that were measured."""
+    """The targets of the loss, for the sizes that were measured."""
     found = {(row["per class"], row["contestant"]): row for row in rows}
     result = []
     for size, least in ((64, 1.0), (8192, 100.0)):

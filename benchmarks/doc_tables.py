@@ -88,7 +88,7 @@ def device_step_table(device: str, *techniques: str) -> str:
 
 
 def target_table() -> str:
-    """What a step on the H200 was to cost, and does."""
+    """Targets and measured costs of a step on the H200."""
     rows = []
     for row in _bench("step_cuda")["targets"]:
         case, most = row["target"].rsplit(", at most ", 1)
@@ -184,7 +184,7 @@ def linear_time_table() -> str:
 
 
 def fit_time_table() -> str:
-    """Seconds of a fit of the estimators of rows as they come, beside logistic regression and LightGBM."""
+    """Seconds of a fit of the estimators of rows with defaults, beside logistic regression and LightGBM."""
     names = ("LR", "LightGBM", "TPAUCLinear", "TPAUCClassifier")
     rows = []
     for entry in _bench("fit")["results"]:

@@ -43,7 +43,7 @@ Array = NDArray[Any]
 
 
 class Recorder(Callback):
-    """Keeps, for every epoch, what the validation rows say and the test score."""
+    """Keeps the validation scores and the test score of every epoch."""
 
     def __init__(self, validation: TensorBatches, test: TensorBatches) -> None:
         self.validation, self.test = validation, test

@@ -1,4 +1,4 @@
-"""Training steps of GIN and ResNet20 as the experiments have them, on data made on the spot: what is to be timed.
+"""Training steps of GIN and ResNet20 as in the experiments, on synthetic data.
 
 Molecules are those of `experiments.data.molecules.example_molecules` where RDKit is installed, else random
 graphs of like sizes; bags are random bytes. Each step goes through `moreauc.train.train_step`.

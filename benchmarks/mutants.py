@@ -1,4 +1,4 @@
-"""Would the tests notice? Small mistakes are put into the code, one at a time, and the tests run on each.
+"""Mutation run: small errors are put into the code, one at a time, and the tests run on each.
 
 `python benchmarks/mutants.py --state before --root CHECKOUT`, later `--state after`. The first state draws mutants
 with a seed from each part of the library. Any other state looks for the same mutants again, by function, statement and
@@ -9,7 +9,7 @@ For each part its tests run once without a change, to see which functions each t
 the tests that call its function, the fastest first, until one fails. Tests whose fixtures call it count with all tests
 of their file. A function that no test calls in its own process is tried on all tests of the part. A mutant is killed
 if a test fails or the time is over. What `docs/reports/mutants.jsonl` holds is not done again, so that a run that was
-stopped goes on; remove a state's lines to repeat it. Files of plots are left out: where a label stands is for the eye.
+stopped goes on; remove a state's lines to repeat it. Files of plots are left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Part:
 
     Attributes:
         sources: patterns of its files below `src/moreauc`.
-        tests: patterns of the tests most likely to notice a change in it, below `tests`.
+        tests: patterns of the tests most likely to fail on a change of it, below `tests`.
     """
 
     sources: Sequence[str]

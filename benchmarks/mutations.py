@@ -1,4 +1,4 @@
-"""Small changes of source code, each of which a good test should notice.
+"""Small changes of source code that a good test should detect.
 
 A change is named by the qualified name of its function, the text of its statement as `ast.unparse` writes it, and what
 is changed; so it is found again after code has been moved or formatted.
@@ -51,7 +51,7 @@ class Key:
         function: qualified name in its module; "<module>" for a statement outside functions.
         statement: the statement as `ast.unparse` writes it; of a compound one its first line.
         change: what is done to it.
-        occurrence: the how-manieth of several with the same three, from 1.
+        occurrence: number among those with the same three, from 1.
     """
 
     function: str

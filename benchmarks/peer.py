@@ -1,4 +1,4 @@
-"""LibAUC in an environment of its own, measured turn by turn with us.
+"""LibAUC in a separate environment, measured in turns with our code.
 
 As a module it is the caller's side: :func:`environment` installs LibAUC once, :class:`Peer` starts an interpreter there
 and asks it over a pipe. As a program it is the other side: a JSON request on each line of its input, a JSON answer on
@@ -135,7 +135,7 @@ class Peer:
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        if not line:  # killed, say for want of memory
+        if not line:  # killed, for example for lack of memory
             return {"error": f"the process ended with code {self._process.wait()}"}
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -152,7 +152,7 @@ class Peer:
 
 
 class _Answers:
-    """What the other side can be asked; steps and data are made once and kept for the next turn."""
+    """The requests that the other side answers; steps and data are made once and kept."""
 
     def __init__(self) -> None:
         self._steps: dict[tuple[Any, ...], Callable[[], Any]] = {}
@@ -204,7 +204,7 @@ def _loss_step(name: str, size: int) -> tuple[Callable[[], Tensor], Tensor]:
     """Forward and backward as LibAUC's examples do it: the model's output through a sigmoid, then the loss."""
     scores, labels, index = loss_data(size)
     make = getattr(importlib.import_module("libauc.losses.auc"), name)
-    # One number names the margin `threshold`, the other `margin`; rows are looked up by the index in the whole set.
+    # One loss names the margin `threshold`, the other `margin`; rows are looked up by the index in the whole set.
     arguments = {"data_length": 2 * size, "threshold": 1.0} if name == "tpAUC_CVaR_loss" else {"data_len": 2 * size}
     criterion = make(**arguments)
 
@@ -224,7 +224,7 @@ def serve() -> None:
         request = json.loads(line)
         try:
             answer = getattr(answers, request.pop("do"))(**request)
-        except Exception as error:  # the asker decides what a failure means
+        except Exception as error:  # the caller decides what a failure means
             answer = {"error": shorten(error)}
         print(json.dumps(answer), flush=True)
 

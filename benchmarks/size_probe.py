@@ -1,4 +1,4 @@
-"""What `size.py` measures by running the library: which files of the package a call passes.
+"""The part of `size.py` that runs the library: which files of the package a call passes through.
 
 Run by `size.py` in a process of its own, with the checkout to be measured first on the path:
 `python benchmarks/size_probe.py step` or `fit FOLDER` prints a JSON object. Uses only names that DESIGN.md fixes.

@@ -68,7 +68,7 @@ def part(
 ) -> list[dict[str, Any]]:
     """A row for each variant of a case, timed in turns."""
     case = make()
-    if device.type == "cuda":  # or the first variant would be charged with what libraries allocate once
+    if device.type == "cuda":  # else the first variant would include what libraries allocate once
         attempt(partial(Variants(case, device).make, CE, "eager"))
         release(device)
     variants, steps, rows = Variants(case, device), {}, []
@@ -101,7 +101,7 @@ def part(
 
 
 def compared(times: dict[tuple[str, str], list[float]], technique: str, loss: str) -> dict[str, Any]:
-    """What the report says of the times of a variant."""
+    """The entries of a variant's times in the report."""
     seconds = times[technique, loss]
     row: dict[str, Any] = {"milliseconds": spread([1e3 * second for second in seconds]), "rounds": len(seconds)}
     for name, key in (
@@ -202,7 +202,7 @@ def process_memory(number: int, loss: str, options: argparse.Namespace) -> float
 
 
 def targets(rows: list[dict[str, Any]], place: str) -> list[dict[str, Any]]:
-    """What was asked of a kind of device, for what was measured."""
+    """The targets of a kind of device, for the measured variants."""
     found = {(row["case"], row["loss"], row["technique"]): row for row in rows}
     result = []
     for case, loss, techniques, most in TARGETS[place]:

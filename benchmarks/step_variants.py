@@ -1,4 +1,4 @@
-"""Training steps by each loss and technique, on data made on the spot: what `step.py` times.
+"""Training steps by each loss and technique, on synthetic data, timed by `step.py`.
 
 A case is a model with batches. Its losses: cross entropy; the same with one more forward without gradient, the floor of
 a correction; two-way partial AUC of rows and of bags, and the worst groups, each with gamma 0 and above 0. Techniques:
@@ -42,7 +42,7 @@ LOSSES = (
 )
 TECHNIQUES = ("eager", "graphed", "compiled", "compiled and graphed")
 ROWS, BAGS, GROUPS, READY, PER_BAG = 10_000, 1000, 10, 4, 8
-RATE = 1e-7  # thousands of steps on noise must not lead anywhere
+RATE = 1e-7  # small, so that thousands of steps on noise do not diverge
 Batch = tuple[Any, Tensor, Tensor]
 
 
@@ -257,4 +257,4 @@ def _mebibytes(trained: Trained) -> float:
 
 
 def _nothing(value: object) -> None:
-    """Take what a step returns."""
+    """Ignore what a step returns."""

@@ -1,4 +1,4 @@
-"""What `step.py` sees of a step beside its time: waits for the GPU, launches, operations, memory, errors."""
+"""What `step.py` records of a step besides its time: waits for the GPU, launches, operations, memory, errors."""
 
 from __future__ import annotations
 

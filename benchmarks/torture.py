@@ -115,7 +115,7 @@ def watch_saves(stage: Stage, seed: int, doom: tuple[int, int] | None) -> None:
 
 
 def victim(name: str, folder: str, seed: int, doom: tuple[int, int] | None, every: int) -> None:
-    """Run a training to its end, in a group of processes of its own; the one who gets killed."""
+    """Run a training to its end, in its own process group; this is the process that is killed."""
     os.setsid()
     multiprocessing.set_start_method("fork", force=True)  # of workers, as in any other training on this system
     torch.set_num_threads(1)
@@ -129,7 +129,7 @@ def victim(name: str, folder: str, seed: int, doom: tuple[int, int] | None, ever
 
 @dataclass
 class Tally:
-    """What happened to the runs of one method."""
+    """Counts of the runs of one method."""
 
     runs: int = 0
     starts: int = 0
@@ -173,7 +173,7 @@ def kill(process: Any) -> bool:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)  # before it has a group of its own
+        os.kill(process.pid, signal.SIGKILL)  # before it has its own process group
     process.join()
     return bool(process.exitcode == -signal.SIGKILL)
 

@@ -93,14 +93,14 @@ OTHERS: dict[str, Sequence[Any]] = {
 
 @dataclass
 class Count:
-    """What became of the options of one class.
+    """Counts of the options of one class.
 
     Attributes:
         name: of the class.
         options: how many options had at least one other value.
         refused: other values that were refused.
         free: other values of options that may differ, and that went on.
-        problems: what was not as it should be, in words.
+        problems: failed expectations, as texts.
     """
 
     name: str
@@ -229,7 +229,7 @@ def _try(kind: type[Any], trial: Callable[[type[Any], dict[str, Any]], Any]) -> 
 
 
 class _LossTrial:
-    """A checkpoint of a loss, in a run whose schedule lowers what it may, and whether it goes on with other ones."""
+    """A checkpoint of a loss, in a run with a schedule, and whether it resumes with other settings."""
 
     def __init__(self, kind: type[nn.Module], base: dict[str, Any]) -> None:
         self._kind = kind
@@ -257,7 +257,7 @@ class _LossTrial:
         return True
 
     def problem(self, options: dict[str, Any], *, free: bool, option: str = "") -> str | None:
-        """Return what is not as it should be: what must differ and goes on, or the other way round."""
+        """Return a failed expectation: a resumed run that must be refused, or the other way round."""
         other = self._kind(**options)
         seen = {"processes take it for the same": fingerprint(other) != fingerprint(self._loss)}
         if option not in DATA:
@@ -304,7 +304,7 @@ class _EstimatorTrial:
         return True
 
     def problem(self, options: dict[str, Any], *, free: bool, option: str = "") -> str | None:
-        """Return what is not as it should be; a refusal leaves the files as they were."""
+        """Return a failed expectation; a refusal must leave the files unchanged."""
         files = self._files()
         problem = _outcome(lambda: self._fit(options), free=free, names=option)
         return "the files have changed" if problem is None and self._files() != files else problem
@@ -320,7 +320,7 @@ class _EstimatorTrial:
 
 
 def _outcome(action: Callable[[], None], *, free: bool, names: str = "") -> str | None:
-    """Return what is wrong with what an action does: go on where it may, or raise an error that names the option."""
+    """Return what is wrong with what an action does: go on if allowed, or raise an error that names the option."""
     try:
         action()
     except CheckpointError as error:

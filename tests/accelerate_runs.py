@@ -1,4 +1,4 @@
-"""What the processes of tests/test_accelerate.py do: the runs of the example, on several processes."""
+"""The runs of tests/test_accelerate.py: the example, on several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of `fit` with checkpoints, on one process or several; what a process found goes into a file."""
+"""Runs of `fit` with checkpoints, on one process or several; each process writes its results to a file."""
 
 from __future__ import annotations
 

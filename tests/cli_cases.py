@@ -1,4 +1,4 @@
-"""Small tables of rows, bags and groups, and what the command line makes of them; for the tests of the commands."""
+"""Small tables of rows, bags and groups, and the expected output of the command line; for the tests of the commands."""
 
 from __future__ import annotations
 

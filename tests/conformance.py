@@ -40,8 +40,8 @@ class Case:
         reorder: the same batch in another order of its items.
         tables: name of a table attribute -> row numbers that a batch visits, in that attribute's own indexing.
         state: names of the attributes that a call in training mode moves; none for a loss without memory.
-        exact: those of them that are kept in float64 whatever comes.
-        moves: whether a call in training mode changes the state, where that is not told by `state`.
+        exact: those of them that always stay in float64.
+        moves: whether a call in training mode changes the state, if `state` does not show it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What two processes of tests/test_distributed.py also do: what goes wrong in one of them, and models of all kinds.
+"""Further runs of two processes for tests/test_distributed.py: errors in one of them, and models of all kinds.
 
 Every function returns something that the test compares over the processes, or with one process.
 """

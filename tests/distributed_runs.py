@@ -1,4 +1,4 @@
-"""What the processes of tests/test_distributed.py do: the same runs in one process and in several.
+"""The runs of tests/test_distributed.py, in one process and in several.
 
 A run is a function of the processes it has: `alone`, or one of several. All results go to files, one for each process,
 so that processes are started once for everything.
@@ -39,15 +39,15 @@ ALONE = None
 
 @dataclass
 class Case:
-    """A loss, its batches, and how they are dealt: "turn", "rows" (to owners, unevenly) or "groups" (to owners)."""
+    """A loss, its batches, and how rows are assigned to processes: in turn, or "rows" and "groups" to fixed owners."""
 
     kind: str
-    deal: str = "turn"
+    assignment: str = "turn"
     options: dict = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return " ".join([self.kind, self.deal, *(f"{key}={value}" for key, value in self.options.items())])
+        return " ".join([self.kind, self.assignment, *(f"{key}={value}" for key, value in self.options.items())])
 
 
 def tpauc_cases() -> list[Case]:
@@ -120,9 +120,9 @@ def make_bags() -> ListBags:
 
 
 def owners_of(case: Case, world: int) -> torch.Tensor | None:
-    if case.deal == "turn":
+    if case.assignment == "turn":
         return None
-    if case.deal == "groups":
+    if case.assignment == "groups":
         return GROUPS % world
     owners = torch.arange(ROWS) % world
     owners[torch.rand(ROWS, generator=torch.Generator().manual_seed(6)) < 0.6] = 0

@@ -1,4 +1,4 @@
-"""What the tests of interrupted runs share: a way to end a run at a step, and the comparison with one that was not."""
+"""Shared by the tests of interrupted runs: ending a run at a step, and comparing it with an uninterrupted one."""
 
 from __future__ import annotations
 

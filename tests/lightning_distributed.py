@@ -1,4 +1,4 @@
-"""What the processes of tests/test_lightning_distributed.py do: runs of Lightning on several processes."""
+"""The runs of tests/test_lightning_distributed.py: Lightning on several processes."""
 
 from __future__ import annotations
 

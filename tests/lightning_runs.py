@@ -1,4 +1,4 @@
-"""What the tests of Lightning share: problems, modules, and runs that are cut and resumed."""
+"""Shared by the tests of Lightning: problems, modules, and runs that are cut and resumed."""
 
 from __future__ import annotations
 

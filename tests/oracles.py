@@ -1,6 +1,6 @@
-"""Plain loop transcriptions of the paper's algorithm boxes, on Python lists of floats.
+"""Plain loop transcriptions of the paper's algorithms, on Python lists of floats.
 
-They share no code with the library: no tensors, no tables that fill or widen, whole copies where the box says "t - 1".
+They share no code with the library: no tensors, no tables that fill or widen, whole copies for "t - 1".
 A vector is a list, a table a dict from block (or pair) to a vector.
 """
 
@@ -387,8 +387,8 @@ def algorithm_4(
     """SONT for multi-instance TPAUC. Yields (w, v, u, s, s') after each step, and its value and gradient.
 
     `inner(i, k, w)` is what instance k of bag i adds to the average v_i, a vector, and `dinner` its gradients; `pooled`
-    is h as a function of v, link included, and `dpooled` its gradient. Where the box leaves open what happens if a
-    correction makes the component `needs_positive` of v too small, it is left out as `moreauc.core.pooling` says.
+    is h as a function of v, link included, and `dpooled` its gradient. The paper does not say what happens if a
+    correction makes the component `needs_positive` of v too small; `moreauc.core.pooling` then leaves it out.
 
     With rows "after" lines 5 to 9 read v_{t+1} for v_t and v_t for v_{t-1}; all averages of a step may then be
     multiplied by a number of its own, `scale(b3, w)`, which must not change `pooled`. If `standardized`, h is divided
@@ -411,7 +411,7 @@ def algorithm_4(
             return [factor * sum(value[c] for value in values) / len(values) for c in range(len(values[0]))]
 
         for i in [*b1, *b2]:
-            if i not in v:  # as if it had held this value from the start
+            if i not in v:  # as if it had had this value from the start
                 v[i] = v_before[i] = average(i, w)
         v_next, u_next, s_next = dict(v), dict(u), dict(s)
         # line 4

@@ -77,17 +77,17 @@ def test_parts_were_uneven_and_at_times_without_positives_or_empty(results, alon
         parts = [found["cases"][case.name] for found in results[world]]
         sizes = list(zip(*(part["sizes"] for part in parts), strict=True))
         assert [sum(step) for step in sizes] == alone[case.name]["sizes"]
-        if case.deal == "rows":
+        if case.assignment == "rows":
             assert any(len(set(step)) > 1 for step in sizes)
-        if case.kind in ("tpauc", "bags") and (world > 2 or case.deal == "rows"):
+        if case.kind in ("tpauc", "bags") and (world > 2 or case.assignment == "rows"):
             assert any(0 in part["positives"] for part in parts)
-    name = next(case.name for case in runs.CASES if case.kind == "groups" and case.deal == "groups")
+    name = next(case.name for case in runs.CASES if case.kind == "groups" and case.assignment == "groups")
     assert any(0 in found["cases"][name]["sizes"] for found in results[world])
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_run_of_several_processes_is_algorithm_2(results, world):
-    """The loop transcription of the box, which knows nothing of processes or tensors."""
+    """Against the loop transcription of the algorithm."""
     sampler = PosNegSampler(runs.LABELS, num_positives=2, num_negatives=6, seed=8)
     batches = [sampler.batch(*divmod(step, len(sampler))).tolist() for step in range(runs.STEPS)]
     positives, x = runs.LABELS.nonzero().squeeze(1).tolist(), runs.X.tolist()

@@ -1,4 +1,4 @@
-"""Batches of one process, dealt to several."""
+"""Batches of one process, split over several."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_handlers_are_restored_after_an_error(tmp_path):
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        run(tmp_path, Fail())  # the fixture looks at the handlers
+        run(tmp_path, Fail())  # the fixture checks the handlers
 
 
 def test_ignored_signals_stay_ignored(tmp_path):

@@ -1,4 +1,4 @@
-"""Losses that do not wait for a device: the same numbers, the same errors a call later, and nothing that waits."""
+"""Late checks on a device: the same numbers, the same errors one call later, and no synchronization."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_memberships_give_the_same_numbers():
 @pytest.mark.parametrize("rule", ["step", "quantile"])
 @pytest.mark.parametrize("training", [True, False])
 def test_no_operation_looks_at_a_number(case, rule, training, monkeypatch):
-    """Tensors on `meta` have no numbers and mix with none on the CPU: what looks at one, or copies one, fails."""
+    """Tensors on `meta` have no numbers and mix with none on the CPU: reading or copying a value fails."""
     monkeypatch.setattr(_base, "capturing", lambda values: True)  # as in a CUDA graph: the host stays away
     criterion = build(case, rule, "late").train(training).to("meta")
     batch = {

@@ -42,7 +42,7 @@ class Data:
             self.batches.append((b1, b2, b3))
         self.rng = rng
 
-    # what the box needs, without logarithmic scales
+    # what the algorithm needs, without logarithmic scales
     def inner(self, i, k, w):
         x = self.bags[i][k]
         if self.pooling == "mean":
@@ -86,7 +86,7 @@ class Data:
         return math.exp(-sum(logits) / len(logits))
 
     def averages(self, v):
-        """Rows of the loss as the box has them."""
+        """Rows of the loss in the form of the algorithm."""
         if self.pooling == "mean":
             return [v]
         if self.pooling == "smoothed_max":

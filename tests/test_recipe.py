@@ -1,4 +1,4 @@
-"""How a classifier of rows trains as it comes: bins, a start from cross entropy, several networks, careful choice."""
+"""How a classifier of rows trains by default: bins, a start from cross entropy, several networks, careful choice."""
 
 from __future__ import annotations
 
