@@ -203,7 +203,16 @@ ROW_ERRORS = [
     (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "fpr_budget must be a number in [0, 1], got 2.0"),
     (["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"], "device must be one that torch has here, got 'abacus'"),
     (["tiny.csv", "--baselines", "tree"], "moreauc fit: --baselines must be none, or of "),
-    (["tiny.csv", "--min-tpr", "0", "--model", "tree"], "moreauc fit: --model must be one of mlp, linear, got 'tree'"),
+    (
+        ["tiny.csv", "--min-tpr", "0", "--model", "tree"],
+        "moreauc fit: --model must be one of mlp, linear, trees, auto, got 'tree'",
+    ),
+    (["tiny.csv", "--loss", "ce", "--model", "trees"], "moreauc fit: --loss does not go with --model trees, got 'ce'"),
+    (["tiny.csv", "--epochs", "9", "--model", "auto"], "moreauc fit: --epochs does not go with --model auto, got 9"),
+    (
+        ["tiny.csv", "--surrogate", "logistic", "--model", "auto"],
+        "moreauc fit: --surrogate does not go with --model auto, got 'logistic'",
+    ),
     (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "fit: lr must be a number in (0, inf), got -1.0"),
 ]
 BAG_ERRORS = [

@@ -13,7 +13,7 @@ import pytest
 from moreauc.baselines import BASELINES
 from moreauc.cli.saved import load_model
 from moreauc.data.tables import write_table
-from moreauc.estimators import TPAUCLinear
+from moreauc.estimators import TPAUCAuto, TPAUCLinear
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
 from moreauc.tasks.rows import draw_test_rows
@@ -144,6 +144,23 @@ def test_a_linear_model_is_a_scorecard(runs, tmp_path):
     beside = ["--epochs", 1, "--baselines", "linear", "--target", "state", "--out", tmp_path / "beside"]
     done("fit", run.data, *beside)
     assert [entry["title"] for entry in read_report(tmp_path / "beside")["test"]] == ["SONX", "TPAUCLinear"]
+
+
+def test_auto_shows_all_models_and_trees_stand_alone(runs, tmp_path):
+    run = runs("rows")
+    done("fit", run.data, "--target", "state", "--model", "auto", "--baselines", "lr,trees", "--out", tmp_path / "run")
+    report, saved = read_report(tmp_path / "run"), load_model(tmp_path / "run")
+    assert isinstance(saved.model, TPAUCAuto) and "--model auto" in report["command"]
+    used = list(saved.model.models_)
+    alone = [f"{name} alone" for name in used] if len(used) > 1 else []
+    assert [entry["title"] for entry in report["test"]] == ["TPAUCAuto", *alone, "LR", "TPAUCBooster"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert re.search(r"held out to choose by: linear [\d.]+ \(\w+", page) and re.search(
+        r"\d+ trees for the log loss", page
+    )
+    done("predict", tmp_path / "run", run.data, "--out", tmp_path / "scores.csv")
+    expected = saved.model.decision_function(run.case.table().astype({"ward": "category"})[list(saved.task.kinds)])
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "scores.csv")["score"], expected)
 
 
 def test_instances_of_two_bags_are_shown(bag_run):

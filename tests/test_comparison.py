@@ -18,7 +18,7 @@ from moreauc.baselines import BASELINES, BagStatistics, group_weights
 from moreauc.cli.compare import tie_warnings
 from moreauc.comparison import NETWORK_GRID, Comparison, Contestant, Table, contestants, every_method, network
 from moreauc.data.tabular import TableEncoder
-from moreauc.estimators import TPAUCClassifier
+from moreauc.estimators import TPAUCBooster, TPAUCClassifier
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
 
@@ -264,13 +264,29 @@ def test_weights_of_groups_by_loops():
 
 
 def test_every_comparison_has_the_baselines(monkeypatch):
-    rows, bags = (("linear", "lr", "forest", "lightgbm", "xgboost"), ("lr_bags", "forest_bags"))
+    rows, bags = (("linear", "trees", "lr", "forest", "lightgbm", "xgboost"), ("lr_bags", "forest_bags"))
     assert Comparison().methods == (*METHODS["rows"], *rows)
     assert every_method("bags") == ((*METHODS["bags"], *bags), [])
     monkeypatch.setitem(sys.modules, "xgboost", None)
     message = r"Comparison: XGBoost is left out: it is not installed; pip install 'moreauc\[boosting\]' brings it"
     with pytest.warns(UserWarning, match=message):
-        assert Comparison().methods == (*METHODS["rows"], *rows[:4])
+        assert Comparison().methods == (*METHODS["rows"], *rows[:5])
+    monkeypatch.setitem(sys.modules, "lightgbm", None)  # which TPAUCBooster needs, too
+    with pytest.warns(UserWarning, match="(LightGBM|XGBoost) is left out"):
+        assert Comparison().methods == (*METHODS["rows"], "linear", "lr", "forest")
+    with pytest.raises(ModuleNotFoundError, match="boosting"):
+        contestants(["trees"])
+
+
+def test_models_that_are_no_networks_are_contestants():
+    X, y = make_classification(160, 4, n_informative=3, n_redundant=0, weights=[0.7], random_state=0)
+    auto, trees = contestants(["auto", "trees"])
+    assert (auto.title, trees.title) == ("TPAUCAuto", "TPAUCBooster") and auto.regional and trees.regional
+    assert trees.draw(1, 0) == [{"n_estimators": 100, "booster_options": None}]
+    rows, others = np.arange(100), np.arange(100, 160)
+    scores = trees.fit_and_score(trees.draw(1, 0)[0], REGION, Table(X, y), rows, others, 3)
+    again = TPAUCBooster(min_tpr=REGION[0], max_fpr=REGION[1], random_state=3).fit(X[rows], y[rows])
+    np.testing.assert_array_equal(scores, again.decision_function(X[others]))
 
 
 def test_bags_are_compared_as_rows_are():

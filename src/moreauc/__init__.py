@@ -4,8 +4,9 @@
 - :class:`TPAUCLoss`, :class:`MultiInstanceTPAUCLoss`: two-way partial AUC of rows, and of bags of instances;
 - :class:`GroupDROLoss`: the mean of the K worst groups;
 - :class:`PreviousIterate`: the model at the weights before the last step, for variance reduction;
-- :class:`TPAUCClassifier`, :class:`TPAUCLinear`, :class:`TPAUCBooster`, :class:`MultiInstanceClassifier`,
-  :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: estimators with scikit-learn's interface;
+- :class:`TPAUCClassifier`, :class:`TPAUCLinear`, :class:`TPAUCBooster`, :class:`TPAUCAuto`,
+  :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: estimators with
+  scikit-learn's interface;
 - :func:`minimize`: one loop for the problems of :mod:`moreauc.problems` and your own;
 - :mod:`moreauc.theory`: the paper's parameters and bounds, the Moreau envelope, a test of assumptions.
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         GroupDROClassifier,
         GroupDRORegressor,
         MultiInstanceClassifier,
+        TPAUCAuto,
         TPAUCBooster,
         TPAUCClassifier,
         TPAUCLinear,
@@ -39,6 +41,7 @@ __all__ = [
     "MultiInstanceTPAUCLoss",
     "PreviousIterate",
     "TCCOLoss",
+    "TPAUCAuto",
     "TPAUCBooster",
     "TPAUCClassifier",
     "TPAUCLinear",

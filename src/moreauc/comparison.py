@@ -22,11 +22,11 @@ from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import check_count, check_region, floor_count
-from moreauc._system import one_thread
+from moreauc._system import import_extra, one_thread
 from moreauc.baselines import ADVICE, BASELINES, Baseline, scores_of
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
 from moreauc.data.tabular import same_rows
-from moreauc.estimators import MultiInstanceClassifier, TPAUCClassifier, TPAUCLinear
+from moreauc.estimators import MultiInstanceClassifier, TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCLinear
 from moreauc.methods import METHODS, TaskName
 from moreauc.metrics import tied_share, tpauc_score
 from moreauc.metrics.ranking import selection_scores
@@ -45,7 +45,18 @@ _OWNER = "Comparison"
 NETWORK_GRID: Mapping[str, tuple[Any, ...]] = {"lr": (0.0015, 0.005, 0.0005), "weight_decay": (0.01, 1.0)}
 
 
-LINEAR_GRID: Mapping[str, tuple[Any, ...]] = {"C": ("auto", 1.0, 0.1, 0.01, 10.0), "margin": ("auto", 0.2, 0.5, 0.1)}
+# estimators of rows that are no networks, and what they are tuned over
+_MODELS: Mapping[str, tuple[type[Any], Mapping[str, tuple[Any, ...]]]] = {
+    "linear": (TPAUCLinear, {"C": ("auto", 1.0, 0.1, 0.01, 10.0), "margin": ("auto", 0.2, 0.5, 0.1)}),
+    "trees": (
+        TPAUCBooster,
+        {
+            "n_estimators": (100, 30, 300),
+            "booster_options": (None, {"num_leaves": 7}, {"num_leaves": 15, "min_child_samples": 5}),
+        },
+    ),
+    "auto": (TPAUCAuto, {"combine": (True, False)}),
+}
 
 
 @dataclass(frozen=True)
@@ -163,9 +174,9 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
     """Return the contestants of these names.
 
     Args:
-        names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; "linear" for
-            :class:`~moreauc.estimators.TPAUCLinear`, "lr", "forest", "lightgbm" and "xgboost" for rows, "lr_bags" and
-            "forest_bags" for bags; contestants are returned unchanged.
+        names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; for rows also "linear", "trees" and
+            "auto" (:class:`~moreauc.estimators.TPAUCLinear`, `TPAUCBooster`, `TPAUCAuto`), "lr", "forest", "lightgbm"
+            and "xgboost"; for bags "lr_bags" and "forest_bags"; contestants are returned unchanged.
         settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` or
             :class:`~moreauc.estimators.MultiInstanceClassifier` for all networks.
 
@@ -184,8 +195,11 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
             chosen.append(name)
         elif name in others:
             chosen.append(baseline("rows" if name in BASELINES["rows"] else "bags", name))
-        elif name == "linear":
-            chosen.append(Contestant(name, "TPAUCLinear", True, LINEAR_GRID, _make_linear))
+        elif name in _MODELS:
+            kind, grid = _MODELS[name]
+            if name == "trees":
+                import_extra("lightgbm", "boosting")
+            chosen.append(Contestant(name, kind.__name__, True, grid, partial(_make_model, kind)))
         elif name in METHODS["rows"] or name in METHODS["bags"]:
             chosen.append(network(name, settings=settings))
         else:
@@ -196,11 +210,13 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
 
 def method_names(task: TaskName) -> tuple[str, ...]:
     """Return the names of all methods of rows or bags, whether what they need is installed or not."""
-    return (*METHODS[task], *(("linear",) if task == "rows" else ()), *BASELINES[task])
+    return (*METHODS[task], *(_MODELS if task == "rows" else ()), *BASELINES[task])
 
 
 def every_method(task: TaskName) -> tuple[tuple[str, ...], list[str]]:
-    """Return all methods of rows or bags, and a line for each baseline left out because it is not installed.
+    """Return all methods of rows or bags, and a line for each one left out because its package is not installed.
+
+    "auto", which is made of others, is not among them.
 
     Example:
         >>> every_method("bags")[0][-3:]
@@ -208,7 +224,8 @@ def every_method(task: TaskName) -> tuple[tuple[str, ...], list[str]]:
     """
     missing = {name: entry.title for name, entry in BASELINES[task].items() if not entry.installed}
     lines = [f"{title} is left out: it {ADVICE}" for title in missing.values()]
-    return tuple(name for name in method_names(task) if name not in missing), lines
+    without = {*missing, "auto", *(("trees",) if "lightgbm" in missing else ())}
+    return tuple(name for name in method_names(task) if name not in without), lines
 
 
 def _every_row_method() -> tuple[str, ...]:
@@ -270,8 +287,8 @@ def _network_grid(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
     return {name: (own[name], *(value for value in NETWORK_GRID[name] if value != own[name])) for name in own}
 
 
-def _make_linear(options: Options, region: Region, seed: int) -> TPAUCLinear:
-    return TPAUCLinear(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
+def _make_model(kind: type[Any], options: Options, region: Region, seed: int) -> Any:
+    return kind(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
 def _make_baseline(found: Baseline, options: Options, region: Region, seed: int) -> Any:

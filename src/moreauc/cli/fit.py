@@ -19,6 +19,8 @@ from moreauc.estimators import (
     GroupDROClassifier,
     GroupDRORegressor,
     MultiInstanceClassifier,
+    TPAUCAuto,
+    TPAUCBooster,
     TPAUCClassifier,
     TPAUCLinear,
 )
@@ -35,7 +37,8 @@ from moreauc.train import History, UntrainedWarning
 
 _LOGGER = logging.getLogger("moreauc.cli.fit")
 _OWNER = "moreauc fit"
-_LINEAR = "linear"  # among losses: the estimator TPAUCLinear
+# models of rows that are no networks, among the losses by which networks are named
+_MODELS: dict[str, type[Any]] = {"linear": TPAUCLinear, "trees": TPAUCBooster, "auto": TPAUCAuto}
 _ONLY_NETWORKS = ("epochs", "batch_size", "lr", "patience", "device", "checkpoint")
 _ONLY_BAGS = ("instances_per_bag",)
 _ONLY_MOLECULES = ("split", "invalid", "fingerprint", "radius", "size", "jobs")
@@ -107,22 +110,25 @@ def _train_all(
     """
     task, train, test = split.task, split.train, split.test
     train_inputs, models, evaluations = task.inputs(train), {}, []
-    first = options.loss or _LINEAR
+    first = options.loss or str(options.model)
     for name in dict.fromkeys([first, *choose_baselines(options, type(task))]):
         if name in _others(type(task)):
             title = BASELINES[task.name][name].title
             evaluations.append(task.evaluate(title, fit_baseline(name, task, train, seed=options.seed), inputs, test))
             continue
         own, given = name == first, task.fit_options(train)
-        loss = None if name == _LINEAR else name
-        model = _estimator(task, options if own else replace(options, loss=loss, surrogate=None))
-        if loss is not None:
-            given |= saving.options(loss)
+        if not own:
+            other = {"loss": None, "model": name} if name in _MODELS else {"loss": name}
+        model = _estimator(task, options if own else replace(options, **other, surrogate=None))
+        if name not in _MODELS:
+            given |= saving.options(name)
         title = task.title(model)
         models[title] = _train(title, model, train_inputs, train.targets, **given)
         if own:  # at once: no later error costs the training
             save_model(place, model, task, train.hashes())
         evaluations.append(task.evaluate(title, model, inputs, test))
+        if len(parts := getattr(model, "models_", {})) > 1:
+            evaluations += [task.evaluate(f"{name} alone", part, inputs, test) for name, part in parts.items()]
     return models, evaluations
 
 
@@ -167,10 +173,14 @@ def choose_task(options: FitOptions) -> type[TableTask[Any]]:
         _refuse(options, _ONLY_MOLECULES, "needs --smiles")
     else:
         _refuse(options, ("drop",), "does not go with --smiles, besides which no column is used")
-    if options.model == "linear":
+    if options.model in _MODELS:
         _refuse(options, ("dropout",), "needs --model mlp")
     if options.model == "linear" and options.loss is None:
         _refuse(options, _ONLY_NETWORKS, "does not go with --model linear, unless --loss names how to train a network")
+    if options.model in ("trees", "auto"):
+        _refuse(options, ("loss", *_ONLY_NETWORKS), f"does not go with --model {options.model}")
+    if options.model == "auto":
+        _refuse(options, ("surrogate",), "does not go with --model auto")
     return RowTableTask if options.smiles is None else MoleculeTableTask
 
 
@@ -183,9 +193,10 @@ def _refuse(options: FitOptions, names: tuple[str, ...], why: str) -> None:
 
 def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
     """Return the options with the defaults of the task, after a check of their values."""
-    linear = issubclass(kind, RowTableTask) and options.model == "linear"
-    changes: dict[str, Any] = {"loss": options.loss or (None if linear else kind.default)}
-    choices = {"loss": tuple(METHODS[kind.name]), "task": KINDS, "model": ("mlp", "linear"), **MOLECULE_CHOICES}
+    rows = issubclass(kind, RowTableTask)
+    changes: dict[str, Any] = {"loss": options.loss or (None if rows and options.model in _MODELS else kind.default)}
+    models = ("mlp", *_MODELS) if rows else ("mlp", "linear")
+    choices = {"loss": tuple(METHODS[kind.name]), "task": KINDS, "model": models, **MOLECULE_CHOICES}
     if kind is not BagTableTask:
         changes["model"] = options.model or "mlp"
     if kind is not GroupTableTask:
@@ -211,7 +222,7 @@ def choose_baselines(options: FitOptions, kind: type[TableTask[Any]]) -> tuple[s
     names = tuple(name.strip() for name in options.baselines.split(","))
     if names == ("none",):
         return ()
-    others, known = _others(kind), [*METHODS[kind.name], *((_LINEAR,) if issubclass(kind, RowTableTask) else ())]
+    others, known = _others(kind), [*METHODS[kind.name], *(_MODELS if issubclass(kind, RowTableTask) else ())]
     for name in names:
         if name not in known and name not in others:
             listed = ", ".join([*known, *others])
@@ -247,7 +258,7 @@ def _estimator(task: TableTask[Any], options: FitOptions) -> Any:
         given |= {"module": options.model, "batch_size": options.batch_size, "dropout": options.dropout}
     given = {key: value for key, value in given.items() if value is not None}
     if not options.loss:
-        return TPAUCLinear(random_state=options.seed, **given)
+        return _MODELS[str(options.model)](random_state=options.seed, **given)
     return kind(loss=options.loss, random_state=options.seed, verbose=1, **given)
 
 

@@ -76,7 +76,11 @@ class FitOptions:
         ),
     ] = None
     model: Annotated[
-        str | None, _option("Kind of model: mlp (default), or linear for a scorecard; not with --bags.")
+        str | None,
+        _option(
+            "Kind of model: mlp (default), linear for a scorecard, trees for boosted trees, or auto for the best of "
+            "these; with --groups mlp or linear; not with --bags."
+        ),
     ] = None
     surrogate: Annotated[
         str | None,
@@ -86,8 +90,8 @@ class FitOptions:
         str | None,
         _option(
             "Methods to compare with, separated by commas: losses as for --loss, lr (logistic regression; default), "
-            "linear (see --model), forest, lightgbm or xgboost; with --bags lr_bags (default) or forest_bags; with "
-            "--groups erm (default); or none."
+            "linear, trees or auto (see --model), forest, lightgbm or xgboost; with --bags lr_bags (default) or "
+            "forest_bags; with --groups erm (default); or none."
         ),
     ] = None
     smiles: Annotated[

@@ -3,10 +3,12 @@
 - :class:`TPAUCClassifier`: rows of a table;
 - :class:`TPAUCLinear`: rows of a table, by a linear model;
 - :class:`TPAUCBooster`: rows of a table, by boosted trees;
+- :class:`TPAUCAuto`: rows of a table, by whichever of these three ranks best;
 - :class:`MultiInstanceClassifier`: bags of instances;
 - :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: rows that belong to groups.
 """
 
+from moreauc.estimators.auto import TPAUCAuto
 from moreauc.estimators.boosted import TPAUCBooster
 from moreauc.estimators.group_dro import GroupDROClassifier, GroupDRORegressor, GroupsWarning
 from moreauc.estimators.linear import TPAUCLinear
@@ -18,6 +20,7 @@ __all__ = [
     "GroupDRORegressor",
     "GroupsWarning",
     "MultiInstanceClassifier",
+    "TPAUCAuto",
     "TPAUCBooster",
     "TPAUCClassifier",
     "TPAUCLinear",

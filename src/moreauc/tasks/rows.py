@@ -397,8 +397,7 @@ class TwoClassTask(TableTask[T]):
         histories = histories_of(models)
         for title, model in models.items():
             if title not in histories:
-                tuned = "kept as it is" if model.margin_ is None else f"fine-tuned with margin {model.margin_:g}"
-                text.append(f"{title}: logistic regression, {tuned}; {model.n_iter_} steps.")
+                text.append(f"{title}: {_fitted_text(model)}.")
         for title, history in histories.items():
             if history.best_epoch is None:
                 text.append(f"{title}: too few {self.unit} to hold any out; the weights of the last epoch were kept.")
@@ -503,3 +502,18 @@ def _draw_together(labels: Array, share: float, random: np.random.Generator, sam
                     f"{int(same.max()) + 1} different among {len(same)}; give a table to test on with --test"
                 )
     return np.flatnonzero(held)
+
+
+def _fitted_text(model: Any) -> str:
+    """Return what a model that is no network was made of, for people."""
+    if hasattr(model, "candidates_"):
+        texts = [
+            f"{one.name} {one.tpauc:.4f} ({'used' if one.chosen else 'not used'}, {one.seconds:.1f} s)"
+            for one in model.candidates_
+        ]
+        return f"TPAUC of the {len(model.held_out_)} rows held out to choose by: {', '.join(texts)}"
+    if hasattr(model, "booster_"):
+        used = "the loss over the region after rounds of log loss" if model.regional_ else "the log loss"
+        return f"{model.n_iter_} trees for {used}"
+    tuned = "kept as it is" if model.margin_ is None else f"fine-tuned with margin {model.margin_:g}"
+    return f"logistic regression, {tuned}; {model.n_iter_} steps"

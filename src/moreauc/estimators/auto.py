@@ -1,0 +1,250 @@
+"""Several kinds of model for a table, of which those that rank held-out rows best are kept."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from moreauc._checks import check_real
+from moreauc.data.tabular import TableEncoder, same_rows
+from moreauc.estimators.base import Array, all_or_nothing
+from moreauc.estimators.boosted import TPAUCBooster
+from moreauc.estimators.decisions import RowRanker
+from moreauc.estimators.linear import TPAUCLinear
+from moreauc.estimators.tpauc import TPAUCClassifier
+from moreauc.metrics import tpauc_score
+from moreauc.metrics.bootstrap import tpauc_difference
+from moreauc.tasks.rows import RowTask
+from moreauc.train import UntrainedWarning
+
+# from the simplest on, which is kept where several are equal
+MODELS: Mapping[str, type[Any]] = {"linear": TPAUCLinear, "trees": TPAUCBooster, "mlp": TPAUCClassifier}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """How a kind of model ranked the held-out rows, trained on the others.
+
+    Attributes:
+        name: "linear", "trees" or "mlp".
+        tpauc: two-way partial AUC of the held-out rows; NaN where no rows could be held out.
+        below: by how much it is below the best one.
+        error: standard error of that difference, paired by rows.
+        chosen: whether the model is used.
+        seconds: time of its training.
+    """
+
+    name: str
+    tpauc: float
+    below: float
+    error: float
+    chosen: bool
+    seconds: float
+
+
+class TPAUCAuto(RowRanker):
+    r"""Binary classifier that tries a linear model, boosted trees and a network, and uses those that rank best.
+
+    Each kind of model, with its default settings, is trained on the same rows and scored by the two-way partial AUC of
+    the same held-out rows. With `combine` all models are used that are at most one standard error below the best one,
+    otherwise the best one alone (of equals the simpler: linear, trees, network). What is used is trained again on all
+    rows. Its score is the mean of the calibrated log odds of the models. The held-out rows also set the threshold of
+    `predict` and the probabilities. Where a class is too small to hold rows out, the first of `models` is used.
+
+    `X` is an array of numbers (NaN for missing values), a sparse matrix, or a DataFrame that may also have bool,
+    string, category and date columns, as in :class:`TPAUCClassifier`.
+
+    Args:
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        models: names of the kinds of model, in the order of preference among equals: "linear"
+            (:class:`TPAUCLinear`), "trees" (:class:`TPAUCBooster`), "mlp" (:class:`TPAUCClassifier`); None for all
+            three, without the trees where LightGBM is not installed.
+        combine: whether to use the mean of all models that are about as good as the best one.
+        model_options: arguments of the models by their names, such as `{"mlp": {"epochs": 20}}`.
+        validation_fraction: share of the rows held out to choose by, in (0, 1).
+        fpr_budget: largest false positive rate that `predict` may have on the held-out rows, in [0, 1]; None for
+            `max_fpr`.
+        probabilities: "calibrated" for Platt scaling of the scores; "threshold" for 1/2 at the threshold, as in
+            :class:`TPAUCClassifier`.
+        positive_label: the class to find; None as in :class:`TPAUCClassifier`.
+        random_state: seed or generator of the split and of the models; None for NumPy's global generator.
+        verbose: 0, or 1 for a progress bar of the network.
+
+    Attributes:
+        candidates_: a :class:`Candidate` for each kind of model.
+        models_: the models used, by name, trained on all rows.
+        preprocessor_: that of the first model used, which knows the levels of text columns; None where not needed.
+        held_out_: numbers of the rows that were held out to choose by.
+        classes_: the two classes, sorted.
+        positive_label_: the class to find.
+        threshold_: rows with a raw score above it are predicted positive.
+        platt_: slope and intercept of the calibrated log odds over the raw score.
+        n_features_in_: number of features.
+        feature_names_in_: their names, if `X` was a DataFrame with string column names.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> X, y = make_classification(600, 6, weights=[0.9], flip_y=0, n_clusters_per_class=1, random_state=0)
+        >>> auto = TPAUCAuto(models=["linear", "trees"], min_tpr=0.5, max_fpr=0.3, random_state=0)
+        >>> auto = auto.fit(X[:400], y[:400])
+        >>> auto.score(X[400:], y[400:]) > 0.8
+        True
+        >>> [candidate.name for candidate in auto.candidates_]
+        ['linear', 'trees']
+    """
+
+    _precision = np.float64
+    candidates_: tuple[Candidate, ...]
+    models_: dict[str, Any]
+    held_out_: Array
+    preprocessor_: TableEncoder | None
+
+    def __init__(
+        self,
+        *,
+        min_tpr: float = 0.5,
+        max_fpr: float = 0.5,
+        models: Sequence[str] | None = None,
+        combine: bool = True,
+        model_options: Mapping[str, Mapping[str, Any]] | None = None,
+        validation_fraction: float = 0.25,
+        fpr_budget: float | None = None,
+        probabilities: Literal["calibrated", "threshold"] = "calibrated",
+        positive_label: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self._keep(locals())
+
+    @all_or_nothing
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TPAUCAuto:
+        """Train the models on a table and its two classes.
+
+        Args:
+            X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
+            y: classes, two of any kind, shape `(n,)`.
+            sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows. None for 1 each.
+        """
+        names = self._check_arguments()
+        table = self._check_table(X, reset=True)
+        values = self._check_targets(table, y)
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
+        classes = self._two_classes(values if weight is None else values[weight > 0.0])
+        label = self._choose_label(classes, values)
+        random = check_random_state(self.random_state)
+        task = RowTask(loss="sonx", loss_options={}, batch_size=2, **self._region())
+        positive, same = values == label, same_rows(self._owner, table)
+        train, held = task.hold_out(positive, self.validation_fraction, random, same=same)
+        seeds = {name: int(random.randint(2**31 - 1)) for name in names}
+
+        def fitted(name: str, rows: Array) -> Any:
+            model = self._make(name, label, seeds[name])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UntrainedWarning)
+                return model.fit(
+                    _safe_indexing(table, rows),
+                    values[rows],
+                    **({} if weight is None else {"sample_weight": weight[rows]}),
+                )
+
+        everything = np.arange(len(values))
+        if len(held):
+            scores, seconds = {}, {}
+            for name in names:
+                began = time.perf_counter()
+                scores[name] = log_odds(fitted(name, train), _safe_indexing(table, held))
+                seconds[name] = time.perf_counter() - began
+            own = None if weight is None else weight[held]
+            self.candidates_ = self._choose(positive[held], scores, seconds, own)
+            chosen = [candidate.name for candidate in self.candidates_ if candidate.chosen]
+            mean, judged = np.mean([scores[name] for name in chosen], axis=0), held
+        else:
+            chosen = [names[0]]
+            self.candidates_ = (Candidate(names[0], np.nan, np.nan, np.nan, True, np.nan),)
+        self.models_ = {name: fitted(name, everything) for name in chosen}
+        self.preprocessor_ = self.models_[chosen[0]].preprocessor_
+        if not len(held):
+            mean, judged = self._mean(table), everything
+        self._decide_by(classes, label, positive[judged], mean, None if weight is None else weight[judged])
+        self.held_out_ = held
+        return self
+
+    def _choose(
+        self, positive: Array, scores: Mapping[str, Array], seconds: Mapping[str, float], weight: Array | None
+    ) -> tuple[Candidate, ...]:
+        """Return what the scores of the held-out rows say about each model."""
+        region = self._region()
+        reached = {name: tpauc_score(positive, own, sample_weight=weight, **region) for name, own in scores.items()}
+        best = max(reached, key=reached.__getitem__)  # of equals the first
+        found = []
+        for name, own in scores.items():
+            below, error = reached[best] - reached[name], tpauc_difference(positive, scores[best], own, **region)[1]
+            chosen = name == best or (self.combine and below <= error)
+            found.append(Candidate(name, reached[name], below, error, chosen, seconds[name]))
+        return tuple(found)
+
+    def _scores(self, X: Any) -> Array:
+        check_is_fitted(self, "models_")
+        return self._check_scores(self._mean(self._check_table(X, reset=False)))
+
+    def _mean(self, table: Any) -> Array:
+        mean: Array = np.mean([log_odds(model, table) for model in self.models_.values()], axis=0)
+        return mean
+
+    def _make(self, name: str, label: Any, seed: int) -> Any:
+        own = dict((self.model_options or {}).get(name, {}))
+        if name == "mlp":
+            own = {"verbose": self.verbose, **own}
+        return MODELS[name](**self._region(), positive_label=label, random_state=seed, **own)
+
+    def _check_arguments(self) -> tuple[str, ...]:
+        """Return the names of the models."""
+        self._check_decisions()
+        check_real(
+            self._owner,
+            "validation_fraction",
+            self.validation_fraction,
+            low=0.0,
+            high=1.0,
+            low_open=True,
+            high_open=True,
+        )
+        names = tuple(MODELS if self.models is None else self.models)
+        if isinstance(self.models, str) or not names or len(set(names)) < len(names) or not {*names} <= {*MODELS}:
+            raise ValueError(
+                f"{self._owner}: models must be None or different names among {list(MODELS)}, got {self.models!r}"
+            )
+        options = self.model_options
+        if options is not None and not (isinstance(options, Mapping) and {*options} <= {*names}):
+            raise ValueError(
+                f"{self._owner}: model_options must be None or a dictionary with keys among {list(names)}, "
+                f"got {options!r}"
+            )
+        if self.models is None and find_spec("lightgbm") is None:
+            warnings.warn(
+                f"{self._owner}: boosted trees are left out: LightGBM is not installed; "
+                "pip install 'moreauc[boosting]' brings it",
+                stacklevel=4,
+            )
+            names = tuple(name for name in names if name != "trees")
+        return names
+
+
+def log_odds(model: Any, table: Any) -> Array:
+    """Return the calibrated log odds of the class to find, by a fitted classifier of rows of this package."""
+    direction = 1 if model.positive_label_ == model.classes_[1] else -1
+    scores = direction * model.decision_function(table).astype(np.float64) + model.threshold_
+    odds: Array = model.platt_.slope * scores + model.platt_.intercept
+    return odds
