@@ -105,6 +105,16 @@ def test_equal_rows_are_on_one_side():
     assert (held[::2] == held[1::2]).all() and 0 < held.sum() < len(y)
 
 
+def test_groups_are_on_one_side():
+    X, y = table(rows=400)
+    groups = np.arange(400) // 5
+    auto = TPAUCAuto(models=["linear", "trees"], model_options={"trees": FAST["trees"]}, random_state=0)
+    held = auto.fit(X, y, groups=groups).held_out_
+    assert len(held) and not np.intersect1d(groups[held], np.delete(groups, held)).size
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        auto.fit(X, y, groups=groups[1:])
+
+
 def test_rows_of_weight_zero_do_not_count():
     X, y = table(rows=300)
     noise = np.random.default_rng(0).normal(size=(60, 6)) * 50.0

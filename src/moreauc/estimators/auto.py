@@ -127,13 +127,17 @@ class TPAUCAuto(RowRanker):
         self._keep(locals())
 
     @all_or_nothing
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TPAUCAuto:
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> TPAUCAuto:
         """Train the models on a table and its two classes.
 
         Args:
             X: array, sparse matrix or DataFrame, shape `(n, n_features)`.
             y: classes, two of any kind, shape `(n,)`.
             sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows. None for 1 each.
+            groups: what each row belongs to, such as a patient or the scaffold of a molecule, shape `(n,)`: rows of one
+                group are all held out or none of them. None to keep equal rows together.
         """
         names = self._check_arguments()
         table = self._check_table(X, reset=True)
@@ -145,19 +149,19 @@ class TPAUCAuto(RowRanker):
         label = self._choose_label(classes, values)
         random = check_random_state(self.random_state)
         task = RowTask(loss="sonx", loss_options={}, batch_size=2, **self._region())
-        positive, same = values == label, same_rows(self._owner, table)
-        train, held = task.hold_out(positive, self.validation_fraction, random, same=same)
+        positive = values == label
+        group = None if groups is None else self._check_groups(table, groups)
+        same = same_rows(self._owner, table) if group is None else None
+        train, held = task.hold_out(positive, self.validation_fraction, random, groups=group, same=same)
         seeds = {name: int(random.randint(2**31 - 1)) for name in names}
 
         def fitted(name: str, rows: Array) -> Any:
             model = self._make(name, label, seeds[name])
+            own = {"sample_weight": weight, "groups": group}
+            given = {key: value[rows] for key, value in own.items() if value is not None}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UntrainedWarning)
-                return model.fit(
-                    _safe_indexing(table, rows),
-                    values[rows],
-                    **({} if weight is None else {"sample_weight": weight[rows]}),
-                )
+                return model.fit(_safe_indexing(table, rows), values[rows], **given)
 
         everything = np.arange(len(values))
         if len(held):

@@ -131,7 +131,9 @@ class TPAUCBooster(RowRanker):
         self._keep(locals())
 
     @all_or_nothing
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> TPAUCBooster:
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> TPAUCBooster:
         """Fit on a table and its two classes.
 
         Args:
@@ -139,15 +141,19 @@ class TPAUCBooster(RowRanker):
             y: classes, two of any kind, shape `(n,)`.
             sample_weight: weights of at least 0, shape `(n,)`; a row of weight 2 counts as two rows, but not in the
                 encoding of a DataFrame. None for 1 each.
+            groups: what each row belongs to, such as a patient or the scaffold of a molecule, shape `(n,)`: rows of one
+                group are in one fold. None to keep equal rows together.
         """
         self._check_arguments()
         table = self._check_table(X, reset=True)
         values = self._check_targets(table, y)
         weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
+        group = None if groups is None else self._check_groups(table, groups)
         if not weight.all():
             there = np.flatnonzero(weight)
             table = table.iloc[there] if isinstance(table, pd.DataFrame) else table[there]
             values, weight = values[there], weight[there]
+            group = None if group is None else group[there]
         classes = self._two_classes(values)
         label = self._choose_label(classes, values)
         random = check_random_state(self.random_state)
@@ -161,7 +167,7 @@ class TPAUCBooster(RowRanker):
             folds=self.folds,
             choose=self.choose,
         )
-        found = fitting.run(Rows(self._fit_design(table), values == label, weight), random)
+        found = fitting.run(Rows(self._fit_design(table), values == label, weight, group), random)
         self.booster_, self.regional_, self.n_iter_ = found.booster, found.chosen, found.rounds
         self.fold_scores_, self._kind = found.points, self.booster
         self._decide_by(classes, label, found.judged.positive, found.scores, found.judged.weight)

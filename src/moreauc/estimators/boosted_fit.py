@@ -278,7 +278,9 @@ class BoostedFit:
         """Return which rows are held out in turn; nothing where a class is too small for the region in each part."""
         if not self.folds:
             return []
-        folds = fold_together(number_equal(hashes), rows.positive, self.folds, random)
+        folds = fold_together(
+            number_equal(hashes if rows.group is None else rows.group), rows.positive, self.folds, random
+        )
         parts = [folds == fold for fold in range(1 if len(rows.weight) > _MANY else self.folds)]
         for side, share in ((rows.positive, 1.0 - self.min_tpr), (~rows.positive, self.max_fpr)):
             for part in (*parts, *(~part for part in parts)):
