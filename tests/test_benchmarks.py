@@ -13,10 +13,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import make_classification
 
+from experiments.data.smiles import example_smiles
 from experiments.machine import deterministic
 from moreauc.criteria import CrossEntropyLoss
 
@@ -89,6 +91,26 @@ def test_linear_reports_have_quality_and_time_beside_logistic_regression(run: Ru
     assert all(0 <= cell[name] <= 1 for cell in cells for name in ("LR", "LR, C tuned", "TPAUCLinear"))
     (row,) = run("bench_linear.py", "--part", "time", "--sizes", "200", "--rounds", "1")["times"]
     assert row["rows"] == 200 and row["TPAUCLinear / LR"] > 0
+
+
+def test_fingerprints_are_compared_on_other_scaffolds(run: Run, tmp_path: Path) -> None:
+    smiles = example_smiles()[::11]
+    frame = pd.DataFrame({"smiles": [*smiles, "C1CC"], "active": [*("n" in text for text in smiles), True]})
+    frame.astype({"active": int}).to_csv(tmp_path / "assay.csv", index=False)
+    options = ("--part", "defaults", "--data", str(tmp_path / "assay.csv"), "--targets", "active", "--seeds", "1")
+    rows = run("bench_screening.py", *options)["rows"]
+    assert [(row["kind"], row["size"]) for row in rows][1:3] == [("count", 2048), ("bit", 4096)]
+    assert all(0 < row["tpauc"] <= 1 and row["target"] == "active" for row in rows)
+
+
+def test_a_library_repeats_the_molecules_of_an_assay(tmp_path: Path) -> None:
+    bench = program("bench_screening")
+    (tmp_path / "assay.csv").write_text("smiles,active\nCCO,1\nCCN,0\n", encoding="utf-8")
+    bench.write_library(tmp_path / "assay.csv", 5, tmp_path / "library.csv")
+    assert (tmp_path / "library.csv").read_text(encoding="utf-8").split() == ["smiles", *("CCO", "CCN") * 2, "CCO"]
+    assert min(bench.alone(tmp_path / "library.csv", 5)) > 0
+    found = bench.measured("-c", "print(len(bytes(50_000_000)))")
+    assert found["peak memory in MB"] > 50 and found["seconds"] > 0
 
 
 def test_the_choice_of_an_epoch_is_compared_with_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -440,3 +441,23 @@ def test_hits_are_the_mean_over_orders_of_ties():
     labels[0] = 1
     orders = oracles.orders_of_ties(labels.tolist(), scores.tolist())
     np.testing.assert_allclose(expected_hits(labels, scores), np.mean([np.cumsum(one) for one in orders], axis=0))
+
+
+def test_what_the_guide_says_of_the_defaults_is_in_the_report():
+    root = Path(__file__).parents[1]
+    text = " ".join((root / "docs" / "molecules.md").read_text(encoding="utf-8").split())
+    rows = json.loads((root / "benchmarks" / "reports" / "screening_defaults.json").read_text(encoding="utf-8"))["rows"]
+    table = pd.DataFrame(rows).pivot(index="target", columns=["kind", "radius", "size"], values="tpauc")
+    hiv, tox = table.loc["HIV_active"], table.drop("HIV_active")
+    bits, few_bits, counts, few_counts = (
+        tox["bit", 2, 4096],
+        tox["bit", 2, 2048],
+        tox["count", 2, 4096],
+        tox["count", 2, 2048],
+    )
+    assert (bits > few_bits).all() and (counts > few_counts).sum() == 4 and (counts > bits).sum() == 4
+    assert bits.mean() > counts.mean() and (tox["count", 3, 2048] < few_counts).sum() == 5
+    assert f"({bits.mean():.3f} against {few_bits.mean():.3f} in the mean)" in text
+    assert f"({counts.mean():.3f} against {few_counts.mean():.3f})" in text
+    assert f"{hiv['bit', 2, 4096]:.3f} with 4096 bits, {hiv['bit', 2, 2048]:.3f} with 2048 bits" in text
+    assert f"{hiv['count', 2, 4096]:.3f} with 4096 counts" in text

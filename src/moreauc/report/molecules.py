@@ -18,7 +18,8 @@ Array = NDArray[Any]
 FRACTIONS = (0.001, 0.01, 0.05)
 _HEADS = ("method", *(f"EF{100 * share:g}%" for share in FRACTIONS), "BEDROC")
 _DRAWN = 12  # molecules of a section
-_WIDTH, _HEIGHT = 230, 180  # of a drawing
+_WIDTH, _HEIGHT = 260, 200  # of a drawing
+_RADIUS = 0.5  # of a coloured atom, in lengths of a bond
 _RAISES, _LOWERS = (0.04, 0.43, 0.60), (0.82, 0.29, 0.36)  # colours of atoms, as those of the page
 _LONGEST = 60  # letters of a SMILES below a drawing
 _EXPLANATION = (
@@ -99,7 +100,7 @@ def molecule_sections(
         ),
         Section(
             "Missed",
-            [f"The {len(images['missed'])} positives of the lowest scores, the lowest first.", *text],
+            [f"The {len(images['missed'])} positives of the lowest scores, the lowest first."],
             images=images["missed"],
         ),
     ]
@@ -187,7 +188,13 @@ def draw_molecule(smiles: str, weights: Array | None, morgan: Morgan) -> bytes:
             largest = float(np.abs(shares).max()) or 1.0
             colours = {atom: _tint(float(share) / largest) for atom, share in enumerate(shares)}
         ready = draw.PrepareMolForDrawing(molecule, kekulize=False)
-        drawer.DrawMolecule(ready, highlightAtoms=list(colours), highlightAtomColors=colours, highlightBonds=[])
+        drawer.DrawMolecule(
+            ready,
+            highlightAtoms=list(colours),
+            highlightAtomColors=colours,
+            highlightAtomRadii=dict.fromkeys(colours, _RADIUS),
+            highlightBonds=[],
+        )
         drawer.FinishDrawing()
     return bytes(drawer.GetDrawingText(), "utf-8")
 
@@ -195,4 +202,4 @@ def draw_molecule(smiles: str, weights: Array | None, morgan: Morgan) -> bytes:
 def _tint(value: float) -> tuple[float, ...]:
     """Return the colour of an atom whose share of the score is `value`, from -1 to 1; white at 0."""
     full = _RAISES if value > 0 else _LOWERS
-    return tuple(1.0 - 0.75 * abs(value) * (1.0 - part) for part in full)
+    return tuple(1.0 - 0.8 * abs(value) * (1.0 - part) for part in full)
