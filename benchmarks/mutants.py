@@ -62,6 +62,7 @@ _LOSSES = (
     "*loss*",
     "*baseline*",
     "conformance",
+    "sample_weight",
     "quantile*",
     "*late*",
     "*criteri*",

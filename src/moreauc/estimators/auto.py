@@ -26,6 +26,7 @@ from moreauc.metrics.bootstrap import tpauc_difference
 from moreauc.tasks.rows import RowTask
 from moreauc.train import UntrainedWarning
 
+_ERRORS = 2.0  # standard errors below the best at which a model is still used; see benchmarks/auto_choice.py
 # from the simplest on, which is kept where several are equal
 MODELS: Mapping[str, type[Any]] = {"linear": TPAUCLinear, "trees": TPAUCBooster, "mlp": TPAUCClassifier}
 
@@ -55,7 +56,7 @@ class TPAUCAuto(RowRanker):
     r"""Binary classifier that tries a linear model, boosted trees and a network, and uses those that rank best.
 
     Each kind of model, with its default settings, is trained on the same rows and scored by the two-way partial AUC of
-    the same held-out rows. With `combine` all models are used that are at most one standard error below the best one,
+    the same held-out rows. With `combine` all models are used that are at most two standard errors below the best one,
     otherwise the best one alone (of equals the simpler: linear, trees, network). What is used is trained again on all
     rows. Its score is the mean of the calibrated log odds of the models. The held-out rows also set the threshold of
     `predict` and the probabilities. Where a class is too small to hold rows out, the first of `models` is used.
@@ -195,7 +196,7 @@ class TPAUCAuto(RowRanker):
         found = []
         for name, own in scores.items():
             below, error = reached[best] - reached[name], tpauc_difference(positive, scores[best], own, **region)[1]
-            chosen = name == best or (self.combine and below <= error)
+            chosen = name == best or (self.combine and below <= _ERRORS * error)
             found.append(Candidate(name, reached[name], below, error, chosen, seconds[name]))
         return tuple(found)
 
