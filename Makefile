@@ -79,6 +79,7 @@ bench: setup
 	$(BIN)/python benchmarks/bench_metrics.py --out benchmarks/reports/metrics.json
 	$(BIN)/python benchmarks/bench_bags.py --out benchmarks/reports/bags.json
 	$(BIN)/python benchmarks/bench_linear.py --part time --out benchmarks/reports/linear_time.json
+	$(BIN)/python benchmarks/bench_boosting.py --out benchmarks/reports/boosting.json
 	$(BIN)/python benchmarks/bench_fit.py --out benchmarks/reports/fit.json
 	test -z "$$MOREAUC_DATA" || $(BIN)/python benchmarks/bench_screening.py \
 	  --data "$$MOREAUC_DATA/molecules/HIV.csv.gz" --out benchmarks/reports/screening.json

@@ -183,6 +183,22 @@ def linear_time_table() -> str:
     return _markdown(["rows of 20 features", "LR", "TPAUCLinear", "margin and C given"], rows)
 
 
+def boosting_table() -> str:
+    """Seconds of a boosting round with the objective for the region beside LightGBM's own."""
+    rows = []
+    for entry in _bench("boosting")["times"]:
+        seconds = [f"{entry['seconds'][name]:.2g} s" for name in ("gradient", "tpauc_objective", "binary")]
+        rows.append([f"{entry['rows']:,}", *seconds, f"{entry['tpauc_objective / binary']:.2g}"])
+    columns = [
+        "rows of 20 features",
+        "gradient and Hessian",
+        "round",
+        "round of LightGBM's log loss",
+        "ratio of rounds",
+    ]
+    return _markdown(columns, rows)
+
+
 def fit_time_table() -> str:
     """Seconds of a fit of the estimators of rows with defaults, beside logistic regression and LightGBM."""
     names = ("LR", "LightGBM", "TPAUCLinear", "TPAUCClassifier")
@@ -208,5 +224,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "bench processes": processes_line,
     **{f"bench linear {half}": partial(linear_quality_table, half) for half in ("choosing", "confirming")},
     "bench linear time": linear_time_table,
+    "bench boosting": boosting_table,
     "bench fit": fit_time_table,
 }

@@ -113,6 +113,12 @@ def test_a_library_repeats_the_molecules_of_an_assay(tmp_path: Path) -> None:
     assert found["peak memory in MB"] > 50 and found["seconds"] > 0
 
 
+def test_the_boosting_report_has_a_round_beside_that_of_lightgbm(run: Run) -> None:
+    pytest.importorskip("lightgbm")
+    (row,) = run("bench_boosting.py", "--sizes", "300", "--rounds", "2", "--turns", "1")["times"]
+    assert row["rows"] == 300 and row["tpauc_objective / binary"] > 0 and row["seconds"]["gradient"] > 0
+
+
 def test_the_choice_of_an_epoch_is_compared_with_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOREAUC_DATA", raising=False)
     report = run("epoch_choice.py", "--seeds", "1", "--epochs", "2")

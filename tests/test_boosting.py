@@ -352,7 +352,8 @@ class TestEstimator:
             shap = model.booster_.predict(data, pred_contribs=True)
         np.testing.assert_allclose(model.decision_function(X), raw - model.threshold_, atol=1e-5)
         np.testing.assert_allclose(shap.sum(1), raw, atol=1e-4)
-        assert model.n_iter_ == 20 and model.feature_importances_.shape == (5,)
+        rounds = model.booster_.num_trees() if booster == "lightgbm" else model.booster_.num_boosted_rounds()
+        assert model.n_iter_ == rounds <= 20 and model.feature_importances_.shape == (5,)
         assert model.feature_importances_.sum() == pytest.approx(1.0) and model.feature_importances_[:2].sum() > 0.5
 
     @pytest.mark.parametrize("sparse", [False, True])
@@ -424,20 +425,32 @@ class TestEstimator:
 
 
 class TestChoice:
-    def test_the_log_loss_is_kept_unless_the_region_is_better_beyond_chance(self):
+    def test_the_log_loss_is_kept_unless_the_loss_over_the_region_is_better(self):
         X, y = table()
         model = TPAUCBooster(**QUICK).fit(X, y)
         points = model.fold_scores_
-        gain = points[:, 1] - points[:, 0]
-        assert points.shape == (5, 2)
-        assert model.regional_ == (gain.mean() > gain.std(ddof=1) / np.sqrt(5))
-        plain = lightgbm.LGBMClassifier(n_estimators=20, verbosity=-1, n_jobs=1).fit(X, y)
-        if not model.regional_:
-            np.testing.assert_allclose(model.booster_.predict(X, raw_score=True), plain.predict(X, raw_score=True))
+        assert points.shape == (5, 2) and model.regional_ == (points[:, 1].mean() > points[:, 0].mean())
+
+    def test_without_the_loss_over_the_region_the_booster_is_the_library_s_own(self):
+        X, y = table()
+        model = TPAUCBooster(**{**QUICK, "log_loss_rounds": 20}).fit(X, y)  # no rounds are left: a tie
+        plain = lightgbm.LGBMClassifier(n_estimators=model.n_iter_, verbosity=-1, n_jobs=1).fit(X, y)
+        np.testing.assert_allclose(model.booster_.predict(X, raw_score=True), plain.predict(X, raw_score=True))
+        assert not model.regional_
+
+    def test_the_folds_choose_the_number_of_rounds(self):
+        random = np.random.default_rng(0)
+        X, y = random.normal(size=(300, 3)), (np.arange(300) % 4 == 0).astype(int)
+        X[:, 0] += (np.arange(300) % 4 == 0) * 1.5
+        flipped = random.random(300) < 0.2
+        y[flipped] = 1 - y[flipped]
+        options = {**QUICK, "n_estimators": 150, "booster_options": {"min_child_samples": 3, **ONE_THREAD}}
+        assert TPAUCBooster(**options).fit(X, y).n_iter_ < 75
 
     def test_without_a_choice_the_region_is_trained_for(self):
         X, y = table()
-        assert TPAUCBooster(choose=False, **QUICK).fit(X, y).regional_
+        model = TPAUCBooster(choose=False, **QUICK).fit(X, y)
+        assert model.regional_ and model.fold_scores_.shape == (5, 1)
         assert TPAUCBooster(choose=False, folds=0, **QUICK).fit(X, y).fold_scores_ is None
 
     def test_of_few_positives_the_log_loss_is_kept(self):

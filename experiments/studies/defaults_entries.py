@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from moreauc import TPAUCClassifier, TPAUCLinear
+from moreauc import TPAUCBooster, TPAUCClassifier, TPAUCLinear
 from moreauc.comparison import Region
 from moreauc.data.tabular import TableEncoder
 
@@ -28,6 +28,7 @@ class Entry:
         settings: options that are tried; the best on validation rows is trained again on all of them.
         regional: whether its training depends on the region; the others are trained once and scored in each.
         random: whether its training depends on the seed.
+        ranked: whether it takes part in ranks, for which it must have runs of all tables.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Entry:
     settings: tuple[Options, ...] = ({},)
     regional: bool = False
     random: bool = True
+    ranked: bool = True
 
 
 def _ours(options: Options, region: Region, seed: int, sparse: bool) -> Any:
@@ -43,6 +45,11 @@ def _ours(options: Options, region: Region, seed: int, sparse: bool) -> Any:
 
 def _linear(options: Options, region: Region, seed: int, sparse: bool) -> Any:
     return TPAUCLinear(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
+
+
+def _booster(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    given = {"booster_options": {"n_jobs": 1}, **options}
+    return TPAUCBooster(min_tpr=region[0], max_fpr=region[1], random_state=seed, **given)
 
 
 def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Any:
@@ -70,6 +77,7 @@ _SLOW = {"n_estimators": 300, "learning_rate": 0.03}
 ENTRIES = {
     "sonx": Entry("SONX", _ours, regional=True),
     "linear": Entry("TPAUCLinear", _linear, regional=True),
+    "booster": Entry("TPAUCBooster", _booster, regional=True, ranked=False),
     "ce": Entry("CE", _ours, ({"loss": "ce"},), regional=True),
     "lr": Entry("LR", _lr, random=False),
     "lr_tuned": Entry("LR, tuned", _lr, tuple({"C": c} for c in (0.01, 0.1, 1.0, 10.0))),

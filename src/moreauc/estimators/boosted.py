@@ -36,11 +36,12 @@ class TPAUCBooster(RowRanker):
     r"""Gradient-boosted trees that rank well where it matters: true positive rate high, false positive rate low.
 
     Trees are grown by LightGBM or XGBoost, first for the log loss, then for the exact loss over all pairs of the region
-    (:func:`moreauc.boosting.tpauc_objective`). Five folds, scored by the two-way partial AUC, say whether that helps:
-    a booster for the log loss alone is kept unless the loss over the region is better by a standard error of the mean
-    over folds. The scores of the held-out folds also set the threshold of `predict` and the probabilities; the final
-    booster is fitted to all rows. With more than 50,000 rows one fold is held out and the others are not. If a class is
-    too small for folds, the log loss alone is used, and threshold and probabilities are set on the training rows.
+    (:func:`moreauc.boosting.tpauc_objective`). Five folds, scored by the two-way partial AUC, choose the number of
+    rounds, and whether the loss over the region is used: a booster for the log loss alone is kept unless the other is
+    better in the mean over folds. The scores of the held-out folds also set the threshold of `predict` and the
+    probabilities; the final booster is fitted to all rows. With more than 50,000 rows one fold is held out and the
+    others are not. If a class is too small for folds, the log loss alone is used for all rounds, and threshold and
+    probabilities are set on the training rows.
 
     Equal rows are fitted as one row with their weights added up, and are in one fold. So a row of weight 2 gives the
     same model as two rows, and the order of the rows does not matter. An option that counts rows, such as LightGBM's
@@ -56,7 +57,7 @@ class TPAUCBooster(RowRanker):
         booster: "lightgbm" or "xgboost".
         booster_options: parameters of the library, for instance `{"num_leaves": 15, "learning_rate": 0.05}`; None for
             its own defaults. A name that the library does not know is ignored by it.
-        n_estimators: rounds, each of one tree.
+        n_estimators: most rounds, each of one tree; as many where there are no folds.
         choose: whether the folds choose between the log loss alone and the loss over the region; otherwise the latter.
         surrogate: the pairwise loss, "smooth_ramp" or "squared_hinge".
         margin: its width in standard deviations of the negatives' scores, above 0.
@@ -78,7 +79,7 @@ class TPAUCBooster(RowRanker):
             where there is one.
         regional_: whether the loss over the region was used.
         fold_scores_: partial AUC of each held-out fold with the log loss alone and with the loss over the region, shape
-            `(folds, 2)`; None without folds.
+            `(folds, 2)`, or, without a choice, with the latter alone, shape `(folds, 1)`; None without folds.
         n_iter_: rounds of `booster_`.
         preprocessor_: turns a DataFrame into numbers; None for arrays and sparse matrices.
         classes_: the two classes, sorted.
@@ -115,7 +116,7 @@ class TPAUCBooster(RowRanker):
         max_fpr: float = 0.5,
         booster: Literal["lightgbm", "xgboost"] = "lightgbm",
         booster_options: Mapping[str, Any] | None = None,
-        n_estimators: int = 100,
+        n_estimators: int = 200,
         choose: bool = True,
         surrogate: str = "smooth_ramp",
         margin: float = MARGIN,
@@ -168,7 +169,7 @@ class TPAUCBooster(RowRanker):
             choose=self.choose,
         )
         found = fitting.run(Rows(self._fit_design(table), values == label, weight, group), random)
-        self.booster_, self.regional_, self.n_iter_ = found.booster, found.chosen, found.rounds
+        self.booster_, self.regional_, self.n_iter_ = found.booster, found.regional, found.rounds
         self.fold_scores_, self._kind = found.points, self.booster
         self._decide_by(classes, label, found.judged.positive, found.scores, found.judged.weight)
         return self

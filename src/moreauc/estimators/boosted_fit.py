@@ -5,24 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import uniform_filter1d
 from scipy.sparse import csr_matrix, issparse
 
 from moreauc._checks import floor_count
 from moreauc._system import import_extra
-from moreauc.boosting import TPAUCObjective
+from moreauc.boosting import TPAUCObjective, tpauc_metric
 from moreauc.data.duplicates import fold_together, number_equal
-from moreauc.estimators.linear_fit import Rows, best_beyond_chance, merge_equal
-from moreauc.metrics import tpauc_score
+from moreauc.estimators.linear_fit import Rows, merge_equal
 
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
 
 _EXTRA = "boosting"
 _MANY = 50_000  # rows from which on one fold is held out, not each in turn
+_SMOOTH = 20  # part of the rounds over which the scores of the folds are averaged
 
 
 class Library(ABC):
@@ -32,6 +33,8 @@ class Library(ABC):
         options: its own parameters.
         seed: of its random numbers.
     """
+
+    name: ClassVar[Literal["lightgbm", "xgboost"]]
 
     def __init__(self, options: Mapping[str, Any], seed: int) -> None:
         self.options, self.seed = options, seed
@@ -198,7 +201,7 @@ class Boosted(NamedTuple):
     Attributes:
         booster: the library's own.
         rounds: how many it has.
-        chosen: whether the loss over the region was used, not the log loss alone.
+        regional: whether the loss over the region was used, not the log loss alone.
         points: partial AUC of the held-out folds, shape `(folds, 2)`: log loss, loss over the region; None without.
         judged: the rows that threshold and probabilities are chosen by.
         scores: of these, by boosters that did not see them where there are folds.
@@ -206,10 +209,17 @@ class Boosted(NamedTuple):
 
     booster: Any
     rounds: int
-    chosen: bool
+    regional: bool
     points: Floats | None
     judged: Rows
     scores: Floats
+
+
+class _Trial(NamedTuple):
+    """A booster of a fold, and the partial AUC of the rows that it did not see after each round."""
+
+    booster: Any
+    curve: list[float]
 
 
 @dataclass(frozen=True)
@@ -218,10 +228,10 @@ class BoostedFit:
 
     Args:
         library: that grows the trees.
-        objective: makes the objective, which holds the state of one training.
+        objective: makes the loss over the region, which holds the state of one training.
         min_tpr: lower end of the true positive rate.
         max_fpr: upper end of the false positive rate.
-        rounds: of a booster.
+        rounds: the most of a booster; folds choose fewer.
         before: rounds of log loss that the loss over the region starts from.
         folds: to choose by; 0 for none.
         choose: whether the folds choose between log loss and the loss over the region.
@@ -240,39 +250,34 @@ class BoostedFit:
         """Fit boosted trees."""
         rows, hashes = merge_equal(rows)
         parts = self._parts(rows, hashes, random)
-        points, scores, judged = None, None, rows
-        chosen = not self.choose
-        if parts:
-            points = np.empty((len(parts), 2))
-            found = np.full((2, len(rows.weight)), np.nan)
-            for number, held in enumerate(parts):
-                train, test = rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held))
-                for kind in (False, True):
-                    own = self.library.scores(self._train(train, kind), test.X)
-                    found[int(kind), held] = own
-                    points[number, int(kind)] = self._partial_auc(test, own)
-            if self.choose:
-                chosen = self._is_better(points)
-            some = ~np.isnan(found[0])
-            judged, scores = rows.part(np.flatnonzero(some)), found[int(chosen), some]
-        booster = self._train(rows, chosen)
-        if scores is None:
-            scores = self.library.scores(booster, rows.X)
-        return Boosted(booster, self.rounds, chosen, points, judged, scores)
+        if not parts:
+            booster = self._train(rows, self.rounds, regional=not self.choose).booster
+            return Boosted(booster, self.rounds, not self.choose, None, rows, self.library.scores(booster, rows.X))
+        kinds = (False, True) if self.choose else (True,)
+        sides = [(rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held))) for held in parts]
+        trials = [[self._train(own, self.rounds, regional=kind, held=held) for own, held in sides] for kind in kinds]
+        numbers, points = zip(*(best_round(np.array([trial.curve for trial in some])) for some in trials), strict=True)
+        place = int(np.argmax([own.mean() for own in points]))  # of equals the log loss
+        scores = np.full(len(rows.weight), np.nan)
+        for held, (_, other), trial in zip(parts, sides, trials[place], strict=True):
+            scores[held] = self.library.scores(trial.booster, other.X, numbers[place])
+        judged = np.flatnonzero(~np.isnan(scores))
+        booster = self._train(rows, numbers[place], regional=kinds[place]).booster
+        return Boosted(
+            booster, numbers[place], kinds[place], np.column_stack(points), rows.part(judged), scores[judged]
+        )
 
-    def _is_better(self, points: Floats) -> bool:
-        """Return whether the loss over the region is better beyond chance, or, of one fold, better."""
-        if len(points) == 1:
-            return bool(points[0, 1] > points[0, 0])
-        return best_beyond_chance(points) == 1
-
-    def _train(self, rows: Rows, regional: bool) -> Any:
-        """Return a booster of all rounds."""
-        before = min(self.before, self.rounds) if regional else self.rounds
-        booster = self.library.train(rows, before)[0] if before else None
-        if regional and before < self.rounds:
-            booster, _ = self.library.train(rows, self.rounds - before, objective=self.objective(), start=booster)
-        return booster
+    def _train(self, rows: Rows, rounds: int, *, regional: bool, held: Rows | None = None) -> _Trial:
+        """Return a booster, and the partial AUC of held-out rows after each round."""
+        metric = tpauc_metric(self.library.name, min_tpr=self.min_tpr, max_fpr=self.max_fpr)
+        watched: dict[str, Any] = {"held": held, "metric": metric}
+        before = min(self.before, rounds) if regional else rounds
+        booster, curve = self.library.train(rows, before, **watched) if before else (None, [])
+        if before < rounds:
+            objective = self.objective()
+            booster, rest = self.library.train(rows, rounds - before, objective=objective, start=booster, **watched)
+            curve = [*curve, *rest]
+        return _Trial(booster, curve)
 
     def _parts(self, rows: Rows, hashes: Array, random: np.random.RandomState) -> list[Array]:
         """Return which rows are held out in turn; nothing where a class is too small for the region in each part."""
@@ -289,6 +294,20 @@ class BoostedFit:
                     return []
         return parts
 
-    def _partial_auc(self, rows: Rows, scores: Floats) -> float:
-        region: dict[str, Any] = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
-        return tpauc_score(rows.positive, scores, sample_weight=_weights(rows), **region)
+
+def best_round(curves: Floats) -> tuple[int, Floats]:
+    """Return the number of rounds with the best mean over folds, and the scores of the folds after so many.
+
+    Scores are averaged over neighbouring rounds first, since the best of many noisy ones is mostly luck.
+
+    Args:
+        curves: score of each fold after each round, shape `(folds, rounds)`.
+
+    Example:
+        >>> best_round(np.array([[0.1, 0.5, 0.6, 0.6, 0.4], [0.3, 0.5, 0.8, 0.6, 0.4]]))
+        (3, array([0.6, 0.8]))
+    """
+    width = 1 + 2 * (curves.shape[1] // (2 * _SMOOTH))
+    smooth = uniform_filter1d(curves, width, axis=1, mode="nearest")
+    best = int(np.argmax(smooth.mean(0)))
+    return best + 1, smooth[:, best]
