@@ -32,7 +32,7 @@ __all__ = ["TPAUCBooster", "tpauc_metric", "tpauc_objective"]
 Floats = NDArray[np.float64]
 METRIC = "auc_two_way"  # XGBoost takes metrics for such that fall unless their names begin so
 # What follows came out of trials on the tables that docs/boosting.md names.
-MARGIN, WIDEN, LOG_LOSS_WEIGHT, LOG_LOSS_ROUNDS = 1.0, 0.0, 10.0, 30
+MARGIN, WIDEN, LOG_LOSS_WEIGHT, LOG_LOSS_ROUNDS = 1.0, 0.5, 30.0, 0
 _LEAST = 1e-12  # of second derivatives
 
 

@@ -35,13 +35,13 @@ _TAKEN = frozenset(
 class TPAUCBooster(RowRanker):
     r"""Gradient-boosted trees that rank well where it matters: true positive rate high, false positive rate low.
 
-    Trees are grown by LightGBM or XGBoost, first for the log loss, then for the exact loss over all pairs of the region
-    (:func:`moreauc.boosting.tpauc_objective`). Five folds, scored by the two-way partial AUC, choose the number of
-    rounds, and whether the loss over the region is used: a booster for the log loss alone is kept unless the other is
-    better in the mean over folds. The scores of the held-out folds also set the threshold of `predict` and the
-    probabilities; the final booster is fitted to all rows. With more than 50,000 rows one fold is held out and the
-    others are not. If a class is too small for folds, the log loss alone is used for all rounds, and threshold and
-    probabilities are set on the training rows.
+    Trees are grown by LightGBM or XGBoost, for the log loss or for the exact loss over all pairs of the region beside
+    it (:func:`moreauc.boosting.tpauc_objective`). Five folds, scored by the two-way partial AUC, choose the loss, and
+    `n_estimators` rounds, half or twice as many. The log loss with `n_estimators` rounds, which is the library as it
+    comes, is kept unless another choice is better by a standard error of the mean over folds. The scores of the
+    held-out folds also set the threshold of `predict` and the probabilities; the final booster is fitted to all rows.
+    With more than 50,000 rows one fold is held out and decides. If a class is too small for folds, the library's own
+    choice is kept, and threshold and probabilities are set on the training rows.
 
     Equal rows are fitted as one row with their weights added up, and are in one fold. So a row of weight 2 gives the
     same model as two rows, and the order of the rows does not matter. An option that counts rows, such as LightGBM's
@@ -57,8 +57,9 @@ class TPAUCBooster(RowRanker):
         booster: "lightgbm" or "xgboost".
         booster_options: parameters of the library, for instance `{"num_leaves": 15, "learning_rate": 0.05}`; None for
             its own defaults. A name that the library does not know is ignored by it.
-        n_estimators: most rounds, each of one tree; as many where there are no folds.
-        choose: whether the folds choose between the log loss alone and the loss over the region; otherwise the latter.
+        n_estimators: rounds, each of one tree; the folds may choose half or twice as many.
+        choose: whether the folds choose between the log loss alone and the loss over the region; otherwise the latter
+            is used, and they choose the number of rounds.
         surrogate: the pairwise loss, "smooth_ramp" or "squared_hinge".
         margin: its width in standard deviations of the negatives' scores, above 0.
         widen: how far the region is widened towards the whole ROC square while training, in [0, 1].
@@ -78,8 +79,8 @@ class TPAUCBooster(RowRanker):
         feature_importances_: share of each column in the gain of all splits; of the columns that `preprocessor_` makes
             where there is one.
         regional_: whether the loss over the region was used.
-        fold_scores_: partial AUC of each held-out fold with the log loss alone and with the loss over the region, shape
-            `(folds, 2)`, or, without a choice, with the latter alone, shape `(folds, 1)`; None without folds.
+        fold_scores_: partial AUC of each held-out fold (rows) by candidate (columns): the log loss with `n_estimators`
+            rounds, half and twice as many, then the loss over the region with the same; None without folds.
         n_iter_: rounds of `booster_`.
         preprocessor_: turns a DataFrame into numbers; None for arrays and sparse matrices.
         classes_: the two classes, sorted.
@@ -116,7 +117,7 @@ class TPAUCBooster(RowRanker):
         max_fpr: float = 0.5,
         booster: Literal["lightgbm", "xgboost"] = "lightgbm",
         booster_options: Mapping[str, Any] | None = None,
-        n_estimators: int = 200,
+        n_estimators: int = 100,
         choose: bool = True,
         surrogate: str = "smooth_ramp",
         margin: float = MARGIN,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import uniform_filter1d
 from scipy.sparse import csr_matrix, issparse
 
 from moreauc._checks import floor_count
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 _EXTRA = "boosting"
 _MANY = 50_000  # rows from which on one fold is held out, not each in turn
-_SMOOTH = 20  # part of the rounds over which the scores of the folds are averaged
+_SMOOTH = 20  # scores are averaged over so small a part of the rounds on either side, since they are noisy
 
 
 class Library(ABC):
@@ -202,7 +202,8 @@ class Boosted(NamedTuple):
         booster: the library's own.
         rounds: how many it has.
         regional: whether the loss over the region was used, not the log loss alone.
-        points: partial AUC of the held-out folds, shape `(folds, 2)`: log loss, loss over the region; None without.
+        points: partial AUC of the held-out folds by candidate: either loss, each with the rounds asked for, half and
+            twice as many; None without folds.
         judged: the rows that threshold and probabilities are chosen by.
         scores: of these, by boosters that did not see them where there are folds.
     """
@@ -231,7 +232,7 @@ class BoostedFit:
         objective: makes the loss over the region, which holds the state of one training.
         min_tpr: lower end of the true positive rate.
         max_fpr: upper end of the false positive rate.
-        rounds: the most of a booster; folds choose fewer.
+        rounds: of a booster; the folds choose between so many, half and twice as many.
         before: rounds of log loss that the loss over the region starts from.
         folds: to choose by; 0 for none.
         choose: whether the folds choose between log loss and the loss over the region.
@@ -254,18 +255,20 @@ class BoostedFit:
             booster = self._train(rows, self.rounds, regional=not self.choose).booster
             return Boosted(booster, self.rounds, not self.choose, None, rows, self.library.scores(booster, rows.X))
         kinds = (False, True) if self.choose else (True,)
+        numbers = (self.rounds, max(self.rounds // 2, 1), 2 * self.rounds)
         sides = [(rows.part(np.flatnonzero(~held)), rows.part(np.flatnonzero(held))) for held in parts]
-        trials = [[self._train(own, self.rounds, regional=kind, held=held) for own, held in sides] for kind in kinds]
-        numbers, points = zip(*(best_round(np.array([trial.curve for trial in some])) for some in trials), strict=True)
-        place = int(np.argmax([own.mean() for own in points]))  # of equals the log loss
+        trials = {
+            kind: [self._train(own, numbers[-1], regional=kind, held=held) for own, held in sides] for kind in kinds
+        }
+        candidates = list(product(kinds, numbers))
+        points = np.column_stack([after_rounds([trial.curve for trial in trials[kind]], n) for kind, n in candidates])
+        kind, number = candidates[choose_column(points)]
         scores = np.full(len(rows.weight), np.nan)
-        for held, (_, other), trial in zip(parts, sides, trials[place], strict=True):
-            scores[held] = self.library.scores(trial.booster, other.X, numbers[place])
+        for held, (_, other), trial in zip(parts, sides, trials[kind], strict=True):
+            scores[held] = self.library.scores(trial.booster, other.X, number)
         judged = np.flatnonzero(~np.isnan(scores))
-        booster = self._train(rows, numbers[place], regional=kinds[place]).booster
-        return Boosted(
-            booster, numbers[place], kinds[place], np.column_stack(points), rows.part(judged), scores[judged]
-        )
+        booster = self._train(rows, number, regional=kind).booster
+        return Boosted(booster, number, kind, points, rows.part(judged), scores[judged])
 
     def _train(self, rows: Rows, rounds: int, *, regional: bool, held: Rows | None = None) -> _Trial:
         """Return a booster, and the partial AUC of held-out rows after each round."""
@@ -295,19 +298,34 @@ class BoostedFit:
         return parts
 
 
-def best_round(curves: Floats) -> tuple[int, Floats]:
-    """Return the number of rounds with the best mean over folds, and the scores of the folds after so many.
-
-    Scores are averaged over neighbouring rounds first, since the best of many noisy ones is mostly luck.
+def after_rounds(curves: Sequence[Sequence[float]], number: int) -> Floats:
+    """Return the score of each fold after a number of rounds, averaged over a tenth of the rounds around it.
 
     Args:
-        curves: score of each fold after each round, shape `(folds, rounds)`.
+        curves: score of each fold after each round.
+        number: of rounds, from 1.
 
     Example:
-        >>> best_round(np.array([[0.1, 0.5, 0.6, 0.6, 0.4], [0.3, 0.5, 0.8, 0.6, 0.4]]))
-        (3, array([0.6, 0.8]))
+        >>> after_rounds([[0.5] * 10 + [0.6] * 10, [0.25] * 20], 10).round(3)
+        array([0.533, 0.25 ])
     """
-    width = 1 + 2 * (curves.shape[1] // (2 * _SMOOTH))
-    smooth = uniform_filter1d(curves, width, axis=1, mode="nearest")
-    best = int(np.argmax(smooth.mean(0)))
-    return best + 1, smooth[:, best]
+    half = len(curves[0]) // _SMOOTH
+    return np.array([np.mean(curve[max(number - 1 - half, 0) : number + half]) for curve in curves])
+
+
+def choose_column(points: Floats) -> int:
+    """Return the column with the best mean over folds of those that are better than the first beyond chance.
+
+    That is by a standard error of the mean; the first where there is none. Of one fold the best.
+
+    Example:
+        >>> choose_column(np.array([[0.5, 0.6, 0.9], [0.6, 0.7, 0.5], [0.7, 0.8, 0.7]]))
+        1
+        >>> choose_column(np.array([[0.5, 0.5]]))
+        0
+    """
+    if len(points) == 1:
+        return int(np.argmax(points[0]))
+    gain = points - points[:, :1]
+    mean, error = gain.mean(0), gain.std(0, ddof=1) / np.sqrt(len(gain))
+    return int(np.argmax(np.where(mean > error, mean, 0.0)))
