@@ -27,7 +27,7 @@ from moreauc.boosting import tpauc_objective
 from moreauc.report.pages import versions
 
 FEATURES = 20
-REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
+REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
 FIXED = {"num_threads": 1, "verbosity": -1, "deterministic": True, "force_row_wise": True}
 
 

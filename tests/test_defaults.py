@@ -189,6 +189,21 @@ def test_paired_tests_by_hand():
     assert (pair["won"], pair["higher"], pair["tables"]) == (1, 2, 2)
 
 
+def test_a_contestant_that_is_not_ranked_changes_no_ranks(monkeypatch):
+    monkeypatch.setitem(ENTRIES, "booster", replace(ENTRIES["booster"], ranked=False))
+    records = [record(name, "lr", seed, 0.5, 0.5 + seed / 10) for name in "ab" for seed in range(3)]
+    records += [record(name, "ce", 0, 0.6, 0.6) for name in "ab"]
+    halves = {"choose": ["a"], "confirm": ["b"]}
+    before = summary(records, halves, REGIONS)
+    found = summary([*records, *(record("b", "booster", seed, 0.7, 0.7) for seed in range(2))], halves, REGIONS)
+    assert {**found, "against": []} == {**before, "against": []} and before["left_out"] == []
+    rows = {(r["half"], r["region"], r["other"]): r for r in found["against"] if r["method"] == "booster"}
+    assert {half for half, _, _ in rows} == {"confirm"}
+    assert rows["confirm", "0.5, 0.5", "lr"]["difference"] == pytest.approx(0.2)
+    assert rows["confirm", "0, 0.1", "lr"]["difference"] == pytest.approx(0.15)  # over the two seeds that both have
+    assert rows["confirm", "0, 0.1", "ce"]["difference"] == pytest.approx(0.1)
+
+
 def test_the_tables_of_the_page():
     found = by_hand()
     columns, rows = standing_table(found, "confirm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,8 @@ def summary(
     """Return the cells (table, region and contestant), and for each half standings and paired tests.
 
     In each half, the contestants are those that have records there, and the tables those that all of them have records
-    of, in every region; the seeds of a table are those that all have.
+    of, in every region; the seeds of a table are those that all have. A contestant that is not ranked is compared with
+    the others on the tables and seeds that it has, and changes nothing else.
 
     Args:
         records: of :func:`~experiments.studies.defaults.run_contestant`, with their places.
@@ -48,11 +49,33 @@ def summary(
             runs.setdefault((record["dataset"], region_name(entry["region"]), record["method"]), {})[record["seed"]] = (
                 entry
             )
+    cells, left_out = _all_cells(runs, tables, regions, [name for name in ENTRIES if ENTRIES[name].ranked])
+    against = _against(cells, OURS)
+    for extra, other in product(OURS, ENTRIES):
+        if not ENTRIES[extra].ranked and ENTRIES[other].ranked:
+            against += _against(_pair_cells(runs, tables, regions, extra, other), (extra,))
+    return {
+        "tables": {half: list(names) for half, names in tables.items()},
+        "left_out": left_out,
+        "regions": [region_name(region) for region in regions],
+        "cells": cells,
+        "standings": _standings(cells),
+        "against": against,
+    }
+
+
+def _all_cells(
+    runs: dict[tuple[str, str, str], dict[int, Record]],
+    tables: Mapping[str, Sequence[str]],
+    regions: Sequence[Sequence[float]],
+    contestants: Sequence[str],
+) -> tuple[list[Record], list[str]]:
+    """Return the cells of the tables that all contestants of a half have records of, and the tables left out."""
     cells: list[Record] = []
-    left_out = []
+    left_out: list[str] = []
     for half, region in product(tables, map(region_name, regions)):
         there = {method for name, _, method in runs if name in tables[half]}
-        methods = [method for method in ENTRIES if method in there]
+        methods = [method for method in contestants if method in there]
         for name in tables[half]:
             found = {method: runs.get((name, region, method), {}) for method in methods}
             seeds = _common_seeds(name, found)
@@ -60,15 +83,23 @@ def summary(
                 cells += _cells({"half": half, "region": region, "table": name}, found, seeds)
             elif methods and name not in left_out:
                 left_out.append(name)
-    kept = [cell for cell in cells if cell["table"] not in left_out]
-    return {
-        "tables": {half: list(names) for half, names in tables.items()},
-        "left_out": left_out,
-        "regions": [region_name(region) for region in regions],
-        "cells": kept,
-        "standings": _standings(kept),
-        "against": _against(kept),
-    }
+    return [cell for cell in cells if cell["table"] not in left_out], left_out
+
+
+def _pair_cells(
+    runs: dict[tuple[str, str, str], dict[int, Record]],
+    tables: Mapping[str, Sequence[str]],
+    regions: Sequence[Sequence[float]],
+    *contestants: str,
+) -> list[Record]:
+    """Return the cells of two contestants, of the tables and seeds that both have in all regions."""
+    places = [region_name(region) for region in regions]
+
+    def has_all(name: str) -> bool:
+        return all((name, place, method) in runs for place in places for method in contestants)
+
+    common = {half: [name for name in names if has_all(name)] for half, names in tables.items()}
+    return _all_cells(runs, common, regions, contestants)[0]
 
 
 def region_name(region: Sequence[float]) -> str:
@@ -157,7 +188,7 @@ def _not_below(own: Sequence[Record], cells: Sequence[Record], others: Sequence[
     return float(np.mean(met)) if met else None
 
 
-def _against(cells: Sequence[Record]) -> list[Record]:
+def _against(cells: Sequence[Record], ours: Sequence[str]) -> list[Record]:
     """Compare each of ours with every other contestant: a signed-rank test over tables, and tables won and lost.
 
     A table is won or lost where the mean difference over seeds is more than twice its standard error; over all regions
@@ -170,15 +201,15 @@ def _against(cells: Sequence[Record]) -> list[Record]:
             if cell["half"] == half and region in (cell["region"], _ALL):
                 by.setdefault((cell["method"], cell["table"]), []).append(cell)
         methods, tables = (list(dict.fromkeys(key[place] for key in by)) for place in (0, 1))
-        for ours, other in ((a, b) for a in OURS for b in methods if a in methods and a != b):
-            gaps = [_scores(by[ours, table]) - _scores(by[other, table]) for table in tables]
+        for method, other in ((a, b) for a in ours for b in methods if a in methods and a != b):
+            gaps = [_scores(by[method, table]) - _scores(by[other, table]) for table in tables]
             means = np.array([gap.mean() for gap in gaps])
             errors = np.array([gap.std(ddof=1) / len(gap) ** 0.5 if len(gap) > 1 else np.inf for gap in gaps])
             rows.append(
                 {
                     "half": half,
                     "region": region,
-                    "method": ours,
+                    "method": method,
                     "other": other,
                     "title": ENTRIES[other].title,
                     "difference": float(means.mean()),
@@ -264,9 +295,10 @@ def _sections(results: Record, half: str) -> list[Section]:
     for method in OURS:
         columns, rows = against_table(results, half, method)
         if rows:
+            number = max(row["tables"] for row in results["against"] if (row["half"], row["method"]) == (half, method))
             words = (
-                "Mean difference of TPAUC; tables won : lost by more than twice the standard error over seeds; p of "
-                "Wilcoxon's signed ranks."
+                f"{number} tables: mean difference of TPAUC; tables won : lost by more than twice the standard error "
+                "over seeds; p of Wilcoxon's signed ranks."
             )
             heading = f"Tables to {half}: {ENTRIES[method].title} against each"
             sections.append(Section(heading, [words], columns=columns, rows=rows, labels=1))
