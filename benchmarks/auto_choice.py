@@ -39,7 +39,7 @@ def mean_odds(odds: Mapping[str, Any], some: str) -> Any:
     return np.mean([odds[name] for name in some.split("+")], axis=0)
 
 
-def try_models(table: Any, region: Mapping[str, float], seed: int) -> Cell | None:
+def try_models(table: Any, region: Mapping[str, Any], seed: int) -> Cell | None:
     """Return TPAUC of all sets of models on held-out and on test rows; None where no rows can be held out."""
     rows, test = table.split_rows(0, 0, 0)
     labels = table.positive.astype(int)
@@ -47,7 +47,9 @@ def try_models(table: Any, region: Mapping[str, float], seed: int) -> Cell | Non
     own, held = task.hold_out(labels[rows], 0.25, np.random.RandomState(seed))
     if not len(held):
         return None
-    before, after, seconds = {}, {}, {}
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
     for name, kind in MODELS.items():
         began = time.process_time()
         for part, others, odds in ((rows[own], rows[held], before), (rows, test, after)):
