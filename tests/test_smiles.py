@@ -461,3 +461,17 @@ def test_what_the_guide_says_of_the_defaults_is_in_the_report():
     assert f"({counts.mean():.3f} against {few_counts.mean():.3f})" in text
     assert f"{hiv['bit', 2, 4096]:.3f} with 4096 bits, {hiv['bit', 2, 2048]:.3f} with 2048 bits" in text
     assert f"{hiv['count', 2, 4096]:.3f} with 4096 counts" in text
+
+
+def test_what_the_guide_says_of_memory_and_speed_is_in_the_report():
+    root = Path(__file__).parents[1]
+    text = " ".join((root / "docs" / "molecules.md").read_text(encoding="utf-8").split())
+    report = json.loads((root / "benchmarks" / "reports" / "screening.json").read_text(encoding="utf-8"))
+    small, large = report["libraries"]
+    assert large["molecules"] == 10 * small["molecules"]
+    assert large["peak memory in MB"] < 1.02 * small["peak memory in MB"]
+    for row in (report["fit"], report["predict on the same table"], small, large):
+        assert f"| {row['seconds']:.0f} | {row['processor seconds']:.0f} | {row['peak memory in MB']} |" in text
+    key = "molecules per processor second"
+    assert f"{large[key]:,} molecules per second" in text and f"{large[key + ', RDKit alone']:,} of the same" in text
+    assert f"{large[key] / large[key + ', RDKit alone']:.2f} of its speed" in text
