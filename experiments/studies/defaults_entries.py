@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from moreauc import TPAUCBooster, TPAUCClassifier, TPAUCLinear
+from moreauc import TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCLinear
 from moreauc.comparison import Region
 from moreauc.data.tabular import TableEncoder
 
@@ -52,6 +52,11 @@ def _booster(options: Options, region: Region, seed: int, sparse: bool) -> Any:
     return TPAUCBooster(min_tpr=region[0], max_fpr=region[1], random_state=seed, **given)
 
 
+def _auto(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    given = {"trees": {"booster_options": {"n_jobs": 1}}}
+    return TPAUCAuto(min_tpr=region[0], max_fpr=region[1], random_state=seed, model_options=given, **options)
+
+
 def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Any:
     model = LogisticRegression(**{"max_iter": 1000, **options})
     return model if sparse else make_pipeline(TableEncoder(), model)
@@ -78,6 +83,7 @@ ENTRIES = {
     "sonx": Entry("SONX", _ours, regional=True),
     "linear": Entry("TPAUCLinear", _linear, regional=True),
     "booster": Entry("TPAUCBooster", _booster, regional=True, ranked=False),
+    "auto": Entry("TPAUCAuto", _auto, regional=True, ranked=False),
     "ce": Entry("CE", _ours, ({"loss": "ce"},), regional=True),
     "lr": Entry("LR", _lr, random=False),
     "lr_tuned": Entry("LR, tuned", _lr, tuple({"C": c} for c in (0.01, 0.1, 1.0, 10.0))),
