@@ -619,13 +619,16 @@ def test_compare_refuses_with_one_line(tables, tmp_path, words, message):
 
 
 def test_boosters_that_are_not_installed_are_named(monkeypatch):
-    assert compare.choose_methods(None) == (method_names("rows"), [])
+    assert compare.choose_methods(None) == (tuple(name for name in method_names("rows") if name != "auto"), [])
     monkeypatch.setitem(sys.modules, "xgboost", None)
     chosen, lines = compare.choose_methods(None)
-    assert chosen == (*METHODS["rows"], "linear", "lr", "forest", "lightgbm")
+    assert chosen == (*METHODS["rows"], "linear", "trees", "lr", "forest", "lightgbm")
     assert lines == ["XGBoost is left out: it is not installed; pip install 'moreauc[boosting]' brings it"]
     with pytest.raises(ValueError, match=r"XGBoost is not installed; pip install 'moreauc\[boosting\]' brings it"):
         compare.choose_methods("sonx,xgboost")
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    with pytest.raises(ValueError, match="LightGBM is not installed"):
+        compare.choose_methods("sonx,trees")
 
 
 def options_of(command: str) -> set[str]:

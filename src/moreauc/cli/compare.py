@@ -100,8 +100,9 @@ def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
             raise ValueError(f"moreauc compare: --methods must be of {', '.join(known)}, got {name!r}")
         if chosen.count(name) > 1:
             raise ValueError(f"moreauc compare: --methods must name each once, got {name!r} more than once")
-        if name in others and not others[name].installed:
-            raise ValueError(f"moreauc compare: {others[name].title} {ADVICE}")
+        needed = others.get("lightgbm" if name == "trees" else name)
+        if needed is not None and not needed.installed:
+            raise ValueError(f"moreauc compare: {needed.title} {ADVICE}")
     return chosen, []
 
 
