@@ -156,7 +156,7 @@ def test_auto_shows_all_models_and_trees_stand_alone(runs, tmp_path):
     assert [entry["title"] for entry in report["test"]] == ["TPAUCAuto", *alone, "LR", "TPAUCBooster"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert re.search(r"held out to choose by: linear [\d.]+ \(\w+", page) and re.search(
-        r"\d+ trees for the log loss", page
+        r"\d+ trees for the (log loss|loss over the region)", page
     )
     done("predict", tmp_path / "run", run.data, "--out", tmp_path / "scores.csv")
     expected = saved.model.decision_function(run.case.table().astype({"ward": "category"})[list(saved.task.kinds)])
