@@ -260,7 +260,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "recipe, caution": caution_table,
     "recipe, differences": lambda: _markdown(*difference_table(_ranked())),
     **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
-    **{f"defaults, {method} against": partial(defaults_against, method) for method in ("sonx", "linear", "booster")},
+    **{
+        f"defaults, {method} against": partial(defaults_against, method)
+        for method in ("sonx", "linear", "booster", "auto")
+    },
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
     "when, fit": lambda: _markdown(*fit_table(_study("when"))),
     "when, networks": lambda: _markdown(*capacity_table(_study("when"))),

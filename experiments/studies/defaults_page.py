@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from experiments.studies.defaults import DefaultsStudy
 
 HALVES = ("choose", "confirm")
-OURS = ("sonx", "linear", "booster")
+OURS = ("sonx", "linear", "booster", "auto")
 EQUAL = 0.0005  # means nearer than this count as equal
 COLLAPSED = 10, 0.9  # limits of different test scores and AUC below which a model is collapsed
 _QUIET = "#66717f"
