@@ -213,9 +213,9 @@ def larger_table() -> str:
     return _markdown(["method", *heads], rows)
 
 
-def defaults_table(half: str) -> str:
-    """Ranks, means and seconds of all contestants on one half of the tables."""
-    return _markdown(*standing_table(_study("defaults"), half))
+def defaults_table(half: str, extra: str | None = None) -> str:
+    """Ranks, means and seconds of all contestants on one half of the tables, or on those that `extra` has."""
+    return _markdown(*standing_table(_study("defaults"), half, extra))
 
 
 def defaults_against(method: str) -> str:
@@ -260,6 +260,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "recipe, caution": caution_table,
     "recipe, differences": lambda: _markdown(*difference_table(_ranked())),
     **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
+    "defaults, with auto": partial(defaults_table, "confirm", "auto"),
     **{
         f"defaults, {method} against": partial(defaults_against, method)
         for method in ("sonx", "linear", "booster", "auto")

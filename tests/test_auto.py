@@ -14,7 +14,6 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 
 from moreauc.estimators import TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCLinear
-from moreauc.estimators.auto import Candidate
 from moreauc.metrics import tpauc_score
 
 FAST = {"mlp": {"epochs": 3, "ensemble": 1, "patience": None}, "trees": {"n_estimators": 20, "folds": 2}}
@@ -172,10 +171,6 @@ def test_trees_are_left_out_where_lightgbm_is_missing(monkeypatch):
     with pytest.warns(UserWarning, match=r"boosted trees are left out: LightGBM is not installed.*moreauc\[boosting\]"):
         auto = TPAUCAuto(model_options={"mlp": FAST["mlp"]}, random_state=0).fit(X, y)
     assert [candidate.name for candidate in auto.candidates_] == ["linear", "mlp"]
-
-
-def test_a_candidate_is_plain_data():
-    assert Candidate("linear", 0.5, 0.0, 0.0, True, 1.0) == Candidate("linear", 0.5, 0.0, 0.0, True, 1.0)
 
 
 CHECKS = """

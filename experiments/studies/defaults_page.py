@@ -49,17 +49,19 @@ def summary(
             runs.setdefault((record["dataset"], region_name(entry["region"]), record["method"]), {})[record["seed"]] = (
                 entry
             )
-    cells, left_out = _all_cells(runs, tables, regions, [name for name in ENTRIES if ENTRIES[name].ranked])
+    ranked = [name for name in ENTRIES if ENTRIES[name].ranked]
+    extras = [name for name in OURS if not ENTRIES[name].ranked]
+    cells, left_out = _all_cells(runs, tables, regions, ranked)
     against = _against(cells, OURS)
-    for extra, other in product(OURS, ENTRIES):
-        if not ENTRIES[extra].ranked and ENTRIES[other].ranked:
-            against += _against(_pair_cells(runs, tables, regions, extra, other), (extra,))
+    for extra, other in product(extras, ranked):
+        against += _against(_common_cells(runs, tables, regions, extra, other), (extra,))
     return {
         "tables": {half: list(names) for half, names in tables.items()},
         "left_out": left_out,
         "regions": [region_name(region) for region in regions],
         "cells": cells,
         "standings": _standings(cells),
+        "standings_with": {name: _standings(_common_cells(runs, tables, regions, name, *ranked)) for name in extras},
         "against": against,
     }
 
@@ -86,13 +88,13 @@ def _all_cells(
     return [cell for cell in cells if cell["table"] not in left_out], left_out
 
 
-def _pair_cells(
+def _common_cells(
     runs: dict[tuple[str, str, str], dict[int, Record]],
     tables: Mapping[str, Sequence[str]],
     regions: Sequence[Sequence[float]],
     *contestants: str,
 ) -> list[Record]:
-    """Return the cells of two contestants, of the tables and seeds that both have in all regions."""
+    """Return the cells of some contestants, of the tables and seeds that all of them have in all regions."""
     places = [region_name(region) for region in regions]
 
     def has_all(name: str) -> bool:
@@ -229,10 +231,11 @@ def _scores(cells: Iterable[Record]) -> Any:
     return np.mean([cell["scores"] for cell in cells], axis=0)
 
 
-def standing_table(results: Record, half: str) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of a half's standings, the best mean rank first."""
+def standing_table(results: Record, half: str, extra: str | None = None) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of a half's standings, the best mean rank first; with an unranked contestant or not."""
     regions = results["regions"]
-    by = {(row["method"], row["region"]): row for row in results["standings"] if row["half"] == half}
+    standings = results["standings"] if extra is None else results["standings_with"][extra]
+    by = {(row["method"], row["region"]): row for row in standings if row["half"] == half}
     order = sorted((row for row in by.values() if row["region"] == _ALL), key=lambda row: float(row["rank"]))
     rows = []
     for row in order:

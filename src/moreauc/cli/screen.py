@@ -146,16 +146,8 @@ def _scored(options: PredictOptions, task: MoleculeTableTask, model: Any, counts
 def _predictions(
     options: PredictOptions, task: MoleculeTableTask, model: Any, frame: pd.DataFrame, inputs: Any, counts: _Counts
 ) -> pd.DataFrame:
-    scores, target = model.decision_function(inputs), task.target
-    counts.positive += int((scores > 0).sum())
-    result = pd.DataFrame(
-        {
-            "row": frame.index + 1,
-            "score": scores,
-            "probability": model.predict_proba(inputs)[:, 1],
-            "decision": np.where(scores > 0, target.positive, target.negative),
-        }
-    )
+    result = task.predictions(model, inputs, frame.index + 1)
+    counts.positive += int((result["score"] > 0).sum())
     return with_columns(result, frame if options.keep_columns else frame[_kept(task, frame)])
 
 

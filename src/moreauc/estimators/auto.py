@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import _safe_indexing, check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from moreauc._checks import check_real
 from moreauc.data.tabular import TableEncoder, same_rows
@@ -141,17 +141,11 @@ class TPAUCAuto(RowRanker):
                 group are all held out or none of them. None to keep equal rows together.
         """
         names = self._check_arguments()
-        table = self._check_table(X, reset=True)
-        values = self._check_targets(table, y)
-        weight = None
-        if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
-        classes = self._two_classes(values if weight is None else values[weight > 0.0])
-        label = self._choose_label(classes, values)
+        numbers, table, values, weights, group, classes, label = self._training_rows(X, y, sample_weight, groups)
+        weight = None if (weights == 1.0).all() else weights
         random = check_random_state(self.random_state)
         task = RowTask(loss="sonx", loss_options={}, batch_size=2, **self._region())
         positive = values == label
-        group = None if groups is None else self._check_groups(table, groups)
         same = same_rows(self._owner, table) if group is None else None
         train, held = task.hold_out(positive, self.validation_fraction, random, groups=group, same=same)
         seeds = {name: int(random.randint(2**31 - 1)) for name in names}
@@ -183,7 +177,7 @@ class TPAUCAuto(RowRanker):
         if not len(held):
             mean, judged = self._mean(table), everything
         self._decide_by(classes, label, positive[judged], mean, None if weight is None else weight[judged])
-        self.held_out_ = held
+        self.held_out_ = numbers[held]
         return self
 
     def _choose(

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from moreauc._checks import check_count
 from moreauc.boosting import LOG_LOSS_ROUNDS, LOG_LOSS_WEIGHT, MARGIN, WIDEN, tpauc_objective
@@ -147,17 +147,7 @@ class TPAUCBooster(RowRanker):
                 group are in one fold. None to keep equal rows together.
         """
         self._check_arguments()
-        table = self._check_table(X, reset=True)
-        values = self._check_targets(table, y)
-        weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
-        group = None if groups is None else self._check_groups(table, groups)
-        if not weight.all():
-            there = np.flatnonzero(weight)
-            table = table.iloc[there] if isinstance(table, pd.DataFrame) else table[there]
-            values, weight = values[there], weight[there]
-            group = None if group is None else group[there]
-        classes = self._two_classes(values)
-        label = self._choose_label(classes, values)
+        given = self._training_rows(X, y, sample_weight, groups)
         random = check_random_state(self.random_state)
         library = LIBRARIES[self.booster](self.booster_options or {}, int(random.randint(2**31 - 1)))
         fitting = BoostedFit(
@@ -169,10 +159,11 @@ class TPAUCBooster(RowRanker):
             folds=self.folds,
             choose=self.choose,
         )
-        found = fitting.run(Rows(self._fit_design(table), values == label, weight, group), random)
+        rows = Rows(self._fit_design(given.table), given.values == given.label, given.weight, given.group)
+        found = fitting.run(rows, random)
         self.booster_, self.regional_, self.n_iter_ = found.booster, found.regional, found.rounds
         self.fold_scores_, self._kind = found.points, self.booster
-        self._decide_by(classes, label, found.judged.positive, found.scores, found.judged.weight)
+        self._decide_by(given.classes, given.label, found.judged.positive, found.scores, found.judged.weight)
         return self
 
     @property

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
-from sklearn.utils import column_or_1d
+from sklearn.utils import _safe_indexing, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import _check_sample_weight
 
 from moreauc._checks import check_real, check_region, floor_count
 from moreauc.data.texts import MAJORITY, class_text, positive_class
@@ -132,7 +133,7 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
     def _region(self) -> dict[str, Any]:
         return {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
 
-    def _choose_label(self, classes: Array, values: Array) -> Any:
+    def _choose_label(self, classes: Array, values: Array, *, stacklevel: int = 4) -> Any:
         """Return the class to find, one of the two classes that the values hold."""
         label = self.positive_label
         if label is not None:
@@ -149,7 +150,7 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
                 f"{self._owner}: the class to find is {found!r}, {share:.0%} of y; name the one that is meant, "
                 f"positive_label={found!r} or positive_label={other!r}",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=stacklevel,
             )
         return classes[place]
 
@@ -194,6 +195,28 @@ class RankingDecisions(ClassifierMixin, ScoringEstimator):  # type: ignore[misc]
         return tpauc_score(positive, scores, sample_weight=sample_weight, **self._region())
 
 
+class TrainingRows(NamedTuple):
+    """The rows of `fit` whose weight is above 0.
+
+    Attributes:
+        numbers: which of the rows given they are.
+        table: their features.
+        values: their classes.
+        weight: above 0.
+        group: number of the group of each; None without groups.
+        classes: the two classes, sorted.
+        label: the class to find.
+    """
+
+    numbers: Array
+    table: Any
+    values: Array
+    weight: Array
+    group: Array | None
+    classes: Array
+    label: Any
+
+
 class RowRanker(RankingDecisions, TableInput):
     """Predictions for the rows of a table."""
 
@@ -225,6 +248,22 @@ class RowRanker(RankingDecisions, TableInput):
         """
         scores = self._scores(X)
         return self._partial_auc(column_or_1d(y), scores, sample_weight)
+
+    def _training_rows(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, groups: ArrayLike | None
+    ) -> TrainingRows:
+        """Check the arguments of `fit`, which calls this, and leave out rows of weight 0."""
+        table = self._check_table(X, reset=True)
+        values = self._check_targets(table, y)
+        weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
+        group = None if groups is None else self._check_groups(table, groups)
+        numbers = np.flatnonzero(weight)
+        if len(numbers) < len(weight):
+            table, values, weight = _safe_indexing(table, numbers), values[numbers], weight[numbers]
+            group = None if group is None else group[numbers]
+        classes = self._two_classes(values)
+        label = self._choose_label(classes, values, stacklevel=5)
+        return TrainingRows(numbers, table, values, weight, group, classes, label)
 
     def _two_classes(self, values: Array) -> Array:
         """Return the classes, which must be two."""

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from moreauc._checks import check_count, check_real
 from moreauc._system import one_thread
@@ -125,18 +125,8 @@ class TPAUCLinear(RowRanker):
                 group are in one fold. None to keep equal rows together.
         """
         self._check_arguments()
-        table = self._check_table(X, reset=True)
-        values = self._check_targets(table, y)
-        weight = _check_sample_weight(sample_weight, table, dtype=np.float64, ensure_non_negative=True)
-        group = None if groups is None else self._check_groups(table, groups)
-        if not weight.all():
-            there = np.flatnonzero(weight)
-            table = table.iloc[there] if isinstance(table, pd.DataFrame) else table[there]
-            values, weight = values[there], weight[there]
-            group = None if group is None else group[there]
-        classes = self._two_classes(values)
-        label = self._choose_label(classes, values)
-        rows = Rows(self._fit_design(table), values == label, weight, group)
+        given = self._training_rows(X, y, sample_weight, groups)
+        rows = Rows(self._fit_design(given.table), given.values == given.label, given.weight, given.group)
         fitting = LinearFit(
             strengths=STRENGTHS if self.C == "auto" else (float(self.C),),
             **self._region(),
@@ -150,7 +140,7 @@ class TPAUCLinear(RowRanker):
         with one_thread():
             found = fitting.run(rows, check_random_state(self.random_state))
         self.C_, self.margin_, self.n_iter_ = found.C, found.margin, found.steps
-        self._decide_by(classes, label, found.scored.positive, found.scores, found.scored.weight)
+        self._decide_by(given.classes, given.label, found.scored.positive, found.scores, found.scored.weight)
         self.coef_ = self._direction() * found.coef[None, :]
         self.intercept_ = np.array([-self._direction() * self.threshold_])
         return self

@@ -415,15 +415,20 @@ class TwoClassTask(TableTask[T]):
         """Return the names of the rows or bags in a file of predictions."""
 
     def predict(self, model: Any, inputs: Any, table: T) -> tuple[pd.DataFrame, str]:
-        scores, target = model.decision_function(inputs), self.target
+        found = self.predictions(model, inputs, self.names(table))
+        number, target = int((found["score"] > 0).sum()), self.target
+        return found, f"{number} of {len(found)} {self.unit} are called {target.name} = {target.positive}"
+
+    def predictions(self, model: Any, inputs: Any, names: Any) -> pd.DataFrame:
+        """Return name, score, probability and decision of rows or bags."""
+        scores = model.decision_function(inputs)
         columns = {
-            self.role: self.names(table),
+            self.role: names,
             "score": scores,
             "probability": model.predict_proba(inputs)[:, 1],
-            "decision": np.where(scores > 0, target.positive, target.negative),
+            "decision": np.where(scores > 0, self.target.positive, self.target.negative),
         }
-        called = f"{(scores > 0).sum()} of {len(scores)} {self.unit} are called {target.name} = {target.positive}"
-        return pd.DataFrame(columns), called
+        return pd.DataFrame(columns)
 
 
 @dataclass(frozen=True)
