@@ -124,8 +124,7 @@ def test_runs_that_would_repeat_others_are_not_planned(tmp_path):
     keys = {task.key for task in STUDY.tasks(Setup(tmp_path))}
     assert {"NR-AR/lr/all/0", "NR-AR/forest/all/4", "Pima/lr/all/4", "HIV/sonx/0, 0.1/4"} <= keys
     assert "NR-AR/lr/all/1" not in keys and "NR-AR/sonx/all/0" not in keys
-    tables = [*STUDY.choose, *STUDY.confirm]
-    assert len(set(tables)) == len(tables) == 33
+    assert len(set(STUDY.tables)) == len(STUDY.tables) == 33
 
 
 def test_the_study_makes_a_page(tmp_path):
@@ -189,13 +188,13 @@ def test_paired_tests_by_hand():
     assert (pair["won"], pair["higher"], pair["tables"]) == (1, 2, 2)
 
 
-def test_a_contestant_that_is_not_ranked_changes_no_ranks(monkeypatch):
-    monkeypatch.setitem(ENTRIES, "booster", replace(ENTRIES["booster"], ranked=False))
+def test_a_contestant_that_is_not_ranked_changes_no_ranks():
     records = [record(name, "lr", seed, 0.5, 0.5 + seed / 10) for name in "ab" for seed in range(3)]
     records += [record(name, "ce", 0, 0.6, 0.6) for name in "ab"]
     halves = {"choose": ["a"], "confirm": ["b"]}
-    before = summary(records, halves, REGIONS)
-    found = summary([*records, *(record("b", "booster", seed, 0.7, 0.7) for seed in range(2))], halves, REGIONS)
+    before = summary(records, halves, REGIONS, ["booster"])
+    more = [*records, *(record("b", "booster", seed, 0.7, 0.7) for seed in range(2))]
+    found = summary(more, halves, REGIONS, ["booster"])
     assert {**found, "against": []} == {**before, "against": []} and before["left_out"] == []
     rows = {(r["half"], r["region"], r["other"]): r for r in found["against"] if r["method"] == "booster"}
     assert {half for half, _, _ in rows} == {"confirm"}

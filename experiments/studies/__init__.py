@@ -28,6 +28,7 @@ _KINDS: dict[str, Any] = {
     "groups": GroupStudy,
     "many_groups": ManyGroupsStudy,
     "defaults": DefaultsStudy,
+    "screening": DefaultsStudy,
     "when": WhenStudy,
 }
 
@@ -39,7 +40,7 @@ def load_studies() -> dict[str, Study]:
         >>> list(load_studies())[:4]
         ['molecules', 'bags', 'histology', 'keel']
     """
-    numbers = {**read_plan("studies"), "defaults": read_plan("defaults")}
+    numbers = {**read_plan("studies"), **{name: read_plan(name) for name in ("defaults", "screening")}}
     studies: dict[str, Study] = {name: load_paper_study(name) for name in EXPERIMENTS}
     for name, entry in numbers.items():
         kind = _KINDS.get(name) or _KINDS[name.split("_")[-1]]

@@ -1,13 +1,14 @@
 """Our estimators with default settings beside logistic regression and trees, default and tuned, on many tables.
 
-Defaults are chosen on half of the tables and confirmed on the other half; the plan says which.
+Two plans: "defaults", where half of the tables choose the defaults and the other half confirms them, and "screening",
+fingerprints of molecules, with the scores that chemists look at.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,10 +28,11 @@ from experiments.engine import Record, Setup, Study, Task
 from experiments.studies.defaults_entries import ENTRIES, Entry
 from experiments.studies.defaults_page import make_page
 from moreauc.comparison import Region, Table
-from moreauc.metrics import tpauc_score
+from moreauc.metrics import bedroc_score, enrichment_factor, tpauc_score
 from moreauc.report.pages import Report
 
 _FEW = ("sonx", "linear", "ce", "lr", "lr_tuned")  # of the tiny version
+TOPS = (0.001, 0.01, 0.05)  # shares of the molecules whose enrichment is noted
 _INNER = 0.25  # of the training rows, to tune by
 
 
@@ -42,24 +44,33 @@ class DefaultsStudy(Study):
         regions: pairs of the lowest TPR and the highest FPR.
         test_fraction: share of the rows to test on.
         most_rows: larger tables are sampled down to this many rows.
-        choose: tables that defaults are chosen on.
-        confirm: tables that they are confirmed on.
+        parts: tables by part; ranks and tests are made for each.
         methods: names of contestants.
+        unranked: contestants that lack runs of some tables: compared on those they have, without changing the ranks.
     """
 
     regions: tuple[Region, ...]
     test_fraction: float
     most_rows: int
-    choose: tuple[str, ...]
-    confirm: tuple[str, ...]
-    methods: tuple[str, ...] = tuple(ENTRIES)
+    parts: Mapping[str, tuple[str, ...]]
+    methods: tuple[str, ...]
+    unranked: tuple[str, ...] = ()
     planned: ClassVar = ("test_fraction", "most_rows")
-    tiny: ClassVar = {"seeds": 1, "choose": ("made 0",), "confirm": ("made 1",), "methods": _FEW}
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of all parts."""
+        return tuple(name for names in self.parts.values() for name in names)
+
+    def smoke(self) -> DefaultsStudy:
+        """Return a version with a made table in each part, one seed and few contestants."""
+        made = {part: (f"made {number}",) for number, part in enumerate(self.parts)}
+        return replace(self, seeds=1, parts=made, methods=_FEW, unranked=())
 
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each seed, table, contestant and, where its training depends on it, region."""
         tasks = []
-        for at in combinations(seed=range(self.seeds), dataset=(*self.choose, *self.confirm), method=self.methods):
+        for at in combinations(seed=range(self.seeds), dataset=self.tables, method=self.methods):
             entry, dataset, seed = ENTRIES[at["method"]], at["dataset"], at["seed"]
             if seed and not entry.random and dataset in FINGERPRINT_SETS:
                 continue  # would be the same again
@@ -67,7 +78,8 @@ class DefaultsStudy(Study):
                 name = "{:g}, {:g}".format(*regions[0]) if entry.regional else "all"
                 place = {"dataset": dataset, "method": at["method"], "region": name, "seed": seed}
                 options = {"dataset": dataset, "method": at["method"], "seed": seed, "regions": regions}
-                tasks.append(Task(place, run_contestant, {**options, **self.plan, "folder": setup.data}))
+                where = {"folder": setup.data, "device": setup.device}
+                tasks.append(Task(place, run_contestant, {**options, **self.plan, **where}))
         return tasks
 
     def prepare(self, tasks: Sequence[Task]) -> None:
@@ -92,8 +104,12 @@ def run_contestant(
     test_fraction: float,
     most_rows: int,
     folder: Path | None,
+    device: str = "cpu",
 ) -> Record:
-    """Train a contestant, tuned where it has several settings, and score it on the test rows in each region."""
+    """Train a contestant, tuned where it has several settings, and score it on the test rows in each region.
+
+    Networks are trained on the device. Molecules are also scored by what the top of their list holds.
+    """
     entry, table = ENTRIES[method], split_table(dataset, seed, test_fraction, most_rows, folder)
     train, test = table.split_rows(0, 0, 0)
     trained: dict[int, tuple[NDArray[Any], float]] = {}
@@ -101,11 +117,12 @@ def run_contestant(
     results = []
     for region, number in zip(regions, tuned[0], strict=True):
         if number not in trained:
-            trained[number] = _fit(
-                entry.make(entry.settings[number], region, seed, issparse(table.X)), table, train, test
-            )
+            options = {**entry.settings[number], **({"device": device} if entry.network else {})}
+            trained[number] = _fit(entry.make(options, region, seed, issparse(table.X)), table, train, test)
         scores, seconds = trained[number]
         found = {"region": region, **_scores_in(table.positive[test], scores, region), "seconds": tuned[1] + seconds}
+        if dataset in FINGERPRINT_SETS:
+            found |= _top_scores(table.positive[test], scores)
         results.append({**found, "distinct": len(np.unique(scores)), "setting": dict(entry.settings[number])})
     return {"results": results, "test_rows": len(test), "test_positives": int(table.positive[test].sum())}
 
@@ -126,6 +143,11 @@ def _tune(
 def _scores_in(labels: NDArray[Any], scores: NDArray[Any], region: Region) -> dict[str, float]:
     tpauc = tpauc_score(labels, scores, min_tpr=region[0], max_fpr=region[1])
     return {"tpauc": tpauc, "auc": float(roc_auc_score(labels, scores))}
+
+
+def _top_scores(labels: NDArray[Any], scores: NDArray[Any]) -> Record:
+    factors = {f"{share:.1%}": enrichment_factor(labels, scores, fraction=share) for share in TOPS}
+    return {"enrichment": factors, "bedroc": bedroc_score(labels, scores)}
 
 
 def _fit(model: Any, table: Table, rows: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], float]:

@@ -1,4 +1,4 @@
-"""The contestants of the study of the defaults: our estimators, logistic regression, forests and boosted trees."""
+"""The contestants of the studies of tables and molecules: our estimators, logistic regression, forests, boosters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Entry:
         settings: options that are tried; the best on validation rows is trained again on all of them.
         regional: whether its training depends on the region; the others are trained once and scored in each.
         random: whether its training depends on the seed.
-        ranked: whether it takes part in ranks, for which it must have runs of all tables.
+        network: whether it trains a network, on the device of the study; an option `device` tells it which.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Entry:
     settings: tuple[Options, ...] = ({},)
     regional: bool = False
     random: bool = True
-    ranked: bool = True
+    network: bool = False
 
 
 def _ours(options: Options, region: Region, seed: int, sparse: bool) -> Any:
@@ -53,8 +53,8 @@ def _booster(options: Options, region: Region, seed: int, sparse: bool) -> Any:
 
 
 def _auto(options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    given = {"trees": {"booster_options": {"n_jobs": 1}}}
-    return TPAUCAuto(min_tpr=region[0], max_fpr=region[1], random_state=seed, model_options=given, **options)
+    given = {"trees": {"booster_options": {"n_jobs": 1}}, "mlp": options}
+    return TPAUCAuto(min_tpr=region[0], max_fpr=region[1], random_state=seed, model_options=given)
 
 
 def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Any:
@@ -78,15 +78,18 @@ def _trees(kind: str, options: Options, region: Region, seed: int, sparse: bool)
     return model if sparse else make_pipeline(TableEncoder(standardize=False), model)
 
 
+_STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 _SLOW = {"n_estimators": 300, "learning_rate": 0.03}
 ENTRIES = {
-    "sonx": Entry("SONX", _ours, regional=True),
+    "sonx": Entry("SONX", _ours, regional=True, network=True),
     "linear": Entry("TPAUCLinear", _linear, regional=True),
-    "booster": Entry("TPAUCBooster", _booster, regional=True, ranked=False),
-    "auto": Entry("TPAUCAuto", _auto, regional=True, ranked=False),
-    "ce": Entry("CE", _ours, ({"loss": "ce"},), regional=True),
+    "booster": Entry("TPAUCBooster", _booster, regional=True),
+    "auto": Entry("TPAUCAuto", _auto, regional=True, network=True),
+    "ce": Entry("CE", _ours, ({"loss": "ce"},), regional=True, network=True),
+    "auc_sh": Entry("AUC-SH", _ours, ({"loss": "auc_sh"},), regional=True, network=True),
     "lr": Entry("LR", _lr, random=False),
-    "lr_tuned": Entry("LR, tuned", _lr, tuple({"C": c} for c in (0.01, 0.1, 1.0, 10.0))),
+    "lr_tuned": Entry("LR, tuned", _lr, tuple({"C": c} for c in _STRENGTHS)),
+    "lr_balanced": Entry("LR, balanced, tuned", _lr, tuple({"C": c, "class_weight": "balanced"} for c in _STRENGTHS)),
     "lightgbm": Entry("LightGBM", partial(_trees, "lightgbm"), random=False),
     "lightgbm_tuned": Entry(
         "LightGBM, tuned",

@@ -1,4 +1,4 @@
-"""The page of the defaults study: ranks, paired tests, seconds."""
+"""The page of the studies of defaults and of screening: ranks, paired tests, seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from moreauc.report.pages import COLORS, Report, Section
 if TYPE_CHECKING:
     from experiments.studies.defaults import DefaultsStudy
 
-HALVES = ("choose", "confirm")
+# titles of the parts of a plan
+PARTS = {"choose": "Tables to choose", "confirm": "Tables to confirm", "assays": "Tox21 and HIV", "muv": "MUV"}
 OURS = ("sonx", "linear", "booster", "auto")
 EQUAL = 0.0005  # means nearer than this count as equal
 COLLAPSED = 10, 0.9  # limits of different test scores and AUC below which a model is collapsed
@@ -30,18 +31,22 @@ _ALL = "all"
 
 
 def summary(
-    records: Sequence[Record], tables: dict[str, Sequence[str]], regions: Sequence[Sequence[float]]
+    records: Sequence[Record],
+    tables: Mapping[str, Sequence[str]],
+    regions: Sequence[Sequence[float]],
+    unranked: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the cells (table, region and contestant), and for each half standings and paired tests.
+    """Return the cells (table, region and contestant), and for each part standings and paired tests.
 
-    In each half, the contestants are those that have records there, and the tables those that all of them have records
+    In each part, the contestants are those that have records there, and the tables those that all of them have records
     of, in every region; the seeds of a table are those that all have. A contestant that is not ranked is compared with
     the others on the tables and seeds that it has, and changes nothing else.
 
     Args:
         records: of :func:`~experiments.studies.defaults.run_contestant`, with their places.
-        tables: tables of each half.
+        tables: tables of each part.
         regions: pairs of the lowest TPR and the highest FPR.
+        unranked: contestants that are not ranked.
     """
     runs: dict[tuple[str, str, str], dict[int, Record]] = {}
     for record in records:
@@ -49,14 +54,14 @@ def summary(
             runs.setdefault((record["dataset"], region_name(entry["region"]), record["method"]), {})[record["seed"]] = (
                 entry
             )
-    ranked = [name for name in ENTRIES if ENTRIES[name].ranked]
-    extras = [name for name in OURS if not ENTRIES[name].ranked]
+    ranked = [name for name in ENTRIES if name not in unranked]
+    extras = [name for name in OURS if name in unranked]
     cells, left_out = _all_cells(runs, tables, regions, ranked)
     against = _against(cells, OURS)
     for extra, other in product(extras, ranked):
         against += _against(_common_cells(runs, tables, regions, extra, other), (extra,))
     return {
-        "tables": {half: list(names) for half, names in tables.items()},
+        "tables": {part: list(names) for part, names in tables.items()},
         "left_out": left_out,
         "regions": [region_name(region) for region in regions],
         "cells": cells,
@@ -134,10 +139,19 @@ def _cells(place: Record, found: dict[str, dict[int, Record]], seeds: list[int])
             "scores": [run["tpauc"] for run in runs],
             "auc": float(np.mean([run["auc"] for run in runs])),
             "seconds": _mean_seconds(found[method].values()),  # over all seeds
+            **_top(runs),
             "collapsed": sum((run["distinct"] < COLLAPSED[0]) & (run["auc"] < COLLAPSED[1]) for run in runs),
         }
         for (method, runs), rank in zip(own.items(), ranks, strict=True)
     ]
+
+
+def _top(runs: Sequence[Record]) -> Record:
+    """Return the mean scores of the top of the list, which molecules have: BEDROC and enrichment by share."""
+    if not all("bedroc" in run for run in runs):
+        return {}
+    shares = {share: float(np.mean([run["enrichment"][share] for run in runs])) for share in runs[0]["enrichment"]}
+    return {"bedroc": float(np.mean([run["bedroc"] for run in runs])), "enrichment": shares}
 
 
 def _mean_seconds(runs: Iterable[Record]) -> float | None:
@@ -264,6 +278,29 @@ def _verdict(row: Record) -> str:
     return f"{row['difference']:+.3f}; {row['won']} : {row['lost']}; p {row['p']:.3f}"
 
 
+def top_table(results: Record, part: str, region: str) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of BEDROC and enrichment: mean rank over the tables and mean, the best BEDROC first.
+
+    Where the training depends on the region, the models are those trained for `region`.
+    """
+    cells = [cell for cell in results["cells"] if (cell["half"], cell["region"]) == (part, region)]
+    scores = {"BEDROC": lambda cell: cell["bedroc"]}
+    for share in cells[0]["enrichment"]:
+        scores[f"EF {share}"] = lambda cell, share=share: cell["enrichment"][share]
+    ranks: dict[tuple[str, str], list[float]] = {}
+    for name, table in product(scores, dict.fromkeys(cell["table"] for cell in cells)):
+        own = [cell for cell in cells if cell["table"] == table]
+        for cell, rank in zip(own, rankdata([-round(scores[name](cell), 6) for cell in own]), strict=True):
+            ranks.setdefault((cell["method"], name), []).append(float(rank))
+    rows = []
+    for method in dict.fromkeys(cell["method"] for cell in cells):
+        means = [np.mean([score(cell) for cell in cells if cell["method"] == method]) for score in scores.values()]
+        shown = [f"{np.mean(ranks[method, name]):.2f}" for name in scores]
+        rows.append([ENTRIES[method].title, *shown, f"{means[0]:.3f}", *(f"{mean:.1f}" for mean in means[1:])])
+    rows.sort(key=lambda row: float(row[1]))
+    return ["method", *(f"rank {name}" for name in scores), *scores], rows
+
+
 def score_table(results: Record, half: str, region: str) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows of TPAUC in a region: a row for each table, a column for each contestant."""
     cells = [cell for cell in results["cells"] if (cell["half"], cell["region"]) == (half, region)]
@@ -274,19 +311,24 @@ def score_table(results: Record, half: str, region: str) -> tuple[list[str], lis
 
 def make_page(study: DefaultsStudy, records: Sequence[Record], out: Path) -> Report:
     """Draw the ranks into `out` and return the report."""
-    tables = {half: getattr(study, half) for half in HALVES}
-    results = summary(records, tables, study.regions)
+    results = summary(records, study.parts, study.regions, study.unranked)
     sections = []
     if results["cells"]:
         save_figure(draw_ranks(results), out / "ranks.png")
-        caption = "Average rank over the tables of each half; a line joins the regions, lower is better."
+        caption = "Average rank over the tables of each part; a line joins the regions, lower is better."
         sections.append(Section("Ranks", figure="ranks.png", caption=caption))
-    for half in (half for half in HALVES if any(row["half"] == half for row in results["standings"])):
-        sections += _sections(results, half)
+    for part in _parts(results):
+        sections += _sections(results, part)
     return Report(study.title, "", {"plan": study.plan, "seeds": study.seeds, **results}, sections)
 
 
+def _parts(results: Record) -> list[str]:
+    """Return the parts that have standings."""
+    return list(dict.fromkeys(row["half"] for row in results["standings"]))
+
+
 def _sections(results: Record, half: str) -> list[Section]:
+    title = PARTS[half]
     there = [name for name in results["tables"][half] if name not in results["left_out"]]
     missing = [name for name in results["tables"][half] if name in results["left_out"]]
     seeds = next(row["seeds"] for row in results["standings"] if row["half"] == half)
@@ -294,7 +336,12 @@ def _sections(results: Record, half: str) -> list[Section]:
     text = [f"{len(there)} tables: {', '.join(there)}. Seeds common to all contestants: {many}."]
     text += [f"Left out, because some contestants have no runs: {', '.join(missing)}."] if missing else []
     columns, rows = standing_table(results, half)
-    sections = [Section(f"Tables to {half}: standings", text, columns=columns, rows=rows, labels=1)]
+    sections = [Section(f"{title}: standings", text, columns=columns, rows=rows, labels=1)]
+    if all("bedroc" in cell for cell in results["cells"]):
+        last = min(results["regions"], key=lambda region: float(region.split(", ")[1]))
+        columns, rows = top_table(results, half, last)
+        words = f"BEDROC and enrichment factors of the models for ({last}): mean rank over the tables, then the mean."
+        sections.append(Section(f"{title}: the top of the list", [words], columns=columns, rows=rows, labels=1))
     for method in OURS:
         columns, rows = against_table(results, half, method)
         if rows:
@@ -303,18 +350,18 @@ def _sections(results: Record, half: str) -> list[Section]:
                 f"{number} tables: mean difference of TPAUC; tables won : lost by more than twice the standard error "
                 "over seeds; p of Wilcoxon's signed ranks."
             )
-            heading = f"Tables to {half}: {ENTRIES[method].title} against each"
+            heading = f"{title}: {ENTRIES[method].title} against each"
             sections.append(Section(heading, [words], columns=columns, rows=rows, labels=1))
     for region in results["regions"]:
         columns, rows = score_table(results, half, region)
         words = "Mean ± standard deviation over seeds."
-        sections.append(Section(f"Tables to {half}: TPAUC ({region})", [words], columns=columns, rows=rows, labels=1))
+        sections.append(Section(f"{title}: TPAUC ({region})", [words], columns=columns, rows=rows, labels=1))
     return sections
 
 
 def draw_ranks(results: Record) -> Figure:
-    """Draw the average ranks: a panel for each half, a row for each contestant, a marker for each region."""
-    halves = [half for half in HALVES if any(row["half"] == half for row in results["standings"])]
+    """Draw the average ranks: a panel for each part, a row for each contestant, a marker for each region."""
+    halves = _parts(results)
     standings = {(row["half"], row["method"], row["region"]): row for row in results["standings"]}
     shown = [row for row in results["standings"] if row["half"] == halves[-1] and row["region"] == _ALL]
     methods = [row["method"] for row in sorted(shown, key=lambda row: float(row["rank"]))]
@@ -329,7 +376,7 @@ def draw_ranks(results: Record) -> Figure:
             for rank, marker in zip(ranks, "osD", strict=False):
                 axes.plot(rank, place, marker, color=color, markersize=6)
         count = next((row["tables"] for row in results["standings"] if row["half"] == half), 0)
-        axes.set_title(f"tables to {half} ({count})", fontsize=10)
+        axes.set_title(f"{PARTS[half]} ({count})", fontsize=10)
         axes.set_xlabel("average rank")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
