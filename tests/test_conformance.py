@@ -84,6 +84,7 @@ def test_moves_to_another_type(case, dtype):
     assert all(getattr(criterion, name).dtype == dtype for name in case.state)
     loss, gradient = step(criterion, case, 1, dtype)
     assert gradient.dtype == dtype and torch.isfinite(loss)
+    assert loss.dtype == torch.promote_types(dtype, torch.float32)
 
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -209,9 +210,11 @@ def test_wrong_values_are_named_and_change_nothing(case, wrong):
     before = state(criterion)
     position, change, message = WRONG[wrong]
     name = case.values[position]
-    with pytest.raises(ValueError, match=rf"{type(criterion).__name__}: {name} .*{message}"):
-        criterion(**_without_grad(case.batch(1), name, change))
-    assert_same_state(criterion, before)
+    for training in (True, False):
+        criterion.train(training)
+        with pytest.raises(ValueError, match=rf"{type(criterion).__name__}: {name} .*{message}"):
+            criterion(**_without_grad(case.batch(1), name, change))
+        assert_same_state(criterion, before)
 
 
 WRONG_INDEX = {
