@@ -166,8 +166,7 @@ def test_cross_entropy_on_pooled_instances_is_its_oracle(float64, pooling, weigh
 
 @LINKS
 @POOLING
-@pytest.mark.parametrize("rows", ["before", "after"])
-@pytest.mark.parametrize("tau", [0.9, 0.3, 1.0])
+@pytest.mark.parametrize(("tau", "rows"), [(0.9, "before"), (0.3, "after"), (1.0, "before")])
 def test_midam_is_its_oracle(float64, pooling, link, tau, rows):
     options = {"margin": 0.8, "link": link, "dual_lr": 0.4}
     run = Run(4, outputs_of(pooling))

@@ -200,8 +200,10 @@ def test_min_max_at_its_optimum_is_the_square_loss_of_the_auc(link, margin, shif
 
 @LINKS
 @pytest.mark.parametrize("surrogate", ["squared_hinge", "logistic"])
-@pytest.mark.parametrize(("inner", "outer"), [(1.0, 1.0), (0.5, 2.0), (3.0, 0.7)])
-@pytest.mark.parametrize("taus", [(0.9, 0.9), (0.3, 0.6), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("inner", "outer", "taus"),
+    [(1.0, 1.0, (0.9, 0.9)), (0.5, 2.0, (0.3, 0.6)), (3.0, 0.7, (1.0, 1.0)), (3.0, 0.7, (0.3, 0.6))],
+)
 def test_sota_s_is_its_oracle_for_200_steps(float64, link, surrogate, inner, outer, taus):
     run = Run(5)
     twin = oracles.SOTAs(inner, outer, *taus, surrogate, 0.8, link)
