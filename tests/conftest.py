@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -7,6 +8,12 @@ import pytest
 import torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start; threads wait for a core in vain
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and collected tests, which stay to the end, out of each later collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
