@@ -111,10 +111,12 @@ def close(value, tolerance=1e-10):
 
 @LAYOUTS
 @pytest.mark.parametrize("kind", NAMES)
-@pytest.mark.parametrize("top_k", [1, 3, N])
 @pytest.mark.parametrize(
-    ("tau", "gamma", "threshold_lr"),
-    [(0.6, 0.0, 0.02), (0.9, 0.1, 0.02), (0.3, 0.9, 0.05), (0.9, "theory", 0.01), (0.5, 0.1, "quantile")],
+    ("top_k", "tau", "gamma", "threshold_lr"),
+    [
+        *((1, 0.6, 0.0, 0.02), (3, 0.9, 0.1, 0.02), (N, 0.3, 0.9, 0.05), (1, 0.9, "theory", 0.01)),
+        *((3, 0.3, 0.9, 0.05), *((top_k, 0.5, 0.1, "quantile") for top_k in (1, 3, N))),
+    ],
 )
 def test_group_dro_is_its_transcription_for_200_steps(float64, layout, kind, top_k, tau, gamma, threshold_lr):
     run = Run(kind, layout)
