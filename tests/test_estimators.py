@@ -223,7 +223,7 @@ class TestTraining:
 
     @every_case
     def test_verbose_shows_progress(self, case, capsys, monkeypatch):
-        monkeypatch.setattr("moreauc.train.callbacks._PAUSE", 0.0)
+        monkeypatch.setattr("moreauc.train.state._PAUSE", 0.0)
         case.fit(verbose=1)
         assert " s left" in capsys.readouterr().err
         case.fit()

@@ -6,8 +6,8 @@
 - :class:`DistributedBatchSampler`: the batches of any of them, split over several processes.
 """
 
+from moreauc.samplers.base import PosNegSampler
 from moreauc.samplers.distributed import DistributedBatchSampler
 from moreauc.samplers.groups import GroupSampler, PlainSampler
-from moreauc.samplers.pos_neg import PosNegSampler
 
 __all__ = ["DistributedBatchSampler", "GroupSampler", "PlainSampler", "PosNegSampler"]

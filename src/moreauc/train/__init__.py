@@ -1,9 +1,8 @@
 """The training loop: :func:`fit`, :func:`train_step`, :func:`predict_scores`, and callbacks."""
 
 from moreauc.data.scoring import predict_scores
-from moreauc.train.callbacks import Callback, ProgressBar, TensorBoardLogger
 from moreauc.train.loop import fit, train_step
-from moreauc.train.state import History, TrainState, UntrainedWarning
+from moreauc.train.state import Callback, History, ProgressBar, TensorBoardLogger, TrainState, UntrainedWarning
 
 __all__ = [
     "Callback",

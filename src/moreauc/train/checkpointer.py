@@ -20,9 +20,8 @@ from moreauc.checkpoint.parts import check_best, refuse
 from moreauc.checkpoint.rng import random_states
 from moreauc.checkpoint.state import RunState
 from moreauc.distributed import Exchange
-from moreauc.train.callbacks import Callback
 from moreauc.train.selection import ModelSelector
-from moreauc.train.state import DONE, TRAIN, WARM_START, TrainState
+from moreauc.train.state import DONE, TRAIN, WARM_START, Callback, TrainState
 
 _RANDOM = ("random", "random_at_epoch")
 _OWN = (*_RANDOM, "labels")  # what differs between processes, which may hold shards of the data

@@ -33,10 +33,19 @@ from moreauc.distributed.agreement import check_agreement, check_draws
 from moreauc.distributed.criterion import check_seen, exchange_of
 from moreauc.optim import PreviousIterate
 from moreauc.samplers.base import PlannedSampler
-from moreauc.train.callbacks import Callback, ProgressBar
 from moreauc.train.checkpointer import Checkpointer, make_checkpointer
 from moreauc.train.selection import ModelSelector, Score
-from moreauc.train.state import DONE, TRAIN, WARM_START, History, Schedule, TrainState, UntrainedWarning
+from moreauc.train.state import (
+    DONE,
+    TRAIN,
+    WARM_START,
+    Callback,
+    History,
+    ProgressBar,
+    Schedule,
+    TrainState,
+    UntrainedWarning,
+)
 
 _OWNER = "fit"
 _LOGGER = logging.getLogger(__name__)
