@@ -284,21 +284,25 @@ def top_table(results: Record, part: str, region: str) -> tuple[list[str], list[
     Where the training depends on the region, the models are those trained for `region`.
     """
     cells = [cell for cell in results["cells"] if (cell["half"], cell["region"]) == (part, region)]
-    scores = {"BEDROC": lambda cell: cell["bedroc"]}
-    for share in cells[0]["enrichment"]:
-        scores[f"EF {share}"] = lambda cell, share=share: cell["enrichment"][share]
+    cells = [{**cell, "BEDROC": cell["bedroc"], **_factors(cell)} for cell in cells]
+    scores = ["BEDROC", *_factors(cells[0])]
     ranks: dict[tuple[str, str], list[float]] = {}
     for name, table in product(scores, dict.fromkeys(cell["table"] for cell in cells)):
         own = [cell for cell in cells if cell["table"] == table]
-        for cell, rank in zip(own, rankdata([-round(scores[name](cell), 6) for cell in own]), strict=True):
+        for cell, rank in zip(own, rankdata([-round(cell[name], 6) for cell in own]), strict=True):
             ranks.setdefault((cell["method"], name), []).append(float(rank))
     rows = []
     for method in dict.fromkeys(cell["method"] for cell in cells):
-        means = [np.mean([score(cell) for cell in cells if cell["method"] == method]) for score in scores.values()]
+        means = [np.mean([cell[name] for cell in cells if cell["method"] == method]) for name in scores]
         shown = [f"{np.mean(ranks[method, name]):.2f}" for name in scores]
         rows.append([ENTRIES[method].title, *shown, f"{means[0]:.3f}", *(f"{mean:.1f}" for mean in means[1:])])
     rows.sort(key=lambda row: float(row[1]))
     return ["method", *(f"rank {name}" for name in scores), *scores], rows
+
+
+def _factors(cell: Record) -> dict[str, float]:
+    """Return the enrichment factors of a cell by the names of their columns."""
+    return {f"EF {share}": factor for share, factor in cell["enrichment"].items()}
 
 
 def score_table(results: Record, half: str, region: str) -> tuple[list[str], list[list[str]]]:
