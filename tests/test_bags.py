@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from moreauc.data import Bags, FileBags, FlatBags, ListBags, SampledBags, bag_scores, from_padded, to_padded
+from moreauc.data import Bags, FileBags, FlatBags, ListBags, SampledBags, bag_scores
 
 SIZES = [3, 1, 5, 2]
 LABELS = [0, 1, 1, 0]
@@ -59,7 +59,7 @@ def make(kind: str, parts: list[np.ndarray], folder) -> Bags:
         for bag, part in enumerate(parts):
             mask[bag, 6 - len(part) :] = True
             inputs[bag, mask[bag]] = part
-        return from_padded(inputs, mask, LABELS)
+        return ListBags.from_padded(inputs, mask, LABELS)
     twice = ListBags([parts[i] for i in (2, 0, 3, 0, 1)], [1, 0, 0, 0, 1])
     return twice.subset([4, 3, 2, 1, 0]).subset(torch.tensor([3, 0, 4, 2]))
 
@@ -188,7 +188,7 @@ def test_arrays_that_run_backwards(kind, shape, tmp_path):
         "list": lambda: ListBags([turned], [1]),
         "flat": lambda: FlatBags(turned, np.array([count, 0])[::-1], np.array([1])[::-1]),
         "ids": lambda: FlatBags.from_ids(turned, ["a"] * count, np.ones(count, dtype=int)[::-1]),
-        "padded": lambda: from_padded(turned[None, :][::-1], np.ones((1, count), dtype=bool)[::-1], [1]),
+        "padded": lambda: ListBags.from_padded(turned[None, :][::-1], np.ones((1, count), dtype=bool)[::-1], [1]),
         "mapped": lambda: FlatBags(mapped(tmp_path, straight)[::-1], [0, count], [1]),
     }[kind]()
     assert torch.equal(bags.instances(0), expected)
@@ -219,15 +219,15 @@ def test_ids_are_compared_in_normal_form():
 
 def test_padding_round_trips_exactly(tmp_path):
     parts = arrays(np.float16, (2, 3))
-    inputs, mask = to_padded(make("files", parts, tmp_path))
+    inputs, mask = make("files", parts, tmp_path).to_padded()
     assert inputs.shape == (4, 5, 2, 3) and inputs.dtype == torch.float16 and mask.dtype == torch.bool
     assert mask.sum(1).tolist() == SIZES and mask[:, 0].all() and not inputs[~mask].any()
-    bags = from_padded(inputs, mask, LABELS)
+    bags = ListBags.from_padded(inputs, mask, LABELS)
     assert all(torch.equal(bags.instances(bag), torch.from_numpy(part)) for bag, part in enumerate(parts))
-    again = to_padded(bags)
+    again = bags.to_padded()
     assert torch.equal(again[0], inputs) and torch.equal(again[1], mask)
     garbage = inputs.masked_fill(~mask[..., None, None], torch.nan)  # what the mask leaves out does not count
-    assert torch.equal(to_padded(from_padded(garbage, mask.to(torch.uint8), LABELS))[0], inputs)
+    assert torch.equal(ListBags.from_padded(garbage, mask.to(torch.uint8), LABELS).to_padded()[0], inputs)
 
 
 def test_files_are_not_kept_open_and_only_rows_asked_for_are_read(tmp_path, monkeypatch):
@@ -321,11 +321,14 @@ def bad(*rows: float) -> torch.Tensor:
         ),
         (lambda: FileBags([], []), r"FileBags: paths must hold at least one file, got none"),
         (
-            lambda: from_padded(torch.zeros(2, 3, 1), torch.ones(2, 2), [0, 1]),
+            lambda: ListBags.from_padded(torch.zeros(2, 3, 1), torch.ones(2, 2), [0, 1]),
             r"mask must have shape \(2, 3\), got \(2, 2\)",
         ),
-        (lambda: from_padded(torch.zeros(1, 2, 1), [[1, 2]], [0]), r"from_padded: mask must be True or False, got 2"),
-        (lambda: from_padded(torch.zeros(1, 2, 1), [[0, 0]], [0]), r"ListBags: bag 0 must hold at least one instance"),
+        (lambda: ListBags.from_padded(torch.zeros(1, 2, 1), [[1, 2]], [0]), "mask must be True or False, got 2"),
+        (
+            lambda: ListBags.from_padded(torch.zeros(1, 2, 1), [[0, 0]], [0]),
+            r"ListBags: bag 0 must hold at least one instance",
+        ),
     ],
 )
 def test_bad_bags(make_bags, match):

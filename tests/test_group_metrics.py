@@ -21,7 +21,6 @@ from moreauc._system import printable
 from moreauc.metrics import (
     group_accuracy,
     group_auc,
-    group_gap,
     group_loss,
     group_table,
     group_values,
@@ -204,16 +203,10 @@ def test_where_no_group_has_a_value_the_score_is_nan_with_a_warning(kind):
         assert caught[-1].filename == __file__
 
 
-def test_gap():
-    assert group_gap([3.0, np.nan, -1.0, 2.0]) == 4.0
-    assert group_gap(torch.tensor([2.0])) == 0.0
-    with pytest.warns(UndefinedMetricWarning, match="group_gap: .* no group has a value") as caught:
-        assert np.isnan(group_gap([np.nan]))
-    assert caught[0].filename == __file__
-    with pytest.raises(ValueError, match="group_gap: values must be finite or NaN, got inf"):
-        group_gap([1.0, np.inf])
-    with pytest.raises(ValueError, match=r"group_gap: values must have shape \(n,\), got \(1, 1\)"):
-        group_gap([[1.0]])
+def test_gap_of_a_table_leaves_out_groups_without_a_value():
+    losses, groups = [3.0, -1.0, 2.0], [0, 1, 3]
+    assert group_table(groups=groups, losses=losses).gap == 4.0
+    assert group_table(groups=[0], losses=[2.0]).gap == 0.0
 
 
 @every_kind

@@ -26,7 +26,6 @@ from experiments.data.histology import (
 from experiments.data.splits import test_and_folds as split
 from experiments.models.resnet import ResNet20
 from moreauc.data.bag_batches import BagBatches
-from moreauc.data.bags import to_padded
 from moreauc.data.scoring import WholeBags
 from moreauc.samplers import PosNegSampler
 
@@ -111,7 +110,7 @@ def test_images_as_bags(small):
     assert images.bags.instances(0).data_ptr() == images.patches.data_ptr()  # no copy
     rows = torch.tensor([5, 1])
     assert torch.equal(images.bags.subset([3, 9]).instances(1, rows), images.patches[9, rows])
-    padded, mask = to_padded(images.bags)[:2]
+    padded, mask = images.bags.to_padded()
     assert padded.shape == (20, 6, 3, 4, 4) and bool(mask.all())
 
 

@@ -28,8 +28,8 @@ from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equa
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import MultiInstanceClassifier, TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCLinear
 from moreauc.methods import METHODS, TaskName
-from moreauc.metrics import tied_share, tpauc_score
-from moreauc.metrics.ranking import selection_scores
+from moreauc.metrics import tpauc_score
+from moreauc.metrics.ranking import selection_scores, tied_share
 from moreauc.tasks.bags import as_bags
 
 __all__ = ["Comparison", "Contestant", "contestants", "network"]
@@ -432,9 +432,9 @@ class ComparisonResult:
     Attributes:
         comparison: its settings.
         positive: the labels.
-        records: one dictionary for each method, region, seed and fold: `score`, `tied` (see
-            :func:`~moreauc.metrics.tied_share`), `options`, `inner_score`, `seconds`, `failures` (trials that diverged)
-            and, for the first seed, `test_rows` and `test_scores`.
+        records: one dictionary for each method, region, seed and fold: `score`, `tied` (share of the region's rows with
+            the score of a row of the other class), `options`, `inner_score`, `seconds`, `failures` (trials that
+            diverged) and, for the first seed, `test_rows` and `test_scores`.
         seconds: how long it took.
     """
 

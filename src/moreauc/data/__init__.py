@@ -2,7 +2,7 @@
 
 - :class:`IndexedDataset`: any map-style data set, for a `DataLoader`;
 - :class:`TensorBatches`: tensors in memory, without a `DataLoader`;
-- :class:`ListBags`, :class:`FlatBags`, :class:`FileBags`, :func:`from_padded`: labelled bags of instances;
+- :class:`ListBags`, :class:`FlatBags`, :class:`FileBags`: labelled bags of instances;
 - :class:`BagBatches`: batches of bags with a few instances of each; :class:`SampledBags` with :class:`BagSampler` and
   :func:`collate_bags`: the same through a `DataLoader`;
 - :class:`WholeBags`, :func:`bag_scores`, :func:`instance_outputs`: scores of whole bags and of instances;
@@ -10,7 +10,7 @@
 """
 
 from moreauc.data.bag_batches import BagBatches, BagInputs, BagSampler, SampledBags, collate_bags
-from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags, from_padded, to_padded
+from moreauc.data.bags import Bags, FileBags, FlatBags, ListBags
 from moreauc.data.batches import IndexedDataset, TensorBatches
 from moreauc.data.examples import digit_bags, load_example, planted_groups
 from moreauc.data.scoring import WholeBags, bag_scores, instance_outputs, instance_weights
@@ -30,10 +30,8 @@ __all__ = [
     "bag_scores",
     "collate_bags",
     "digit_bags",
-    "from_padded",
     "instance_outputs",
     "instance_weights",
     "load_example",
     "planted_groups",
-    "to_padded",
 ]

@@ -64,6 +64,22 @@ class Bags(ABC):
         """
         return _Subset(self, _check_numbers(self._owner, "bags", bags, len(self)))
 
+    def to_padded(self) -> tuple[Tensor, Tensor]:
+        """Return all instances padded with zeros to the largest bag, `(n, m, features, ...)`, and a mask `(n, m)`.
+
+        Example:
+            >>> inputs, mask = ListBags([torch.ones(1, 4), torch.ones(2, 4)], labels=[0, 1]).to_padded()
+            >>> inputs.shape, mask
+            (torch.Size([2, 2, 4]), tensor([[ True, False],
+                    [ True,  True]]))
+        """
+        mask = torch.arange(int(self.sizes.max())) < self.sizes.unsqueeze(1)
+        one = self.instances(0, torch.tensor([0]))
+        inputs = one.new_zeros(*mask.shape, *one.shape[1:])
+        for bag, size in enumerate(self.sizes.tolist()):
+            inputs[bag, :size] = self.instances(bag)
+        return inputs, mask
+
     @property
     def _owner(self) -> str:
         return type(self).__name__
@@ -145,6 +161,28 @@ class ListBags(_StoredBags):
                 raise ValueError(f"{owner}: bag {number} must have instances as bag 0, {wanted}, got {found}")
             _check_values(owner, number, bag)
         super().__init__(labels, torch.tensor([len(bag) for bag in self._bags]))
+
+    @classmethod
+    def from_padded(cls, inputs: Tensor | NDArray[Any], mask: Tensor | NDArray[Any], labels: Labels) -> ListBags:
+        """Return bags of the instances that a mask keeps, as torchmil pads them.
+
+        Args:
+            inputs: shape `(n, m, features, ...)`; what the mask leaves out may be anything.
+            mask: True (or 1) for an instance, False (or 0) for padding, shape `(n, m)`.
+            labels: 0/1 labels of the bags, shape `(n,)`.
+
+        Example:
+            >>> ListBags.from_padded(torch.ones(2, 3, 4), torch.tensor([[1, 1, 0], [1, 1, 1]]), labels=[0, 1])
+            ListBags(2 bags, 1 positive, 5 instances)
+        """
+        owner = "ListBags.from_padded"
+        values = as_instances(owner, "inputs", inputs)
+        kept: Tensor = torch.as_tensor(forward_strides(mask)).cpu()
+        check_shape(owner, "mask", kept, [tuple(values.shape[:2])])
+        strange = kept[(kept != 0) & (kept != 1)]
+        if strange.numel():
+            raise ValueError(f"{owner}: mask must be True or False, got {strange[0].item()}")
+        return cls([bag[keep] for bag, keep in zip(values, kept.bool(), strict=True)], labels)
 
     def _read(self, bag: int, rows: Tensor | None) -> Tensor:
         return self._bags[bag] if rows is None else self._bags[bag].index_select(0, rows)
@@ -271,44 +309,6 @@ class FileBags(_StoredBags):
 
     def _read(self, bag: int, rows: Tensor | None) -> Tensor:
         return self._files[bag].read(self._owner, rows)
-
-
-def from_padded(inputs: Tensor | NDArray[Any], mask: Tensor | NDArray[Any], labels: Labels) -> ListBags:
-    """Return bags of the instances that a mask keeps, as torchmil pads them.
-
-    Args:
-        inputs: shape `(n, m, features, ...)`; what the mask leaves out may be anything.
-        mask: True (or 1) for an instance, False (or 0) for padding, shape `(n, m)`.
-        labels: 0/1 labels of the bags, shape `(n,)`.
-
-    Example:
-        >>> from_padded(torch.ones(2, 3, 4), torch.tensor([[1, 1, 0], [1, 1, 1]]), labels=[0, 1])
-        ListBags(2 bags, 1 positive, 5 instances)
-    """
-    values = as_instances("from_padded", "inputs", inputs)
-    kept: Tensor = torch.as_tensor(forward_strides(mask)).cpu()
-    check_shape("from_padded", "mask", kept, [tuple(values.shape[:2])])
-    strange = kept[(kept != 0) & (kept != 1)]
-    if strange.numel():
-        raise ValueError(f"from_padded: mask must be True or False, got {strange[0].item()}")
-    return ListBags([bag[keep] for bag, keep in zip(values, kept.bool(), strict=True)], labels)
-
-
-def to_padded(bags: Bags) -> tuple[Tensor, Tensor]:
-    """Return all instances padded with zeros to the largest bag, `(n, m, features, ...)`, and a mask `(n, m)`.
-
-    Example:
-        >>> inputs, mask = to_padded(ListBags([torch.ones(1, 4), torch.ones(2, 4)], labels=[0, 1]))
-        >>> inputs.shape, mask
-        (torch.Size([2, 2, 4]), tensor([[ True, False],
-                [ True,  True]]))
-    """
-    mask = torch.arange(int(bags.sizes.max())) < bags.sizes.unsqueeze(1)
-    one = bags.instances(0, torch.tensor([0]))
-    inputs = one.new_zeros(*mask.shape, *one.shape[1:])
-    for bag, size in enumerate(bags.sizes.tolist()):
-        inputs[bag, :size] = bags.instances(bag)
-    return inputs, mask
 
 
 def _check_offsets(owner: str, offsets: Any, count: int) -> Tensor:

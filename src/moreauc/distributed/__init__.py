@@ -9,7 +9,6 @@ docs/distributed.md is the guide.
 """
 
 from moreauc.distributed.criterion import DistributedCriterion
-from moreauc.distributed.exchange import Exchange
 from moreauc.distributed.scores import gather_meter, gather_scores, predict_scores
 
-__all__ = ["DistributedCriterion", "Exchange", "gather_meter", "gather_scores", "predict_scores"]
+__all__ = ["DistributedCriterion", "gather_meter", "gather_scores", "predict_scores"]

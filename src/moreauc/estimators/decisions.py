@@ -19,8 +19,8 @@ from sklearn.utils.validation import _check_sample_weight
 from moreauc._checks import check_real, check_region, floor_count
 from moreauc.data.texts import MAJORITY, class_text, positive_class
 from moreauc.estimators.base import Array, NetworkEstimator, ScoringEstimator, TableInput
-from moreauc.metrics import TiedScoresWarning, tied_share, tpauc_score
-from moreauc.metrics.ranking import ties_text
+from moreauc.metrics import TiedScoresWarning, tpauc_score
+from moreauc.metrics.ranking import tied_share, ties_text
 
 # Smallest slope of the fitted curve, in standard deviations of the scores: probabilities always rise with the score.
 _LEAST_SLOPE = 1e-3

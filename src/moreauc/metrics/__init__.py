@@ -2,32 +2,23 @@
 
 Partial AUC (true positive rate at least `min_tpr`, false positive rate at most `max_fpr`):
 
-- :func:`tpauc_score`, :func:`pauc_score`: fraction of correctly ordered pairs, the scale of the paper;
-- :func:`tpauc_area_score`, :func:`pauc_standardized_score`: the other common scales;
+- :func:`tpauc_score`: fraction of correctly ordered pairs, the scale of the paper; :func:`tpauc_area_score`: raw area;
 - :func:`tpauc_scorer`: for scikit-learn's model selection; :class:`StreamingTPAUC`: batch by batch;
-- :func:`tied_share`: how many rows of the region have the score of a row of the other class;
 - :func:`enrichment_factor`, :func:`bedroc_score`: positives at the top of a list, as in virtual screening;
 - :func:`bootstrap_interval`: confidence interval of a score; :func:`plot_roc_region`: ROC curves with the region.
 
 Groups:
 
 - :func:`group_loss`, :func:`group_accuracy`, :func:`group_auc`: of the worst group, the K worst, or on average;
-- :func:`group_values`: one number for each group; :func:`group_gap`: between the best and the worst of them;
+- :func:`group_values`: one number for each group;
 - :func:`group_table`: all of it for every group; :func:`plot_groups`: the groups sorted by loss.
 """
 
 from moreauc.metrics.adapters import StreamingTPAUC, tpauc_scorer
 from moreauc.metrics.bootstrap import bootstrap_interval
-from moreauc.metrics.groups import group_accuracy, group_auc, group_gap, group_loss, group_table, group_values
+from moreauc.metrics.groups import group_accuracy, group_auc, group_loss, group_table, group_values
 from moreauc.metrics.plots import plot_groups, plot_roc_region
-from moreauc.metrics.ranking import (
-    TiedScoresWarning,
-    pauc_score,
-    pauc_standardized_score,
-    tied_share,
-    tpauc_area_score,
-    tpauc_score,
-)
+from moreauc.metrics.ranking import TiedScoresWarning, tpauc_area_score, tpauc_score
 from moreauc.metrics.screening import bedroc_score, enrichment_factor
 
 __all__ = [
@@ -38,15 +29,11 @@ __all__ = [
     "enrichment_factor",
     "group_accuracy",
     "group_auc",
-    "group_gap",
     "group_loss",
     "group_table",
     "group_values",
-    "pauc_score",
-    "pauc_standardized_score",
     "plot_groups",
     "plot_roc_region",
-    "tied_share",
     "tpauc_area_score",
     "tpauc_score",
     "tpauc_scorer",

@@ -15,6 +15,7 @@ not finite, lengths that differ, ids that are no integers or out of range, are a
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -131,20 +132,6 @@ def group_auc(
     return _mean_of_worst(owner, values, top_k, highest=False)
 
 
-def group_gap(values: ArrayLike) -> float:
-    """Largest minus smallest of values by group, shape `(num_groups,)`, NaN left out.
-
-    Example:
-        >>> group_gap([0.5, np.nan, 0.75])
-        0.25
-    """
-    array = as_vector("group_gap", "values", values).astype(np.float64)
-    if np.isinf(array).any():
-        raise ValueError(f"group_gap: values must be finite or NaN, got {array[np.isinf(array)][0]}")
-    defined = array[~np.isnan(array)]
-    return float(np.ptp(defined)) if len(defined) else undefined("group_gap", _NO_VALUE, 3)
-
-
 @dataclass(frozen=True, eq=False)
 class GroupTable:
     """Groups with what is known of them, the worst first; made by :func:`group_table`.
@@ -182,8 +169,10 @@ class GroupTable:
 
     @property
     def gap(self) -> float:
-        """Best minus worst of the column that the order comes from; `group_gap(table.auc)` gives that of another."""
-        return group_gap(getattr(self, self.sorted_by))
+        """Largest minus smallest value of the column that the order comes from; NaN where no group has one."""
+        column = np.asarray(getattr(self, self.sorted_by), dtype=np.float64)
+        defined = column[~np.isnan(column)]
+        return float(np.ptp(defined)) if len(defined) else math.nan
 
     def top_k(self, k: int) -> GroupTable:
         """Return the table of the first `k` groups, the worst."""

@@ -1,4 +1,4 @@
-r"""Partial areas under the ROC curve, one- and two-way, on the common scales.
+r"""Partial areas under the ROC curve, one- and two-way, as share of ordered pairs and as area.
 
 The region is that of true positive rates of at least `min_tpr` and false positive rates of at most `max_fpr`. With
 :math:`\alpha` = 1 - `min_tpr`, :math:`\beta` = `max_fpr` and :math:`A` the area under the curve inside the region:
@@ -7,10 +7,11 @@ The region is that of true positive rates of at least `min_tpr` and false positi
 function                          value                                  in scikit-learn
 ================================  =====================================  ==============================================
 :func:`tpauc_score`               ordered pairs, in [0, 1]               none; `roc_auc_score(...)` for the whole square
-:func:`pauc_score`                the same with `min_tpr` = 0            none
 :func:`tpauc_area_score`          :math:`A`, in [0, alpha beta]          none; area that `roc_auc_score` standardises
-:func:`pauc_standardized_score`   McClish's scale, 0.5 is chance         `roc_auc_score(..., max_fpr=max_fpr)`
 ================================  =====================================  ==============================================
+
+The one-way partial AUC is the score at `min_tpr` = 0; scikit-learn's `roc_auc_score(..., max_fpr=max_fpr)` is the same
+area on McClish's scale, where chance has 0.5.
 
 `tpauc_score` = `tpauc_area_score` / (alpha beta) where alpha n+ and beta n- are whole numbers; with weights given,
 whole numbers are not needed.
@@ -110,23 +111,6 @@ def tpauc_score(
     return selected_fraction("tpauc_score", classes, min_tpr, max_fpr, ties)
 
 
-def pauc_score(
-    y_true: ArrayLike, y_score: ArrayLike, *, max_fpr: float, sample_weight: ArrayLike | None = None
-) -> float:
-    r"""One-way partial AUC: correctly ordered pairs among all positives and the hardest negatives.
-
-    :func:`tpauc_score` with `min_tpr` = 0. Not what `roc_auc_score(..., max_fpr=)` of scikit-learn returns: that is
-    :func:`pauc_standardized_score`.
-
-    Example:
-        >>> pauc_score([1, 1, 0, 0], [0.9, 0.3, 0.4, 0.1], max_fpr=0.5)
-        0.5
-    """
-    _, max_fpr = check_region("pauc_score", 0.0, max_fpr)
-    classes = split_classes("pauc_score", y_true, y_score, sample_weight)
-    return selected_fraction("pauc_score", classes, 0.0, max_fpr)
-
-
 def tpauc_area_score(
     y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
 ) -> float:
@@ -145,30 +129,6 @@ def tpauc_area_score(
     min_tpr, max_fpr = check_region("tpauc_area_score", min_tpr, max_fpr)
     classes = split_classes("tpauc_area_score", y_true, y_score, sample_weight)
     return _area("tpauc_area_score", classes, min_tpr, max_fpr)
-
-
-def pauc_standardized_score(
-    y_true: ArrayLike, y_score: ArrayLike, *, max_fpr: float, sample_weight: ArrayLike | None = None
-) -> float:
-    r"""One-way partial AUC on McClish's scale: 0.5 for chance, 1 for a perfect order.
-
-    .. math:: \frac12 \Big( 1 + \frac{A - \beta^2 / 2}{\beta - \beta^2 / 2} \Big), \quad \beta = \text{max\_fpr}
-
-    with :math:`A` = :func:`tpauc_area_score` at `min_tpr` = 0. Equal to scikit-learn's
-    `roc_auc_score(y_true, y_score, max_fpr=max_fpr)`.
-
-    Example:
-        >>> pauc_standardized_score([1, 1, 0, 0], [0.9, 0.3, 0.2, 0.1], max_fpr=0.5)
-        1.0
-
-    Reference:
-        McClish, Analyzing a Portion of the ROC Curve, Medical Decision Making, 1989.
-    """
-    _, max_fpr = check_region("pauc_standardized_score", 0.0, max_fpr)
-    classes = split_classes("pauc_standardized_score", y_true, y_score, sample_weight)
-    area = _area("pauc_standardized_score", classes, 0.0, max_fpr)
-    chance = 0.5 * max_fpr**2
-    return 0.5 * (1.0 + (area - chance) / (max_fpr - chance))
 
 
 class Classes(NamedTuple):

@@ -26,9 +26,9 @@ from moreauc.data.columns import Target, match_features, match_target, split_tar
 from moreauc.data.duplicates import Codes, Hashes, any_equal, few_kinds, number_equal, take_together
 from moreauc.data.tables import TableError
 from moreauc.methods import TaskName, build
-from moreauc.metrics import tied_share, tpauc_score
+from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import BootstrapInterval, Resamples, resample_scores
-from moreauc.metrics.ranking import ties_text
+from moreauc.metrics.ranking import tied_share, ties_text
 from moreauc.report.pages import Fact, Section, draw_histograms, draw_precision_recall, draw_roc, draw_training
 from moreauc.report.verdict import (
     Verdict,

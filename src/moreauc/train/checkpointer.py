@@ -19,7 +19,7 @@ from moreauc.checkpoint.loader import LoaderPosition, held_labels
 from moreauc.checkpoint.parts import check_best, refuse
 from moreauc.checkpoint.rng import random_states
 from moreauc.checkpoint.state import RunState
-from moreauc.distributed import Exchange
+from moreauc.distributed.exchange import Exchange
 from moreauc.train.selection import ModelSelector
 from moreauc.train.state import DONE, TRAIN, WARM_START, Callback, TrainState
 

@@ -28,9 +28,10 @@ from moreauc.criteria._base import check_all
 from moreauc.data.bag_batches import BagInputs
 from moreauc.data.batches import length_of
 from moreauc.data.scoring import Evaluation, device_of, instances_for, on_device, scores_of
-from moreauc.distributed import DistributedCriterion, Exchange
+from moreauc.distributed import DistributedCriterion
 from moreauc.distributed.agreement import check_agreement, check_draws
 from moreauc.distributed.criterion import check_seen, exchange_of
+from moreauc.distributed.exchange import Exchange
 from moreauc.optim import PreviousIterate
 from moreauc.samplers.base import PlannedSampler
 from moreauc.train.checkpointer import Checkpointer, make_checkpointer

@@ -18,10 +18,10 @@ from moreauc._parallel import bare, gathered, spread_as
 from moreauc.checkpoint.loader import held_labels
 from moreauc.data.batches import length_of
 from moreauc.data.scoring import Evaluation, predict_scores
-from moreauc.distributed import Exchange
-from moreauc.metrics import TiedScoresWarning, tied_share
+from moreauc.distributed.exchange import Exchange
+from moreauc.metrics import TiedScoresWarning
 from moreauc.metrics.bootstrap import tpauc_difference
-from moreauc.metrics.ranking import selection_scores, ties_text
+from moreauc.metrics.ranking import selection_scores, tied_share, ties_text
 from moreauc.train.state import TrainState
 
 Array = NDArray[np.floating[Any]]
