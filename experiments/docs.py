@@ -21,7 +21,8 @@ from experiments.files import write_bytes
 from experiments.ranks import difference_table, rank_table
 from experiments.studies._shared import show
 from experiments.studies.bags import bag_rows
-from experiments.studies.defaults_page import against_table, standing_table
+from experiments.studies.defaults_entries import ENTRIES
+from experiments.studies.defaults_page import against_table, standing_table, top_table
 from experiments.studies.groups import group_table
 from experiments.studies.keel import region_table, remedy_table
 from experiments.studies.label_noise import noise_table
@@ -223,6 +224,27 @@ def defaults_against(method: str) -> str:
     return _markdown(*against_table(_study("defaults"), "confirm", method))
 
 
+def graph_table() -> str:
+    """TPAUC (0.5, 0.5) of graph networks and of fingerprints on the three sets that both studies have."""
+    sets = {"moltox21": "NR-AR", "molmuv": "MUV-548", "molhiv": "HIV"}
+    rows: dict[str, dict[str, str]] = {}
+    plan = load_experiment("molecules")
+    for cell in _study("experiments/molecules")["cells"]:
+        place = (cell["protocol"], cell["choice"], tuple(cell["region"]))
+        wanted = cell["method"] in ("ce", "mb", "sonx", "sonx_recipe") and cell["mean"] is not None
+        if wanted and place == ("runs", "chosen", (0.5, 0.5)):
+            title = f"graph network, {title_of(plan.contestants[cell['method']])}"
+            rows.setdefault(title, {})[sets[cell["dataset"]]] = show(cell)
+    for cell in _study("screening")["cells"]:
+        if cell["table"] in sets.values() and cell["region"] == "0.5, 0.5":
+            title = f"fingerprints, {ENTRIES[cell['method']].title}"
+            rows.setdefault(title, {})[cell["table"]] = show(cell)
+    return _markdown(
+        ["method", *sets.values()],
+        [[title, *(row.get(name, "") for name in sets.values())] for title, row in rows.items()],
+    )
+
+
 def size_table() -> str:
     """Sizes of the library, in one column for each state that was measured."""
     columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
@@ -265,6 +287,23 @@ TABLES: dict[str, Callable[[], str]] = {
         f"defaults, {method} against": partial(defaults_against, method)
         for method in ("sonx", "linear", "booster", "auto")
     },
+    **{
+        f"screening, {part}": partial(lambda part: _markdown(*standing_table(_study("screening"), part)), part)
+        for part in ("assays", "muv")
+    },
+    **{
+        f"screening, {part}, top": partial(
+            lambda part: _markdown(*top_table(_study("screening"), part, "0, 0.1")), part
+        )
+        for part in ("assays", "muv")
+    },
+    **{
+        f"screening, {method} against": partial(
+            lambda method: _markdown(*against_table(_study("screening"), "assays", method)), method
+        )
+        for method in ("sonx", "linear", "booster", "auto")
+    },
+    "screening, graphs": graph_table,
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
     "when, fit": lambda: _markdown(*fit_table(_study("when"))),
     "when, networks": lambda: _markdown(*capacity_table(_study("when"))),

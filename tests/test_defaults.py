@@ -21,7 +21,7 @@ from experiments.engine import RECORDS, Setup, run_missing
 from experiments.studies import load_studies
 from experiments.studies.defaults import run_contestant, split_table
 from experiments.studies.defaults_entries import ENTRIES
-from experiments.studies.defaults_page import against_table, standing_table, summary
+from experiments.studies.defaults_page import against_table, standing_table, summary, top_table
 from moreauc.metrics import tpauc_score
 
 STUDY = load_studies()["defaults"]
@@ -210,3 +210,14 @@ def test_the_tables_of_the_page():
     assert rows[0][1:5] == ["1.50", "1.75", "0.505", "0.450"]
     columns, rows = against_table(found, "confirm", "sonx")
     assert rows[1][:2] == ["LR", "+0.005; 1 : 1; p 1.000"]
+
+
+def test_the_table_of_the_top_by_hand():
+    tops = {("a", "lr"): (0.4, 2.0), ("a", "ce"): (0.5, 2.0), ("b", "lr"): (0.6, 8.0), ("b", "ce"): (0.9, 4.0)}
+    records = [record(name, method, 0, 0.5, 0.5) for name, method in tops]
+    for entry, (bedroc, factor) in zip(records, tops.values(), strict=True):
+        for result in entry["results"]:
+            result |= {"bedroc": bedroc, "enrichment": {"1.0%": factor}}
+    columns, rows = top_table(summary(records, {"assays": ["a", "b"]}, REGIONS), "assays", "0, 0.1")
+    assert columns == ["method", "rank BEDROC", "rank EF 1.0%", "BEDROC", "EF 1.0%"]
+    assert rows == [["CE", "1.00", "1.75", "0.700", "3.0"], ["LR", "2.00", "1.25", "0.500", "5.0"]]
