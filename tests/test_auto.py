@@ -13,10 +13,14 @@ from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 
-from moreauc.estimators import TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCLinear
+from moreauc.estimators import TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCForest, TPAUCLinear
 from moreauc.metrics import tpauc_score
 
-FAST = {"mlp": {"epochs": 3, "ensemble": 1, "patience": None}, "trees": {"n_estimators": 20, "folds": 2}}
+FAST = {
+    "mlp": {"epochs": 3, "ensemble": 1, "patience": None},
+    "trees": {"n_estimators": 20, "folds": 2},
+    "forest": {"n_estimators": 20},
+}
 REGION = {"min_tpr": 0.3, "max_fpr": 0.4}
 
 
@@ -26,10 +30,10 @@ def table(seed=0, rows=500):
 
 def held_out_scores(auto, X, y, name):
     """Train a model on the rows that were not held out, by public means, and return its log odds of the others."""
-    kind = {"linear": TPAUCLinear, "trees": TPAUCBooster, "mlp": TPAUCClassifier}[name]
+    kinds = {"linear": TPAUCLinear, "forest": TPAUCForest, "trees": TPAUCBooster, "mlp": TPAUCClassifier}
     seed = auto.models_[name].random_state if name in auto.models_ else None
     rows = np.setdiff1d(np.arange(len(y)), auto.held_out_)
-    model = kind(**REGION, random_state=seed, positive_label=1, **FAST.get(name, {})).fit(X[rows], y[rows])
+    model = kinds[name](**REGION, random_state=seed, positive_label=1, **FAST.get(name, {})).fit(X[rows], y[rows])
     odds = model.predict_proba(X[auto.held_out_]).astype(np.float64)
     return np.log(odds[:, 1] / odds[:, 0])
 
@@ -42,7 +46,7 @@ def fitted():
 
 def test_candidates_are_scored_on_the_same_held_out_rows(fitted):
     auto, X, y = fitted
-    assert [candidate.name for candidate in auto.candidates_] == ["linear", "trees", "mlp"]
+    assert [candidate.name for candidate in auto.candidates_] == ["linear", "forest", "trees", "mlp"]
     assert len(auto.held_out_) == 125 and 0 < y[auto.held_out_].sum() < 125
     for candidate in auto.candidates_:
         if candidate.name in auto.models_ and candidate.name != "mlp":  # probabilities of the network are float32
@@ -64,7 +68,7 @@ def test_the_models_used_are_trained_on_all_rows_and_averaged(fitted):
         np.testing.assert_allclose(again.decision_function(X), model.decision_function(X), rtol=1e-6)
         raw = model.decision_function(X).astype(np.float64) + model.threshold_
         odds.append(model.platt_.slope * raw + model.platt_.intercept)
-        assert name in ("linear", "trees", "mlp")
+        assert name in ("linear", "forest", "trees", "mlp")
     np.testing.assert_allclose(auto.decision_function(X), np.mean(odds, axis=0) - auto.threshold_, atol=1e-9)
 
 
@@ -149,12 +153,12 @@ def test_the_budget_is_kept_on_the_held_out_rows(fitted):
     [
         (
             {"models": "linear"},
-            r"models must be None or different names among \['linear', 'trees', 'mlp'\], got 'linear'",
+            r"models must be None or different names among \['linear', 'forest', 'trees', 'mlp'\], got 'linear'",
         ),
         ({"models": []}, "models must be None or different names"),
         ({"models": ["linear", "linear"]}, "models must be None or different names"),
-        ({"models": ["forest"]}, "models must be None or different names"),
-        ({"model_options": {"forest": {}}}, "model_options must be None or a dictionary with keys among"),
+        ({"models": ["svm"]}, "models must be None or different names"),
+        ({"model_options": {"svm": {}}}, "model_options must be None or a dictionary with keys among"),
         ({"validation_fraction": 0.0}, "validation_fraction must be"),
         ({"max_fpr": 2.0}, "max_fpr must be"),
     ],
@@ -169,8 +173,9 @@ def test_trees_are_left_out_where_lightgbm_is_missing(monkeypatch):
     monkeypatch.setattr("moreauc.estimators.auto.find_spec", lambda name: None)
     X, y = table(rows=200)
     with pytest.warns(UserWarning, match=r"boosted trees are left out: LightGBM is not installed.*moreauc\[boosting\]"):
-        auto = TPAUCAuto(model_options={"mlp": FAST["mlp"]}, random_state=0).fit(X, y)
-    assert [candidate.name for candidate in auto.candidates_] == ["linear", "mlp"]
+        options = {name: FAST[name] for name in ("mlp", "forest")}
+        auto = TPAUCAuto(model_options=options, random_state=0).fit(X, y)
+    assert [candidate.name for candidate in auto.candidates_] == ["linear", "forest", "mlp"]
 
 
 CHECKS = """

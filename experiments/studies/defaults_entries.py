@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from moreauc import TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCLinear
+from moreauc import TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCForest, TPAUCLinear
 from moreauc.comparison import Region
 from moreauc.data.tabular import TableEncoder
 
@@ -52,8 +52,12 @@ def _booster(options: Options, region: Region, seed: int, sparse: bool) -> Any:
     return TPAUCBooster(min_tpr=region[0], max_fpr=region[1], random_state=seed, **given)
 
 
+def _forest(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    return TPAUCForest(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
+
+
 def _auto(options: Options, region: Region, seed: int, sparse: bool) -> Any:
-    given = {"trees": {"booster_options": {"n_jobs": 1}}, "mlp": options}
+    given = {"trees": {"booster_options": {"n_jobs": 1}}, "mlp": options}  # the forest has one thread by itself
     return TPAUCAuto(min_tpr=region[0], max_fpr=region[1], random_state=seed, model_options=given)
 
 
@@ -84,6 +88,7 @@ ENTRIES = {
     "sonx": Entry("SONX", _ours, regional=True, network=True),
     "linear": Entry("TPAUCLinear", _linear, regional=True),
     "booster": Entry("TPAUCBooster", _booster, regional=True),
+    "tpauc_forest": Entry("TPAUCForest", _forest, regional=True),
     "auto": Entry("TPAUCAuto", _auto, regional=True, network=True),
     "ce": Entry("CE", _ours, ({"loss": "ce"},), regional=True, network=True),
     "auc_sh": Entry("AUC-SH", _ours, ({"loss": "auc_sh"},), regional=True, network=True),

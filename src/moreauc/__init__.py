@@ -4,7 +4,7 @@
 - :class:`TPAUCLoss`, :class:`MultiInstanceTPAUCLoss`: two-way partial AUC of rows, and of bags of instances;
 - :class:`GroupDROLoss`: the mean of the K worst groups;
 - :class:`PreviousIterate`: the model at the weights before the last step, for variance reduction;
-- :class:`TPAUCClassifier`, :class:`TPAUCLinear`, :class:`TPAUCBooster`, :class:`TPAUCAuto`,
+- :class:`TPAUCClassifier`, :class:`TPAUCLinear`, :class:`TPAUCForest`, :class:`TPAUCBooster`, :class:`TPAUCAuto`,
   :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: estimators with
   scikit-learn's interface;
 - :func:`minimize`: one loop for the problems of :mod:`moreauc.problems` and your own;
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TPAUCAuto,
         TPAUCBooster,
         TPAUCClassifier,
+        TPAUCForest,
         TPAUCLinear,
     )
     from moreauc.optim import PreviousIterate
@@ -44,6 +45,7 @@ __all__ = [
     "TPAUCAuto",
     "TPAUCBooster",
     "TPAUCClassifier",
+    "TPAUCForest",
     "TPAUCLinear",
     "TPAUCLoss",
     "minimize",

@@ -32,7 +32,7 @@ from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores, tied_share
 from moreauc.tasks.bags import as_bags
 
-__all__ = ["Comparison", "Contestant", "contestants", "network"]
+__all__ = ["Comparison", "Contestant", "contestants"]
 
 Array = NDArray[Any]
 Region = tuple[float, float]

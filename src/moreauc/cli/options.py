@@ -79,7 +79,7 @@ class FitOptions:
         str | None,
         _option(
             "Kind of model: mlp (default), linear for a scorecard, trees for boosted trees, or auto for the best of "
-            "these; with --groups mlp or linear; not with --bags."
+            "these and a random forest; with --groups mlp or linear; not with --bags."
         ),
     ] = None
     surrogate: Annotated[

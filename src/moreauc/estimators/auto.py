@@ -19,6 +19,7 @@ from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.estimators.base import Array, all_or_nothing
 from moreauc.estimators.boosted import TPAUCBooster
 from moreauc.estimators.decisions import RowRanker
+from moreauc.estimators.forest import TPAUCForest
 from moreauc.estimators.linear import TPAUCLinear
 from moreauc.estimators.tpauc import TPAUCClassifier
 from moreauc.metrics import tpauc_score
@@ -28,7 +29,12 @@ from moreauc.train import UntrainedWarning
 
 _ERRORS = 2.0  # standard errors below the best at which a model is still used; see benchmarks/auto_choice.py
 # from the simplest on, which is kept where several are equal
-MODELS: Mapping[str, type[Any]] = {"linear": TPAUCLinear, "trees": TPAUCBooster, "mlp": TPAUCClassifier}
+MODELS: Mapping[str, type[Any]] = {
+    "linear": TPAUCLinear,
+    "forest": TPAUCForest,
+    "trees": TPAUCBooster,
+    "mlp": TPAUCClassifier,
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Candidate:
     """How a kind of model ranked the held-out rows, trained on the others.
 
     Attributes:
-        name: "linear", "trees" or "mlp".
+        name: "linear", "forest", "trees" or "mlp".
         tpauc: two-way partial AUC of the held-out rows; NaN where no rows could be held out.
         below: by how much it is below the best one.
         error: standard error of that difference, paired by rows.
@@ -53,13 +59,14 @@ class Candidate:
 
 
 class TPAUCAuto(RowRanker):
-    r"""Binary classifier that tries a linear model, boosted trees and a network, and uses those that rank best.
+    r"""Binary classifier that tries four kinds of model and uses those that rank best.
 
-    Each kind of model, with its default settings, is trained on the same rows and scored by the two-way partial AUC of
-    the same held-out rows. With `combine` all models are used that are at most two standard errors below the best one,
-    otherwise the best one alone (of equals the simpler: linear, trees, network). What is used is trained again on all
-    rows. Its score is the mean of the calibrated log odds of the models. The held-out rows also set the threshold of
-    `predict` and the probabilities. Where a class is too small to hold rows out, the first of `models` is used.
+    They are a linear model, a random forest, boosted trees and a network. Each, with its default settings, is trained
+    on the same rows and scored by the two-way partial AUC of the same held-out rows. With `combine` all models are used
+    that are at most two standard errors below the best one, otherwise the best one alone (of equals the first in this
+    order). What is used is trained again on all rows. Its score is the mean of the calibrated log odds of the models.
+    The held-out rows also set the threshold of `predict` and the probabilities. Where a class is too small to hold rows
+    out, the first of `models` is used.
 
     `X` is an array of numbers (NaN for missing values), a sparse matrix, or a DataFrame that may also have bool,
     string, category and date columns, as in :class:`TPAUCClassifier`.
@@ -68,8 +75,8 @@ class TPAUCAuto(RowRanker):
         min_tpr: lower end of the true positive rate, in [0, 1).
         max_fpr: upper end of the false positive rate, in (0, 1].
         models: names of the kinds of model, in the order of preference among equals: "linear"
-            (:class:`TPAUCLinear`), "trees" (:class:`TPAUCBooster`), "mlp" (:class:`TPAUCClassifier`); None for all
-            three, without the trees where LightGBM is not installed.
+            (:class:`TPAUCLinear`), "forest" (:class:`TPAUCForest`), "trees" (:class:`TPAUCBooster`), "mlp"
+            (:class:`TPAUCClassifier`); None for all four, without the boosted trees where LightGBM is not installed.
         combine: whether to use the mean of all models that are about as good as the best one.
         model_options: arguments of the models by their names, such as `{"mlp": {"epochs": 20}}`.
         validation_fraction: share of the rows held out to choose by, in (0, 1).

@@ -7,18 +7,15 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.sparse import issparse
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc._checks import check_count
 from moreauc.boosting import LOG_LOSS_ROUNDS, LOG_LOSS_WEIGHT, MARGIN, WIDEN, tpauc_objective
-from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.base import Array, all_or_nothing
 from moreauc.estimators.boosted_fit import LIBRARIES, BoostedFit, Library
-from moreauc.estimators.decisions import RowRanker
+from moreauc.estimators.decisions import TreeRanker
 from moreauc.estimators.linear_fit import Floats, Rows
 
 # Names of what the estimator gives the libraries itself.
@@ -32,7 +29,7 @@ _TAKEN = frozenset(
 )
 
 
-class TPAUCBooster(RowRanker):
+class TPAUCBooster(TreeRanker):
     r"""Gradient-boosted trees that rank well where it matters: true positive rate high, false positive rate low.
 
     Trees are grown by LightGBM or XGBoost, for the log loss or for the exact loss over all pairs of the region beside
@@ -103,12 +100,10 @@ class TPAUCBooster(RowRanker):
         True
     """
 
-    _precision = np.float64
     booster_: Any
     regional_: bool
     fold_scores_: Floats | None
     n_iter_: int
-    preprocessor_: TableEncoder | None
 
     def __init__(
         self,
@@ -195,23 +190,6 @@ class TPAUCBooster(RowRanker):
             if not isinstance(key, str) or key in _TAKEN:
                 raise ValueError(f"{self._owner}: booster_options must not hold {key!r}: given elsewhere, or no name")
 
-    def _fit_design(self, table: Any) -> Any:
-        """Return the numbers that a table is for the library, float64; set what later tables are encoded by."""
-        self.preprocessor_ = None
-        if isinstance(table, pd.DataFrame):
-            encoder = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64)
-            encoded = encoder.fit_encode(table)
-            self.preprocessor_ = encoder
-            return encoded
-        return table.astype(np.float64, copy=False)
-
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self, "booster_")
-        table = self._check_table(X, reset=False)
-        if self.preprocessor_ is not None:
-            table = self.preprocessor_.transform(table)
-        elif isinstance(table, pd.DataFrame):
-            table = table.to_numpy(dtype=np.float64)
-        if not issparse(table):
-            table = np.ascontiguousarray(table, dtype=np.float64)
-        return self._check_scores(self._library().scores(self.booster_, table))
+        return self._check_scores(self._library().scores(self.booster_, self._design(X)))

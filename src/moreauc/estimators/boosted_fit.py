@@ -154,7 +154,7 @@ class XGBoost(Library):
 
     def scores(self, booster: Any, X: Any, rounds: int | None = None) -> Floats:
         """Return raw scores."""
-        matrix = import_extra("xgboost", _EXTRA).DMatrix(_in_float32(X))
+        matrix = import_extra("xgboost", _EXTRA).DMatrix(in_float32(X))
         scores = booster.predict(matrix, output_margin=True, iteration_range=(0, rounds or 0))
         return np.asarray(scores, dtype=np.float64)
 
@@ -165,7 +165,7 @@ class XGBoost(Library):
 
     def _matrix(self, rows: Rows) -> Any:
         xgboost = import_extra("xgboost", _EXTRA)
-        return xgboost.DMatrix(_in_float32(rows.X), rows.positive.astype(np.float64), weight=_weights(rows))
+        return xgboost.DMatrix(in_float32(rows.X), rows.positive.astype(np.float64), weight=_weights(rows))
 
 
 LIBRARIES: Mapping[str, type[Library]] = {"lightgbm": LightGBM, "xgboost": XGBoost}
@@ -180,8 +180,8 @@ def _matrix(X: Any) -> Any:
     return csr_matrix(X) if issparse(X) else X
 
 
-def _in_float32(X: Any) -> Any:
-    """Return numbers that XGBoost can hold; those beyond its range would be infinite."""
+def in_float32(X: Any) -> Any:
+    """Return numbers within the range of float32, which XGBoost and scikit-learn's trees are limited to."""
     limit = float(np.finfo(np.float32).max)
     if issparse(X):
         X = X.copy()

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
+from scipy.sparse import issparse
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
 from sklearn.utils import _safe_indexing, column_or_1d
@@ -17,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight
 
 from moreauc._checks import check_real, check_region, floor_count
+from moreauc.data.tabular import TableEncoder
 from moreauc.data.texts import MAJORITY, class_text, positive_class
 from moreauc.estimators.base import Array, NetworkEstimator, ScoringEstimator, TableInput
 from moreauc.metrics import TiedScoresWarning, tpauc_score
@@ -275,6 +278,36 @@ class RowRanker(RankingDecisions, TableInput):
         if len(classes) < 2:
             raise ValueError(f"{self._owner}: y must hold two classes, got one class, {classes[:1].tolist()}")
         return classes
+
+
+class TreeRanker(RowRanker):
+    """Predictions by trees, for which a table is not standardised; NaN in arrays stays.
+
+    Attributes:
+        preprocessor_: turns a DataFrame into numbers; None for arrays and sparse matrices.
+    """
+
+    _precision = np.float64
+    preprocessor_: TableEncoder | None
+
+    def _fit_design(self, table: Any) -> Any:
+        """Return a table as numbers, float64; set what later tables are encoded by."""
+        self.preprocessor_ = None
+        if isinstance(table, pd.DataFrame):
+            encoder = TableEncoder(standardize=False, owner=self._owner, dtype=np.float64)
+            encoded = encoder.fit_encode(table)
+            self.preprocessor_ = encoder
+            return encoded
+        return table.astype(np.float64, copy=False)
+
+    def _design(self, X: Any) -> Any:
+        """Check a table and return it as numbers, float64."""
+        table = self._check_table(X, reset=False)
+        if self.preprocessor_ is not None:
+            table = self.preprocessor_.transform(table)
+        elif isinstance(table, pd.DataFrame):
+            table = table.to_numpy(dtype=np.float64)
+        return table if issparse(table) else np.ascontiguousarray(table, dtype=np.float64)
 
 
 class RankingClassifier(RankingDecisions, NetworkEstimator):
