@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -56,9 +56,9 @@ def _forest(options: Options, region: Region, seed: int, sparse: bool) -> Any:
     return TPAUCForest(min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
 
 
-def _auto(options: Options, region: Region, seed: int, sparse: bool) -> Any:
+def _auto(options: Options, region: Region, seed: int, sparse: bool, models: Sequence[str] | None = None) -> Any:
     given = {"trees": {"booster_options": {"n_jobs": 1}}, "mlp": options}  # the forest has one thread by itself
-    return TPAUCAuto(min_tpr=region[0], max_fpr=region[1], random_state=seed, model_options=given)
+    return TPAUCAuto(min_tpr=region[0], max_fpr=region[1], models=models, random_state=seed, model_options=given)
 
 
 def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Any:
@@ -82,6 +82,7 @@ def _trees(kind: str, options: Options, region: Region, seed: int, sparse: bool)
     return model if sparse else make_pipeline(TableEncoder(standardize=False), model)
 
 
+_THREE = ("linear", "trees", "mlp")
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 _SLOW = {"n_estimators": 300, "learning_rate": 0.03}
 ENTRIES = {
@@ -90,6 +91,7 @@ ENTRIES = {
     "booster": Entry("TPAUCBooster", _booster, regional=True),
     "tpauc_forest": Entry("TPAUCForest", _forest, regional=True),
     "auto": Entry("TPAUCAuto", _auto, regional=True, network=True),
+    "auto_three": Entry("TPAUCAuto, no forest", partial(_auto, models=_THREE), regional=True, network=True),
     "ce": Entry("CE", _ours, ({"loss": "ce"},), regional=True, network=True),
     "auc_sh": Entry("AUC-SH", _ours, ({"loss": "auc_sh"},), regional=True, network=True),
     "lr": Entry("LR", _lr, random=False),
