@@ -291,6 +291,7 @@ TABLES: dict[str, Callable[[], str]] = {
         f"screening, {part}": partial(lambda part: _markdown(*standing_table(_study("screening"), part)), part)
         for part in ("assays", "muv")
     },
+    "screening, assays with auto": lambda: _markdown(*standing_table(_study("screening"), "assays", "auto")),
     **{
         f"screening, {part}, top": partial(
             lambda part: _markdown(*top_table(_study("screening"), part, "0, 0.1")), part

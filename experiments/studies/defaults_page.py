@@ -54,7 +54,8 @@ def summary(
             runs.setdefault((record["dataset"], region_name(entry["region"]), record["method"]), {})[record["seed"]] = (
                 entry
             )
-    ranked = [name for name in ENTRIES if name not in unranked]
+    tried = {method for _, _, method in runs}
+    ranked = [name for name in ENTRIES if name in tried and name not in unranked]
     extras = [name for name in OURS if name in unranked]
     cells, left_out = _all_cells(runs, tables, regions, ranked)
     against = _against(cells, OURS)
