@@ -195,7 +195,11 @@ def test_a_contestant_that_is_not_ranked_changes_no_ranks():
     before = summary(records, halves, REGIONS, ["booster"])
     more = [*records, *(record("b", "booster", seed, 0.7, 0.7) for seed in range(2))]
     found = summary(more, halves, REGIONS, ["booster"])
-    assert {**found, "against": []} == {**before, "against": []} and before["left_out"] == []
+    own = {"against": [], "standings_with": {}}
+    assert {**found, **own} == {**before, **own} and before["left_out"] == []
+    assert before["standings_with"] == {"booster": []}
+    beside = {(r["half"], r["method"]): r["rank"] for r in found["standings_with"]["booster"] if r["region"] == "all"}
+    assert beside == {("confirm", "booster"): 1.0, ("confirm", "ce"): 2.0, ("confirm", "lr"): 3.0}
     rows = {(r["half"], r["region"], r["other"]): r for r in found["against"] if r["method"] == "booster"}
     assert {half for half, _, _ in rows} == {"confirm"}
     assert rows["confirm", "0.5, 0.5", "lr"]["difference"] == pytest.approx(0.2)

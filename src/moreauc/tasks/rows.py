@@ -30,15 +30,7 @@ from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import BootstrapInterval, Resamples, resample_scores
 from moreauc.metrics.ranking import tied_share, ties_text
 from moreauc.report.pages import Fact, Section, draw_histograms, draw_precision_recall, draw_roc, draw_training
-from moreauc.report.verdict import (
-    Verdict,
-    compare_models,
-    histories_of,
-    importance_section,
-    is_linear,
-    kept_epoch,
-    warning_text,
-)
+from moreauc.report.verdict import Verdict, compare_models, histories_of, importance_section, kept_epoch, warning_text
 from moreauc.samplers import PosNegSampler
 from moreauc.tasks.base import (
     Array,
@@ -390,7 +382,9 @@ class TwoClassTask(TableTask[T]):
 
     def _other_model(self, model: Any) -> str:
         """Return which other model to try."""
-        return f"try --model {'mlp' if is_linear(model) else 'linear'}, or trees with --baselines lightgbm"
+        if hasattr(model, "candidates_"):
+            return f"collect more {self.unit} or columns: linear, forest, trees and network have been tried"
+        return "try --model auto, which also has a forest and boosted trees"
 
     def training(self, models: dict[str, Any], split: Split[T]) -> tuple[Section, dict[str, Any]]:
         text = []
