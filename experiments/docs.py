@@ -24,7 +24,7 @@ from experiments.studies.bags import bag_rows
 from experiments.studies.defaults_entries import ENTRIES
 from experiments.studies.defaults_page import against_table, standing_table, top_table
 from experiments.studies.groups import group_table
-from experiments.studies.keel import region_table, remedy_table
+from experiments.studies.keel import region_table
 from experiments.studies.label_noise import noise_table
 from experiments.studies.many_groups import TITLES
 from experiments.studies.thresholds import held_out_table
@@ -80,15 +80,6 @@ def keel_ranks() -> str:
         tally = "" if other is None else f"{other['better']} / {other['equal']} / {other['worse']}"
         rows.append([*row, tally, "" if other is None else f"{other['p_of_signed_ranks']:.3f}"])
     columns = ["method", "average rank", "mean TPAUC", "SONX better / equal / worse", "p (signed ranks)"]
-    return _markdown(columns, rows)
-
-
-def keel_remedies() -> str:
-    """Variants that were tried after the tables were seen."""
-    report = _study("keel")
-    columns, rows = remedy_table(report)
-    for entry, row in zip(report["remedies"], rows, strict=True):
-        row[0] = f"{_short(entry['set'])}, ({entry['region'][0]:g}, {entry['region'][1]:g})"
     return _markdown(columns, rows)
 
 
@@ -258,7 +249,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "keel ranks": keel_ranks,
     "keel 0.5, 0.5": partial(keel_table, (0.5, 0.5)),
     "keel 0.6, 0.4": partial(keel_table, (0.6, 0.4)),
-    "keel remedies": keel_remedies,
     "label noise": lambda: _markdown(*noise_table(_study("label_noise")["cells"])),
     "threshold objectives": objective_table,
     "threshold scores": lambda: _markdown(*held_out_table(_study("thresholds")["held_out"])),

@@ -15,22 +15,12 @@ from experiments.data.keel import KEEL_SETS
 from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies._shared import FOLDS, INNER_FOLDS, mean_and_std, show, tune_and_score
-from moreauc.comparison import Region, contestants, method_names, network
+from moreauc.comparison import Region, contestants, method_names
 from moreauc.report.pages import Report, Section
 
-ALL_METHODS = method_names("rows")
+# each tries four settings; TPAUCAuto, made of four of these, and TPAUCBooster choose by folds of their own
+ALL_METHODS = tuple(name for name in method_names("rows") if name not in ("auto", "trees"))
 REGIONS: tuple[Region, ...] = ((0.5, 0.5), (0.6, 0.4))
-# A variant of SONX, tried on the unsolved tables after the results were seen; reported separately.
-REMEDIES = {
-    "sonx_half": network(
-        "sonx",
-        name="sonx_half",
-        title="SONX, width fixed at 0.5",
-        grid={"widen": (0.5,), "surrogate": ("squared_hinge", "logistic")},
-        settings={"batch_size": 256},
-    )
-}
-_REMEDIED = ("abalone-17_vs_7-8-9-10", "poker-8-9_vs_5", "yeast5")
 _EQUAL = 0.0005  # means nearer than this count as equal
 
 
@@ -57,7 +47,6 @@ class KeelStudy(Study):
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each table, method, seed and fold."""
         pairs = [(dataset, method) for dataset in self.sets for method in self.methods]
-        pairs += [(dataset, method) for dataset in _REMEDIED if dataset in self.sets for method in REMEDIES]
         folds, more = combinations(seed=range(self.seeds), fold=range(FOLDS)), {"folder": setup.data}
         places = [{"dataset": dataset, "method": method, **fold} for dataset, method in pairs for fold in folds]
         return [Task(place, run_fold, {**place, **more, "trials": self.trials}) for place in places]
@@ -70,13 +59,13 @@ class KeelStudy(Study):
 
 def run_fold(*, dataset: str, method: str, seed: int, fold: int, trials: int, folder: Path | None) -> Record:
     """Tune a method on the training rows of one fold and test it in both regions."""
-    (contestant,) = contestants([REMEDIES.get(method, method)], batch_size=256)
+    (contestant,) = contestants([method], batch_size=256)
     table = load_table(dataset, folder)
     return {"results": tune_and_score(contestant, table, REGIONS, seed=seed, fold=fold, trials=trials)}
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:
-    """Return mean and deviation of every cell, ranks, SONX against each other method, and the remedies.
+    """Return mean and deviation of every cell, ranks, and SONX against each other method.
 
     Raises:
         ValueError: if no table has records of all methods.
@@ -105,7 +94,6 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
         "cells": cells,
         "ranks": [{"method": method, "title": titles[method], **_ranks(cells, method)} for method in methods],
         "sonx_against": [{"method": m, "title": titles[m], **_against(cells, m)} for m in others],
-        "remedies": _remedies(scores, cells),
     }
 
 
@@ -141,19 +129,6 @@ def _against(cells: Sequence[Record], method: str) -> dict[str, Any]:
     return {**tally, "mean_difference": float(differences.mean()), "p_of_signed_ranks": p}
 
 
-def _remedies(scores: dict[tuple[Region, str, str], Any], cells: Sequence[Record]) -> list[Record]:
-    """Return mean and deviation of the variants, beside SONX and the best method of the table."""
-    rows = []
-    for (region, name, method), values in sorted(scores.items(), key=lambda item: item[0][1:]):
-        there = [cell for cell in cells if (cell["set"], cell["region"]) == (name, region)]
-        if method in REMEDIES and there:
-            best = max(there, key=lambda cell: float(cell["mean"]))
-            row = {"set": name, "region": region, "title": REMEDIES[method].title, **mean_and_std(values)}
-            sonx = next(cell["mean"] for cell in there if cell["method"] == "sonx")
-            rows.append({**row, "sonx": sonx, "best": best["mean"], "best_title": best["title"]})
-    return rows
-
-
 def region_table(results: Record, region: Region) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows of TPAUC in a region: a column for each table, and the mean rank."""
     cells = [cell for cell in results["cells"] if tuple(cell["region"]) == region]
@@ -162,21 +137,6 @@ def region_table(results: Record, region: Region) -> tuple[list[str], list[list[
         own = [show(cell) for cell in cells if cell["method"] == entry["method"]]
         rows.append([entry["title"], *own, f"{entry[str(region)]:.2f}"])
     return ["method", *dict.fromkeys(cell["set"] for cell in cells), "rank"], rows
-
-
-def remedy_table(results: Record) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the variants."""
-    rows = [
-        [
-            f"{row['set']}, {row['region'][0]:g}, {row['region'][1]:g}",
-            row["title"],
-            show(row),
-            f"{row['sonx']:.3f}",
-            f"{row['best']:.3f} ({row['best_title']})",
-        ]
-        for row in results["remedies"]
-    ]
-    return ["table, region", "variant", "TPAUC", "SONX", "best of the table"], rows
 
 
 def _sections(results: dict[str, Any]) -> list[Section]:
@@ -198,7 +158,4 @@ def _sections(results: dict[str, Any]) -> list[Section]:
     columns = ["SONX against", "better", "equal", "worse", "mean difference", "p (signed ranks)"]
     text = ["Cells are pairs of table and region; equal means a difference of the means of at most 0.0005."]
     sections.append(Section("SONX against each", text, columns=columns, rows=rows, labels=1))
-    columns, rows = remedy_table(results)
-    text = ["Variants of SONX that were tried after the tables above were seen."]
-    sections.append(Section("Remedies", text, columns=columns, rows=rows, labels=2))
-    return [section for section in sections if section.rows]
+    return sections

@@ -15,31 +15,38 @@ from sklearn.datasets import make_classification
 from experiments.config import combinations
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies._shared import mean_and_std, show, tune_and_score
-from moreauc.comparison import Contestant, Region, Table, network
+from moreauc.comparison import Contestant, Region, Table, contestants, network
 from moreauc.report.pages import Report, Section
 
 FLIPS = (0.0, 0.01, 0.02, 0.05)
 REGION: Region = (0.5, 0.5)
+_OTHERS = ("linear", "lr", "forest", "lightgbm")
 _TRAIN, _TEST = 2000, 8000
 
 
 def noise_contestants() -> dict[str, Contestant]:
-    """Return the methods of the study: SONX as in the paper, its options against noise, and other losses."""
+    """Return the methods of the study: SONX with its default and other surrogates, other losses, other models."""
     exact: dict[str, Any] = {"link": ("identity",), "surrogate": ("squared_hinge", "logistic"), "gamma": (0.0, 0.1)}
-    bounded = {"link": ("sigmoid",), "widen": (0.0,), "gamma": (0.0, 0.1)}
+    bounded = {"link": ("sigmoid",), "surrogate": ("squared_hinge",), "widen": (0.0,), "gamma": (0.0, 0.1)}
     variants: list[tuple[str, str, str | None, Any]] = [
-        ("sonx", "sonx_exact", "SONX, the region itself", {**exact, "widen": (0.0,)}),
-        ("sonx", "sonx_half", "SONX, half way to AUC", {**exact, "widen": (0.5,)}),
-        ("sonx", "sonx_bounded", "SONX, the region itself, sigmoid link", bounded),
-        ("sonx", "sonx", "SONX, width tuned", None),
+        ("sonx", "sonx", None, None),
+        ("sonx", "sonx_exact", "SONX, convex surrogate, no start", {**exact, "widen": (0.0,)}),
+        ("sonx", "sonx_half", "SONX, convex surrogate, no start, half way to AUC", {**exact, "widen": (0.5,)}),
+        ("sonx", "sonx_bounded", "SONX, squared hinge of sigmoids, no start", bounded),
         ("ce", "ce", None, None),
         ("sota_s", "sota_s", None, None),
         ("auc_sh", "auc_sh", None, None),
     ]
-    return {
-        name: network(method, name=name, title=title, grid=grid, settings={"batch_size": 256})
+    networks = {
+        name: network(method, name=name, title=title, grid=grid, settings={"batch_size": 256, **_start(title)})
         for method, name, title, grid in variants
     }
+    return networks | {entry.name: entry for entry in contestants(_OTHERS)}
+
+
+def _start(title: str | None) -> dict[str, Any]:
+    """Return the argument of a variant that trains from random weights, without cross entropy before."""
+    return {"start": None} if title else {}
 
 
 @lru_cache(maxsize=2)
