@@ -29,6 +29,7 @@ _KINDS: dict[str, Any] = {
     "many_groups": ManyGroupsStudy,
     "defaults": DefaultsStudy,
     "screening": DefaultsStudy,
+    "bag_defaults": DefaultsStudy,
     "when": WhenStudy,
 }
 
@@ -40,7 +41,7 @@ def load_studies() -> dict[str, Study]:
         >>> list(load_studies())[:4]
         ['molecules', 'bags', 'histology', 'keel']
     """
-    numbers = {**read_plan("studies"), **{name: read_plan(name) for name in ("defaults", "screening")}}
+    numbers = {**read_plan("studies"), **{name: read_plan(name) for name in ("defaults", "screening", "bag_defaults")}}
     studies: dict[str, Study] = {name: load_paper_study(name) for name in EXPERIMENTS}
     for name, entry in numbers.items():
         kind = _KINDS.get(name) or _KINDS[name.split("_")[-1]]

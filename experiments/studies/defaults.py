@@ -1,7 +1,7 @@
 """Our estimators with default settings beside logistic regression and trees, default and tuned, on many tables.
 
-Two plans: "defaults", where half of the tables choose the defaults and the other half confirms them, and "screening",
-fingerprints of molecules, with the scores that chemists look at.
+Three plans: "defaults", where half of the tables choose the defaults and the other half confirms them; "screening",
+fingerprints of molecules, with the scores that chemists look at; "bag_defaults", bags of instances.
 """
 
 from __future__ import annotations

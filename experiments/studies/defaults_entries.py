@@ -1,4 +1,4 @@
-"""The contestants of the studies of tables and molecules: our estimators, logistic regression, forests, boosters."""
+"""The contestants of the studies of tables, molecules and bags: ours, logistic regression, forests, boosters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from moreauc import TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCForest, TPAUCLinear
+from moreauc import MultiInstanceClassifier, TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCForest, TPAUCLinear
+from moreauc.baselines import BASELINES
 from moreauc.comparison import Region
 from moreauc.data.tabular import TableEncoder
 
@@ -61,6 +62,14 @@ def _auto(options: Options, region: Region, seed: int, sparse: bool, models: Seq
     return TPAUCAuto(min_tpr=region[0], max_fpr=region[1], models=models, random_state=seed, model_options=given)
 
 
+def _bags(loss: str, options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    return MultiInstanceClassifier(loss=loss, min_tpr=region[0], max_fpr=region[1], random_state=seed, **options)
+
+
+def _statistics(name: str, options: Options, region: Region, seed: int, sparse: bool) -> Any:
+    return BASELINES["bags"][name].make(options, seed)
+
+
 def _lr(options: Options, region: Region, seed: int, sparse: bool) -> Any:
     model = LogisticRegression(**{"max_iter": 1000, **options})
     return model if sparse else make_pipeline(TableEncoder(), model)
@@ -82,6 +91,7 @@ def _trees(kind: str, options: Options, region: Region, seed: int, sparse: bool)
     return model if sparse else make_pipeline(TableEncoder(standardize=False), model)
 
 
+_POOLED = {"sont_att": "SONT (attention)", "sont_smx": "SONT (smoothed max)", "ce_att": "CE (attention)"}
 _THREE = ("linear", "trees", "mlp")
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 _SLOW = {"n_estimators": 300, "learning_rate": 0.03}
@@ -110,4 +120,8 @@ ENTRIES = {
         partial(_trees, "forest"),
         ({}, {"min_samples_leaf": 5}, {"min_samples_leaf": 20}, {"min_samples_leaf": 5, "class_weight": "balanced"}),
     ),
+    # of bags
+    **{name: Entry(title, partial(_bags, name), regional=True, network=True) for name, title in _POOLED.items()},
+    "lr_bags": Entry("LR (mean, max, min)", partial(_statistics, "lr_bags"), random=False),
+    "forest_bags": Entry("Random forest (mean, max, min)", partial(_statistics, "forest_bags")),
 }

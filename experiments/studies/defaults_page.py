@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # titles of the parts of a plan
 PARTS = {"choose": "Tables to choose", "confirm": "Tables to confirm", "assays": "Tox21 and HIV", "muv": "MUV"}
-OURS = ("sonx", "linear", "booster", "auto")
+OURS = ("sonx", "linear", "booster", "auto", "sont_att")
 EQUAL = 0.0005  # means nearer than this count as equal
 COLLAPSED = 10, 0.9  # limits of different test scores and AUC below which a model is collapsed
 _QUIET = "#66717f"
@@ -180,8 +180,8 @@ def _standings(cells: Sequence[Record]) -> list[Record]:
                     "rank": float(np.mean([cell["rank"] for cell in own])),
                     "mean": float(np.mean([cell["mean"] for cell in own])),
                     "auc": float(np.mean([cell["auc"] for cell in own])),
-                    "not_below": _not_below(own, some, ("ce", "lr")),
-                    "not_below_tuned": _not_below(own, some, ("ce", "lr", "lr_tuned")),
+                    "not_below": _not_below(own, some, ("ce", "lr", "ce_att", "lr_bags")),
+                    "not_below_tuned": _not_below(own, some, ("ce", "lr", "lr_tuned", "ce_att", "lr_bags")),
                     "seconds": float(np.median(seconds)) if seconds else None,
                     "most_seconds": max(seconds, default=None),
                     "collapsed": sum(cell["collapsed"] for cell in own),
