@@ -58,7 +58,7 @@ def run(
     seeds: Seeds = None,
     splits: Annotated[int | None, typer.Option(min=1, help="At most this many test splits of bags.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at a time; on a GPU they share it.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda; only the paper's experiments use a GPU.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda: where networks are trained.")] = "auto",
     data: Annotated[
         Path | None, typer.Option("--data-dir", help="Folder with the data; by default MOREAUC_DATA, or a download.")
     ] = None,

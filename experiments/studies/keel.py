@@ -47,7 +47,10 @@ class KeelStudy(Study):
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each table, method, seed and fold."""
         pairs = [(dataset, method) for dataset in self.sets for method in self.methods]
-        folds, more = combinations(seed=range(self.seeds), fold=range(FOLDS)), {"folder": setup.data}
+        folds, more = (
+            combinations(seed=range(self.seeds), fold=range(FOLDS)),
+            {"folder": setup.data, "device": setup.device},
+        )
         places = [{"dataset": dataset, "method": method, **fold} for dataset, method in pairs for fold in folds]
         return [Task(place, run_fold, {**place, **more, "trials": self.trials}) for place in places]
 
@@ -57,9 +60,11 @@ class KeelStudy(Study):
         return Report(self.title, "", {"plan": self.plan, **results}, _sections(results))
 
 
-def run_fold(*, dataset: str, method: str, seed: int, fold: int, trials: int, folder: Path | None) -> Record:
-    """Tune a method on the training rows of one fold and test it in both regions."""
-    (contestant,) = contestants([method], batch_size=256)
+def run_fold(
+    *, dataset: str, method: str, seed: int, fold: int, trials: int, folder: Path | None, device: str = "cpu"
+) -> Record:
+    """Tune a method on the training rows of one fold and test it in both regions; networks train on the device."""
+    (contestant,) = contestants([method], batch_size=256, device=device)
     table = load_table(dataset, folder)
     return {"results": tune_and_score(contestant, table, REGIONS, seed=seed, fold=fold, trials=trials)}
 

@@ -24,7 +24,7 @@ _OTHERS = ("linear", "lr", "forest", "lightgbm")
 _TRAIN, _TEST = 2000, 8000
 
 
-def noise_contestants() -> dict[str, Contestant]:
+def noise_contestants(device: str = "cpu") -> dict[str, Contestant]:
     """Return the methods of the study: SONX with its default and other surrogates, other losses, other models."""
     exact: dict[str, Any] = {"link": ("identity",), "surrogate": ("squared_hinge", "logistic"), "gamma": (0.0, 0.1)}
     bounded = {"link": ("sigmoid",), "surrogate": ("squared_hinge",), "widen": (0.0,), "gamma": (0.0, 0.1)}
@@ -37,8 +37,9 @@ def noise_contestants() -> dict[str, Contestant]:
         ("sota_s", "sota_s", None, None),
         ("auc_sh", "auc_sh", None, None),
     ]
+    common = {"batch_size": 256, "device": device}
     networks = {
-        name: network(method, name=name, title=title, grid=grid, settings={"batch_size": 256, **_start(title)})
+        name: network(method, name=name, title=title, grid=grid, settings={**common, **_start(title)})
         for method, name, title, grid in variants
     }
     return networks | {entry.name: entry for entry in contestants(_OTHERS)}
@@ -92,7 +93,7 @@ class LabelNoiseStudy(Study):
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each method, share of flipped labels and table."""
         places = combinations(method=self.methods, flips=FLIPS, seed=range(self.seeds))
-        return [Task(place, run_table, {**place, "trials": self.trials}) for place in places]
+        return [Task(place, run_table, {**place, "trials": self.trials, "device": setup.device}) for place in places]
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Return the mean of every method at every share of flipped labels."""
@@ -106,9 +107,9 @@ class LabelNoiseStudy(Study):
         return Report(self.title, "", results, [_section(cells)])
 
 
-def run_table(*, method: str, flips: float, seed: int, trials: int) -> Record:
-    """Tune a method on the noisy rows of one table and test it on the clean ones."""
-    contestant, table = noise_contestants()[method], noisy_table(seed, flips)
+def run_table(*, method: str, flips: float, seed: int, trials: int, device: str = "cpu") -> Record:
+    """Tune a method on the noisy rows of one table and test it on the clean ones; networks train on the device."""
+    contestant, table = noise_contestants(device)[method], noisy_table(seed, flips)
     (found,) = tune_and_score(contestant, table, (REGION,), seed=seed, fold=0, trials=trials)
     return {key: found[key] for key in ("score", "inner_score", "options", "seconds")}
 
