@@ -274,7 +274,7 @@ def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> Kerne
     psi = threshold + sums / total if isinstance(total, Tensor) else torch.add(threshold, sums, alpha=1.0 / total)
 
     def active() -> Tensor:
-        inside = excess.sign()  # 0 and 1 in the scores' type: cheaper than a bool
+        inside = excess.sign_()  # 0 and 1 in the scores' type: cheaper than a bool; the sums have been taken
         exact = torch.float64 if negative.shape[0] > _FLOAT32_COUNTS else None
         return (inside if own is None else inside * own).sum(dim=1, dtype=exact)
 
@@ -282,7 +282,10 @@ def _pair_matrix(pairs: Pairs, threshold: Tensor, surrogate: Surrogate) -> Kerne
         share = push * (weight / total).unsqueeze(1)
         if own is not None:
             share = share * own
-        share = torch.ops.aten.threshold_backward(share, excess, 0.0)  # 0 where a pair is not active
+        if left_out is None:
+            share = share.mul_(excess.sign_())  # 0 where a pair is not active
+        else:  # the slope of what was left out may be infinite
+            share = torch.ops.aten.threshold_backward(share, excess, 0.0)
         return -share.sum(dim=1), share.sum(dim=0)
 
     return psi, active, vjp

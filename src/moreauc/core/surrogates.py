@@ -89,7 +89,7 @@ class SquaredHinge(Surrogate):
 
     def value_and_slope(self, z: Tensor) -> tuple[Tensor, Tensor]:
         violation = (z + self.margin).relu_()
-        return violation.square(), violation + violation
+        return violation.square(), violation.add_(violation)
 
 
 class Hinge(Surrogate):

@@ -250,12 +250,14 @@ class Table(nn.Module):
         return self._filled_up(self._buffers["values"].clone(), fill, None)
 
     def _filled_up(self, held: Tensor, fill: Tensor, index: Tensor | None) -> Tensor:
-        wide = wider(held.dtype, fill.dtype)
-        held = _as(held, wide)
+        if held.dtype != fill.dtype:
+            wide = wider(held.dtype, fill.dtype)
+            held, fill = _as(held, wide), _as(fill, wide)
         if self._complete:
             return held
-        visited = self.visited if index is None else self.visited.index_select(0, index)
-        return torch.where(visited if self.dim is None else visited.unsqueeze(1), held, _as(fill, wide))
+        visited = self._buffers["visited"]
+        visited = visited if index is None else visited.index_select(0, index)
+        return torch.where(visited if self.dim is None else visited.unsqueeze(1), held, fill)
 
     def previous(self, index: Tensor, row: Tensor) -> Tensor:
         """Return the rows `index` as they were one iteration ago; `row` are those of now, as :meth:`read` gave them."""
@@ -290,9 +292,10 @@ class Table(nn.Module):
         values.index_copy_(0, index, new)
         if not self._complete:
             held["visited"].index_fill_(0, index, True)
-            self._filled += len(index)
-            if self._filled >= self.num_rows:  # all rows may have been visited
-                self._complete, self._filled = bool(held["visited"].all()), 0
+            filled = self._filled + index.shape[0]
+            if filled >= self.num_rows:  # all rows may have been visited
+                self._complete, filled = bool(held["visited"].all()), 0
+            self.__dict__["_filled"] = filled  # as an attribute of a module it would cost as much as an operation
 
     def _write_unless(self, bad: Tensor, index: Tensor, row: Tensor, new: Tensor) -> None:
         """Write where a flag on the device is not set."""

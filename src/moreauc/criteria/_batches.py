@@ -67,10 +67,9 @@ class Rows(NamedTuple):
         """Undo :meth:`split` for gradients, in a type; shape `(B,)`."""
         if self.lower is None:
             return (parts[0] + parts[1]).to(dtype)
-        whole = torch.empty(len(self.numbers), dtype=dtype, device=parts[0].device)
-        for places, part in zip((self.upper, self.lower), parts, strict=True):
-            whole.index_copy_(0, places, part if part.dtype == dtype else part.to(dtype))
-        return whole
+        upper, lower = (part if part.dtype == dtype else part.to(dtype) for part in parts)
+        whole = torch.empty(self.numbers.shape, dtype=dtype, device=upper.device)
+        return whole.index_copy_(0, self.upper, upper).index_copy_(0, self.lower, lower)
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean over the positives: summed up first, or that of ones might not be 1."""
@@ -132,24 +131,30 @@ def labelled_rows(
         numbers = as_index(owner, "index", index, len(labels))
     numbers = numbers if numbers.device == position.device else numbers.to(position.device)
     places = _array(numbers)
-    ordered = np.sort(places)
-    if ordered[0] < 0 or ordered[-1] >= position.shape[0] or (unique and not (ordered[1:] > ordered[:-1]).all()):
+    ordered = places.copy()
+    ordered.sort()
+    inside = ordered.item(0) >= 0 and ordered.item(-1) < position.shape[0]
+    if not inside or (unique and _any(ordered[1:] == ordered[:-1])):
         check_index(owner, "index", numbers, len(position), length=len(labels), unique=unique)  # raises the error
     among = _array(position)[places] if position.is_cpu else _array(position.index_select(0, numbers))
     positive = among >= 0
     known = _array(labels.float() if labels.dtype in _HALF else labels)
     # Labels equal to those of the training set are 0 and 1; only others need a check.
-    if not (positive == known).all():
+    if _any(positive != known):
         check_labels(owner, labels, both=both)
         raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")
     upper, lower = positive.nonzero()[0], (~positive).nonzero()[0]
     if both and not (len(upper) and len(lower)):
         check_labels(owner, labels)
-    parts = [torch.from_numpy(part) for part in (positive, upper, lower, among[upper])]
+    mask, first, second, found = map(torch.from_numpy, (positive, upper, lower, among[upper]))
     if not position.is_cpu:
-        parts = [part.to(position.device) for part in parts]
-    mask, first, second, found = parts
+        mask, first, second, found = (part.to(position.device) for part in (mask, first, second, found))
     return Rows(numbers, mask, None, first, second, found, len(upper), len(lower))
+
+
+def _any(mask: np.ndarray[Any, Any]) -> bool:
+    """Return whether an entry is True; to search the bytes of a short array costs less than to reduce it."""
+    return b"\1" in mask.tobytes()
 
 
 def _array(values: Tensor) -> np.ndarray[Any, Any]:

@@ -175,15 +175,6 @@ class _Quantile(NamedTuple):
     thresholds: Tensor
 
 
-class _Tables(NamedTuple):
-    """State of the positives: their rows, their thresholds, the one over them, and the quantile of the negatives."""
-
-    u: EstimatorTable
-    s: Table
-    prime: Table
-    quantile: Table
-
-
 class TwoWayCriterion(PairCriterion):
     r"""Base of the losses :math:`\frac1{n_+} \sum_i f(\psi_i(w, s_i), s')`; :class:`TPAUCLoss` says what they take.
 
@@ -215,12 +206,6 @@ class TwoWayCriterion(PairCriterion):
         self.thresholds = Table(owner, self.num_positives, initial=zero, keep_previous=True)
         self.threshold_prime = Table(owner, 1, initial=0.0)
         self.quantile = Table(owner, 1)
-
-    @property
-    def _tables(self) -> _Tables:
-        """The tables, read from the dictionary: `nn.Module` attributes cost as much as a small operation."""
-        held: Any = self._modules
-        return _Tables(held["table_u"], held["thresholds"], held["threshold_prime"], held["quantile"])
 
     @property
     def u(self) -> Tensor:
@@ -270,21 +255,24 @@ class TwoWayCriterion(PairCriterion):
         Returns:
             The step, with the gradient in `h`. In evaluation mode :math:`f(\psi_i, s')` at the current thresholds.
         """
-        tables, dtype = self._tables, h.dtype
-        held = tables.s.read(rows.among, fill=h)  # no row needs to be filled
+        parts: Any = self._modules  # as an attribute of a module each would cost as much as a small operation
+        table_u, table_s, table_prime = parts["table_u"], parts["thresholds"], parts["threshold_prime"]
+        dtype, among = h.dtype, rows.among
+        held = table_s.read(among, fill=h)  # no row needs to be filled
         if held.dtype != dtype:
             h = h.to(held.dtype)
         positive, negative = rows.split(h)
-        level = self._best_thresholds(tables, rows, positive, negative) if self._by_quantile else None
+        level = self._best_thresholds(rows, positive, negative) if self._by_quantile else None
         s, quantile = (held, None) if level is None else (level.thresholds, level.now)
         psi, slope, vjp = self._psi(rows, positive, negative, s, quantile)
-        row = tables.u.read(rows.among, fill=psi) if self.training else psi
-        alpha, prime = 1.0 - self.min_tpr, tables.prime.number
+        row = table_u.read(among, fill=psi) if self.training else psi
+        alpha, prime = 1.0 - self.min_tpr, table_prime.number
         value, above = cvar(row, prime, alpha, rows.mean)
         gradient = rows.join(vjp(rows.share(above)), dtype)
         if not self.training:
             return Step(value, h, gradient, finite={"the loss": value})
-        new = tables.u.propose(row, psi, self._psi_before(tables, rows, before, held, level), rows.positives)
+        last = None if before is None else self._psi_before(rows, before, held, level)
+        new = table_u.propose(row, psi, last, rows.positives)
         moved = moved_prime = None
         if level is None:
             # in this order: where scores are equal, rounding decides which pairs are above the threshold
@@ -303,18 +291,18 @@ class TwoWayCriterion(PairCriterion):
         }
 
         def write(bad: Tensor | None) -> None:
-            tables.u.write(rows.among, row, new, bad)
+            table_u.write(among, row, new, bad)
             if level is not None:
-                self._write_quantiles(tables, rows, held, level, bad)
+                self._write_quantiles(rows, held, level, bad)
             elif moved is not None and moved_prime is not None:
-                tables.s.write(rows.among, held, moved, bad)
-                tables.prime.write_number(moved_prime, held.dtype, bad)
+                table_s.write(among, held, moved, bad)
+                table_prime.write_number(moved_prime, held.dtype, bad)
 
         return Step(value, h, gradient, finite=finite, write=write)
 
-    def _best_thresholds(self, tables: _Tables, rows: Rows, positive: Tensor, negative: Tensor) -> _Quantile:
+    def _best_thresholds(self, rows: Rows, positive: Tensor, negative: Tensor) -> _Quantile:
         seen = reached(negative, self.max_fpr, rows.left_out, rows.negatives, rows.lower_weight)
-        before = tables.quantile.read_all(fill=seen)
+        before = self.quantile.read_all(fill=seen)
         now = torch.lerp(before, seen.to(before.dtype), _QUANTILE_WEIGHT) if self.training else before
         return _Quantile(now, before, best_thresholds(self.surrogate, now, positive, self.max_fpr))
 
@@ -332,15 +320,11 @@ class TwoWayCriterion(PairCriterion):
         pairs = Pairs(positive, negative, self.max_fpr * rows.negatives, left_out, weight)
         return cvar_and_vjp(pairs, s, self.surrogate)
 
-    def _psi_before(
-        self, tables: _Tables, rows: Rows, before: Tensor | None, held: Tensor, level: _Quantile | None
-    ) -> Tensor | None:
+    def _psi_before(self, rows: Rows, before: Tensor, held: Tensor, level: _Quantile | None) -> Tensor:
         """Return the inner values of the correction, at the thresholds of the previous iteration, shape `(B1,)`."""
-        if before is None:
-            return None
         positive, negative = rows.split(before if before.dtype == held.dtype else before.to(held.dtype))
         if level is None:
-            return self._psi(rows, positive, negative, tables.s.previous(rows.among, held), None)[0]
+            return self._psi(rows, positive, negative, self.thresholds.previous(rows.among, held), None)[0]
         s = best_thresholds(self.surrogate, level.before, positive, self.max_fpr)
         return self._psi(rows, positive, negative, s, level.before)[0]
 
@@ -352,14 +336,14 @@ class TwoWayCriterion(PairCriterion):
         whole = self.sample_weight.new_zeros(self.num_positives + 1).scatter(0, places, self.sample_weight)
         return whole[:-1]
 
-    def _write_quantiles(self, tables: _Tables, rows: Rows, held: Tensor, level: _Quantile, bad: Tensor | None) -> None:
+    def _write_quantiles(self, rows: Rows, held: Tensor, level: _Quantile, bad: Tensor | None) -> None:
         """End the iteration of thresholds that are quantiles; the rows have been written."""
-        tables.quantile.write_all(level.now, bad)
-        values, seen, weight = self.u, tables.u.seen, self._weights_of_positives()
+        self.quantile.write_all(level.now, bad)
+        values, seen, weight = self.u, self.table_u.seen, self._weights_of_positives()
         if seen is not None and bad is None and weight is None:
             values, seen = values[seen], None
-        tables.s.write(rows.among, held, level.thresholds, bad)
-        tables.prime.write_all(upper_quantile(values, 1.0 - self.min_tpr, seen, weight), bad)
+        self.thresholds.write(rows.among, held, level.thresholds, bad)
+        self.threshold_prime.write_all(upper_quantile(values, 1.0 - self.min_tpr, seen, weight), bad)
 
 
 def _checked_weights(owner: str, sample_weight: Any, positive: Tensor) -> Tensor:

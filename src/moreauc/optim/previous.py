@@ -243,11 +243,26 @@ class PreviousIterate:
     def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model at the previous weights, buffers untouched."""
         owners = [module._buffers for module in _walk(self.model) if module._buffers]
+        present: list[tuple[Tensor, Tensor]] = []
+        shards: list[tuple[Tensor, Tensor]] = []
+        try:
+            self._swap(present, shards)
+            simple = not (owners or shards or self._compiled_parallel)
+            with _NOTHING if simple else self._prepared(owners, shards):
+                if self._capture is not None:
+                    self._capture.copied()
+                return self.model(*args, **kwargs)
+        finally:
+            for parameter, data in present:
+                parameter.data = data
+
+    @contextmanager
+    def _prepared(self, owners: list[dict[str, Tensor | None]], shards: list[tuple[Tensor, Tensor]]) -> Iterator[None]:
+        """Do for a while what models with buffers, shards, or compiled for several processes need."""
         silent = buffers_left_alone(self.model) if self._compiled_parallel else _NOTHING
-        with self._isolated(owners) if owners else _NOTHING, silent, self._previous_weights():
-            if self._capture is not None:
-                self._capture.copied()
-            return self.model(*args, **kwargs)
+        sharded = previous_shards(self.model, shards) if shards else _NOTHING
+        with self._isolated(owners) if owners else _NOTHING, silent, sharded:
+            yield
 
     @contextmanager
     def _isolated(self, modules: list[dict[str, Tensor | None]]) -> Iterator[None]:
@@ -272,31 +287,22 @@ class PreviousIterate:
                 names.clear()
                 names.update(before)
 
-    @contextmanager
-    def _previous_weights(self) -> Iterator[None]:
-        """Let the parameters hold their previous values.
+    def _swap(self, present: list[tuple[Tensor, Tensor]], shards: list[tuple[Tensor, Tensor]]) -> None:
+        """Let the parameters hold their previous values, except for shards, and note what they held.
 
         Replacing `.data` instead of copying into it leaves the version counters alone, so that a backward through a
         forward made at the current weights stays valid.
         """
-        present: list[tuple[Tensor, Tensor]] = []
-        shards: list[tuple[Tensor, Tensor]] = []
-        try:
-            for parameter, old in self._weights.items():
-                if parameter.shape != old.shape:
-                    continue
-                if self._sharded and is_shard(parameter):
-                    shards.append((parameter, old))
-                    continue
-                if old.dtype != parameter.dtype or old.device != parameter.device:  # moved or cast since the last step
-                    old = self._weights[parameter] = old.to(device=parameter.device, dtype=parameter.dtype)
-                present.append((parameter, parameter.data))
-                parameter.data = old
-            with previous_shards(self.model, shards) if shards else _NOTHING:
-                yield
-        finally:
-            for parameter, data in present:
-                parameter.data = data
+        for parameter, old in self._weights.items():
+            if parameter.shape != old.shape:
+                continue
+            if self._sharded and is_shard(parameter):
+                shards.append((parameter, old))
+                continue
+            if old.dtype != parameter.dtype or old.device != parameter.device:  # moved or cast since the last step
+                old = self._weights[parameter] = old.to(device=parameter.device, dtype=parameter.dtype)
+            present.append((parameter, parameter.data))
+            parameter.data = old
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Copy the weights now, or after the first evaluation of a closure, which needs the previous copy."""
@@ -470,7 +476,10 @@ def _set_state(state: RandomState) -> None:
 
 
 def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy many tensors, by one operation for all that share type and device."""
+    """Copy many tensors, by one operation for all that share type and device; on the CPU it takes any."""
+    if targets and all(target.is_cpu for target in targets):
+        torch._foreach_copy_(targets, sources)
+        return
     groups: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
         into, out_of = groups.setdefault((target.dtype, target.device), ([], []))
