@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 from collections.abc import Callable, Sequence
@@ -406,6 +407,35 @@ def test_each_file_is_short(path):
             docs |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     code = [line for number, line in enumerate(text, 1) if number > last and number not in docs and line.strip()]
     assert 20 < len(code) <= 40
+
+
+PAGE = (FOLDER.parents[1] / "docs" / "gallery.md").read_text(encoding="utf-8")
+REPORT = json.loads((FOLDER.parents[1] / "benchmarks" / "reports" / "gallery.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_page_shows_each_file_as_it_is_with_its_runs(path):
+    assert f"```python\n{path.read_text(encoding='utf-8')}```" in PAGE
+    assert f"<!-- begin: gallery {path.stem}, runs -->" in PAGE
+    runs = [row for row in REPORT["runs"] if row["example"].split(",")[0] == path.stem]
+    assert runs
+    for row in runs:
+        assert len(row["before"]) == len(row["after"]) == 5
+        for before, after in zip(row["before"], row["after"], strict=True):
+            assert after < before if "loss" in row["metric"] else after > before
+
+
+def test_what_is_said_of_libauc_is_in_the_report():
+    same = [row for row in REPORT["first step"] if row["factor"] is not None]
+    assert (len(same), len(REPORT["first step"])) == (6, 7)
+    for row in same:
+        one, default = row["weight 1"], row["weight 0.9"]
+        assert one["gradient gap"] < 1e-6 and one["norm over ours"] == pytest.approx(row["factor"], rel=1e-5)
+        values_agree = one["value"] == pytest.approx(one["LibAUC value"], rel=1e-5)
+        assert values_agree == (row["example"] == "partial_auc_cvar")
+        starts_at_0 = default["norm over ours"] == pytest.approx(row["factor"] / 0.9, rel=1e-4)
+        assert starts_at_0 == (row["example"] in ("average_precision", "partial_auc_kl", "listwise"))
+        assert ("divides the first gradient by 0.9" in row["why"]) == starts_at_0
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

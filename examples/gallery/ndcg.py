@@ -55,4 +55,4 @@ def main(seed: int = 0, top_k: int | None = None) -> dict[str, tuple[float, floa
 if __name__ == "__main__":
     for top_k in (None, 3):
         for name, (before, after) in main(top_k=top_k).items():
-            print(f"trained for top K = {top_k}, {name}: {before:.3f} before, {after:.3f} after")
+            print(f"trained for {top_k or 'all'} ranks, {name}: {before:.3f} before, {after:.3f} after")
