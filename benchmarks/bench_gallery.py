@@ -63,13 +63,11 @@ class Compared(NamedTuple):
     Attributes:
         libauc: its class.
         factor: its gradient over ours with the weight 1; None where it has another objective.
-        same_value: whether it also returns the same value.
         why: what differs, in words.
     """
 
     libauc: str
     factor: float | None
-    same_value: bool
     why: str
 
 
@@ -77,43 +75,37 @@ COMPARED = {
     "average_precision": Compared(
         "APLoss",
         1.0,
-        False,
         "Its value is that of a function linear in the pair losses, 0 up to rounding. Its rows start at 0, which "
         "divides the first gradient by 0.9.",
     ),
     "ndcg": Compared(
         "NDCGLoss",
         1.0,
-        False,
         "Its value is that of a function linear in the averages. Its rows start at 0, so that the first ranks are 0.9 "
         "of those observed.",
     ),
     "ndcg, top 3": Compared(
         "NDCGLoss(topk=3)",
         None,
-        False,
         "Another objective. It selects items by a score threshold for each query, which solves a problem of its own "
         "and starts at 0; we select by the smoothed rank, which needs no further level.",
     ),
-    "partial_auc_cvar": Compared("pAUC_CVaR_Loss", 1.0, True, "It moves its thresholds itself; ours are parameters."),
+    "partial_auc_cvar": Compared("pAUC_CVaR_Loss", 1.0, "It moves its thresholds itself; ours are parameters."),
     "partial_auc_kl": Compared(
         "pAUC_DRO_Loss",
         1.0,
-        False,
         "Its value is the weighted mean of the pair losses, without the KL term. Its rows start at 0, which divides "
         "the first gradient by 0.9.",
     ),
     "contrastive": Compared(
         "GCLoss (unimodal)",
         1.0,
-        False,
         "Its value is that of a function linear in the cosines. Its first step fills the rows, as ours does; later "
         "steps have one row for both views of a sample, ours one for each.",
     ),
     "listwise": Compared(
         "ListwiseCELoss",
         float(ITEMS - 1),
-        False,
         f"It sums over the {ITEMS - 1} items of an average where we divide. Its rows start at 0, which divides the "
         "first gradient by 0.9, and are in units of the largest difference in a batch, which each batch has anew.",
     ),
