@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -209,6 +210,58 @@ def fit_time_table() -> str:
     return _markdown(["rows x columns", *names], rows)
 
 
+GALLERY = Path(__file__).parent.parent / "examples" / "gallery"
+
+
+def gallery_code(name: str) -> str:
+    """A file of the gallery."""
+    return f"```python\n{(GALLERY / f'{name}.py').read_text(encoding='utf-8')}```"
+
+
+def gallery_run(name: str) -> str:
+    """What the runs of a file gave: mean and standard deviation over seeds."""
+    rows = []
+    for entry in _bench("gallery")["runs"]:
+        if entry["example"].split(",")[0] == name:
+            row = [entry["example"], entry["metric"], _mean_std(entry["before"]), _mean_std(entry["after"])]
+            if "plain" in entry:
+                ((option, value),) = entry["plain"].items()
+                pairs = list(zip(entry["after"], entry["after, plain"], strict=True))
+                better = sum((ours < plain) == ("loss" in entry["metric"]) for ours, plain in pairs)
+                row += [f"{_mean_std(entry['after, plain'])} ({option} = {value:g})", f"{better} of {len(pairs)} seeds"]
+            rows.append(row)
+    columns = ["trained by", "metric of new data", "before", "after", "with the plain mean instead", "better in"]
+    return _markdown(columns[: len(rows[0])], rows)
+
+
+def _mean_std(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+
+
+def gallery_first_step_table() -> str:
+    """Value and gradient of the first step beside LibAUC's."""
+    rows = []
+    for entry in _bench("gallery")["first step"]:
+        one, default = entry["weight 1"], entry["weight 0.9"]
+        gap = "other" if entry["factor"] is None else f"{one['gradient gap']:.0e}"
+        norms = [f"{part['norm over ours']:.3f}" for part in (one, default)]
+        values = f"{one['value']:.3f}, {one['LibAUC value']:.3f}"
+        rows.append([entry["example"], entry["LibAUC"], gap, *norms, f"{one['cosine']:.4f}", values, entry["why"]])
+    columns = ["example", "LibAUC", "gap of gradients", "norm of theirs over ours", "at weight 0.9", "cosine"]
+    return _markdown([*columns, "values, ours and theirs", "why they differ"], rows)
+
+
+def gallery_time_table() -> str:
+    """Time of forward and backward beside LibAUC's."""
+    rows = []
+    for entry in _bench("gallery")["times"]:
+        times = [f"{entry[who]['microseconds'] / 1000:.2f} ms" for who in ("gallery", "LibAUC")]
+        labels = entry.get("sum of the labels")
+        shown = "" if labels is None else f"{labels['microseconds'] / 1000:.2f} ms"
+        rows.append([entry["example"], str(entry["size"]), *times, f"{entry['ratio']:.1f}", shown])
+    return _markdown(["example", "size", "gallery", "LibAUC", "LibAUC over gallery", "sum over the labels"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "bench FCCOLoss": fcco_step_table,
     "bench pairs": pairs_table,
@@ -226,4 +279,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "bench linear time": linear_time_table,
     "bench boosting": boosting_table,
     "bench fit": fit_time_table,
+    **{f"gallery {path.stem}": partial(gallery_code, path.stem) for path in GALLERY.glob("*.py")},
+    **{f"gallery {path.stem}, runs": partial(gallery_run, path.stem) for path in GALLERY.glob("*.py")},
+    "bench gallery, first step": gallery_first_step_table,
+    "bench gallery, times": gallery_time_table,
 }

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gallery_peer import libauc_step
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -51,13 +52,13 @@ def metric_data(number: int, share: float, levels: int | None) -> tuple[NDArray[
     return labels, scores if levels is None else np.round(scores * levels / 8.0) * 8.0 / levels
 
 
-def repeat(step: Callable[[], object], times: int) -> list[float]:
+def repeat(step: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> list[float]:
     """Seconds of each of `times` calls."""
     seconds = []
     for _ in range(times):
-        begin = time.perf_counter()
+        begin = clock()
         step()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(clock() - begin)
     return seconds
 
 
@@ -172,6 +173,15 @@ class _Answers:
         step, scores = _loss_step(name, size)
         value = step()
         return {"value": value.item(), "gradient": [] if scores.grad is None else scores.grad.tolist()}
+
+    def gallery(self, name: str, size: int, times: int) -> dict[str, Any]:
+        step = self._kept(("gallery", name, size), lambda: libauc_step(name, size, 0.9)[0])
+        return {"seconds": repeat(step, times, time.process_time)}
+
+    def first_of_gallery(self, name: str, size: int, gamma: float) -> dict[str, Any]:
+        step, leaf = libauc_step(name, size, gamma)
+        value = step().item()
+        return {"value": value, "gradient": [] if leaf.grad is None else leaf.grad.flatten().tolist()}
 
     def metric(
         self, number: int, share: float, levels: int | None, min_tpr: float, max_fpr: float, times: int

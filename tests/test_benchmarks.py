@@ -149,6 +149,38 @@ def test_step_report_has_a_ratio_for_each_variant_and_width(run: Run) -> None:
     assert all(row["met"] == (row["measured"] <= float(row["target"].split()[-1])) for row in report["targets"])
 
 
+def test_gallery_report_has_runs_by_seed_beside_the_plain_mean(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program("bench_gallery"), "NAMES", ["p_norm_push", "listwise"])
+    rows = run("bench_gallery.py", "--seeds", "2", "--without-peer")["runs"]
+    assert [row["example"] for row in rows] == ["p_norm_push", "listwise"]
+    assert all(len(row[part]) == 2 for row in rows for part in ("before", "after"))
+    assert rows[0]["plain"] == {"p": 1} and rows[0]["after, plain"] != rows[0]["after"] and "plain" not in rows[1]
+
+
+def test_losses_of_the_gallery_are_compared_with_gradients_of_a_peer() -> None:
+    bench = program("bench_gallery")
+
+    class Other:
+        """Answers with our gradient, times the factor that is expected, and with our times."""
+
+        def ask(self, do: str, *, name: str, size: int, **arguments: Any) -> dict[str, Any]:
+            step, leaf = bench.our_step(name, size, 0.5)
+            if do == "gallery":
+                return {"seconds": bench.repeat(step, arguments["times"])}
+            value, factor = step().item(), bench.COMPARED[name].factor or 2.0
+            return {"value": value, "gradient": (factor * leaf.grad).flatten().tolist()}
+
+    options = argparse.Namespace(rounds=3, seconds=0.0)
+    for name, compared in bench.COMPARED.items():
+        row = bench.first_step(name, 6, Other())
+        gap = row["weight 1"]["gradient gap"]
+        assert gap < 1e-6 if compared.factor else gap == pytest.approx(1.0)
+        assert row["weight 0.9"]["value"] == row["weight 0.9"]["LibAUC value"]
+        assert row["weight 0.9"]["cosine"] == pytest.approx(1.0)
+        times = bench.timed(name, 6, Other(), options)
+        assert times["ratio"] > 0 and ("sum of the labels" in times) == (name in bench.PAIRS)
+
+
 def test_targets_of_pairs_compare_with_what_was_measured() -> None:
     rows = [
         {"per class": 64, "contestant": "tpAUC_CVaR_loss", "times TPAUCLoss": 0.9},

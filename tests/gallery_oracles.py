@@ -1,0 +1,306 @@
+"""The objectives of `examples/gallery` as plain loops over numbers that autograd follows (tensors of shape `()`).
+
+For each: the objective by its definition, and the parts `g` (or `h`), a noisy value of a block from a batch, and `f`.
+`w` is a list of numbers, which the first lines of each section explain. Algorithms 1 and 3 take their gradients by
+autograd here; nothing is shared with the library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+Number = torch.Tensor
+Numbers = list[Number]
+
+
+def relu(z: Number) -> Number:
+    return z if z > 0 else 0.0 * z
+
+
+def squared_hinge(z: Number) -> Number:
+    return relu(1.0 + z) ** 2
+
+
+def mean(values: Sequence[Number]) -> Number:
+    return sum(values[1:], values[0]) / len(values)
+
+
+# average precision: scores of the positives, then of the negatives
+
+
+def average_precision(w: Numbers, positives: int) -> Number:
+    missed = []
+    for i in range(positives):
+        above = sum(squared_hinge(w[k] - w[i]) for k in range(positives))
+        everyone = sum(squared_hinge(w[k] - w[i]) for k in range(len(w)))
+        missed.append(1.0 - above / everyone)
+    return mean(missed)
+
+
+def average_precision_g(i: int, w: Numbers, positives: Sequence[int], negatives: Sequence[int]) -> Numbers:
+    others = [squared_hinge(w[k] - w[i]) for k in positives if k != i]
+    return [mean(others), mean([squared_hinge(w[k] - w[i]) for k in negatives])]
+
+
+def average_precision_f(u: Numbers, positives: int, negatives: int) -> Number:
+    expected = 1.0 + (positives - 1) * u[0]
+    return 1.0 - expected / (expected + negatives * u[1])
+
+
+# NDCG: scores of all items, query by query
+
+
+def ndcg(w: Numbers, gain: Sequence[Sequence[float]], top_k: int | None) -> Number:
+    missed, items = [], len(gain[0])
+    for q, gains in enumerate(gain):
+        scores = w[q * items : (q + 1) * items]
+        found = 0.0
+        for i in range(items):
+            if gains[i] > 0:
+                rank = sum(squared_hinge(scores[j] - scores[i]) for j in range(items))
+                share = 1.0 if top_k is None else 1.0 / (1.0 + (rank / (top_k + 0.5)) ** 2)
+                found = found + gains[i] * share * math.log(2) / (1.0 + rank).log()
+        best = sorted(gains, reverse=True)[:top_k]
+        missed.append(1.0 - found / sum(g / math.log2(place + 2) for place, g in enumerate(best)))
+    return mean(missed)
+
+
+def ndcg_g(block: int, w: Numbers, items: Sequence[int], of: int) -> Numbers:
+    q, i = divmod(block, of)
+    return [mean([squared_hinge(w[q * of + j] - w[block]) for j in items if j != i])]
+
+
+def ndcg_f(block: int, u: Numbers, gain: Sequence[Sequence[float]], top_k: int | None) -> Number:
+    q, i = divmod(block, len(gain[0]))
+    rank = 1.0 + (len(gain[0]) - 1) * u[0]
+    share = 1.0 if top_k is None else 1.0 / (1.0 + (rank / (top_k + 0.5)) ** 2)
+    best = sorted(gain[q], reverse=True)[:top_k]
+    ideal = sum(g / math.log2(place + 2) for place, g in enumerate(best))
+    relevant = sum(1 for g in gain[q] if g > 0)
+    return 1.0 - relevant * gain[q][i] * share * math.log(2) / (1.0 + rank).log() / ideal
+
+
+# one-way partial AUC: scores of the positives, then of the negatives; for CVaR then the positives' thresholds
+
+
+def partial_auc_cvar(w: Numbers, positives: int, negatives: int, max_fpr: float) -> Number:
+    total = []
+    for i in range(positives):
+        threshold = w[positives + negatives + i]
+        tail = sum(relu(squared_hinge(w[positives + j] - w[i]) - threshold) for j in range(negatives))
+        total.append(threshold + tail / (max_fpr * negatives))
+    return mean(total)
+
+
+def partial_auc_cvar_g(i: int, w: Numbers, negatives: Sequence[int], sizes: tuple[int, int], max_fpr: float) -> Numbers:
+    threshold = w[sum(sizes) + i]
+    return [threshold + mean([relu(squared_hinge(w[k] - w[i]) - threshold) for k in negatives]) / max_fpr]
+
+
+def partial_auc_kl(w: Numbers, positives: int, temperature: float) -> Number:
+    total = []
+    for i in range(positives):
+        powers = [(squared_hinge(score - w[i]) / temperature).exp() for score in w[positives:]]
+        total.append(temperature * mean(powers).log())
+    return mean(total)
+
+
+def partial_auc_kl_g(i: int, w: Numbers, negatives: Sequence[int], temperature: float) -> Numbers:
+    return [mean([(squared_hinge(w[k] - w[i]) / temperature).exp() for k in negatives])]
+
+
+# p-norm push: scores of the positives, then of the negatives; a block is a negative
+
+
+def p_norm_push(w: Numbers, positives: int, p: float) -> Number:
+    heights = [mean([squared_hinge(score - w[i]) for i in range(positives)]) for score in w[positives:]]
+    return mean([height**p for height in heights])
+
+
+def p_norm_push_g(j: int, w: Numbers, positives: Sequence[int], of: int) -> Numbers:
+    return [mean([squared_hinge(w[of + j] - w[i]) for i in positives])]
+
+
+# contrastive: two features of the first view of each sample, then of the second
+
+
+def feature(w: Numbers, view: int, i: int) -> Numbers:
+    start = view * len(w) // 2 + 2 * i
+    x, y = w[start : start + 2]
+    length = (x * x + y * y) ** 0.5
+    return [x / length, y / length]
+
+
+def cosine(one: Numbers, other: Numbers) -> Number:
+    return one[0] * other[0] + one[1] * other[1]
+
+
+def contrastive(w: Numbers, temperature: float) -> Number:
+    total, samples = [], len(w) // 4
+    for i in range(samples):
+        for view in range(2):
+            own = feature(w, view, i)
+            others = [(k, v) for k in range(samples) if k != i for v in range(2)]
+            powers = [(cosine(own, feature(w, v, k)) / temperature).exp() for k, v in others]
+            same = (cosine(own, feature(w, 1 - view, i)) / temperature).exp()
+            total.append(-temperature * (same / mean(powers)).log())
+    return 2.0 * mean(total)
+
+
+def contrastive_g(i: int, w: Numbers, samples: Sequence[int], temperature: float) -> Numbers:
+    means = []
+    for view in range(2):
+        own = feature(w, view, i)
+        powers = [(cosine(own, feature(w, v, k)) / temperature).exp() for k in samples if k != i for v in range(2)]
+        means.append(mean(powers))
+    return [*means, 2.0 * cosine(feature(w, 0, i), feature(w, 1, i))]
+
+
+def contrastive_f(u: Numbers, temperature: float) -> Number:
+    return temperature * u[0].log() + temperature * u[1].log() - u[2]
+
+
+# listwise cross entropy: scores of all items, query by query
+
+
+def listwise(w: Numbers, relevance: Sequence[Sequence[int]]) -> Number:
+    total, items = [], len(relevance[0])
+    for q, grades in enumerate(relevance):
+        scores = w[q * items : (q + 1) * items]
+        whole = sum(score.exp() for score in scores)
+        for grade, score in zip(grades, scores, strict=True):
+            total.append(-grade / sum(grades) * (score.exp() / whole).log())
+    return sum(total) / len(relevance)
+
+
+def listwise_g(q: int, w: Numbers, relevant: Sequence[int], items: Sequence[int], of: int) -> Numbers:
+    return [mean([w[q * of + j].exp() for j in items]), mean([w[q * of + i] for i in relevant])]
+
+
+def listwise_f(u: Numbers, of: int) -> Number:
+    return (of * u[0]).log() - u[1]
+
+
+# CVaR of samples and of tasks: a prediction for each sample (of each task); `s` is the threshold
+
+
+def tail(u: Number, s: Number, fraction: float) -> Number:
+    return s + relu(u - s) / fraction
+
+
+def sample_cvar(w: Numbers, s: Number, target: Sequence[float], noise: Sequence[Sequence[float]], fraction: float):
+    expected = [mean([abs(w[i] + draw[i] - target[i]) for draw in noise]) for i in range(len(w))]
+    return s + sum(relu(value - s) for value in expected) / (fraction * len(w))
+
+
+def worst_tasks(w: Numbers, s: Number, target: Sequence[Sequence[float]], k: int) -> Number:
+    samples = len(target[0])
+    losses = [
+        mean([abs(w[task * samples + r] - values[r]) for r in range(samples)]) for task, values in enumerate(target)
+    ]
+    return s + sum(relu(loss - s) for loss in losses) / k
+
+
+# the worst partial AUCs: for each task scores of its positives, then of its negatives
+
+
+def worst_partial_auc(w: Numbers, s: Number, positives: int, negatives: int, k: int, temperature: float) -> Number:
+    total, size = 0.0, positives + negatives
+    for task in range(len(w) // size):
+        own = partial_auc_kl(w[task * size : (task + 1) * size], positives, temperature)
+        total = total + relu(own - s)
+    return s + total / k
+
+
+# the algorithms
+
+
+def algorithm_1(
+    w: Sequence[float],
+    s: float,
+    g: Callable[..., Numbers],
+    f: Callable[..., Number],
+    batches: Sequence[tuple[Sequence[int], object]],
+    *,
+    tau: float,
+    gamma: float,
+    lr: float,
+) -> Iterator[tuple[float, list[float], float, dict[int, list[float]]]]:
+    """SONX; yields the value, w, s and u after each step. A batch is its blocks, and what `g` takes of it.
+
+    `g(i, w, batch)` is a noisy block and `f(i, u, s)` the outer function, with a parameter `s` that also descends.
+    """
+    before, u = list(w), {}
+    for blocks, batch in batches:
+        points, old = _leaves(w), [torch.tensor(x, dtype=torch.float64) for x in before]
+        gradient, value, slope_s, moved = [0.0] * len(points), 0.0, 0.0, dict(u)
+        for i in blocks:
+            now = g(i, points, batch)
+            change = [a.item() - b.item() for a, b in zip(now, g(i, old, batch), strict=True)]
+            row = u.get(i, [x.item() for x in now])
+            moved[i] = [(1 - tau) * r + tau * x.item() + gamma * c for r, x, c in zip(row, now, change, strict=True)]
+            rows, threshold = _leaves(row), torch.tensor(s, dtype=torch.float64, requires_grad=True)
+            result = f(i, rows, threshold)
+            *slopes, own = _slopes(result, [*rows, threshold])
+            for c, x in enumerate(_slopes(sum(a * b for a, b in zip(slopes, now, strict=True)), points)):
+                gradient[c] += x / len(blocks)
+            value += result.item() / len(blocks)
+            slope_s += own / len(blocks)
+        before, w = list(w), [x - lr * d for x, d in zip(w, gradient, strict=True)]
+        s, u = s - lr * slope_s, moved
+        yield value, list(w), s, dict(u)
+
+
+def algorithm_3(
+    w: Sequence[float],
+    s: float,
+    h: Callable[..., Number],
+    g: Callable[[Number], Number],
+    f: Callable[[Number, Number], Number],
+    batches: Sequence[tuple[Sequence[int], dict[int, Sequence[int]], object]],
+    *,
+    tau1: float,
+    tau2: float,
+    gamma1: float,
+    lr: float,
+) -> Iterator[tuple[float, list[float], float, dict[int, float], dict[tuple[int, int], float]]]:
+    """SONT with gamma2 = 0; yields the value, w, s, u and v after each step. A batch has the inner items of each."""
+    before, u, v = list(w), {}, {}
+    for outers, inners, batch in batches:
+        points, old = _leaves(w), [torch.tensor(x, dtype=torch.float64) for x in before]
+        gradient, value, slope_s, moved_u, moved_v = [0.0] * len(points), 0.0, 0.0, dict(u), dict(v)
+        for i in outers:
+            chain, level = 0.0, 0.0
+            for j in inners[i]:
+                now = h(i, j, points, batch)
+                row = v.get((i, j), now.item())
+                change = now.item() - h(i, j, old, batch).item()
+                moved_v[i, j] = (1 - tau1) * row + tau1 * now.item() + gamma1 * change
+                (leaf,) = _leaves([row])
+                middle = g(leaf)
+                level += middle.item() / len(inners[i])
+                chain = chain + _slopes(middle, [leaf])[0] * now / len(inners[i])
+            row = u.get(i, level)
+            moved_u[i] = (1 - tau2) * row + tau2 * level
+            leaf, threshold = _leaves([row, s])
+            result = f(leaf, threshold)
+            slope, own = _slopes(result, [leaf, threshold])
+            for c, x in enumerate(_slopes(slope * chain, points)):
+                gradient[c] += x / len(outers)
+            value += result.item() / len(outers)
+            slope_s += own / len(outers)
+        before, w = list(w), [x - lr * d for x, d in zip(w, gradient, strict=True)]
+        s, u, v = s - lr * slope_s, moved_u, moved_v
+        yield value, list(w), s, dict(u), dict(v)
+
+
+def _leaves(values: Sequence[float]) -> Numbers:
+    return [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in values]
+
+
+def _slopes(result: Number, points: Numbers) -> list[float]:
+    found = torch.autograd.grad(result, points, allow_unused=True, retain_graph=True)
+    return [0.0 if slope is None else slope.item() for slope in found]

@@ -1,0 +1,452 @@
+"""The gallery: each file runs, improves its metric, is what the page shows, and agrees with loops from definitions."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import runpy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gallery_oracles as oracles
+import pytest
+import torch
+from gallery_oracles import mean
+from torch.nn.functional import normalize
+
+FOLDER = Path(__file__).parents[1] / "examples" / "gallery"
+FILES = sorted(FOLDER.glob("*.py"))
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+@cache
+def script(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(FOLDER / f"{name}.py"))
+
+
+def shuffled(size: int, count: int) -> torch.Tensor:
+    return torch.randperm(size)[:count]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An objective on numbers `w`, which stand for the scores of a model, and its parts in the gallery and as loops.
+
+    Attributes:
+        build: the names of the file -> its loss.
+        size: length of `w`.
+        draw: make a batch; whole if its argument is True.
+        call: names of the file, `w`, batch -> inner values and block numbers, as the file's `main` calls the loss.
+        g: as `oracles.algorithm_1` takes it; None for three levels.
+        f: likewise.
+        exact: `w` and the threshold -> the objective by its definition.
+    """
+
+    file: str
+    build: Callable[[dict[str, Any]], Any]
+    size: int
+    draw: Callable[[bool], Any]
+    call: Callable[[dict[str, Any], torch.Tensor, Any], tuple[torch.Tensor, ...]]
+    g: Callable[..., Any]
+    f: Callable[..., Any]
+    exact: Callable[..., Any]
+
+
+def rows_and_columns(rows: int, some_rows: int, columns: int, some: int) -> Callable[[bool], Any]:
+    """Return a function that draws some rows and some columns, or all."""
+    return lambda whole: (shuffled(rows, rows if whole else some_rows), shuffled(columns, columns if whole else some))
+
+
+P, N = 5, 7  # positives, negatives
+FEW = rows_and_columns(P, 3, N, 4)
+
+
+def classes(w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return w[batch[0]], w[P + batch[1]]
+
+
+def numbers(index: torch.Tensor, start: int = 0) -> list[int]:
+    return (start + index).tolist()
+
+
+Q, ITEMS = 4, 6
+GRADES = [
+    [3, 1, 0, 0, 2, 0],
+    [0, 1, 0, 2, 1, 0],
+    [1, 0, 3, 2, 0, 0],
+    [0, 0, 0, 1, 1, 1],
+]  # three relevant in each query
+GAIN = [[2.0**grade - 1.0 for grade in row] for row in GRADES]
+RELEVANT = torch.tensor([[place for place, grade in enumerate(row) if grade > 0] for row in GRADES])
+BY_GRADE = [[place for place, grade in enumerate(row) for _ in range(grade)] for row in GRADES]
+
+
+def draw_relevant(whole: bool) -> Any:
+    """Draw queries, relevant items of each, and items for all of them."""
+    q, j = shuffled(Q, Q if whole else 2), shuffled(ITEMS, ITEMS if whole else 3)
+    return q, RELEVANT[q] if whole else torch.stack([RELEVANT[k][shuffled(3, 2)] for k in q.tolist()]), j
+
+
+def ndcg_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, ...]:
+    (q, i, j), scores = batch, w.view(Q, ITEMS)[batch[0]]
+    inner = file["inner"](scores.gather(1, i), scores[:, j], i.unsqueeze(2) != j)
+    return inner.flatten(), (ITEMS * q.unsqueeze(1) + i).flatten()
+
+
+def ndcg_problem(top_k: int | None) -> Problem:
+    return Problem(
+        "ndcg",
+        lambda file: file["make_loss"](torch.tensor(GAIN, dtype=torch.float64), top_k),
+        Q * ITEMS,
+        draw_relevant,
+        ndcg_call,
+        lambda block, w, batch: oracles.ndcg_g(block, w, numbers(batch[2]), ITEMS),
+        lambda block, u, s: oracles.ndcg_f(block, u, GAIN, top_k),
+        lambda w, s: oracles.ndcg(w, GAIN, top_k),
+    )
+
+
+def draw_by_grade(whole: bool) -> Any:
+    """Draw queries, items by relevance, and items evenly; the whole has an item as often as its relevance says."""
+    if whole:
+        return torch.arange(Q), BY_GRADE, torch.arange(ITEMS)
+    q = shuffled(Q, 2)
+    return q, [[BY_GRADE[k][n] for n in torch.randint(len(BY_GRADE[k]), (2,))] for k in q.tolist()], shuffled(ITEMS, 3)
+
+
+def listwise_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, ...]:
+    """Call the file query by query, whose numbers of items differ in the whole batch."""
+    (q, i, j), scores = batch, w.view(Q, ITEMS)
+    own = zip(q.tolist(), i, strict=True)
+    parts = [file["inner"](scores[k, items].unsqueeze(0), scores[k, j].unsqueeze(0)) for k, items in own]
+    return torch.cat(parts), q
+
+
+def listwise_g(q: int, w: Any, batch: Any) -> Any:
+    return oracles.listwise_g(q, w, batch[1][numbers(batch[0]).index(q)], numbers(batch[2]), ITEMS)
+
+
+SAMPLES = 5
+VIEWS = (2, SAMPLES, 2)
+
+
+def contrastive_call(file: dict[str, Any], w: torch.Tensor, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    a, b = normalize(w.view(VIEWS)[:, batch], dim=2)
+    return file["inner"](a, b), batch
+
+
+TASKS, OF_TASK = 10, 4
+RANDOM = torch.Generator().manual_seed(1)
+TARGET = torch.randn(TASKS, OF_TASK, generator=RANDOM, dtype=torch.float64)
+NOISE = torch.randn(3, 8, generator=RANDOM, dtype=torch.float64)
+
+
+def cvar_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, ...]:
+    i, draws = batch
+    return file["inner"](w[i] + NOISE[draws][:, i], TARGET.flatten()[i]), i
+
+
+def cvar_g(i: int, w: Any, batch: Any) -> Any:
+    draws = numbers(batch[1])
+    return [mean([abs(w[i] + float(NOISE[draw, i]) - float(TARGET.flatten()[i])) for draw in draws])]
+
+
+def tasks_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, ...]:
+    task, rows = batch[0].unsqueeze(1), batch[1]
+    return file["inner"](w.view(TASKS, OF_TASK)[task, rows], TARGET[task, rows]), batch[0]
+
+
+def tasks_g(task: int, w: Any, batch: Any) -> Any:
+    return [mean([abs(w[task * OF_TASK + r] - float(TARGET[task, r])) for r in numbers(batch[1])])]
+
+
+PROBLEMS = {
+    "average_precision": Problem(
+        "average_precision",
+        lambda file: file["make_loss"](P, N),
+        P + N,
+        FEW,
+        lambda file, w, batch: (file["inner"](*classes(w, batch)), batch[0]),
+        lambda i, w, batch: oracles.average_precision_g(i, w, numbers(batch[0]), numbers(batch[1], P)),
+        lambda i, u, s: oracles.average_precision_f(u, P, N),
+        lambda w, s: oracles.average_precision(w, P),
+    ),
+    "ndcg": ndcg_problem(None),
+    "ndcg, top 3": ndcg_problem(3),
+    "partial_auc_cvar": Problem(
+        "partial_auc_cvar",
+        lambda file: file["make_loss"](P),
+        P + N + P,
+        FEW,
+        lambda file, w, batch: (file["inner"](*classes(w, batch), w[P + N :][batch[0]], 0.3), batch[0]),
+        lambda i, w, batch: oracles.partial_auc_cvar_g(i, w, numbers(batch[1], P), (P, N), 0.3),
+        lambda i, u, s: u[0],
+        lambda w, s: oracles.partial_auc_cvar(w, P, N, 0.3),
+    ),
+    "partial_auc_kl": Problem(
+        "partial_auc_kl",
+        lambda file: file["make_loss"](P, 0.7),
+        P + N,
+        FEW,
+        lambda file, w, batch: (file["inner"](*classes(w, batch), 0.7), batch[0]),
+        lambda i, w, batch: oracles.partial_auc_kl_g(i, w, numbers(batch[1], P), 0.7),
+        lambda i, u, s: 0.7 * u[0].log(),
+        lambda w, s: oracles.partial_auc_kl(w, P, 0.7),
+    ),
+    "p_norm_push": Problem(
+        "p_norm_push",
+        lambda file: file["make_loss"](N, 3.0),
+        P + N,
+        FEW,
+        lambda file, w, batch: (file["inner"](*classes(w, batch)), batch[1]),
+        lambda j, w, batch: oracles.p_norm_push_g(j, w, numbers(batch[0]), P),
+        lambda j, u, s: u[0] ** 3,
+        lambda w, s: oracles.p_norm_push(w, P, 3),
+    ),
+    "contrastive": Problem(
+        "contrastive",
+        lambda file: file["make_loss"](SAMPLES),
+        4 * SAMPLES,
+        lambda whole: shuffled(SAMPLES, SAMPLES if whole else 3),
+        contrastive_call,
+        lambda i, w, batch: oracles.contrastive_g(i, w, numbers(batch), 0.2),
+        lambda i, u, s: oracles.contrastive_f(u, 0.2),
+        lambda w, s: oracles.contrastive(w, 0.2),
+    ),
+    "listwise": Problem(
+        "listwise",
+        lambda file: file["make_loss"](Q, ITEMS),
+        Q * ITEMS,
+        draw_by_grade,
+        listwise_call,
+        listwise_g,
+        lambda q, u, s: oracles.listwise_f(u, ITEMS),
+        lambda w, s: oracles.listwise(w, GRADES),
+    ),
+    "sample_cvar": Problem(
+        "sample_cvar",
+        lambda file: file["make_loss"](8, 0.3),
+        8,
+        rows_and_columns(8, 5, 3, 2),
+        cvar_call,
+        cvar_g,
+        lambda i, u, s: oracles.tail(u[0], s, 0.3),
+        lambda w, s: oracles.sample_cvar(w, s, TARGET.flatten().tolist(), NOISE.tolist(), 0.3),
+    ),
+    "worst_tasks": Problem(
+        "worst_tasks",
+        lambda file: file["make_loss"](4),
+        TASKS * OF_TASK,
+        rows_and_columns(TASKS, 4, OF_TASK, 2),
+        tasks_call,
+        tasks_g,
+        lambda i, u, s: oracles.tail(u[0], s, 0.4),
+        lambda w, s: oracles.worst_tasks(w, s, TARGET.tolist(), 4),
+    ),
+}
+
+
+@pytest.fixture(params=PROBLEMS)
+def problem(request: pytest.FixtureRequest) -> Problem:
+    return PROBLEMS[request.param]
+
+
+def start(size: int) -> torch.Tensor:
+    return (0.7 * torch.randn(size, dtype=torch.float64)).requires_grad_()
+
+
+def threshold_of(criterion: Any) -> torch.Tensor | None:
+    """Return the parameter of the loss, at a value that some blocks exceed; None where there is none."""
+    found = list(criterion.parameters())
+    for parameter in found:
+        parameter.data.fill_(0.6)
+    return found[0] if found else None
+
+
+def check_first_step(value: torch.Tensor, points: Sequence[torch.Tensor | None], exact: Callable[..., Any]) -> None:
+    """Compare a loss and its gradient with autograd of the definition."""
+    present = [point for point in points if point is not None]
+    value.backward()
+    w = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in present[0].tolist()]
+    s = torch.tensor(present[1].item() if len(present) > 1 else 0.0, dtype=torch.float64, requires_grad=True)
+    expected = exact(w, s)
+    slopes = torch.autograd.grad(expected, [*w, s], allow_unused=True)
+    *slopes, slope_s = [0.0 if slope is None else slope.item() for slope in slopes]
+    assert value.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-9)
+    assert present[0].grad.tolist() == pytest.approx(slopes, rel=1e-9, abs=1e-9)
+    assert max(map(abs, slopes)) > 1e-3
+    if len(present) > 1:
+        assert present[1].grad.item() == pytest.approx(slope_s, rel=1e-9, abs=1e-9)
+
+
+def test_the_first_step_on_everything_is_that_of_the_definition(problem):
+    file, w = script(problem.file), start(problem.size)
+    criterion = problem.build(file).double()
+    criterion.tau = 1.0
+    threshold = threshold_of(criterion)
+    value = criterion(*problem.call(file, w, problem.draw(True)))
+    check_first_step(value, [w, threshold], problem.exact)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.1])
+def test_30_steps_on_batches_are_those_of_algorithm_1(problem, gamma):
+    file, w = script(problem.file), start(problem.size)
+    criterion = problem.build(file).double()
+    criterion.gamma = gamma
+    threshold = threshold_of(criterion)
+    optimizer = torch.optim.SGD([w, *criterion.parameters()], lr=0.02)
+    batches = [problem.draw(False) for _ in range(30)]
+    blocks = [problem.call(file, w.detach(), batch)[1].tolist() for batch in batches]
+    loops = oracles.algorithm_1(
+        w.tolist(),
+        0.0 if threshold is None else threshold.item(),
+        problem.g,
+        problem.f,
+        list(zip(blocks, batches, strict=True)),
+        tau=criterion.tau,
+        gamma=gamma,
+        lr=0.02,
+    )
+    first = before = w.detach().clone()
+    for batch, (expected, points, s, u) in zip(batches, loops, strict=True):
+        now, index = problem.call(file, w, batch)
+        value = criterion(now, index, problem.call(file, before, batch)[0])
+        before = w.detach().clone()
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        assert value.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        torch.testing.assert_close(w.detach(), torch.tensor(points, dtype=torch.float64), **EXACT)
+        rows = criterion.u.view(criterion.num_blocks, -1)
+        torch.testing.assert_close(rows[list(u)], torch.tensor(list(u.values()), dtype=torch.float64), **EXACT)
+        assert threshold is None or threshold.item() == pytest.approx(s, rel=1e-9, abs=1e-9)
+    assert len(u) > len(blocks[0]) and (w - first).abs().max() > 0.01
+
+
+# three levels
+
+POS, NEG = 3, 4  # of each task
+
+
+def worst_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, ...]:
+    task, i, j = batch
+    own = w.view(TASKS, POS + NEG)[task]
+    return file["inner"](own.gather(1, i), own[:, POS + j]), task, i
+
+
+def draw_tasks(whole: bool) -> Any:
+    task = shuffled(TASKS, TASKS if whole else 3)
+    some = POS if whole else 2
+    return task, torch.stack([shuffled(POS, some) for _ in task]), shuffled(NEG, NEG if whole else 2)
+
+
+def worst_h(task: int, i: int, w: Any, batch: Any) -> Any:
+    own = w[task * (POS + NEG) : (task + 1) * (POS + NEG)]
+    return oracles.partial_auc_kl_g(i, own, numbers(batch[2], POS), 0.5)[0]
+
+
+def test_the_first_step_of_three_levels_is_that_of_the_definition():
+    file, w = script("worst_partial_auc"), start(TASKS * (POS + NEG))
+    criterion = file["make_loss"](POS, 4).double()
+    criterion.tau1 = criterion.tau2 = 1.0
+    threshold = threshold_of(criterion)
+    value = criterion(*worst_call(file, w, draw_tasks(True)))
+    check_first_step(value, [w, threshold], lambda w, s: oracles.worst_partial_auc(w, s, POS, NEG, 4, 0.5))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.1])
+def test_30_steps_of_three_levels_are_those_of_algorithm_3(gamma):
+    file, w = script("worst_partial_auc"), start(TASKS * (POS + NEG))
+    criterion = file["make_loss"](POS, 4).double()
+    criterion.gamma1 = gamma
+    threshold = threshold_of(criterion)
+    optimizer = torch.optim.SGD([w, *criterion.parameters()], lr=0.02)
+    batches = [draw_tasks(False) for _ in range(30)]
+    loops = oracles.algorithm_3(
+        w.tolist(),
+        threshold.item(),
+        worst_h,
+        lambda v: 0.5 * v.log(),
+        lambda u, s: oracles.tail(u, s, 0.4),
+        [(task.tolist(), dict(zip(task.tolist(), i.tolist(), strict=True)), (task, i, j)) for task, i, j in batches],
+        tau1=criterion.tau1,
+        tau2=criterion.tau2,
+        gamma1=gamma,
+        lr=0.02,
+    )
+    first = before = w.detach().clone()
+    for batch, (expected, points, s, u, v) in zip(batches, loops, strict=True):
+        value = criterion(*worst_call(file, w, batch), worst_call(file, before, batch)[0])
+        before = w.detach().clone()
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        assert value.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        torch.testing.assert_close(w.detach(), torch.tensor(points, dtype=torch.float64), **EXACT)
+        assert threshold.item() == pytest.approx(s, rel=1e-9, abs=1e-9)
+        assert criterion.u[list(u)].tolist() == pytest.approx(list(u.values()), rel=1e-9, abs=1e-9)
+        pairs = torch.tensor(list(v)).T
+        assert criterion.v[pairs[0], pairs[1]].tolist() == pytest.approx(list(v.values()), rel=1e-9, abs=1e-9)
+    assert len(u) == TASKS and len(v) > 6 and (w - first).abs().max() > 0.01
+
+
+# the files
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_file_is_short(path):
+    tree, text = ast.parse(path.read_text(encoding="utf-8")), path.read_text(encoding="utf-8").splitlines()
+    last = max(node.end_lineno for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+    docs: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            docs |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    code = [line for number, line in enumerate(text, 1) if number > last and number not in docs and line.strip()]
+    assert 20 < len(code) <= 40
+
+
+PAGE = (FOLDER.parents[1] / "docs" / "gallery.md").read_text(encoding="utf-8")
+REPORT = json.loads((FOLDER.parents[1] / "benchmarks" / "reports" / "gallery.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_page_shows_each_file_as_it_is_with_its_runs(path):
+    assert f"```python\n{path.read_text(encoding='utf-8')}```" in PAGE
+    assert f"<!-- begin: gallery {path.stem}, runs -->" in PAGE
+    runs = [row for row in REPORT["runs"] if row["example"].split(",")[0] == path.stem]
+    assert runs
+    for row in runs:
+        assert len(row["before"]) == len(row["after"]) == 5
+        for before, after in zip(row["before"], row["after"], strict=True):
+            assert after < before if "loss" in row["metric"] else after > before
+
+
+def test_what_is_said_of_libauc_is_in_the_report():
+    same = [row for row in REPORT["first step"] if row["factor"] is not None]
+    assert (len(same), len(REPORT["first step"])) == (6, 7)
+    for row in same:
+        one, default = row["weight 1"], row["weight 0.9"]
+        assert one["gradient gap"] < 1e-6 and one["norm over ours"] == pytest.approx(row["factor"], rel=1e-5)
+        values_agree = one["value"] == pytest.approx(one["LibAUC value"], rel=1e-5)
+        assert values_agree == (row["example"] == "partial_auc_cvar")
+        starts_at_0 = default["norm over ours"] == pytest.approx(row["factor"] / 0.9, rel=1e-4)
+        assert starts_at_0 == (row["example"] in ("average_precision", "partial_auc_kl", "listwise"))
+        assert ("divides the first gradient by 0.9" in row["why"]) == starts_at_0
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_file_runs_and_improves_its_metric(path, capsys):
+    runpy.run_path(str(path), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    found = [re.fullmatch(r"(.+): (\d\.\d{3}) before, (\d\.\d{3}) after", line) for line in lines]
+    assert len(found) == (4 if path.stem == "ndcg" else 1)
+    for line in found:
+        before, after = float(line[2]), float(line[3])
+        if "loss" in line[1]:
+            assert after < 0.75 * before
+        else:
+            assert after > before + 0.15
