@@ -45,6 +45,26 @@ def smooth_ramp_slope(z: float, m: float) -> float:
     return max(0.0, 1 - abs(z / m)) / m
 
 
+def hinge(x: float, top: float, smoothing: float = 0.0) -> tuple[float, float]:
+    """Value and slope of top (x)_+, or of min_v top (v)_+ + (v - x)^2 / (2 smoothing)."""
+    if x <= 0:
+        return 0.0, 0.0
+    if x > smoothing * top:
+        return top * x - smoothing * top**2 / 2, top
+    return x**2 / (2 * smoothing), x / smoothing
+
+
+def smoothed_threshold(rows: Sequence[float], above: int, width: float) -> float:
+    """The lowest s with min(max((u - s) / width, 0), 1) of sum `above` over the rows; the highest if these are all."""
+    if above == len(rows):
+        return min(rows) - width
+    low, high = min(rows) - width, max(rows)
+    while low < (middle := (low + high) / 2) < high:
+        counted = sum(min(max((u - middle) / width, 0.0), 1.0) for u in rows)
+        low, high = (low, middle) if counted <= above else (middle, high)
+    return high
+
+
 def spread(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
@@ -125,6 +145,47 @@ def algorithm_6(w, u, g, dg, df, batches, *, tau, lr):
                 for c in range(len(w)):
                     gradient[c] += jacobian[k][c] * slope[k] / len(batch)
         w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        u = u_next
+        yield list(w), dict(u)
+
+
+def sonex(
+    w: Vector,
+    num_blocks: int,
+    g: Callable[[int, Vector, Sequence[int]], Vector],
+    dg: Callable[[int, Vector, Sequence[int]], Matrix],
+    prox: Callable[[int, Vector, float], Vector],
+    batches: Sequence[dict[int, Sequence[int]]],
+    *,
+    tau: float,
+    gamma: float | str,
+    smoothing: float,
+    momentum: float,
+    lr: float,
+):
+    """SONEX: MSVR rows, envelopes of f_i by their proximal points, and an average v of the gradients.
+
+    v_{t+1} = (1 - beta) v_t + beta G_t with beta = 1 - momentum, from v_1 = G_0. Yields (w, u) after each step.
+    """
+    w, w_before = list(w), list(w)
+    u: dict[int, Vector] = {}
+    v: Vector | None = None
+    for batch in batches:
+        weight = msvr_gamma(gamma, num_blocks, len(batch), tau)
+        gradient = [0.0] * len(w)
+        u_next = dict(u)
+        for i, samples in batch.items():
+            now, before = g(i, w, samples), g(i, w_before, samples)
+            u.setdefault(i, list(now))
+            u_next[i] = [(1 - tau) * u[i][k] + tau * now[k] + weight * (now[k] - before[k]) for k in range(len(now))]
+            near = prox(i, u[i], smoothing)
+            slope = [(u[i][k] - near[k]) / smoothing for k in range(len(now))]
+            jacobian = dg(i, w, samples)
+            for k in range(len(now)):
+                for c in range(len(w)):
+                    gradient[c] += jacobian[k][c] * slope[k] / len(batch)
+        v = gradient if v is None else [momentum * a + (1 - momentum) * b for a, b in zip(v, gradient, strict=True)]
+        w_before, w = w, [w[c] - lr * v[c] for c in range(len(w))]
         u = u_next
         yield list(w), dict(u)
 
@@ -262,6 +323,7 @@ def algorithm_2(
     lr: float,
     threshold_lr: tuple[float, float],
     standardized: bool = False,
+    smoothing: float = 0.0,
 ):
     """SONX for TPAUC. `scores(x, w)` is h_w(X_x), `dscores` its gradient. Yields (w, u, s, s') after each step."""
     raw = scores, dscores
@@ -295,7 +357,7 @@ def algorithm_2(
             u_next[i] = (1 - tau) * u[i] + tau * now + weight * (now - before)
             # line 5
             active = [j for j in b2 if loss(scores(j, w) - scores(i, w)) > s[i]]
-            df = (1.0 if u[i] > s_prime else 0.0) / alpha
+            df = hinge(u[i] - s_prime, 1 / alpha, smoothing)[1]
             s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
             # line 6
             slope_prime += (1 - df) / len(b1)
@@ -313,7 +375,22 @@ def algorithm_2(
 
 
 def algorithm_2_by_quantiles(
-    scores, dscores, w, positives, batches, *, loss, dloss, min_tpr, max_fpr, tau, gamma, lr, weight, standardized=False
+    scores,
+    dscores,
+    w,
+    positives,
+    batches,
+    *,
+    loss,
+    dloss,
+    min_tpr,
+    max_fpr,
+    tau,
+    gamma,
+    lr,
+    weight,
+    standardized=False,
+    smoothing=0.0,
 ):
     """Algorithm 2 with its lines 5 and 6 replaced by quantiles. Yields (w, u, s, s') after each step.
 
@@ -345,17 +422,20 @@ def algorithm_2_by_quantiles(
             if i not in u:
                 u[i] = now
             u_next[i] = (1 - tau) * u[i] + tau * now + correction * (now - before)
-            if u[i] > s_prime:
+            df = hinge(u[i] - s_prime, 1 / alpha, smoothing)[1]
+            if df:
                 for j in b2:
                     z = scores(j, w) - scores(i, w)
                     if loss(z) > s[i]:
-                        slope = dloss(z) / (beta * len(b2)) / alpha / len(b1)
+                        slope = dloss(z) / (beta * len(b2)) * df / len(b1)
                         for c in range(len(w)):
                             gradient[c] += slope * (dscores(j, w)[c] - dscores(i, w)[c])
         u = u_next
         rows = sorted(u.values(), reverse=True)
         above = max(1, math.floor(alpha * len(rows) + 1e-9))
         s_prime = rows[above] if above < len(rows) else rows[-1] - 2.3e-16 * (1 + abs(rows[-1]))  # below all
+        if smoothing:
+            s_prime = smoothed_threshold(rows, above, smoothing / alpha)
         w_before, w = w, [w[c] - lr * gradient[c] for c in range(len(w))]
         yield list(w), dict(u), dict(s), s_prime
 
@@ -383,6 +463,7 @@ def algorithm_4(
     rows: str = "before",
     scale: Callable = lambda b3, w: 1.0,
     standardized: bool = False,
+    smoothing: float = 0.0,
 ):
     """SONT for multi-instance TPAUC. Yields (w, v, u, s, s') after each step, and its value and gradient.
 
@@ -448,9 +529,9 @@ def algorithm_4(
             u_next[i] = (1 - tau[1]) * u[i] + tau[1] * now + weight * (now - before)
             # line 6
             active = [j for j in b2 if loss((pooled(used[j]) - pooled(used[i])) / unit) > s[i]]
-            df = (1.0 if u[i] > s_prime else 0.0) / alpha
+            f, df = hinge(u[i] - s_prime, 1 / alpha, smoothing)
             s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
-            value += (s_prime + max(u[i] - s_prime, 0.0) / alpha) / len(b1)
+            value += (s_prime + f) / len(b1)
             # line 7
             slope_prime += (1 - df) / len(b1)
             # lines 8 and 9
