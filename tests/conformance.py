@@ -216,6 +216,7 @@ CASES = (
             ("theory", 3, {"gamma": "theory", "bound": 2.0}),
             ("initial", 1, {"gamma": 0.2, "initial": 0.5}),
             ("smoothed", 3, {"gamma": 0.2, "smoothing": 0.3, "prox": prox_hinge}),
+            ("rows-after", 1, {"gamma": 0.2, "rows": "after"}),
         ]
     ]
     + [

@@ -190,6 +190,57 @@ def sonex(
         yield list(w), dict(u)
 
 
+def alexr2(
+    w: Vector,
+    g: Callable[[int, Vector, Sequence[int]], Vector],
+    dg: Callable[[int, Vector, Sequence[int]], Matrix],
+    prox: Callable[[int, Vector, float], Vector],
+    batches: Sequence[dict[int, Sequence[int]]],
+    *,
+    tau: float,
+    theta: float,
+    smoothing: float,
+    weight: float,
+    inner_steps: int,
+    lr: float,
+    centre_lr: float,
+    momentum: float,
+    mean: bool = False,
+):
+    """ALEXR2: `weight` is 1 / nu. Yields (centre w, inner iterate z, u) after each inner step.
+
+    The centre is drawn to the last inner iterate of a loop, or to their mean.
+    """
+    w, z, z_before = list(w), list(w), list(w)
+    u: dict[int, Vector] = {}
+    v: Vector | None = None
+    loop: list[Vector] = []
+    for step, batch in enumerate(batches):
+        gradient = [0.0] * len(z)
+        for i, samples in batch.items():
+            now, before = g(i, z, samples), g(i, z_before, samples)
+            ahead = [a + theta * (a - b) for a, b in zip(now, before, strict=True)]
+            held = u.get(i, now)
+            u[i] = [(1 - tau) * a + tau * b for a, b in zip(held, ahead, strict=True)]
+            near = prox(i, u[i], smoothing)
+            y = [(a - b) / smoothing for a, b in zip(u[i], near, strict=True)]
+            jacobian = dg(i, z, samples)
+            for k in range(len(y)):
+                for c in range(len(z)):
+                    gradient[c] += jacobian[k][c] * y[k] / len(batch)
+        z_before = z
+        # the minimum of <gradient, x> + weight / 2 |x - w|^2 + 1 / (2 lr) |x - z|^2 over x
+        z = [(z[c] / lr + weight * w[c] - gradient[c]) / (1 / lr + weight) for c in range(len(z))]
+        loop.append(z)
+        if (step + 1) % inner_steps == 0:
+            end = [sum(point[c] for point in loop) / len(loop) for c in range(len(z))] if mean else z
+            slope = [weight * (a - b) for a, b in zip(w, end, strict=True)]
+            v = slope if v is None else [momentum * a + (1 - momentum) * b for a, b in zip(v, slope, strict=True)]
+            w = [a - centre_lr * b for a, b in zip(w, v, strict=True)]
+            loop = []
+        yield list(w), list(z), dict(u)
+
+
 def algorithm_3(
     w: Vector,
     u: dict[int, Vector],

@@ -23,6 +23,7 @@ from moreauc.core.outer import (
     smoothed_quantile,
     upper_quantile,
 )
+from moreauc.optim import ProximalPoint
 
 LABELS = [0, 1, 0, 0, 1, 1, 0, 1, 0, 0, 1, 0]
 
@@ -193,6 +194,55 @@ def test_sonex_is_its_transcription(float64, dim, gamma, momentum, given):
             assert criterion.u.reshape(problem.n, dim)[i].tolist() == pytest.approx(row, rel=tolerance, abs=tolerance)
         steps += 1
     assert steps == STEPS or not given
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+@pytest.mark.parametrize("theta", [0.0, 0.5, 1.0])
+def test_alexr2_is_a_loss_and_a_proximal_point(float64, dim, theta):
+    """The step of the pull is explicit: with lr / (1 + lr weight) it is the implicit one. `restart` takes the mean."""
+    problem, outer = TwoLevel(seed=dim, dim=dim), Outer(dim)
+    tau, smoothing, weight, inner_steps, lr = 0.3, 0.2, 2.0, 7, 0.1
+    twin = oracles.alexr2(
+        *(problem.w0, problem.g, problem.dg, outer.plain, problem.batches),
+        **{"tau": tau, "theta": theta, "smoothing": smoothing, "weight": weight, "inner_steps": inner_steps},
+        **{"lr": lr, "centre_lr": 1.0 / weight, "momentum": 0.0, "mean": True},
+    )
+    model = TwoLevelModel(problem, scalar=False)
+    criterion = FCCOLoss(
+        *(problem.n, outer),
+        **{"dim": dim, "tau": tau, "gamma": theta * tau, "smoothing": smoothing, "rows": "after", "prox": outer.prox},
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr / (1.0 + lr * weight))
+    previous, centre = PreviousIterate(model, optimizer), ProximalPoint(optimizer, weight=weight)
+    steps = 0
+    for batch, (w, z, u) in zip(problem.batches, twin, strict=True):
+        index, samples = torch.tensor(list(batch)), torch.tensor(list(batch.values()))
+        before = previous(index, samples) if theta else None
+        optimizer.zero_grad()
+        criterion(model(index, samples), index, before).backward()
+        optimizer.step()
+        steps += 1
+        if steps % inner_steps == 0:
+            centre.restart()
+        assert model.w.tolist() == pytest.approx(z, rel=1e-9, abs=1e-9)
+        assert centre.state_dict()["reference"][0].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
+        for i, row in u.items():
+            assert criterion.u.reshape(problem.n, dim)[i].tolist() == pytest.approx(row, rel=1e-9, abs=1e-9)
+    assert steps == STEPS
+
+
+@pytest.mark.parametrize("rate", [0.3, 2.0])
+def test_moving_rows_are_mirror_ascent_of_dual_variables(rate):
+    """max_y y g - f*(y) - D(y, y_k) / rate, D of f*, has the solution slope((u + rate g) / (1 + rate)), slope of f."""
+    top, smoothing = 2.0, 0.4  # f* of the envelope is smoothing / 2 y^2 on [0, top]
+    dual = torch.linspace(0.0, top, 100_001, dtype=torch.float64)
+    for u, g in torch.randn(50, 2, dtype=torch.float64).tolist():
+        held = oracles.hinge(u, top, smoothing)[1]
+        # u is a subgradient of f* at `held`, also where that is an end of the interval
+        distance = smoothing / 2 * (dual**2 - held**2) - u * (dual - held)
+        best = dual[(dual * g - smoothing / 2 * dual**2 - distance / rate).argmax()].item()
+        tau = rate / (1.0 + rate)
+        assert best == pytest.approx(oracles.hinge((1 - tau) * u + tau * g, top, smoothing)[1], abs=1e-4)
 
 
 class Hinge(nn.Module):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_floating, check_shape
+from moreauc.core.pooling import RowsUsed, check_rows_used
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
 from moreauc.criteria._base import Check, Function, Step, enter, rule_attribute, straight_through
 from moreauc.criteria._outer import OuterCriterion, Prox
@@ -46,6 +47,11 @@ class FCCOLoss(OuterCriterion):
 
     In `eval()` mode a call returns :math:`\frac1{B_1} \sum_i f_i(\text{inner}_i)` and changes nothing.
 
+    `rows="after"` takes value and gradient at :math:`u_{i,t+1}`. With `gamma` :math:`= \theta \tau` the row then moves
+    toward the extrapolated value :math:`g_i(w_t) + \theta (g_i(w_t) - g_i(w_{t-1}))`, and
+    :math:`\partial f_i(u_{i,t+1})` is a dual variable after a step of mirror ascent: ALEXR, the inner loop of ALEXR2
+    (docs/successors.md).
+
     With :math:`\lambda` = `smoothing` above 0 all :math:`f_i` are replaced by their Moreau envelopes (SONEX;
     docs/successors.md)
 
@@ -66,6 +72,7 @@ class FCCOLoss(OuterCriterion):
             the :math:`B_1` of the batch; 0 is the moving average. May be changed, too.
         bound: radius of the ball that rows are projected onto after the update; None for no projection.
         initial: :math:`u_{i,0}`, a number or a tensor of shape `(num_blocks, dim)` (`(num_blocks,)` where `dim` is 1).
+        rows: "before" for the paper's update order, "after" for the rows after their update.
         smoothing: :math:`\lambda` of the Moreau envelope of :math:`f_i`, at least 0; 0 for :math:`f_i` itself. May be
             changed, too.
         prox: `prox(u, index, smoothing)`, the proximal points of :math:`f_i` at the rows `u`, in their shape; `u` is in
@@ -105,12 +112,14 @@ class FCCOLoss(OuterCriterion):
         gamma: Gamma = 0.0,
         bound: float | None = None,
         initial: float | Tensor | None = None,
+        rows: RowsUsed = "before",
         smoothing: float = 0.0,
         prox: Prox | nn.Module | None = None,
     ) -> None:
         super().__init__(outer, smoothing, prox)
         self.num_blocks = check_count(self._owner, "num_blocks", num_blocks)
         self.dim = check_count(self._owner, "dim", dim)
+        self.rows = check_rows_used(self._owner, rows)
         rule = UpdateRule(self._owner, tau, gamma, bound)
         self.table_u = EstimatorTable(self.num_blocks, self.dim, rule=rule, initial=initial)
 
@@ -142,12 +151,13 @@ class FCCOLoss(OuterCriterion):
         inner, index, before, gate = batch
         table, size = self.table_u, len(inner)
         now = inner.detach().reshape(size, self.dim)
-        row = table.read(index, fill=now) if self.training else now
-        observed = straight_through(row.view_as(inner), inner) if self.training else inner
-        value, finite = self._outer(observed, index)
         if not self.training:
+            value, finite = self._outer(inner, index)
             return Step(value.mean(), inner, gate=gate, finite=finite)
+        row = table.read(index, fill=now)
         new = table.propose(row, now, None if before is None else before.reshape(size, self.dim))
+        used = row if self.rows == "before" else new
+        value, finite = self._outer(straight_through(used.view_as(inner), inner), index)
         finite["the updated table row"] = new
 
         def write(bad: Tensor | None) -> None:
