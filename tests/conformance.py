@@ -24,6 +24,7 @@ from moreauc.criteria import (
     PooledLoss,
     SampleCVaRLoss,
     SOTAsLoss,
+    STACOLoss,
     TCCOLoss,
     TPAUCLoss,
 )
@@ -198,6 +199,7 @@ def _member_batch(step: int) -> dict[str, Tensor]:
 
 
 WEIGHTS = [0.5 + k % 4 for k in range(len(LABELS))]
+REGION = {"min_tpr": 0.3, "max_fpr": 0.6}
 RAMP = {"surrogate": "smooth_ramp", "margin": 0.7, "link": "standardized"}
 
 CASES = (
@@ -287,7 +289,10 @@ CASES = (
             batch=_baseline_batch,
             values=("scores",),
             reorder=_reorder_fcco,
-            tables=_no_rows if kind is not SOTAsLoss else lambda batch: {"log_u": _positive_rows(batch)},
+            tables={
+                SOTAsLoss: lambda batch: {"log_u": _positive_rows(batch)},
+                STACOLoss: lambda batch: dict.fromkeys(("y", "s"), _positive_rows(batch)),
+            }.get(kind, _no_rows),
             state=state,
         )
         for kind, name, options, state in [
@@ -302,6 +307,8 @@ CASES = (
             (AWPolyLoss, "default", {"power": 0.1}, ()),
             (SOTAsLoss, "default", {"temperature_negatives": 0.1}, ("log_u", "log_v")),
             (SOTAsLoss, "logistic", {"surrogate": "logistic", "link": "identity", "tau1": 0.4}, ("log_u", "log_v")),
+            (STACOLoss, "default", {**REGION, "threshold_lr": (0.3, 5.0)}, ("y", "s", "s_prime")),
+            (STACOLoss, "ramp", {**REGION, "threshold_lr": (0.3, 1.0), **RAMP}, ("y", "s", "s_prime")),
         ]
     ]
     + [

@@ -491,6 +491,49 @@ def algorithm_2_by_quantiles(
         yield list(w), dict(u), dict(s), s_prime
 
 
+def staco(
+    scores,
+    dscores,
+    w,
+    positives: Sequence[int],
+    batches: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    loss: Callable[[float], float],
+    dloss: Callable[[float], float],
+    min_tpr: float,
+    max_fpr: float,
+    dual_lr: float,
+    threshold_lr: tuple[float, float],
+    lr: float,
+    standardized: bool = False,
+):
+    """STACO, with one batch of negatives for all lines. Yields (w, y, s, s', value) after each step."""
+    raw = scores, dscores
+    alpha, beta = 1 - min_tpr, max_fpr
+    w = list(w)
+    y, s, s_prime = dict.fromkeys(positives, 1.0), dict.fromkeys(positives, 0.0), 0.0
+    for b1, b2 in batches:
+        if standardized:
+            scores, dscores = on_the_scale_of(b2, *raw)
+        gradient, counted, value = [0.0] * len(w), 0.0, s_prime
+        for i in b1:
+            z = [scores(j, w) - scores(i, w) for j in b2]
+            psi = s[i] + sum(max(loss(x) - s[i], 0.0) for x in z) / (beta * len(b2))
+            # the maximum of y (psi - s') / alpha - (y - y_i)^2 / (2 dual_lr) over [0, 1]
+            y[i] = min(max(y[i] + dual_lr * (psi - s_prime) / alpha, 0.0), 1.0)
+            active = [k for k, x in enumerate(z) if loss(x) > s[i]]
+            for k in active:
+                slope = y[i] / alpha * dloss(z[k]) / (beta * len(b2)) / len(b1)
+                for c in range(len(w)):
+                    gradient[c] += slope * (dscores(b2[k], w)[c] - dscores(i, w)[c])
+            s[i] -= threshold_lr[0] * y[i] / alpha * (1 - len(active) / (beta * len(b2)))
+            counted += y[i] / len(b1)
+            value += y[i] / alpha * (psi - s_prime) / len(b1)
+        s_prime -= threshold_lr[1] * (1 - counted / alpha)
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        yield list(w), dict(y), dict(s), s_prime, value
+
+
 def algorithm_4(
     inner: Callable,
     dinner: Callable,

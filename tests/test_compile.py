@@ -73,6 +73,7 @@ LOSSES = [
     ("FCCOLoss-smoothed", lambda c: c),
     ("TCCOLoss-msvr", lambda c: c),
     ("CrossEntropyLoss-weighted", lambda c: c),
+    ("STACOLoss-default", lambda c: c),
 ]
 
 
