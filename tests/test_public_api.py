@@ -1,4 +1,4 @@
-"""The public names: at most 133, each with one home, in docs/api.md, documented, typed, and as DESIGN has them."""
+"""The public names: at most 134, each with one home, in docs/api.md, documented, typed, and as DESIGN has them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_api_page_lists_the_public_names_and_no_others():
     wanted = {(home, name) for home in HOMES for name in public(home) if home == "moreauc" or name not in top}
     wanted.discard(("moreauc.contrib.lightning", "ResumableLoader"))  # whose home is moreauc.contrib
     assert listed == wanted
-    assert len(wanted) <= 133
+    assert len(wanted) <= 134
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name not in HOMES])
