@@ -72,6 +72,7 @@ OTHERS: dict[str, Sequence[Any]] = {
     "surrogate": list(_SURROGATES),
     "outer": [other_outer, nn.Softplus(), nn.Softplus(beta=2)],
     "middle": [torch.abs, nn.Tanh()],
+    "prox": [torch.abs, other_outer],
     "initial": [0.25, torch.linspace(0.0, 1.0, 6)[:, None]],
     "positive_label": [0],
     "TPAUCClassifier.start": [None],

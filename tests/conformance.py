@@ -24,6 +24,7 @@ from moreauc.criteria import (
     PooledLoss,
     SampleCVaRLoss,
     SOTAsLoss,
+    STACOLoss,
     TCCOLoss,
     TPAUCLoss,
 )
@@ -62,6 +63,12 @@ class Case:
 
 def hinge(u: Tensor, index: Tensor) -> Tensor:
     return torch.relu(u.reshape(len(index), -1).sum(-1) - 0.1 * index)
+
+
+def prox_hinge(u: Tensor, index: Tensor, smoothing: float) -> Tensor:
+    whole = u.reshape(len(index), -1)
+    step = ((whole.sum(-1) - 0.1 * index) / whole.shape[1]).clamp(0.0, smoothing)
+    return (whole - step.unsqueeze(1)).view_as(u)
 
 
 def positive_part(v: Tensor, index: Tensor) -> Tensor:
@@ -192,6 +199,7 @@ def _member_batch(step: int) -> dict[str, Tensor]:
 
 
 WEIGHTS = [0.5 + k % 4 for k in range(len(LABELS))]
+REGION = {"min_tpr": 0.3, "max_fpr": 0.6}
 RAMP = {"surrogate": "smooth_ramp", "margin": 0.7, "link": "standardized"}
 
 CASES = (
@@ -209,6 +217,8 @@ CASES = (
             ("msvr", 1, {"gamma": 0.2}),
             ("theory", 3, {"gamma": "theory", "bound": 2.0}),
             ("initial", 1, {"gamma": 0.2, "initial": 0.5}),
+            ("smoothed", 3, {"gamma": 0.2, "smoothing": 0.3, "prox": prox_hinge}),
+            ("rows-after", 1, {"gamma": 0.2, "rows": "after"}),
         ]
     ]
     + [
@@ -226,6 +236,7 @@ CASES = (
             ("moving-average", lambda: positive_part, {}),
             ("msvr", lambda: positive_part, {"gamma1": 0.2, "gamma2": 0.3, "bound": 1.0}),
             ("learned-middle", LearnedScale, {"gamma1": "theory", "gamma2": "theory"}),
+            ("smoothed", lambda: positive_part, {"gamma1": 0.2, "smoothing": 0.3, "prox": prox_hinge}),
         ]
     ]
     + [
@@ -244,6 +255,8 @@ CASES = (
             ("ramp-msvr", {"gamma": 0.2, **RAMP}),
             ("sample-weights", {"gamma": 0.2, "sample_weight": WEIGHTS}),
             ("sample-weights-ramp", {"gamma": 0.2, "threshold_lr": "quantile", "sample_weight": WEIGHTS, **RAMP}),
+            ("smoothed", {"gamma": 0.2, "smoothing": 0.3}),
+            ("smoothed-weights", {"gamma": 0.2, "smoothing": 0.3, "sample_weight": WEIGHTS}),
         ]
     ]
     + [
@@ -265,6 +278,7 @@ CASES = (
             ("msvr", {"gamma": (0.1, 0.2, 0.3), "bound": 5.0}),
             ("theory", {"gamma": "theory", "tau": 0.5}),
             ("rows-after", {"gamma": 0.1, "rows": "after"}),
+            ("smoothed", {"gamma": 0.1, "smoothing": 0.3}),
             ("ramp-msvr", {"gamma": 0.1, **RAMP}),
         ]
     ]
@@ -275,7 +289,10 @@ CASES = (
             batch=_baseline_batch,
             values=("scores",),
             reorder=_reorder_fcco,
-            tables=_no_rows if kind is not SOTAsLoss else lambda batch: {"log_u": _positive_rows(batch)},
+            tables={
+                SOTAsLoss: lambda batch: {"log_u": _positive_rows(batch)},
+                STACOLoss: lambda batch: dict.fromkeys(("y", "s"), _positive_rows(batch)),
+            }.get(kind, _no_rows),
             state=state,
         )
         for kind, name, options, state in [
@@ -290,6 +307,8 @@ CASES = (
             (AWPolyLoss, "default", {"power": 0.1}, ()),
             (SOTAsLoss, "default", {"temperature_negatives": 0.1}, ("log_u", "log_v")),
             (SOTAsLoss, "logistic", {"surrogate": "logistic", "link": "identity", "tau1": 0.4}, ("log_u", "log_v")),
+            (STACOLoss, "default", {**REGION, "threshold_lr": (0.3, 5.0)}, ("y", "s", "s_prime")),
+            (STACOLoss, "ramp", {**REGION, "threshold_lr": (0.3, 1.0), **RAMP}, ("y", "s", "s_prime")),
         ]
     ]
     + [
@@ -306,6 +325,7 @@ CASES = (
             ("moving-average", {}),
             ("msvr", {"gamma": 0.2, "threshold_lr": "quantile"}),
             ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
+            ("smoothed", {"gamma": 0.2, "threshold_lr": "quantile", "smoothing": 0.3}),
         ]
     ]
     + [

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
-from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAMLoss, PooledLoss, SOTAsLoss
+from moreauc.criteria import AUCMinMaxLoss, CrossEntropyLoss, GroupedLoss, MIDAMLoss, PooledLoss, SOTAsLoss, STACOLoss
 from moreauc.data import BagBatches, ListBags, TensorBatches, WholeBags
 from moreauc.data.scoring import on_device
 from moreauc.distributed import DistributedCriterion, gather_meter, gather_scores, predict_scores
@@ -59,6 +59,7 @@ def tpauc_cases() -> list[Case]:
                 cases.append(Case("tpauc", "rows" if link == "identity" else "turn", options))
     cases.append(Case("tpauc", "rows", {"gamma": 0.1, "surrogate": "logistic", "initial": 0.3}))
     cases.append(Case("tpauc", "turn", {"gamma": 0.1, "surrogate": "smooth_ramp", "link": "standardized"}))
+    cases.append(Case("tpauc", "rows", {"gamma": 0.1, "smoothing": 0.2, "threshold_lr": "quantile"}))
     return cases
 
 
@@ -77,13 +78,14 @@ def group_cases() -> list[Case]:
         for rate in (0.05, "quantile"):
             cases.append(Case("groups", "turn", {"gamma": gamma, "threshold_lr": rate}))
     cases.append(Case("groups", "groups", {"gamma": 0.1}))
+    cases.append(Case("groups", "turn", {"gamma": 0.1, "smoothing": 0.2, "threshold_lr": "quantile"}))
     cases.append(Case("members", "rows", {"gamma": 0.1}))
     return cases
 
 
 LINEAR = Case("tpauc", "rows", {"gamma": 0.1, "tau": 0.9, "link": "identity", "threshold_lr": (0.9, 0.08)})
 START = torch.tensor([[0.4, -0.3, 0.2]], dtype=torch.float64)
-OTHERS = [Case("cross_entropy", "rows"), Case("min_max"), Case("sota_s"), Case("pooled"), Case("midam")]
+OTHERS = [Case("cross_entropy", "rows"), Case("min_max"), Case("sota_s"), Case("pooled"), Case("midam"), Case("staco")]
 CASES = [*tpauc_cases(), *bag_cases(), *group_cases(), *OTHERS]
 
 
@@ -107,6 +109,8 @@ def make_criterion(case: Case) -> nn.Module:
         return PooledLoss(TPAUCLoss(LABELS, **region, gamma=0.1), "attention")
     if case.kind == "midam":
         return MIDAMLoss(LABELS, pooling="smoothed_max", temperature=0.7)
+    if case.kind == "staco":
+        return STACOLoss(LABELS, **region)
     if case.kind == "sota_s":
         return SOTAsLoss(LABELS)
     return CrossEntropyLoss(LABELS) if case.kind == "cross_entropy" else AUCMinMaxLoss(LABELS)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import sys
 
+from oracles import hinge, smoothed_threshold
+
 
 def group_mean(losses_of, k, samples, w):
     total = 0.0
@@ -35,7 +37,7 @@ def best_threshold(rows, top_k, num_groups):
     return ordered[-1] - sys.float_info.epsilon * (1 + abs(ordered[-1]))
 
 
-def sonx_group_dro(losses_of, dlosses, w, batches, num_groups, top_k, tau, gamma, lr, threshold_lr):
+def sonx_group_dro(losses_of, dlosses, w, batches, num_groups, top_k, tau, gamma, lr, threshold_lr, smoothing=0.0):
     """SONX on s + N/K (L_k - s)_+. Yields (value, w, u, s) after each step; `threshold_lr` may be "quantile"."""
     w, w_before = list(w), list(w)
     u, s = {}, 0.0
@@ -57,13 +59,17 @@ def sonx_group_dro(losses_of, dlosses, w, batches, num_groups, top_k, tau, gamma
             equal = sum(row == s for row in u_next.values())
             wanted = max(1, math.floor(top_k / num_groups * len(u_next) + 1e-9))
             tied = max(wanted - above, 0) / equal if equal else 0.0
+            if smoothing:
+                s = smoothed_threshold(list(u_next.values()), wanted, smoothing * num_groups / top_k)
         for k, samples in batch.items():
-            active = 1.0 if rows[k] > s else tied if rows[k] == s else 0.0
-            value += (s + num_groups / top_k * max(rows[k] - s, 0.0)) / size
-            ds += (1 - num_groups / top_k * active) / size
+            f, df = hinge(rows[k] - s, num_groups / top_k, smoothing)
+            if rows[k] == s and not smoothing:
+                df = tied * num_groups / top_k
+            value += (s + f) / size
+            ds += (1 - df) / size
             slope = group_gradient(dlosses, k, samples, w)
             for c in range(len(w)):
-                gradient[c] += active * num_groups / top_k * slope[c] / size
+                gradient[c] += df * slope[c] / size
         u = u_next
         if threshold_lr != "quantile":
             s = s - threshold_lr * ds

@@ -45,6 +45,26 @@ def smooth_ramp_slope(z: float, m: float) -> float:
     return max(0.0, 1 - abs(z / m)) / m
 
 
+def hinge(x: float, top: float, smoothing: float = 0.0) -> tuple[float, float]:
+    """Value and slope of top (x)_+, or of min_v top (v)_+ + (v - x)^2 / (2 smoothing)."""
+    if x <= 0:
+        return 0.0, 0.0
+    if x > smoothing * top:
+        return top * x - smoothing * top**2 / 2, top
+    return x**2 / (2 * smoothing), x / smoothing
+
+
+def smoothed_threshold(rows: Sequence[float], above: int, width: float) -> float:
+    """The lowest s with min(max((u - s) / width, 0), 1) of sum `above` over the rows; the highest if these are all."""
+    if above == len(rows):
+        return min(rows) - width
+    low, high = min(rows) - width, max(rows)
+    while low < (middle := (low + high) / 2) < high:
+        counted = sum(min(max((u - middle) / width, 0.0), 1.0) for u in rows)
+        low, high = (low, middle) if counted <= above else (middle, high)
+    return high
+
+
 def spread(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
@@ -127,6 +147,98 @@ def algorithm_6(w, u, g, dg, df, batches, *, tau, lr):
         w = [w[c] - lr * gradient[c] for c in range(len(w))]
         u = u_next
         yield list(w), dict(u)
+
+
+def sonex(
+    w: Vector,
+    num_blocks: int,
+    g: Callable[[int, Vector, Sequence[int]], Vector],
+    dg: Callable[[int, Vector, Sequence[int]], Matrix],
+    prox: Callable[[int, Vector, float], Vector],
+    batches: Sequence[dict[int, Sequence[int]]],
+    *,
+    tau: float,
+    gamma: float | str,
+    smoothing: float,
+    momentum: float,
+    lr: float,
+):
+    """SONEX: MSVR rows, envelopes of f_i by their proximal points, and an average v of the gradients.
+
+    v_{t+1} = (1 - beta) v_t + beta G_t with beta = 1 - momentum, from v_1 = G_0. Yields (w, u) after each step.
+    """
+    w, w_before = list(w), list(w)
+    u: dict[int, Vector] = {}
+    v: Vector | None = None
+    for batch in batches:
+        weight = msvr_gamma(gamma, num_blocks, len(batch), tau)
+        gradient = [0.0] * len(w)
+        u_next = dict(u)
+        for i, samples in batch.items():
+            now, before = g(i, w, samples), g(i, w_before, samples)
+            u.setdefault(i, list(now))
+            u_next[i] = [(1 - tau) * u[i][k] + tau * now[k] + weight * (now[k] - before[k]) for k in range(len(now))]
+            near = prox(i, u[i], smoothing)
+            slope = [(u[i][k] - near[k]) / smoothing for k in range(len(now))]
+            jacobian = dg(i, w, samples)
+            for k in range(len(now)):
+                for c in range(len(w)):
+                    gradient[c] += jacobian[k][c] * slope[k] / len(batch)
+        v = gradient if v is None else [momentum * a + (1 - momentum) * b for a, b in zip(v, gradient, strict=True)]
+        w_before, w = w, [w[c] - lr * v[c] for c in range(len(w))]
+        u = u_next
+        yield list(w), dict(u)
+
+
+def alexr2(
+    w: Vector,
+    g: Callable[[int, Vector, Sequence[int]], Vector],
+    dg: Callable[[int, Vector, Sequence[int]], Matrix],
+    prox: Callable[[int, Vector, float], Vector],
+    batches: Sequence[dict[int, Sequence[int]]],
+    *,
+    tau: float,
+    theta: float,
+    smoothing: float,
+    weight: float,
+    inner_steps: int,
+    lr: float,
+    centre_lr: float,
+    momentum: float,
+    mean: bool = False,
+):
+    """ALEXR2: `weight` is 1 / nu. Yields (centre w, inner iterate z, u) after each inner step.
+
+    The centre is drawn to the last inner iterate of a loop, or to their mean.
+    """
+    w, z, z_before = list(w), list(w), list(w)
+    u: dict[int, Vector] = {}
+    v: Vector | None = None
+    loop: list[Vector] = []
+    for step, batch in enumerate(batches):
+        gradient = [0.0] * len(z)
+        for i, samples in batch.items():
+            now, before = g(i, z, samples), g(i, z_before, samples)
+            ahead = [a + theta * (a - b) for a, b in zip(now, before, strict=True)]
+            held = u.get(i, now)
+            u[i] = [(1 - tau) * a + tau * b for a, b in zip(held, ahead, strict=True)]
+            near = prox(i, u[i], smoothing)
+            y = [(a - b) / smoothing for a, b in zip(u[i], near, strict=True)]
+            jacobian = dg(i, z, samples)
+            for k in range(len(y)):
+                for c in range(len(z)):
+                    gradient[c] += jacobian[k][c] * y[k] / len(batch)
+        z_before = z
+        # the minimum of <gradient, x> + weight / 2 |x - w|^2 + 1 / (2 lr) |x - z|^2 over x
+        z = [(z[c] / lr + weight * w[c] - gradient[c]) / (1 / lr + weight) for c in range(len(z))]
+        loop.append(z)
+        if (step + 1) % inner_steps == 0:
+            end = [sum(point[c] for point in loop) / len(loop) for c in range(len(z))] if mean else z
+            slope = [weight * (a - b) for a, b in zip(w, end, strict=True)]
+            v = slope if v is None else [momentum * a + (1 - momentum) * b for a, b in zip(v, slope, strict=True)]
+            w = [a - centre_lr * b for a, b in zip(w, v, strict=True)]
+            loop = []
+        yield list(w), list(z), dict(u)
 
 
 def algorithm_3(
@@ -262,6 +374,7 @@ def algorithm_2(
     lr: float,
     threshold_lr: tuple[float, float],
     standardized: bool = False,
+    smoothing: float = 0.0,
 ):
     """SONX for TPAUC. `scores(x, w)` is h_w(X_x), `dscores` its gradient. Yields (w, u, s, s') after each step."""
     raw = scores, dscores
@@ -295,7 +408,7 @@ def algorithm_2(
             u_next[i] = (1 - tau) * u[i] + tau * now + weight * (now - before)
             # line 5
             active = [j for j in b2 if loss(scores(j, w) - scores(i, w)) > s[i]]
-            df = (1.0 if u[i] > s_prime else 0.0) / alpha
+            df = hinge(u[i] - s_prime, 1 / alpha, smoothing)[1]
             s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
             # line 6
             slope_prime += (1 - df) / len(b1)
@@ -313,7 +426,22 @@ def algorithm_2(
 
 
 def algorithm_2_by_quantiles(
-    scores, dscores, w, positives, batches, *, loss, dloss, min_tpr, max_fpr, tau, gamma, lr, weight, standardized=False
+    scores,
+    dscores,
+    w,
+    positives,
+    batches,
+    *,
+    loss,
+    dloss,
+    min_tpr,
+    max_fpr,
+    tau,
+    gamma,
+    lr,
+    weight,
+    standardized=False,
+    smoothing=0.0,
 ):
     """Algorithm 2 with its lines 5 and 6 replaced by quantiles. Yields (w, u, s, s') after each step.
 
@@ -345,19 +473,65 @@ def algorithm_2_by_quantiles(
             if i not in u:
                 u[i] = now
             u_next[i] = (1 - tau) * u[i] + tau * now + correction * (now - before)
-            if u[i] > s_prime:
+            df = hinge(u[i] - s_prime, 1 / alpha, smoothing)[1]
+            if df:
                 for j in b2:
                     z = scores(j, w) - scores(i, w)
                     if loss(z) > s[i]:
-                        slope = dloss(z) / (beta * len(b2)) / alpha / len(b1)
+                        slope = dloss(z) / (beta * len(b2)) * df / len(b1)
                         for c in range(len(w)):
                             gradient[c] += slope * (dscores(j, w)[c] - dscores(i, w)[c])
         u = u_next
         rows = sorted(u.values(), reverse=True)
         above = max(1, math.floor(alpha * len(rows) + 1e-9))
         s_prime = rows[above] if above < len(rows) else rows[-1] - 2.3e-16 * (1 + abs(rows[-1]))  # below all
+        if smoothing:
+            s_prime = smoothed_threshold(rows, above, smoothing / alpha)
         w_before, w = w, [w[c] - lr * gradient[c] for c in range(len(w))]
         yield list(w), dict(u), dict(s), s_prime
+
+
+def staco(
+    scores,
+    dscores,
+    w,
+    positives: Sequence[int],
+    batches: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    loss: Callable[[float], float],
+    dloss: Callable[[float], float],
+    min_tpr: float,
+    max_fpr: float,
+    dual_lr: float,
+    threshold_lr: tuple[float, float],
+    lr: float,
+    standardized: bool = False,
+):
+    """STACO, with one batch of negatives for all lines. Yields (w, y, s, s', value) after each step."""
+    raw = scores, dscores
+    alpha, beta = 1 - min_tpr, max_fpr
+    w = list(w)
+    y, s, s_prime = dict.fromkeys(positives, 1.0), dict.fromkeys(positives, 0.0), 0.0
+    for b1, b2 in batches:
+        if standardized:
+            scores, dscores = on_the_scale_of(b2, *raw)
+        gradient, counted, value = [0.0] * len(w), 0.0, s_prime
+        for i in b1:
+            z = [scores(j, w) - scores(i, w) for j in b2]
+            psi = s[i] + sum(max(loss(x) - s[i], 0.0) for x in z) / (beta * len(b2))
+            # the maximum of y (psi - s') / alpha - (y - y_i)^2 / (2 dual_lr) over [0, 1]
+            y[i] = min(max(y[i] + dual_lr * (psi - s_prime) / alpha, 0.0), 1.0)
+            active = [k for k, x in enumerate(z) if loss(x) > s[i]]
+            for k in active:
+                slope = y[i] / alpha * dloss(z[k]) / (beta * len(b2)) / len(b1)
+                for c in range(len(w)):
+                    gradient[c] += slope * (dscores(b2[k], w)[c] - dscores(i, w)[c])
+            s[i] -= threshold_lr[0] * y[i] / alpha * (1 - len(active) / (beta * len(b2)))
+            counted += y[i] / len(b1)
+            value += y[i] / alpha * (psi - s_prime) / len(b1)
+        s_prime -= threshold_lr[1] * (1 - counted / alpha)
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        yield list(w), dict(y), dict(s), s_prime, value
 
 
 def algorithm_4(
@@ -383,6 +557,7 @@ def algorithm_4(
     rows: str = "before",
     scale: Callable = lambda b3, w: 1.0,
     standardized: bool = False,
+    smoothing: float = 0.0,
 ):
     """SONT for multi-instance TPAUC. Yields (w, v, u, s, s') after each step, and its value and gradient.
 
@@ -448,9 +623,9 @@ def algorithm_4(
             u_next[i] = (1 - tau[1]) * u[i] + tau[1] * now + weight * (now - before)
             # line 6
             active = [j for j in b2 if loss((pooled(used[j]) - pooled(used[i])) / unit) > s[i]]
-            df = (1.0 if u[i] > s_prime else 0.0) / alpha
+            f, df = hinge(u[i] - s_prime, 1 / alpha, smoothing)
             s_next[i] = s[i] - threshold_lr[0] / len(b1) * (1 - len(active) / (beta * len(b2))) * df
-            value += (s_prime + max(u[i] - s_prime, 0.0) / alpha) / len(b1)
+            value += (s_prime + f) / len(b1)
             # line 7
             slope_prime += (1 - df) / len(b1)
             # lines 8 and 9

@@ -14,7 +14,7 @@ from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, TPAUCLoss
 from moreauc.core import pairs
 from moreauc.core.pairs import Pairs, cvar_and_vjp, cvar_over_negatives
 from moreauc.core.surrogates import get_surrogate
-from moreauc.criteria import GroupedLoss, _base, _validation
+from moreauc.criteria import GroupedLoss, STACOLoss, _base, _validation
 from moreauc.criteria._base import Criterion
 from moreauc.train import fit
 
@@ -42,7 +42,7 @@ def step(criterion, case, number, **options):
 def build(case, rule, checks):
     criterion = case.build().double()
     inner = getattr(criterion, "criterion", criterion)
-    if rule == "quantile" and hasattr(inner, "threshold_lr"):
+    if rule == "quantile" and hasattr(inner, "threshold_lr") and not isinstance(inner, STACOLoss):
         inner.threshold_lr = "quantile"
     criterion.checks = checks
     return criterion

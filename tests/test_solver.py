@@ -1,21 +1,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import oracles
 import pytest
 import torch
 
 from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, WorstOfLosses
-from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Subgradient, minimize
+from moreauc.solver import ALEXR2, SONT, SONX, PlugIn, PowerDecay, Subgradient, minimize
+from moreauc.solver._engines import Batches
 from moreauc.theory import moreau_envelope
 
 TWO = CVaRAbsoluteLoss(num_blocks=12, num_samples=6, num_features=2)
 THREE = BagRanking(num_positives=6, num_negatives=7, num_instances=4, num_features=2)
 SMALL = {"outer_per_batch": 4, "inner_per_batch": 3, "samples_per_batch": 2, "records": 6}
+LOOPS = ALEXR2(tau=0.3, smoothing=0.1, weight=0.5, inner_steps=20)
 RUNS = {
     "sonx": (TWO, SONX(tau=0.2, gamma="theory")),
     "sonx average": (TWO, SONX(tau=PowerDecay(0.5))),
     "sonx bound": (TWO, SONX(tau=0.2, gamma=0.1, bound=3.0)),
+    "sonex": (TWO, SONX(tau=0.2, gamma=0.1, smoothing=0.1, momentum=0.5)),
+    "alexr2": (TWO, LOOPS),
     "sont": (THREE, SONT(tau1=0.3, tau2=0.3, gamma1="theory", gamma2="theory")),
     "sont average": (THREE, SONT(tau1=PowerDecay(0.5), tau2=PowerDecay(0.4), bound=50.0)),
     "plug-in": (TWO, PlugIn()),
@@ -52,7 +58,7 @@ def test_history_is_what_it_says(name):
     rho_bar = run.options["rho_bar"]
     norm = moreau_envelope(problem.objective, run.last[1], rho_bar, rho=0.0).gradient_norm
     assert float(run.stationarity[1, -1]) == pytest.approx(norm, abs=1e-5)
-    tables = isinstance(method, SONX | SONT)
+    tables = isinstance(method, SONX | ALEXR2 | SONT)
     assert torch.isnan(run.table_error).all() != tables
     assert torch.isnan(run.outer_table_error).all() != isinstance(method, SONT)
 
@@ -61,6 +67,7 @@ def test_history_is_what_it_says(name):
     ("name", "each", "first"),
     [
         ("sonx", 4 * 2, 12 * 2),
+        ("alexr2", 4 * 2, 12 * 2),
         ("sont", 4 * 3 * 2, 6 * 7 * 2),
         ("plug-in", 8, 0),
         ("full", 72, 0),
@@ -111,6 +118,94 @@ def test_full_batches_with_full_averaging_are_subgradient_descent_one_step_behin
     torch.testing.assert_close(run.last[0], w, rtol=1e-9, atol=1e-9)
 
 
+class Plain:
+    """A problem's functions on lists of floats: mean |a . w - b|, or mean |a . w^2 - b|, and their outer functions."""
+
+    def __init__(self, problem):
+        self.problem, self.a, self.b = problem, problem.a.tolist(), problem.b.tolist()
+        self.power = 2 if isinstance(problem, HingedSquares) else 1
+
+    def residual(self, i, x, k, w):
+        return sum(p * q**self.power for p, q in zip(self.a[i][x][k], w, strict=True)) - self.b[i][x][k]
+
+    def g(self, i, w, samples):
+        size = self.problem.dim_block
+        return [sum(abs(self.residual(i, x, k, w)) for x in samples) / len(samples) for k in range(size)]
+
+    def dg(self, i, w, samples):
+        rows = []
+        for k in range(self.problem.dim_block):
+            row = [0.0] * len(w)
+            for x in samples:
+                z = self.residual(i, x, k, w)
+                for c in range(len(w)):
+                    inner = self.power * w[c] ** (self.power - 1)
+                    row[c] += ((z > 0) - (z < 0)) * self.a[i][x][k][c] * inner / len(samples)
+            rows.append(row)
+        return rows
+
+    def prox(self, i, u, smoothing):
+        if self.power == 2:
+            level = self.problem.level
+            return [u[0] - smoothing * oracles.hinge(u[0] - level, 1.0, smoothing)[1]]
+        low, high = max(u) - smoothing, max(u)
+        while low < (level := (low + high) / 2) < high:
+            cut = sum(max(x - level, 0.0) for x in u)
+            low, high = (level, high) if cut > smoothing else (low, level)
+        return [min(x, level) for x in u]
+
+    def batches(self, steps, seed):
+        """The batches that a run with a seed draws, after the step that its output rule draws."""
+        drawn = Batches(self.problem, {"outer_per_batch": 4, "samples_per_batch": 2}, [seed])
+        torch.randint(steps, (), generator=drawn.generators[0])
+        for step in range(steps):
+            blocks, samples = (part[0].tolist() for part in drawn.draw(step))
+            yield dict(zip(blocks, samples, strict=True))
+
+
+KNOWN = [
+    WorstOfLosses(num_blocks=9, num_samples=6, num_features=3),
+    HingedSquares(num_blocks=9, num_samples=6, level=0.9),
+]
+
+
+@pytest.mark.parametrize("problem", KNOWN, ids=["vectors", "not convex"])
+@pytest.mark.parametrize("steps", [1, 30, 100])
+@pytest.mark.parametrize(("gamma", "momentum"), [(0.0, 0.9), ("theory", 0.0)])
+def test_sonex_of_the_solver_is_its_transcription(problem, steps, gamma, momentum):
+    plain, options = Plain(problem), {"tau": 0.3, "gamma": gamma, "smoothing": 0.4}
+    twin = oracles.sonex(
+        *(problem.start.tolist(), problem.num_outer, plain.g, plain.dg, plain.prox, plain.batches(steps, 3)),
+        **{"momentum": momentum, "lr": 0.02, **options},
+    )
+    run = minimize(
+        *(problem, SONX(momentum=momentum, **options)),
+        **{"steps": steps, "lr": 0.02, "seeds": [5, 3], "warm_start": False, "stationarity": False, **SMALL},
+    )
+    *_, (w, _) = twin
+    assert run.last[1].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("problem", KNOWN, ids=["vectors", "not convex"])
+@pytest.mark.parametrize("steps", [1, 8, 100])
+@pytest.mark.parametrize(
+    ("theta", "centre_lr", "momentum"), [(1.0, None, 0.0), (0.0, 0.3, 0.6), (0.5, 0.2, 0.0), (1.0, None, 0.5)]
+)
+def test_alexr2_of_the_solver_is_its_transcription(problem, steps, theta, centre_lr, momentum):
+    plain, options = Plain(problem), {"tau": 0.3, "smoothing": 0.4, "weight": 2.5, "inner_steps": 8, "theta": theta}
+    twin = oracles.alexr2(
+        *(problem.start.tolist(), plain.g, plain.dg, plain.prox, plain.batches(steps, 3)),
+        **{"lr": 0.05, "centre_lr": 0.4 if centre_lr is None else centre_lr, "momentum": momentum, **options},
+    )
+    run = minimize(
+        *(problem, ALEXR2(centre_lr=centre_lr, momentum=momentum, **options)),
+        **{"steps": steps, "lr": 0.05, "seeds": [5, 3], "warm_start": False, "stationarity": False, **SMALL},
+    )
+    *_, (w, _, _) = twin
+    assert run.last[1].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
+    assert (run.last[1] - problem.start).abs().max() > (0.01 if steps >= 8 else -1.0)
+
+
 @pytest.mark.parametrize(
     ("problem", "method", "lr", "gap"),
     [
@@ -118,6 +213,13 @@ def test_full_batches_with_full_averaging_are_subgradient_descent_one_step_behin
         (TWO, SONX(tau=PowerDecay(0.3)), 0.02, 0.03),
         (WorstOfLosses(num_blocks=8, num_samples=6, num_features=2), SONX(tau=PowerDecay(0.3), gamma=0.1), 0.1, 0.02),
         (HingedSquares(num_blocks=8, num_samples=6), SONX(tau=PowerDecay(0.3), gamma="theory"), 0.03, 0.02),
+        (TWO, SONX(tau=PowerDecay(0.3), gamma=0.1, smoothing=0.02, momentum=0.9), 0.02, 0.03),
+        (
+            HingedSquares(num_blocks=8, num_samples=6),
+            ALEXR2(PowerDecay(0.3), 0.02, weight=3.0, inner_steps=25),
+            0.03,
+            0.02,
+        ),
         (THREE, SONT(tau1=PowerDecay(0.3), tau2=PowerDecay(0.3), gamma1="theory", gamma2="theory"), 0.02, 0.03),
     ],
 )
@@ -161,10 +263,19 @@ def test_progress_adds_up():
         ({"records": 0}, "records must be an integer of at least 1, got 0"),
         ({"rho_bar": 0.0}, r"rho_bar must be a number in \(0, inf\), got 0.0"),
         ({"start": torch.zeros(7)}, r"start must have shape \(3,\), got \(7,\)"),
-        ({"method": SONT(0.1, 0.1)}, "method must be SONX, PlugIn or Subgradient for a two-level problem, got SONT"),
-        ({"method": "sonx"}, "method must be SONX, SONT, PlugIn or Subgradient, got str"),
+        ({"method": SONT(0.1, 0.1)}, "must be SONX, ALEXR2, PlugIn or Subgradient for a two-level problem, got SONT"),
+        ({"method": "sonx"}, "method must be SONX, ALEXR2, SONT, PlugIn or Subgradient, got str"),
         ({"method": SONX(tau=2.0)}, r"FCCOLoss: tau must be a number in \(0, 1\], got 2.0"),
         ({"problem": THREE}, "method must be SONT, PlugIn or Subgradient for a three-level problem, got SONX"),
+        ({"problem": THREE, "method": LOOPS}, "SONT, PlugIn or Subgradient for a three-level problem, got ALEXR2"),
+        ({"method": SONX(tau=0.1, momentum=1.0)}, r"minimize: momentum must be a number in \[0, 1\), got 1.0"),
+        ({"method": SONX(tau=0.1, smoothing=-1.0)}, r"FCCOLoss: smoothing must be a number in \[0, inf\), got -1.0"),
+        ({"method": replace(LOOPS, weight=0.0)}, r"minimize: weight must be a number in \(0, inf\), got 0.0"),
+        ({"method": replace(LOOPS, theta=-0.1)}, r"minimize: theta must be a number in \[0, inf\), got -0.1"),
+        ({"method": replace(LOOPS, inner_steps=0)}, "minimize: inner_steps must be an integer of at least 1, got 0"),
+        ({"method": replace(LOOPS, centre_lr=0.0)}, r"minimize: centre_lr must be a number in \(0, inf\), got 0.0"),
+        ({"method": replace(LOOPS, momentum=-0.5)}, r"minimize: momentum must be a number in \[0, 1\), got -0.5"),
+        ({"method": replace(LOOPS, tau=1.5)}, r"FCCOLoss: tau must be a number in \(0, 1\], got 1.5"),
         ({"problem": THREE, "method": PlugIn(), "inner_per_batch": 8}, "inner_per_batch must be at most 7"),
         ({"problem": 3}, "problem must be a TwoLevelProblem or ThreeLevelProblem, got int"),
     ],

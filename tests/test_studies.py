@@ -322,7 +322,9 @@ def test_convergence(tmp_path, monkeypatch):
     monkeypatch.setattr(convergence, "BOUND_SETTINGS", settings[:6])
     _, report = run(replace(STUDIES["convergence"], steps=50, seeds=2, points=4), tmp_path)
     keys = [(entry["problem"], entry["method"]) for entry in report["methods"]]
-    assert keys == [(problem, method) for problem in convergence.PROBLEMS for method in convergence.METHODS]
+    every = convergence.METHODS + convergence.SUCCESSORS
+    methods = {problem: every for problem in convergence.PROBLEMS} | {"bag ranking (three levels)": convergence.METHODS}
+    assert keys == [(problem, method) for problem in methods for method in methods[problem]]
     for entry in report["methods"]:
         curve = entry["stationarity"]
         assert len(curve["mean"]) == len(entry["step"]) == len(entry["samples"])

@@ -29,6 +29,7 @@ from moreauc.criteria import (
     MultiInstanceTPAUCLoss,
     PooledLoss,
     SOTAsLoss,
+    STACOLoss,
     TPAUCLoss,
 )
 from moreauc.criteria.group_dro import GroupDROLoss
@@ -116,6 +117,9 @@ _ROWS = {
         SOTAsLoss,
         _PAIRS,
         {"link": _LINKS, "temperature_negatives": _TEMPERATURES, "temperature_positives": _TEMPERATURES},
+    ),
+    "staco": Method(
+        "STACO", STACOLoss, _PAIRS, {"link": _LINKS, "dual_lr": (0.1, 1.0, 0.01)}, takes=("labels", *_REGION)
     ),
 }
 

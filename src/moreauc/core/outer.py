@@ -2,6 +2,11 @@ r"""The outer function of a CVaR, :math:`f(u, s) = s + \frac1\rho (u - s)_+`, it
 
 Averaged over rows and minimised over :math:`s` it is the mean of the largest fraction :math:`\rho` of the rows. Every
 loss with a threshold takes value, slopes and quantiles from here.
+
+At the end are proximal points in closed form, of this function and of others that serve as outer functions:
+:math:`\mathrm{prox}_{\lambda f}(u) = \arg\min_v f(v) + \frac1{2\lambda} \|v - u\|^2`. They are what the argument `prox`
+of :class:`~moreauc.FCCOLoss` and :class:`~moreauc.TCCOLoss` asks for, and make Moreau envelopes of these functions,
+whose gradient is :math:`(u - \mathrm{prox}_{\lambda f}(u)) / \lambda`.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from moreauc.core.surrogates import Surrogate
 
@@ -20,23 +26,41 @@ _ROUNDING = 1e-9  # 0.1 * 30 is 3.0000000000000004
 
 
 def cvar(
-    rows: Tensor, threshold: Tensor, fraction: float, mean: Callable[[Tensor], Tensor], tied: Tensor | float = 0.0
+    rows: Tensor,
+    threshold: Tensor,
+    fraction: float,
+    mean: Callable[[Tensor], Tensor],
+    tied: Tensor | float = 0.0,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     r"""Return the mean of :math:`f(u_i, s)` and its slopes in the rows.
 
-    The slope in the threshold is 1 minus that in the row, for each row.
+    The slope in the threshold is 1 minus that in the row, for each row. With :math:`\lambda` = `smoothing` above 0 the
+    function is the Moreau envelope in :math:`u` at a fixed :math:`s`,
+
+    .. math::
+        f_\lambda(u, s) = s + y (u - s) - \frac\lambda2 y^2, \qquad
+        y = \partial_u f_\lambda(u, s) = \min\{\max\{(u - s) / \lambda,\, 0\},\, 1 / \rho\},
+
+    which lies between :math:`f - \lambda / (2 \rho^2)` and :math:`f`.
 
     Args:
         rows: :math:`u_i`, shape `(B,)`.
         threshold: :math:`s`, shape `()`.
         fraction: :math:`\rho` in (0, 1].
         mean: the mean over the rows that count, from shape `(B,)` to `()`.
-        tied: how much of a row equal to the threshold counts, in [0, 1]; 0 is the subgradient of the algorithms.
+        tied: how much of a row equal to the threshold counts, in [0, 1]; 0 is the subgradient of the algorithms. The
+            envelope has no choice there.
+        smoothing: :math:`\lambda`, at least 0.
 
     Returns:
         The value, shape `()`, and :math:`\partial_u f`, shape `(B,)`.
     """
     excess = rows - threshold
+    if smoothing:
+        share = (excess.double() / smoothing).clamp(0.0, 1.0 / fraction)  # in float32 a small number would become 0
+        gain = share * (excess - 0.5 * smoothing * share)
+        return threshold + mean(gain.to(excess.dtype)), share.to(excess.dtype)
     above = torch.relu(excess)
     value = torch.add(threshold, mean(above), alpha=1.0 / fraction)
     inside = above.sign()
@@ -111,6 +135,49 @@ def upper_quantile(
     return torch.where(above < number, level, _below(lowest))
 
 
+def smoothed_quantile(
+    rows: Tensor, fraction: float, smoothing: float, visited: Tensor | None = None, weight: Tensor | None = None
+) -> Tensor:
+    r"""Return the threshold at which the smoothed function counts as many rows as :func:`upper_quantile` has above it.
+
+    With :math:`c` that number of rows (or their weight) and the slopes :math:`y_i` of :func:`cvar` it solves
+    :math:`\sum_i \rho y_i = c`; where many thresholds do it takes the lowest, and where all rows count the highest. If
+    :math:`c` is the fraction :math:`\rho` of all rows, no threshold has a smaller mean of :math:`f_\lambda(u_i, s)`.
+
+    Args:
+        rows: shape `(n,)`.
+        fraction: :math:`\rho` in (0, 1].
+        smoothing: :math:`\lambda`, above 0.
+        visited: as for :func:`upper_quantile`.
+        weight: likewise.
+    """
+    known = torch.ones_like(rows, dtype=torch.bool) if visited is None else visited
+    lowest, width = torch.where(known, rows, torch.inf).min().double(), smoothing / fraction
+    ordered, order = (torch.where(known, rows.double(), lowest) - lowest).sort(descending=True)
+    share = known.double() if weight is None else torch.where(known, weight.double(), 0.0)
+    share = share.index_select(0, order)
+    ahead, ahead_times_row = (pad(part.cumsum(0), (1, 0)) for part in (share, share * ordered))
+    total = ahead[-1]
+    if weight is None:
+        count = (fraction * total + _ROUNDING).floor().clamp_min(1.0)
+    else:
+        above = (ahead[1:] <= fraction * total * (1.0 + _ROUNDING)).sum().clamp_min(1)
+        count = ahead.index_select(0, above.reshape(1)).squeeze(0)
+    # Seen from above a row begins to count at its value, counts more and more, and in full `width` below it. What is
+    # counted at each of these places: whole rows exactly, so that equal counts at two places are seen to be equal.
+    places = torch.cat([ordered, ordered - width]).sort(descending=True).values
+    full, begun = (torch.searchsorted(-starts, -places, right=True) for starts in (ordered - width, ordered))
+    higher = torch.searchsorted(-ordered, -places)
+    partly = ahead_times_row[higher] - ahead_times_row[full] - (ahead[higher] - ahead[full]) * places
+    counted = ahead[full] + partly / width
+    fits = counted <= count * (1.0 + _ROUNDING)
+    last = (fits * torch.arange(len(places), device=rows.device)).max().reshape(1)
+    place, slope, so_far = (part[last].squeeze(0) for part in (places, ahead[begun] - ahead[full], counted))
+    missing = (count - so_far).clamp_min(0.0)
+    found = place - torch.where(slope > 0.0, missing * width / slope, 0.0)
+    return (lowest + torch.where(count < total * (1.0 - _ROUNDING), found, -width)).to(rows.dtype)
+
+
 def tied_share(rows: Tensor, threshold: Tensor, fraction: float, visited: Tensor) -> Tensor:
     """Return how much of a row equal to the threshold counts, so that `fraction` of the visited rows count in all."""
     above, tied = ((rows > threshold) & visited).sum(), ((rows == threshold) & visited).sum()
@@ -123,3 +190,62 @@ def tied_share(rows: Tensor, threshold: Tensor, fraction: float, visited: Tensor
 
 def _below(lowest: Tensor) -> Tensor:
     return lowest - torch.finfo(lowest.dtype).eps * (1.0 + lowest.abs())
+
+
+def prox_positive_part(u: Tensor, smoothing: float, slope: float = 1.0) -> Tensor:
+    r"""Return the proximal points of :math:`a (u)_+` for each entry, :math:`a` = `slope`, at least 0.
+
+    Example:
+        >>> prox_positive_part(torch.tensor([-1.0, 0.5, 3.0]), 2.0)
+        tensor([-1.,  0.,  1.])
+    """
+    return u - u.clamp(0.0, smoothing * slope)
+
+
+def prox_absolute(u: Tensor, smoothing: float) -> Tensor:
+    """Return the proximal points of the absolute value for each entry: soft thresholds.
+
+    Example:
+        >>> prox_absolute(torch.tensor([-3.0, 0.5, 3.0]), 2.0)
+        tensor([-1.,  0.,  1.])
+    """
+    return u - u.clamp(-smoothing, smoothing)
+
+
+def prox_maximum(u: Tensor, smoothing: float) -> Tensor:
+    r"""Return the proximal points of :math:`\max_k u_k` over the last axis.
+
+    By Moreau's identity it is :math:`u` minus its projection onto the simplex of non-negative vectors of sum
+    :math:`\lambda`.
+
+    Example:
+        >>> prox_maximum(torch.tensor([3.0, 2.0, -1.0]), 2.0)
+        tensor([ 1.5000,  1.5000, -1.0000])
+    """
+    below = u - u.amax(dim=-1, keepdim=True)  # the projection does not change with a constant, but rounds less
+    ordered = below.sort(dim=-1, descending=True).values
+    number = torch.arange(1, u.shape[-1] + 1, device=u.device)
+    levels = (ordered.cumsum(-1) - smoothing) / number
+    count = (ordered > levels).sum(dim=-1, keepdim=True)  # the entries of the projection above 0 are the largest ones
+    return u - (below - levels.gather(-1, count - 1)).clamp_min(0.0)
+
+
+def prox_cvar(u: Tensor, threshold: Tensor | float, fraction: float, smoothing: float) -> Tensor:
+    r"""Return the proximal points of :math:`f(u, s) = s + (u - s)_+ / \rho` in :math:`u`, at a fixed :math:`s`.
+
+    Example:
+        >>> prox_cvar(torch.tensor([0.0, 2.0, 9.0]), 1.0, 0.5, 2.0)
+        tensor([0., 1., 5.])
+    """
+    return threshold + prox_positive_part(u - threshold, smoothing, 1.0 / fraction)
+
+
+def prox_cvar_jointly(u: Tensor, s: Tensor, fraction: float, smoothing: float) -> tuple[Tensor, Tensor]:
+    r"""Return the proximal points of :math:`f(u, s) = s + (u - s)_+ / \rho` in both, tensors of one shape.
+
+    Example:
+        >>> prox_cvar_jointly(torch.tensor([0.0, 9.0]), torch.tensor([0.0, 1.0]), 0.5, 2.0)
+        (tensor([-1.,  5.]), tensor([-1.,  3.]))
+    """
+    share = ((u - s + smoothing) / (2.0 * smoothing)).clamp(0.0, 1.0 / fraction)
+    return u - smoothing * share, s - smoothing * (1.0 - share)

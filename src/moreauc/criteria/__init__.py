@@ -15,6 +15,7 @@ from moreauc.criteria.multi_instance_tpauc import MultiInstanceTPAUCLoss
 from moreauc.criteria.pooled import PooledLoss
 from moreauc.criteria.sample_cvar import SampleCVaRLoss
 from moreauc.criteria.sota_s import SOTAsLoss
+from moreauc.criteria.staco import STACOLoss
 from moreauc.criteria.tcco import TCCOLoss
 from moreauc.criteria.tpauc import TPAUCLoss
 
@@ -33,6 +34,7 @@ __all__ = [
     "MultiInstanceTPAUCLoss",
     "PooledLoss",
     "SOTAsLoss",
+    "STACOLoss",
     "SampleCVaRLoss",
     "TCCOLoss",
     "TPAUCLoss",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from moreauc._checks import (
     check_finite,
     check_floating,
     check_index,
+    check_real,
     check_same_shape,
     check_shape,
 )
@@ -29,6 +30,7 @@ from moreauc.criteria._validation import FLAGS, NEVER, Pending, capturing, sever
 
 Checks = Literal["auto", "now", "late"]
 Function = Callable[[Tensor, Tensor], Tensor]
+Called = TypeVar("Called")
 
 
 def _nothing(bad: Tensor | None) -> None:
@@ -415,6 +417,19 @@ def rule_attribute(table: str, name: str, doc: str) -> Any:
     return property(get, put, doc=doc)
 
 
+def number_attribute(name: str, doc: str, *, low: float) -> Any:
+    """Return a property for a number of a loss, at least `low`, which schedules may change."""
+    place = f"_{name}"
+
+    def get(self: Criterion) -> Any:
+        return getattr(self, place)
+
+    def put(self: Criterion, value: Any) -> None:
+        setattr(self, place, check_real(self._owner, name, value, low=low))
+
+    return property(get, put, doc=doc)
+
+
 def losses_in(module: nn.Module) -> Iterator[Criterion]:
     """Return the losses in a module, but no wrapper that was made without the constructor: it has nothing to tell."""
     return (part for part in module.modules() if isinstance(part, Criterion) and "_flags" in part._buffers)
@@ -517,7 +532,7 @@ class ParameterSnapshot(nn.Module):
         return functional_call(module, {name: self.get_buffer(key) for name, key in self._names.items()}, args)
 
 
-def check_function(owner: str, name: str, function: Function | nn.Module) -> Function | nn.Module:
+def check_function(owner: str, name: str, function: Called) -> Called:
     """Return `function`, which must be callable."""
     if not callable(function):
         raise ValueError(f"{owner}: {name} must be callable, got {function!r}")

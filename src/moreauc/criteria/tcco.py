@@ -18,7 +18,6 @@ from moreauc._checks import check_count, check_device, check_floating, check_sha
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
 from moreauc.criteria._base import (
     Check,
-    Criterion,
     Function,
     ParameterSnapshot,
     Step,
@@ -28,6 +27,7 @@ from moreauc.criteria._base import (
     rule_attribute,
     straight_through,
 )
+from moreauc.criteria._outer import OuterCriterion, Prox
 
 
 class _Pairs(NamedTuple):
@@ -40,7 +40,7 @@ class _Pairs(NamedTuple):
     gate: Tensor | None
 
 
-class TCCOLoss(Criterion):
+class TCCOLoss(OuterCriterion):
     r"""Three-level loss, :math:`F(w) = \frac1{n_1} \sum_i f_i(\frac1{n_2} \sum_j g_i(h_{ij}(w)))` (SONT).
 
     In training mode a call with outer items :math:`B_1`, inner items :math:`B_2` and `h`
@@ -64,6 +64,9 @@ class TCCOLoss(Criterion):
 
     In `eval()` mode a call returns the objective at the values `h` and changes nothing.
 
+    With `smoothing` above 0 all :math:`f_i`, and no :math:`g_i`, are replaced by their Moreau envelopes, as in
+    :class:`~moreauc.FCCOLoss`.
+
     Args:
         num_outer: number of outer items :math:`n_1`.
         num_inner: number of inner items :math:`n_2`.
@@ -80,6 +83,8 @@ class TCCOLoss(Criterion):
         bound: radius of the ball that rows of `v` are projected onto; None for no projection.
         initial_u: :math:`u_{i,0}`, a number or a tensor of shape `(num_outer, dim_middle)` (last axis optional at 1).
         initial_v: :math:`v_{ij,0}`, a number or a tensor of shape `(num_outer, num_inner, dim_inner)` (likewise).
+        smoothing: :math:`\lambda` of the Moreau envelope of :math:`f_i`, at least 0, as for :class:`~moreauc.FCCOLoss`.
+        prox: `prox(u, outer_index, smoothing)`, the proximal points of :math:`f_i`; None to search for them.
 
     Shape:
         - h, previous_h: `(B1, B2, dim_inner)`, or `(B1, B2)` where `dim_inner` is 1
@@ -99,7 +104,6 @@ class TCCOLoss(Criterion):
         (1.0, tensor([[ 0.5000, -0.5000]]))
     """
 
-    _BY_AUTOGRAD = True
     tau1 = rule_attribute("table_v", "tau", "Averaging weight of `v`.")
     tau2 = rule_attribute("table_u", "tau", "Averaging weight of `u`.")
     gamma1 = rule_attribute("table_v", "gamma", "Correction weight of `v`.")
@@ -120,14 +124,15 @@ class TCCOLoss(Criterion):
         bound: float | None = None,
         initial_u: float | Tensor | None = None,
         initial_v: float | Tensor | None = None,
+        smoothing: float = 0.0,
+        prox: Prox | nn.Module | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(outer, smoothing, prox)
         owner = self._owner
         self.num_outer = check_count(owner, "num_outer", num_outer)
         self.num_inner = check_count(owner, "num_inner", num_inner)
         self.dim_middle = check_count(owner, "dim_middle", dim_middle)
         self.dim_inner = check_count(owner, "dim_inner", dim_inner)
-        self.outer = check_function(owner, "outer", outer)
         self.middle = check_function(owner, "middle", middle)
         rule_v = UpdateRule(owner, tau1, gamma1, bound, suffix="1")
         rule_u = UpdateRule(owner, tau2, gamma2, suffix="2")
@@ -233,8 +238,9 @@ class TCCOLoss(Criterion):
         mean = middle.mean(dim=1)
         now_u = mean.detach().reshape(len(h), self.dim_middle)
         row_u = u.read(outer_index, fill=now_u) if training else now_u
-        value = self._outer(straight_through(row_u.view_as(mean), mean) if training else mean, outer_index)
-        finite: dict[str, Tensor | None] = {"what middle returns": middle, "what outer returns": value}
+        observed = straight_through(row_u.view_as(mean), mean) if training else mean
+        value, finite = self._outer(observed, outer_index)
+        finite = {"what middle returns": middle, **finite}
         if not training:
             return Step(value.mean(), h, gate=gate, finite=finite)
         before_u = None
@@ -256,9 +262,6 @@ class TCCOLoss(Criterion):
         b1, b2 = v.shape[:2]
         shapes = [(b1, b2, self.dim_middle), (b1, b2)] if self.dim_middle == 1 else [(b1, b2, self.dim_middle)]
         return self._call("middle", self.middle, v, index, *shapes)
-
-    def _outer(self, u: Tensor, index: Tensor) -> Tensor:
-        return self._call("outer", self.outer, u, index, (len(index),), (len(index), 1))
 
     @torch.no_grad()
     def _middle_before(self, old: Tensor, index: Tensor, now: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ Everything is float64.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -150,8 +150,11 @@ class TwoLevelProblem(Problem):
         lipschitz_inner: :math:`C_g`, of each :math:`g_i(\cdot; \xi)`.
         rho_outer: :math:`\rho_f`.
         rho_inner: :math:`\rho_g`.
+        prox: `prox(u, index, smoothing)`, proximal points of the outer functions at `u` of shape `(..., dim_block)`,
+            same shape; None where there is no formula.
     """
 
+    prox: Callable[[Tensor, Tensor, float], Tensor] | None = None
     dim_block: int
     lipschitz_outer: float
     lipschitz_inner: float

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
+from moreauc.core.outer import prox_maximum, prox_positive_part
 from moreauc.problems.base import LinearProgram, TwoLevelProblem
 
 
@@ -86,6 +87,10 @@ class CVaRAbsoluteLoss(TwoLevelProblem):
         r"""Return :math:`(u_1)_+ / \alpha + u_2`."""
         return torch.relu(u[..., 0]) / self.alpha + u[..., 1]
 
+    def prox(self, u: Tensor, index: Tensor, smoothing: float) -> Tensor:
+        """Return the proximal points, entry by entry."""
+        return torch.stack([prox_positive_part(u[..., 0], smoothing, 1.0 / self.alpha), u[..., 1] - smoothing], dim=-1)
+
     def minimizer(self) -> Tensor:
         """Solve a linear program."""
         program = LinearProgram()
@@ -137,6 +142,10 @@ class WorstOfLosses(TwoLevelProblem):
     def outer(self, u: Tensor, index: Tensor) -> Tensor:
         r"""Return :math:`\max_k u_k`."""
         return u.amax(dim=-1)
+
+    def prox(self, u: Tensor, index: Tensor, smoothing: float) -> Tensor:
+        """Return the proximal points."""
+        return prox_maximum(u, smoothing)
 
     def minimizer(self) -> Tensor:
         """Solve a linear program."""
@@ -213,6 +222,10 @@ class HingedSquares(TwoLevelProblem):
     def outer(self, u: Tensor, index: Tensor) -> Tensor:
         r"""Return :math:`(u - c)_+`."""
         return torch.relu(u.squeeze(-1) - self.level)
+
+    def prox(self, u: Tensor, index: Tensor, smoothing: float) -> Tensor:
+        """Return the proximal points."""
+        return self.level + prox_positive_part(u - self.level, smoothing)
 
     def minimizer(self) -> Tensor:
         """Solve a linear program in the squares; return the solution with positive signs."""

@@ -1,7 +1,9 @@
 r"""One loop that minimises a finite-sum problem, by the paper's algorithms and by what they are compared with.
 
 =====================  ===========================================================================
-:class:`SONX`          table rule (MSVR; moving average at gamma 0) on a two-level problem
+:class:`SONX`          table rule (MSVR; moving average at gamma 0) on a two-level problem; with smoothed outer
+                       functions and momentum SONEX
+:class:`ALEXR2`        proximal steps on it, each solved by primal-dual steps
 :class:`SONT`          the same with two tables on a three-level problem
 :class:`PlugIn`        no table: the batch's own inner values inside the outer function
 :class:`Subgradient`   the full objective's subgradient, every sample at every step
@@ -12,6 +14,6 @@ Seeds run side by side as replicas of the problem: one loss with `n` rows for ea
 """
 
 from moreauc.solver._minimize import Run, minimize
-from moreauc.solver.methods import SONT, SONX, PlugIn, PowerDecay, Subgradient
+from moreauc.solver.methods import ALEXR2, SONT, SONX, PlugIn, PowerDecay, Subgradient
 
-__all__ = ["SONT", "SONX", "PlugIn", "PowerDecay", "Run", "Subgradient", "minimize"]
+__all__ = ["ALEXR2", "SONT", "SONX", "PlugIn", "PowerDecay", "Run", "Subgradient", "minimize"]

@@ -15,7 +15,7 @@ from moreauc._checks import check_count, check_real, check_shape
 from moreauc.optim import PreviousIterate
 from moreauc.problems.base import Problem, ThreeLevelProblem, TwoLevelProblem
 from moreauc.solver._engines import Batches, Engine, make_engine
-from moreauc.solver.methods import SONT, SONX, Method, Schedule, at_step
+from moreauc.solver.methods import ALEXR2, SONT, SONX, Method, Schedule, at_step
 from moreauc.theory import moreau_envelope
 
 
@@ -30,7 +30,8 @@ class Run:
         objective: full objective, shape `(S, K)`.
         stationarity: :math:`\|\nabla F_{1/\bar\rho}(w_t)\|`, shape `(S, K)`; NaN where not asked for.
         table_error: mean over rows of :math:`\|u_i - g_i(w_t)\|` (for SONT, of
-            :math:`\|v_{ij} - h_{ij}(w_t)\|`), shape `(S, K)`; NaN for methods without a table.
+            :math:`\|v_{ij} - h_{ij}(w_t)\|`; for ALEXR2 at the points of the inner loop), shape `(S, K)`; NaN for
+            methods without a table.
         outer_table_error: for SONT, mean of :math:`\|u_i - \frac1{n_2} \sum_j g_i(v_{ij})\|`; else NaN.
         last: the last iterates, shape `(S, dim)`.
         best: the recorded iterates of lowest full objective, shape `(S, dim)`.
@@ -62,13 +63,13 @@ class Recorder:
         self.problem, self.engine, self.rho_bar, self.seeds = problem, engine, rho_bar, seeds
         self.steps: list[int] = []
         self.rows: list[dict[str, Tensor]] = []
-        self.best = engine.w.detach().clone()
+        self.best = engine.point.clone()
         self.best_value = torch.full((len(seeds),), math.inf, dtype=torch.float64)
         self.noise = math.nan
 
     @torch.no_grad()
     def record(self, step: int) -> None:
-        w = self.engine.w.detach()
+        w = self.engine.point
         if not torch.isfinite(w).all():
             raise FloatingPointError(f"minimize: the iterates left the finite numbers before step {step}; lower lr")
         value = self.problem.objective(w)
@@ -129,7 +130,7 @@ def minimize(
 
     Args:
         problem: a :class:`~moreauc.problems.TwoLevelProblem` or :class:`~moreauc.problems.ThreeLevelProblem`.
-        method: SONX, SONT, PlugIn or Subgradient of :mod:`moreauc.solver`, with its parameters.
+        method: SONX, ALEXR2, SONT, PlugIn or Subgradient of :mod:`moreauc.solver`, with its parameters.
         steps: number of iterations :math:`T`.
         lr: step size :math:`\eta`, or a function of the step number.
         outer_per_batch: blocks (outer items) of a batch, :math:`B_1`, drawn without replacement.
@@ -173,39 +174,42 @@ def minimize(
 
     batches = Batches(problem, sizes, seeds)
     engine = make_engine(problem, method, point, batches, warm_start)
-    optimizer = torch.optim.SGD([engine.w], lr=0.0)
+    optimizer = torch.optim.SGD([engine.w], lr=0.0, momentum=engine.momentum, dampening=engine.momentum)
     previous = PreviousIterate(engine.model, optimizer) if engine.corrects else None
     recorder = Recorder(problem, engine, rho_bar if stationarity else None, tuple(seeds))
     drawn_step = torch.tensor([torch.randint(steps, (), generator=g) for g in batches.generators])
-    drawn = engine.w.detach().clone()
+    drawn = engine.point.clone()
     marks = _marks(steps, records)
     with _counter(steps, progress) as advance:
         for step in range(steps):
-            drawn[drawn_step == step] = engine.w.detach()[drawn_step == step]
+            drawn[drawn_step == step] = engine.point[drawn_step == step]
             if step in marks:
                 recorder.record(step)
             engine.set_step(step)
             # the loss is a mean over all replicas, each of which takes its own full step
-            optimizer.param_groups[0]["lr"] = at_step(lr, step, "lr") * len(seeds)
+            optimizer.param_groups[0]["lr"] = engine.step_size(at_step(lr, step, "lr")) * len(seeds)
             loss = engine.loss(batches.draw(step) if engine.draws else (), previous)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
+            engine.finish_step(step)
             advance(1)
     recorder.record(steps)
     options = {"method": repr(method), "lr": lr if isinstance(lr, float) else repr(lr), "steps": steps, **sizes}
     options |= {"rho_bar": rho_bar, "warm_start": warm_start}
-    options |= {name: value for name, value in vars(method).items() if isinstance(value, float | str)}
-    return recorder.finish(engine.w.detach().clone(), drawn, drawn_step, options)
+    options |= {name: value for name, value in vars(method).items() if isinstance(value, float | int | str)}
+    return recorder.finish(engine.point.clone(), drawn, drawn_step, options)
 
 
 def _check_sizes(problem: Problem, method: Method, outer: int, inner: int, samples: int) -> dict[str, int]:
     if isinstance(problem, TwoLevelProblem):
         if isinstance(method, SONT):
-            raise ValueError("minimize: method must be SONX, PlugIn or Subgradient for a two-level problem, got SONT")
+            known = "SONX, ALEXR2, PlugIn or Subgradient for a two-level problem"
+            raise ValueError(f"minimize: method must be {known}, got SONT")
     elif isinstance(problem, ThreeLevelProblem):
-        if isinstance(method, SONX):
-            raise ValueError("minimize: method must be SONT, PlugIn or Subgradient for a three-level problem, got SONX")
+        if isinstance(method, SONX | ALEXR2):
+            known, kind = "SONT, PlugIn or Subgradient for a three-level problem", type(method).__name__
+            raise ValueError(f"minimize: method must be {known}, got {kind}")
     else:
         kind = type(problem).__name__
         raise ValueError(f"minimize: problem must be a TwoLevelProblem or ThreeLevelProblem, got {kind}")

@@ -4,6 +4,7 @@ One function per proposition, theorem and lemma of arXiv:2310.03234; those for M
 with `moving_average`. Where the paper contradicts itself, or a statement its proof, `docs/paper_notes.md` says what is
 implemented and why; the bounds follow the proofs. :mod:`moreauc.theory.parameters` and :mod:`moreauc.theory.bounds`
 explain the arguments that their functions share; arguments out of range are a `ValueError`.
+:mod:`moreauc.theory.successors` has parameters of later algorithms.
 """
 
 from moreauc.theory.bounds import (
@@ -24,14 +25,17 @@ from moreauc.theory.parameters import (
     tcco_weak_convexity,
     tpauc_parameters,
 )
+from moreauc.theory.successors import alexr2_parameters, sonex_parameters
 
 __all__ = [
+    "alexr2_parameters",
     "bag_pair_table_bound",
     "bag_table_bound",
     "falsify",
     "fcco_weak_convexity",
     "moreau_envelope",
     "multi_instance_tpauc_parameters",
+    "sonex_parameters",
     "sont_inner_table_bound",
     "sont_outer_table_bound",
     "sont_parameters",

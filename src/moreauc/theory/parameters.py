@@ -78,12 +78,12 @@ def _check(owner: str, name: str, value: Any, largest_tau: float) -> Any:
     return value
 
 
-def all_or_none(owner: str, **values: float | None) -> dict[str, float] | None:
-    """Return the values by name, or None where none is given."""
+def all_or_none(owner: str, result: str = "rho_bar", /, **values: float | None) -> dict[str, float] | None:
+    """Return the values by name, or None where none is given; `result` is what they are for."""
     given = {name: value for name, value in values.items() if value is not None}
     missing = [name for name in values if name not in given]
     if given and missing:
-        raise ValueError(f"{owner}: rho_bar needs all of {', '.join(values)} or none, got no {', '.join(missing)}")
+        raise ValueError(f"{owner}: {result} needs all of {', '.join(values)} or none, got no {', '.join(missing)}")
     return given or None
 
 
@@ -241,7 +241,7 @@ def sonx_parameters(
         tau=min(constant_tau * b2 * epsilon**4, 1.0),
         gamma=0.0,
         lr=constant_lr * b1 * b2 / n * epsilon**6,
-        iterations=_round_up(constant_iterations * n / (b1 * b2) / epsilon**8),
+        iterations=round_up(constant_iterations * n / (b1 * b2) / epsilon**8),
         rho_bar=rho_bar,
     )
 
@@ -381,7 +381,7 @@ def sont_parameters(
         gamma1=0.0 if moving_average else theory_gamma(n1 * n2, b1 * b2, tau1),
         gamma2=0.0 if moving_average else theory_gamma(n1, b1, tau2),
         lr=constant_lr * lr,
-        iterations=_round_up(constant_iterations * iterations),
+        iterations=round_up(constant_iterations * iterations),
         rho_bar=rho_bar,
     )
 
@@ -462,7 +462,7 @@ def multi_instance_tpauc_parameters(
         gamma2=theory_gamma(num_negatives, b2, tau1),
         gamma3=theory_gamma(num_positives, positives_per_batch, tau2),
         lr=constant_lr * epsilon**4 / max(max(a, b) * r, last),
-        iterations=_round_up(constant_iterations * max(max(a, b) * max(r, r_squared), last) / epsilon**6),
+        iterations=round_up(constant_iterations * max(max(a, b) * max(r, r_squared), last) / epsilon**6),
         rho_bar=rho_bar,
     )
 
@@ -484,11 +484,12 @@ def _two_level_msvr(
         tau=tau,
         gamma=theory_gamma(num_rows, rows, tau),
         lr=constant_lr * speed * epsilon**4,
-        iterations=_round_up(constant_iterations / speed / epsilon**6),
+        iterations=round_up(constant_iterations / speed / epsilon**6),
         rho_bar=rho_bar,
     )
 
 
-def _round_up(value: float) -> int:
+def round_up(value: float) -> int:
+    """Return the next integer, at least 1."""
     # the factor keeps the rounding errors of an exact integer from pushing it to the next one
     return max(1, math.ceil(value * (1.0 - 1e-12)))

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import oracles
+import pytest
+import torch
+from test_tpauc import LOSSES, STEPS, SURROGATES, Data
+from torch import nn
+
+from moreauc import TPAUCLoss
+from moreauc.core.objectives import tpauc_objective
+from moreauc.criteria import STACOLoss
+from moreauc.optim import ProximalPoint
+
+LABELS = (torch.arange(40) % 4 == 0).long()
+
+
+@pytest.mark.parametrize(("min_tpr", "max_fpr"), [(0.4, 0.5), (0.0, 1.0), (0.6, 0.3)])
+@pytest.mark.parametrize(("dual_lr", "threshold_lr"), [(0.1, (0.1, 0.1)), (0.3, (0.1, 0.05)), (0.02, (0.05, 0.4))])
+@pytest.mark.parametrize(("surrogate", "link"), LOSSES)
+def test_staco_is_its_transcription(float64, surrogate, link, dual_lr, threshold_lr, min_tpr, max_fpr):
+    data, (loss, dloss) = Data(5, link, permuted=True), SURROGATES[surrogate]
+    options = {"min_tpr": min_tpr, "max_fpr": max_fpr, "dual_lr": dual_lr, "threshold_lr": threshold_lr}
+    lr = 0.003 if link == "standardized" else 0.03  # with long steps roundings grow by themselves
+    twin = oracles.staco(
+        *(data.score, data.dscore, data.w0, data.positives, data.batches),
+        **{"loss": loss, "dloss": dloss, "lr": lr, "standardized": link == "standardized", **options},
+    )
+    model = nn.Linear(3, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([data.w0]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    criterion = STACOLoss(data.labels, surrogate=surrogate, margin=1.0, link=link, **options)
+    x, labels, inside = torch.tensor(data.x), torch.tensor(data.labels), 0
+    for (b1, b2), order, (w, y, s, s_prime, value) in zip(data.batches, data.orders, twin, strict=True):
+        index = torch.tensor([*b1, *b2])[order]
+        got = criterion(model(x[index]).squeeze(1), labels[index], index)
+        optimizer.zero_grad()
+        got.backward()
+        optimizer.step()
+        assert got.item() == pytest.approx(value, rel=1e-9, abs=1e-9)
+        assert model.weight[0].tolist() == pytest.approx(w, rel=1e-9, abs=1e-9)
+        assert criterion.y.tolist() == pytest.approx([y[i] for i in data.positives], rel=1e-9, abs=1e-9)
+        assert criterion.s.tolist() == pytest.approx([s[i] for i in data.positives], rel=1e-9, abs=1e-9)
+        assert criterion.s_prime.item() == pytest.approx(s_prime, rel=1e-9, abs=1e-9)
+        inside += any(0.0 < entry < 1.0 for entry in y.values())
+    assert inside >= STEPS / 10 or min_tpr == 0.0  # there every positive counts in full
+
+
+def state_of(criterion, other):
+    """Give one loss the thresholds of another."""
+    for name in ("thresholds", "threshold_prime"):
+        getattr(other, name).load_state_dict(getattr(criterion, name).state_dict(), strict=False)
+
+
+@pytest.mark.parametrize("max_fpr", [0.4, 1.0])
+def test_long_dual_steps_give_the_subgradient_of_the_objective(float64, max_fpr):
+    region = {"min_tpr": 0.3, "max_fpr": max_fpr, "link": "identity"}
+    criterion = STACOLoss(LABELS, dual_lr=1e9, threshold_lr=(0.2, 0.5), **region)
+    plain = TPAUCLoss(LABELS, **region).eval()
+    for _ in range(20):
+        scores, index = torch.randn(16, requires_grad=True), torch.randperm(40)[:16]
+        state_of(criterion, plain)
+        results = [loss(scores, LABELS[index], index) for loss in (plain, criterion)]
+        torch.testing.assert_close(results[1], results[0])
+        torch.testing.assert_close(*(torch.autograd.grad(value, scores)[0] for value in results))
+    assert bool((criterion.y == 0).any()) and bool((criterion.y == 1).any())
+    criterion.eval(), state_of(criterion, plain)
+    assert criterion(scores, LABELS[index], index).item() == plain(scores, LABELS[index], index).item()
+
+
+def test_the_saddle_point_is_the_exact_objective():
+    """Fixed scores, all of them in each batch: the means of the iterates of a convex-concave problem converge."""
+    scores = torch.randn(40, dtype=torch.float64) + LABELS
+    exact = tpauc_objective(scores, LABELS, min_tpr=0.4, max_fpr=0.5, link="identity")
+    criterion = STACOLoss(LABELS, min_tpr=0.4, max_fpr=0.5, link="identity", dual_lr=0.02, threshold_lr=(0.3, 0.05))
+    mean = {name: torch.zeros((), dtype=torch.float64) for name in ("s", "s_prime")}
+    for step in range(4000):
+        criterion(scores, LABELS, torch.arange(40))
+        for name in mean:
+            mean[name] = mean[name] + (getattr(criterion, name) - mean[name]) / (step + 1)
+    criterion.thresholds.values.copy_(mean["s"])
+    criterion.threshold_prime.values.fill_(mean["s_prime"])
+    found = criterion.eval()(scores, LABELS, torch.arange(40)).item()
+    assert exact <= found <= 1.01 * exact
+
+
+@pytest.mark.parametrize("centre", [False, True])
+def test_training_lowers_the_exact_objective(centre):
+    x = torch.randn(400, 5)
+    labels = (x[:, 0] + 0.5 * torch.randn(400) > 1.2).long()
+    model = nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    proximal = ProximalPoint(optimizer, weight=0.1) if centre else None
+    criterion = STACOLoss(labels, min_tpr=0.5, max_fpr=0.3)
+    positives, negatives = labels.nonzero().squeeze(1), (labels == 0).nonzero().squeeze(1)
+
+    def objective():
+        return tpauc_objective(model(x).squeeze(1).detach(), labels, min_tpr=0.5, max_fpr=0.3)
+
+    before = objective()
+    for step in range(600):
+        index = torch.cat([rows[torch.randperm(len(rows))[:16]] for rows in (positives, negatives)])
+        optimizer.zero_grad()
+        criterion(model(x[index]).squeeze(1), labels[index], index).backward()
+        optimizer.step()
+        if proximal is not None and step % 100 == 99:
+            proximal.restart()
+    assert objective() < min(before, 1.0) - 0.1  # a constant model has 1
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),
+        ({"max_fpr": 0.0}, r"max_fpr must be a number in \(0, 1\], got 0.0"),
+        ({"dual_lr": -0.1}, r"dual_lr must be a number in \[0, inf\), got -0.1"),
+        ({"threshold_lr": (0.1, -1.0)}, r"threshold_lr must be a number in \[0, inf\), got -1.0"),
+        ({"threshold_lr": (0.1, 0.1, 0.1)}, r"threshold_lr must be a number or a pair, got \(0.1, 0.1, 0.1\)"),
+        ({"threshold_lr": "quantile"}, r"threshold_lr must be a number in \[0, inf\), got 'quantile'"),
+        ({"link": "logit"}, "link must be"),
+    ],
+)
+def test_wrong_options(option, message):
+    with pytest.raises(ValueError, match=f"STACOLoss: {message}"):
+        STACOLoss(LABELS, **{"min_tpr": 0.3, "max_fpr": 0.5, **option})
+
+
+def test_schedules_may_change_the_rates():
+    criterion = STACOLoss(LABELS, min_tpr=0.3, max_fpr=0.5)
+    criterion.threshold_lr, criterion.dual_lr = (0.2, 0.0), 0.0
+    assert criterion.threshold_lr == (0.2, 0.0)
+    criterion(torch.randn(40), LABELS, torch.arange(40))
+    assert criterion.s_prime == 0.0 and bool((criterion.y == 1.0).all()) and bool(criterion.s.any())
+    criterion.threshold_lr = 0.3
+    assert criterion.threshold_lr == (0.3, 0.3)
