@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from moreauc.data.columns import check_features, doubtful_columns, match_features
-from moreauc.data.dates import DateParts, as_dates, holds_dates
+from moreauc.data.dates import DateParts, as_dates
 from moreauc.data.duplicates import hash_rows
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import TableEncoder, same_rows
+from moreauc.data.texts import holds_dates
 from moreauc.estimators import TPAUCClassifier
 
 DAY = datetime.date(2024, 2, 29)

@@ -19,9 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from moreauc._checks import check_count, check_real, check_region
-from moreauc.core.links import scale_of
 from moreauc.core.region import region_derivatives
-from moreauc.core.surrogates import SmoothRamp, SquaredHinge, get_surrogate
+from moreauc.core.surrogates import SmoothRamp, SquaredHinge, get_surrogate, scale_of
 from moreauc.metrics import tpauc_score
 
 if TYPE_CHECKING:

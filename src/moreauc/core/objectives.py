@@ -20,10 +20,9 @@ from moreauc._checks import (
     check_same_shape,
     check_shape,
 )
-from moreauc.core.links import Link, scale_of
 from moreauc.core.outer import cvar
 from moreauc.core.pairs import cvar_over_negatives
-from moreauc.core.surrogates import Surrogate, get_surrogate
+from moreauc.core.surrogates import Link, Surrogate, get_surrogate, scale_of
 
 _ROWS_SIZE = 1 << 22  # entries of the pair matrix at a time where each positive has its own worst negatives
 
@@ -74,7 +73,7 @@ def tpauc_objective(
         max_fpr: in (0, 1].
         surrogate: name of the loss :math:`\ell`, as in :func:`~moreauc.core.surrogates.get_surrogate`.
         margin: of the loss, at least 0; None for the surrogate's default.
-        link: applied to the scores: "sigmoid", "identity" or "standardized" (:mod:`moreauc.core.links`).
+        link: applied to the scores: "sigmoid", "identity" or "standardized" (:mod:`moreauc.core.surrogates`).
 
     Raises:
         ValueError: for arguments outside these ranges.

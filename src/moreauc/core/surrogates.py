@@ -1,8 +1,15 @@
-r"""Pairwise losses :math:`\ell(z)` of the score difference :math:`z = h_j - h_i`, negative minus positive.
+r"""What a pair costs: links, which turn a raw score into :math:`h`, and pairwise losses.
 
-Every loss is one function of the violation :math:`v = m + z` with margin :math:`m`: large where the negative is scored
-above the positive less the margin. For the bounded ramp :math:`m` is also its width, a length on the scale of the
-scores. Values are stable for any finite score; where a loss has a kink, value and slope agree on the subgradient 0 of
+A link is "sigmoid", :math:`h = 1 / (1 + e^{-x})`, the paper's; "identity", :math:`h = x`; or "standardized",
+:math:`h = x / \sigma`, with :math:`\sigma` the standard deviation (population formula) of the raw scores of the
+negatives at hand: of the batch in a loss, of the data set in an exact objective. No gradient flows through
+:math:`\sigma`. A margin is then in standard deviations, and the loss does not change with the scale of the model. The
+negatives are the larger class, so their spread is the steadier one.
+
+A pairwise loss :math:`\ell(z)` is one of the score difference :math:`z = h_j - h_i`, negative minus positive. Every
+loss is one function of the violation :math:`v = m + z` with margin :math:`m`: large where the negative is scored above
+the positive less the margin. For the bounded ramp :math:`m` is also its width, a length on the scale of the scores.
+Values are stable for any finite score; where a loss has a kink, value and slope agree on the subgradient 0 of
 :math:`(x)_+` at 0, also under autograd.
 """
 
@@ -12,13 +19,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from moreauc._checks import check_real
+
+Link = Literal["sigmoid", "identity", "standardized"]
 
 
 @dataclass(frozen=True)
@@ -246,3 +255,27 @@ def get_surrogate(name: str, margin: float | None = None) -> Surrogate:
         raise ValueError(f"get_surrogate: name must be one of {', '.join(map(repr, _SURROGATES))}, got {name!r}")
     kind = _SURROGATES[name]
     return kind() if margin is None else kind(margin)
+
+
+def scale_of(
+    negative: Tensor, left_out: Tensor | None = None, count: float | Tensor = 0.0, weight: Tensor | None = None
+) -> Tensor:
+    r"""Return :math:`\sigma`, shape `()`; 1 where the scores are all equal, to rounding, so that they have no scale.
+
+    Args:
+        negative: raw scores of the negatives, shape `(B2,)`.
+        left_out: which of them are none, shape `(B2,)`; None where all are negatives.
+        count: how many are, where some are left out.
+        weight: of each, shape `(B2,)`, 0 for what is left out, with sum `count`; None for equal weights.
+    """
+    exact = negative.double()  # squares of large scores would overflow
+    if weight is not None:
+        centre = (weight * exact).sum() / count
+        spread = ((weight * (exact - centre).square()).sum() / count).sqrt()
+    elif left_out is None:
+        spread, centre = torch.std_mean(exact, correction=0)
+    else:
+        centre = exact.masked_fill(left_out, 0.0).sum() / count
+        spread = ((exact - centre).masked_fill(left_out, 0.0).square().sum() / count).sqrt()
+    rounding = 8.0 * torch.finfo(negative.dtype).eps * centre.abs() + 1e-12
+    return torch.where(spread > rounding, spread, 1.0).to(negative.dtype)

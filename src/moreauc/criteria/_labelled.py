@@ -23,11 +23,10 @@ from moreauc._checks import (
     check_region,
     check_shape,
 )
-from moreauc.core.links import Link, scale_of
 from moreauc.core.outer import best_thresholds, cvar, reached, smoothed_quantile, stepped, upper_quantile
 from moreauc.core.pairs import Pairs, Slope, cvar_and_vjp
 from moreauc.core.sorted_pairs import VJP
-from moreauc.core.surrogates import get_surrogate
+from moreauc.core.surrogates import Link, get_surrogate, scale_of
 from moreauc.core.tables import EstimatorTable, Table, UpdateRule
 from moreauc.criteria._base import Check, Criterion, Step, number_attribute
 from moreauc.criteria._batches import Rows, labelled_rows, widened
@@ -119,7 +118,7 @@ class PairCriterion(LabelledCriterion):
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the surrogate's default.
         link: "sigmoid", "identity" or "standardized"; :math:`h` is this function of the raw score
-            (:mod:`moreauc.core.links`).
+            (:mod:`moreauc.core.surrogates`).
         sample_weight: as for the base.
     """
 
@@ -277,16 +276,7 @@ class TwoWayCriterion(PairCriterion):
             return Step(value, h, gradient, finite={"the loss": value})
         last = None if before is None else self._psi_before(rows, before, held, level)
         new = table_u.propose(row, psi, last, rows.positives)
-        moved = moved_prime = None
-        if level is None:
-            # in this order: where scores are equal, rounding decides which pairs are above the threshold
-            if rows.upper_weight is None:
-                moved = held - self._rate_s / rows.positives * slope() * above
-            else:
-                moved = held - (self._rate_s * rows.upper_weight * slope() * above).to(held.dtype)
-            moved_prime = stepped(rows.number(prime), self._rate_prime, rows.mean_number(above))
-            if isinstance(moved_prime, float) and abs(moved_prime) > torch.finfo(held.dtype).max:
-                moved_prime = math.inf  # as the table would round it
+        moved, moved_prime = (None, None) if level is not None else self._moved(rows, held, slope(), prime, above)
         finite = {
             "the loss": value,
             "the updated row": new,
@@ -303,6 +293,20 @@ class TwoWayCriterion(PairCriterion):
                 table_prime.write_number(moved_prime, held.dtype, bad)
 
         return Step(value, h, gradient, finite=finite, write=write)
+
+    def _moved(
+        self, rows: Rows, held: Tensor, slope: Tensor, prime: Tensor, above: Tensor
+    ) -> tuple[Tensor, float | Tensor]:
+        """Return the thresholds of the positives, and the one over them, after their steps (lines 5 and 6)."""
+        # in this order: where scores are equal, rounding decides which pairs are above the threshold
+        if rows.upper_weight is None:
+            moved = held - self._rate_s / rows.positives * slope * above
+        else:
+            moved = held - (self._rate_s * rows.upper_weight * slope * above).to(held.dtype)
+        moved_prime = stepped(rows.number(prime), self._rate_prime, rows.mean_number(above))
+        if isinstance(moved_prime, float) and abs(moved_prime) > torch.finfo(held.dtype).max:
+            moved_prime = math.inf  # as the table would round it
+        return moved, moved_prime
 
     def _best_thresholds(self, rows: Rows, positive: Tensor, negative: Tensor) -> _Quantile:
         seen = reached(negative, self.max_fpr, rows.left_out, rows.negatives, rows.lower_weight)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
-from moreauc.core.links import Link
+from moreauc.core.surrogates import Link
 from moreauc.core.tables import Table
 from moreauc.criteria._base import Step
 from moreauc.criteria._batches import Rows

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from moreauc._checks import check_real
-from moreauc.core.links import Link
 from moreauc.core.pairs import Pairs, weighted_pairs
+from moreauc.core.surrogates import Link
 from moreauc.criteria._base import Step
 from moreauc.criteria._labelled import Batch, PairCriterion
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moreauc.core.links import Link
 from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
+from moreauc.core.surrogates import Link
 from moreauc.core.tables import EstimatorTable, UpdateRule
 from moreauc.criteria._base import Check, Step, rule_attribute
 from moreauc.criteria._batches import Instances, Rows, bag_instances

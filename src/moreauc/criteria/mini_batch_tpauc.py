@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real, floor_count
-from moreauc.core.links import Link
 from moreauc.core.pairs import Pairs, cvar_and_vjp
+from moreauc.core.surrogates import Link
 from moreauc.criteria._base import Step
 from moreauc.criteria._labelled import Batch, PairCriterion
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
-from moreauc.core.links import Link
 from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
+from moreauc.core.surrogates import Link
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule, correction_weight
 from moreauc.criteria._base import Check, Step
 from moreauc.criteria._batches import Instances, Rows, bag_instances
@@ -70,7 +70,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the paper's 0.5 (for the ramp, its default).
         link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the pooled score; the last
-            divides by the spread of the batch's negative bags (:mod:`moreauc.core.links`).
+            divides by the spread of the batch's negative bags (:mod:`moreauc.core.surrogates`).
         tau: :math:`\tau_1` and :math:`\tau_2` in (0, 1], or one number for both.
         gamma: :math:`\gamma_1` for positive bags, :math:`\gamma_2` for negative bags, :math:`\gamma_3` for :math:`u`,
             each at least 0 or "theory"; or one of these for all three.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
-from moreauc.core.links import Link
 from moreauc.core.pairs import Pairs, log_mean_exp_and_vjp
+from moreauc.core.surrogates import Link
 from moreauc.core.tables import Table
 from moreauc.criteria._base import Step
 from moreauc.criteria._labelled import Batch, PairCriterion

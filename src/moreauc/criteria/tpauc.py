@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from moreauc.core.links import Link
+from moreauc.core.surrogates import Link
 from moreauc.core.tables import Gamma, UpdateRule
 from moreauc.criteria._base import Check, Step, rule_attribute
 from moreauc.criteria._labelled import Batch, ThresholdRate, TwoWayCriterion
@@ -75,7 +75,7 @@ class TPAUCLoss(TwoWayCriterion):
         surrogate: name of the pairwise loss :math:`\ell` (see :mod:`moreauc.core.surrogates`).
         margin: its margin; None for the surrogate's default.
         link: "sigmoid" (the paper's experiments), "identity" or "standardized", applied to the scores
-            (:mod:`moreauc.core.links`).
+            (:mod:`moreauc.core.surrogates`).
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,

@@ -18,9 +18,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from moreauc.data.dates import DATES, DATES_IN_ZONES, holds_dates, iso_kind, read_dates
+from moreauc.data.dates import read_dates
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import (
+    DATES,
+    DATES_IN_ZONES,
     MAJORITY,
     TRUTHS,
     NumberFormat,
@@ -30,7 +32,9 @@ from moreauc.data.texts import (
     find_dates,
     find_format,
     find_numbers_or_dates,
+    holds_dates,
     is_number,
+    iso_kind,
     label_text,
     lost_in_floats,
     name_texts,

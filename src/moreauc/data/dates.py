@@ -1,8 +1,7 @@
-"""Dates as features: which columns hold them, how texts are read as dates, and the numbers they become."""
+"""Dates as features: how columns that hold them (:mod:`moreauc.data.texts`) are read, and the numbers they become."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -12,23 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
+from moreauc.data.texts import DATES_IN_ZONES, date_kind, holds_dates
+
 Floats = NDArray[np.float64]
 
-# 2024-12-31, and with a time of day, and with the offset of that to UTC
-_ISO = re.compile(
-    r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?P<offset>Z|[+-]\d{2}(?::?\d{2})?)?)?", re.ASCII
-)
 _DAY = np.timedelta64(1, "D")
-DATES, DATES_IN_ZONES = "date", "date with offset"  # kinds of columns; times with an offset are brought to UTC
-
-
-def holds_dates(column: pd.Series[Any]) -> bool:
-    """Return whether a column holds dates, with or without a time of day; at least one."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return False
-    if types.is_datetime64_any_dtype(column.dtype):
-        return True
-    return types.infer_dtype(column, skipna=True) in ("date", "datetime", "datetime64")
 
 
 def as_dates(column: pd.Series[Any]) -> pd.Series[Any]:
@@ -56,26 +43,8 @@ def _plain(value: date) -> date:
     return value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else value
 
 
-def iso_kind(texts: pd.Series[Any]) -> str | None:
-    """Return the kind of a column all of whose texts are dates as ISO 8601 has them, None for others.
-
-    Example:
-        >>> iso_kind(pd.Series(["2024-12-31", "2024-12-31 23:59"])), iso_kind(pd.Series(["2024-12-31T12:00Z"]))
-        ('date', 'date with offset')
-        >>> iso_kind(pd.Series(["2024-12-31", "31.12.2024"])) is None
-        True
-    """
-    kinds = set(map(_kind, texts))
-    return kinds.pop() if len(kinds) == 1 else None
-
-
-def _kind(text: Any) -> str | None:
-    match = _ISO.fullmatch(text) if isinstance(text, str) else None
-    return None if match is None else DATES if match["offset"] is None else DATES_IN_ZONES
-
-
 def read_dates(column: pd.Series[Any], kind: str) -> tuple[pd.Series[Any], pd.Series[Any]]:
-    """Return the dates of a column of a file, of a kind of this module, and the values that are no such dates."""
+    """Return the dates of a column of a file, of a kind of :func:`date_kind`, and the values that are no such dates."""
     zone = "UTC" if kind == DATES_IN_ZONES else None
     if holds_dates(column):
         found = as_dates(column)
@@ -83,7 +52,7 @@ def read_dates(column: pd.Series[Any], kind: str) -> tuple[pd.Series[Any], pd.Se
             return found if zone is None else found.dt.tz_convert(zone), column[:0]
         return found, column[column.notna()]
     present = column[column.notna()].astype(object)
-    values = present[present.map(_kind) == kind].map(_read).dropna()
+    values = present[present.map(date_kind) == kind].map(_read).dropna()
     dates = pd.Series(np.full(len(column), np.datetime64("NaT", "us")), index=column.index, name=column.name)
     dates[values.index] = values.to_numpy(dtype="datetime64[us]")
     return dates if zone is None else dates.dt.tz_localize(zone), present.drop(values.index)

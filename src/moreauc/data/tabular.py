@@ -18,9 +18,9 @@ from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from moreauc.data.columns import LEAST_ROWS, MOST_LEVELS, doubtful_columns
-from moreauc.data.dates import DateParts, as_dates, holds_dates
+from moreauc.data.dates import DateParts, as_dates
 from moreauc.data.duplicates import Codes, hash_rows, hash_sparse, number_equal
-from moreauc.data.texts import distinct_texts, find_numbers_or_dates, label_text, lost_in_floats
+from moreauc.data.texts import distinct_texts, find_numbers_or_dates, holds_dates, label_text, lost_in_floats
 
 Array = NDArray[Any]
 Kind = Literal["numbers", "levels", "dates"]

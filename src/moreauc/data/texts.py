@@ -63,6 +63,11 @@ _DATE = (
     rf"{_MONTH}[- ,']*\d{{4}}",
 )
 _DATES = re.compile(rf"(?:{_WEEKDAY}(?:{'|'.join(_DATE)})(?:(?:,? |t){_TIME})?|{_TIME})", re.IGNORECASE)
+# 2024-12-31, and with a time of day, and with the offset of that to UTC
+_ISO = re.compile(
+    r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?P<offset>Z|[+-]\d{2}(?::?\d{2})?)?)?", re.ASCII
+)
+DATES, DATES_IN_ZONES = "date", "date with offset"  # kinds of columns; times with an offset are brought to UTC
 
 
 def normal_text(text: str) -> str:
@@ -231,6 +236,15 @@ def is_number(column: pd.Series[Any]) -> bool:
     return pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_complex_dtype(column.dtype)
 
 
+def holds_dates(column: pd.Series[Any]) -> bool:
+    """Return whether a column holds dates, with or without a time of day; at least one."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return False
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return True
+    return infer_dtype(column, skipna=True) in ("date", "datetime", "datetime64")
+
+
 def lost_in_floats(column: pd.Series[Any]) -> str | None:
     """Return the error of numbers that lie closer together than floats of their size; None for others."""
     if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind not in "iuO" or not is_number(column):
@@ -310,6 +324,25 @@ def find_dates(texts: pd.Series[Any], *, more_than: float = 0.5) -> str | None:
     return (
         f"holds dates or times, {_shown(texts[dates])}{beside}; turn them into numbers, such as days since one of them"
     )
+
+
+def iso_kind(texts: pd.Series[Any]) -> str | None:
+    """Return the kind of a column all of whose texts are dates as ISO 8601 has them, None for others.
+
+    Example:
+        >>> iso_kind(pd.Series(["2024-12-31", "2024-12-31 23:59"])), iso_kind(pd.Series(["2024-12-31T12:00Z"]))
+        ('date', 'date with offset')
+        >>> iso_kind(pd.Series(["2024-12-31", "31.12.2024"])) is None
+        True
+    """
+    kinds = set(map(date_kind, texts))
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def date_kind(text: Any) -> str | None:
+    """Return the kind of one text that is a date as ISO 8601 has it, None for others."""
+    match = _ISO.fullmatch(text) if isinstance(text, str) else None
+    return None if match is None else DATES if match["offset"] is None else DATES_IN_ZONES
 
 
 def find_numbers_or_dates(texts: pd.Series[Any]) -> str | None:
