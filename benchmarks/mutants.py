@@ -3,7 +3,8 @@
 `python benchmarks/mutants.py --state before --root CHECKOUT`, later `--state after`. The first state draws mutants
 with a seed from each part of the library. Any other state looks for the same mutants again, by function, statement and
 change (see `mutations.py`), then by statement and change alone if that is unique: code may have moved. Those that are
-not there any more are `missing`, and as many are drawn anew from the present code.
+not there any more are `missing`, and the part is filled up to `--per-part` with new ones from the present code. A seed
+gives each mutant a place in the draw that depends on its key alone, so that an edit elsewhere leaves the others drawn.
 
 For each part its tests run once without a change, to see which functions each test calls; a mutant is then tried on
 the tests that call its function, the fastest first, until one fails. Tests whose fixtures call it count with all tests
@@ -20,7 +21,6 @@ import contextlib
 import json
 import os
 import queue
-import random
 import shutil
 import signal
 import subprocess
@@ -30,6 +30,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -77,7 +78,7 @@ PARTS = {
             *(f"**/test_{name}.py" for name in ("*pairs*", "surrogate*", "tables", "rules", "outer", "*pooling*")),
             *(
                 f"**/test_{name}.py"
-                for name in ("objectives", "tpauc", "multi_instance*", "coupled", "algorithms", "*late*")
+                for name in ("objectives", "region", "tpauc", "multi_instance*", "coupled", "algorithms", "*late*")
             ),
         ],
     ),
@@ -86,7 +87,10 @@ PARTS = {
         ["metrics/**/*.py"],
         [
             "metrics/**/test_*.py",
-            *(f"**/test_{name}.py" for name in ("*metric*", "*selection*", "group_choice", "train", "untrained")),
+            *(
+                f"**/test_{name}.py"
+                for name in ("*metric*", "*selection*", "group_choice", "screening", "train", "untrained")
+            ),
         ],
     ),
     "checkpoint": Part(
@@ -135,11 +139,13 @@ def all_mutants(package: Path, part: str) -> list[Mutant]:
 
 
 def draw(mutants: Sequence[Mutant], number: int, seed: int, without: Iterable[Key] = ()) -> list[Mutant]:
-    """Return some mutants at random, the same for the same code and seed; a larger number adds to a smaller."""
+    """Return some mutants at random, the same for the same code and seed; a larger number adds to a smaller.
+
+    The order is that of a hash of seed and key: other mutants do not change it.
+    """
     left_out = set(without)
     left = [mutant for mutant in mutants if mutant.key not in left_out]
-    random.Random(seed).shuffle(left)
-    return left[:number]
+    return sorted(left, key=lambda mutant: sha256(repr((seed, mutant.key)).encode()).digest())[:number]
 
 
 def find_again(key: Key, mutants: Sequence[Mutant]) -> Mutant | None:
@@ -264,7 +270,8 @@ def plan(
     wanted = [(mutant, key, False) for key, mutant in found.items() if mutant is not None]
     missing = [key for key, mutant in found.items() if mutant is None]
     taken = [mutant.key for mutant, _, _ in wanted]
-    fresh = draw(mutants, len(missing), options.seed, without=taken)
+    number = max(len(old), options.per_part) - len(wanted)
+    fresh = draw(mutants, number, options.seed, without=taken)
     return wanted + [(mutant, mutant.key, True) for mutant in fresh], missing
 
 
@@ -358,7 +365,9 @@ def main() -> None:
     parser.add_argument("--state", default="after", help="name of what is measured; the first one draws the mutants")
     parser.add_argument("--out", type=Path, default=REPORT, help="file of results, one in a line")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="names with commas")
-    parser.add_argument("--per-part", type=int, default=40, help="mutants of each part")
+    parser.add_argument(
+        "--per-part", type=int, default=20, help="mutants of each part, at least those of the first state"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
     parser.add_argument("--processes", type=int, default=2, help="mutants tried at once")
     parser.add_argument("--timeout", type=float, default=600.0, help="most seconds for a mutant")

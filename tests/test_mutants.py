@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -168,7 +170,24 @@ def test_every_part_has_sources_and_tests(mutants):
         found = mutants.all_mutants(root / "src" / "moreauc", part)
         assert len(found) > 100 and mutants.test_files(root, part), part
         assert len({mutant.key for mutant in found}) == len(found)
-        assert mutants.draw(found, 3, 0) == mutants.draw(found, 9, 0)[:3]
+        drawn = mutants.draw(found, 9, 0)
+        assert mutants.draw(found, 3, 0) == drawn[:3] != mutants.draw(found, 3, 1)
+        assert mutants.draw([mutant for mutant in found if mutant != drawn[0]], 8, 0) == drawn[1:]
+
+
+def test_a_later_state_fills_a_part_up(mutants):
+    root = FOLDER.parent
+    first = mutants.draw(mutants.all_mutants(root / "src" / "moreauc", "checkpoint"), 4, 0)
+    gone = replace(first[0].key, function="gone", statement="gone")
+    results = [
+        {"state": "before", "part": "checkpoint", "key": asdict(key)}
+        for key in [gone, *(mutant.key for mutant in first[1:])]
+    ]
+    for per_part, number in ((6, 6), (2, 4)):
+        options = argparse.Namespace(state="after", per_part=per_part, seed=0)
+        wanted, missing = mutants.plan(root, "checkpoint", results, options)
+        assert missing == [gone] and len({mutant for mutant, _, _ in wanted}) == number
+        assert [fresh for _, _, fresh in wanted] == 3 * [False] + (number - 3) * [True]
 
 
 def test_table_counts_a_time_out_as_killed_and_missing_apart(mutants):
