@@ -11,6 +11,10 @@ the tests that call its function, the fastest first, until one fails. Tests whos
 of their file. A function that no test calls in its own process is tried on all tests of the part. A mutant is killed
 if a test fails or the time is over. What `docs/reports/mutants.jsonl` holds is not done again, so that a run that was
 stopped goes on; remove a state's lines to repeat it. Files of plots are left out.
+
+`equivalent_mutants.jsonl` beside the report names, with a reason, mutants that cannot change any result, by part and
+key as the report has them. They are tried as all others are; `--table` gives the share of killed mutants with and
+without those that survived.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -257,6 +261,11 @@ def key_of(result: dict[str, Any]) -> Key:
     return Key(**result["key"])
 
 
+def read_equivalent(report: Path) -> set[tuple[str, Key]]:
+    """Return the mutants named beside a report as such that cannot change any result."""
+    return {(line["part"], key_of(line)) for line in read_results(report.with_name("equivalent_mutants.jsonl"))}
+
+
 def plan(
     root: Path, part: str, results: Sequence[dict[str, Any]], options: argparse.Namespace
 ) -> tuple[list[tuple[Mutant, Key, bool]], list[Key]]:
@@ -275,24 +284,28 @@ def plan(
     return wanted + [(mutant, mutant.key, True) for mutant in fresh], missing
 
 
-def table(results: Sequence[dict[str, Any]]) -> str:
-    """Return the counts of each state and part in Markdown."""
+def table(results: Sequence[dict[str, Any]], equivalent: Collection[tuple[str, Key]] = ()) -> str:
+    """Return the counts of each state and part in Markdown; `equivalent` are (part, key) that cannot be killed."""
     lines = [
-        "| state | part | mutants | killed | survived | killed, % | missing |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| state | part | mutants | killed | survived | killed, % | equivalent | killed of the others, % | missing |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     groups: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for result in results:
         for part in (result["part"], "all"):
-            groups[result["state"], part][result["result"]] += 1
+            own = groups[result["state"], part]
+            own[result["result"]] += 1
+            if result["result"] == "survived":
+                own["equivalent"] += (result["part"], key_of(result)) in equivalent
     for state in dict.fromkeys(result["state"] for result in results):
         for part in [*PARTS, "all"]:
             count = groups.get((state, part))
             if count is None:
                 continue
-            killed, survived = count["killed"] + count["timeout"], count["survived"]
-            share = f"{100 * killed / (killed + survived):.0f}" if killed + survived else ""
-            row = [state, part, killed + survived, killed, survived, share, count["missing"]]
+            killed, survived, alike = count["killed"] + count["timeout"], count["survived"], count["equivalent"]
+            tried = killed + survived
+            share, other = (f"{100 * killed / number:.0f}" if number else "" for number in (tried, tried - alike))
+            row = [state, part, tried, killed, survived, share, alike, other, count["missing"]]
             lines.append(f"| {' | '.join(map(str, row))} |")
     return "\n".join(lines)
 
@@ -375,14 +388,14 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only show the results")
     options = parser.parse_args()
     if options.table:
-        print(table(read_results(options.out)))
+        print(table(read_results(options.out), read_equivalent(options.out)))
         return
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     with tempfile.TemporaryDirectory() as folder:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
-        print(table(run(options, work)))
+        print(table(run(options, work), read_equivalent(options.out)))
 
 
 if __name__ == "__main__":

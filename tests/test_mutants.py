@@ -190,11 +190,36 @@ def test_a_later_state_fills_a_part_up(mutants):
         assert [fresh for _, _, fresh in wanted] == 3 * [False] + (number - 3) * [True]
 
 
-def test_table_counts_a_time_out_as_killed_and_missing_apart(mutants):
+def test_table_counts_a_time_out_as_killed_and_others_apart(mutants, mutations, tmp_path):
     lines = [("core", "killed"), ("core", "timeout"), ("core", "survived"), ("core", "missing"), ("metrics", "killed")]
-    shown = mutants.table([{"state": "after", "part": part, "result": result} for part, result in lines])
-    assert shown.splitlines()[2:] == [
-        "| after | core | 3 | 2 | 1 | 67 | 1 |",
-        "| after | metrics | 1 | 1 | 0 | 100 | 0 |",
-        "| after | all | 4 | 3 | 1 | 75 | 1 |",
+    keys = [asdict(mutations.Key("f", str(number), "1 -> 2")) for number in range(5)]
+    results = [
+        {"state": "after", "part": part, "result": result, "key": key}
+        for (part, result), key in zip(lines, keys, strict=True)
     ]
+    assert mutants.table(results).splitlines()[2:] == [
+        "| after | core | 3 | 2 | 1 | 67 | 0 | 67 | 1 |",
+        "| after | metrics | 1 | 1 | 0 | 100 | 0 | 100 | 0 |",
+        "| after | all | 4 | 3 | 1 | 75 | 0 | 75 | 1 |",
+    ]
+    named = [{"part": part, "key": key, "reason": "it is so"} for (part, _), key in zip(lines, keys, strict=True)]
+    report = tmp_path / "mutants.jsonl"
+    report.with_name("equivalent_mutants.jsonl").write_text("\n".join(map(json.dumps, named)))
+    equivalent = mutants.read_equivalent(report)
+    assert mutants.table(results, equivalent).splitlines()[2:] == [  # of the five only one survived
+        "| after | core | 3 | 2 | 1 | 67 | 1 | 100 | 1 |",
+        "| after | metrics | 1 | 1 | 0 | 100 | 0 | 100 | 0 |",
+        "| after | all | 4 | 3 | 1 | 75 | 1 | 100 | 1 |",
+    ]
+    assert mutants.read_equivalent(tmp_path / "none" / "mutants.jsonl") == set()
+
+
+def test_each_equivalent_mutant_is_one_that_survived_and_has_a_reason(mutants):
+    survived = {
+        (result["part"], mutants.key_of(result))
+        for result in mutants.read_results(mutants.REPORT)
+        if result["result"] == "survived"
+    }
+    assert mutants.read_equivalent(mutants.REPORT) <= survived
+    lines = mutants.read_results(mutants.REPORT.with_name("equivalent_mutants.jsonl"))
+    assert all(set(line) == {"part", "key", "reason"} and line["reason"] for line in lines)
