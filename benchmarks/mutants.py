@@ -3,13 +3,18 @@
 `python benchmarks/mutants.py --state before --root CHECKOUT`, later `--state after`. The first state draws mutants
 with a seed from each part of the library. Any other state looks for the same mutants again, by function, statement and
 change (see `mutations.py`), then by statement and change alone if that is unique: code may have moved. Those that are
-not there any more are `missing`, and as many are drawn anew from the present code.
+not there any more are `missing`, and the part is filled up to `--per-part` with new ones from the present code. A seed
+gives each mutant a place in the draw that depends on its key alone, so that an edit elsewhere leaves the others drawn.
 
 For each part its tests run once without a change, to see which functions each test calls; a mutant is then tried on
 the tests that call its function, the fastest first, until one fails. Tests whose fixtures call it count with all tests
 of their file. A function that no test calls in its own process is tried on all tests of the part. A mutant is killed
 if a test fails or the time is over. What `docs/reports/mutants.jsonl` holds is not done again, so that a run that was
 stopped goes on; remove a state's lines to repeat it. Files of plots are left out.
+
+`equivalent_mutants.jsonl` beside the report names, with a reason, mutants that cannot change any result, by part and
+key as the report has them. They are tried as all others are; `--table` gives the share of killed mutants with and
+without those that survived.
 """
 
 from __future__ import annotations
@@ -20,16 +25,16 @@ import contextlib
 import json
 import os
 import queue
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -77,7 +82,7 @@ PARTS = {
             *(f"**/test_{name}.py" for name in ("*pairs*", "surrogate*", "tables", "rules", "outer", "*pooling*")),
             *(
                 f"**/test_{name}.py"
-                for name in ("objectives", "tpauc", "multi_instance*", "coupled", "algorithms", "*late*")
+                for name in ("objectives", "region", "tpauc", "multi_instance*", "coupled", "algorithms", "*late*")
             ),
         ],
     ),
@@ -86,7 +91,10 @@ PARTS = {
         ["metrics/**/*.py"],
         [
             "metrics/**/test_*.py",
-            *(f"**/test_{name}.py" for name in ("*metric*", "*selection*", "group_choice", "train", "untrained")),
+            *(
+                f"**/test_{name}.py"
+                for name in ("*metric*", "*selection*", "group_choice", "screening", "train", "untrained")
+            ),
         ],
     ),
     "checkpoint": Part(
@@ -135,11 +143,13 @@ def all_mutants(package: Path, part: str) -> list[Mutant]:
 
 
 def draw(mutants: Sequence[Mutant], number: int, seed: int, without: Iterable[Key] = ()) -> list[Mutant]:
-    """Return some mutants at random, the same for the same code and seed; a larger number adds to a smaller."""
+    """Return some mutants at random, the same for the same code and seed; a larger number adds to a smaller.
+
+    The order is that of a hash of seed and key: other mutants do not change it.
+    """
     left_out = set(without)
     left = [mutant for mutant in mutants if mutant.key not in left_out]
-    random.Random(seed).shuffle(left)
-    return left[:number]
+    return sorted(left, key=lambda mutant: sha256(repr((seed, mutant.key)).encode()).digest())[:number]
 
 
 def find_again(key: Key, mutants: Sequence[Mutant]) -> Mutant | None:
@@ -251,6 +261,11 @@ def key_of(result: dict[str, Any]) -> Key:
     return Key(**result["key"])
 
 
+def read_equivalent(report: Path) -> set[tuple[str, Key]]:
+    """Return the mutants named beside a report as such that cannot change any result."""
+    return {(line["part"], key_of(line)) for line in read_results(report.with_name("equivalent_mutants.jsonl"))}
+
+
 def plan(
     root: Path, part: str, results: Sequence[dict[str, Any]], options: argparse.Namespace
 ) -> tuple[list[tuple[Mutant, Key, bool]], list[Key]]:
@@ -264,28 +279,33 @@ def plan(
     wanted = [(mutant, key, False) for key, mutant in found.items() if mutant is not None]
     missing = [key for key, mutant in found.items() if mutant is None]
     taken = [mutant.key for mutant, _, _ in wanted]
-    fresh = draw(mutants, len(missing), options.seed, without=taken)
+    number = max(len(old), options.per_part) - len(wanted)
+    fresh = draw(mutants, number, options.seed, without=taken)
     return wanted + [(mutant, mutant.key, True) for mutant in fresh], missing
 
 
-def table(results: Sequence[dict[str, Any]]) -> str:
-    """Return the counts of each state and part in Markdown."""
+def table(results: Sequence[dict[str, Any]], equivalent: Collection[tuple[str, Key]] = ()) -> str:
+    """Return the counts of each state and part in Markdown; `equivalent` are (part, key) that cannot be killed."""
     lines = [
-        "| state | part | mutants | killed | survived | killed, % | missing |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| state | part | mutants | killed | survived | killed, % | equivalent | killed of the others, % | missing |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     groups: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for result in results:
         for part in (result["part"], "all"):
-            groups[result["state"], part][result["result"]] += 1
+            own = groups[result["state"], part]
+            own[result["result"]] += 1
+            if result["result"] == "survived":
+                own["equivalent"] += (result["part"], key_of(result)) in equivalent
     for state in dict.fromkeys(result["state"] for result in results):
         for part in [*PARTS, "all"]:
             count = groups.get((state, part))
             if count is None:
                 continue
-            killed, survived = count["killed"] + count["timeout"], count["survived"]
-            share = f"{100 * killed / (killed + survived):.0f}" if killed + survived else ""
-            row = [state, part, killed + survived, killed, survived, share, count["missing"]]
+            killed, survived, alike = count["killed"] + count["timeout"], count["survived"], count["equivalent"]
+            tried = killed + survived
+            share, other = (f"{100 * killed / number:.0f}" if number else "" for number in (tried, tried - alike))
+            row = [state, part, tried, killed, survived, share, alike, other, count["missing"]]
             lines.append(f"| {' | '.join(map(str, row))} |")
     return "\n".join(lines)
 
@@ -358,7 +378,9 @@ def main() -> None:
     parser.add_argument("--state", default="after", help="name of what is measured; the first one draws the mutants")
     parser.add_argument("--out", type=Path, default=REPORT, help="file of results, one in a line")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="names with commas")
-    parser.add_argument("--per-part", type=int, default=40, help="mutants of each part")
+    parser.add_argument(
+        "--per-part", type=int, default=20, help="mutants of each part, at least those of the first state"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
     parser.add_argument("--processes", type=int, default=2, help="mutants tried at once")
     parser.add_argument("--timeout", type=float, default=600.0, help="most seconds for a mutant")
@@ -366,14 +388,14 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only show the results")
     options = parser.parse_args()
     if options.table:
-        print(table(read_results(options.out)))
+        print(table(read_results(options.out), read_equivalent(options.out)))
         return
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     with tempfile.TemporaryDirectory() as folder:
         work = options.work or Path(folder)
         work.mkdir(parents=True, exist_ok=True)
-        print(table(run(options, work)))
+        print(table(run(options, work), read_equivalent(options.out)))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ import torch
 from sklearn.datasets import make_classification
 
 from moreauc.boosting import TPAUCBooster, tpauc_metric, tpauc_objective
-from moreauc.core.region import region_derivatives
-from moreauc.core.surrogates import Hinge, get_surrogate
+from moreauc.core.surrogates import get_surrogate
 from moreauc.metrics import tpauc_score
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -229,11 +228,6 @@ class TestObjective:
     def test_rows_are_checked(self, labels, weight, text):
         with pytest.raises(ValueError, match=text):
             objective()(np.array(labels), np.arange(3.0), weight)
-
-    def test_other_losses_have_no_bound(self):
-        x = torch.arange(3.0).double()
-        with pytest.raises(ValueError, match="surrogate must be 'smooth_ramp' or 'squared_hinge', got 'hinge'"):
-            region_derivatives(x, x, Hinge(1.0), 0.5, 0.5)
 
 
 class TestMetric:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conformance import CASES, LABELS
 
-from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, TPAUCLoss
+from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
 from moreauc.core import pairs
 from moreauc.core.pairs import Pairs, cvar_and_vjp, cvar_over_negatives
 from moreauc.core.surrogates import get_surrogate
@@ -165,6 +165,38 @@ def test_errors_come_with_a_later_call_and_change_nothing(case, wrong, device):
     criterion.check()
     moved = any(not torch.equal(value, before[key]) for key, value in criterion.state_dict().items())
     assert moved == case.has_state
+
+
+@pytest.mark.parametrize(
+    ("numbers", "twice"),
+    [([0, 3, 3], True), ([3, 1, 3], True), ([1, 1, 2], True), ([2, 0, 1], False), ([4, 4], True), ([4], False)],
+)
+def test_a_number_that_comes_twice_is_found_anywhere(numbers, twice):
+    assert _base.repeats(torch.tensor(numbers)) == twice
+    assert not _base.repeats(torch.tensor(numbers), unique=False)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_functions_of_the_user_see_only_numbers_in_a_late_check(bad):
+    seen = []
+
+    def squares(values, labels):
+        seen.append(set(values.flatten().tolist()))
+        return values.square()
+
+    values, rows = torch.tensor([1.0, bad]), torch.arange(2)
+    rules = {"tau1": 0.5, "tau2": 0.5, "gamma1": 0.1, "gamma2": 0.1}
+    for criterion, *batch in (
+        (FCCOLoss(2, squares, tau=0.5, gamma=0.1), values, rows, values),
+        (TCCOLoss(2, 2, lambda u, index: u, squares, **rules), values.expand(2, 2), rows, rows, values.expand(2, 2)),
+        (GroupedLoss(GroupDROLoss(2, top_k=1, tau=0.5, gamma=0.1), rows, loss=squares), values, rows, rows, values),
+    ):
+        criterion.checks = "late"
+        assert criterion(*batch).isnan()
+        assert seen and all(values == {0.0, 1.0} for values in seen)
+        with pytest.raises(ValueError, match=f"must be finite, got {bad}"):
+            criterion.check()  # calls the function again, with the values given
+        seen.clear()
 
 
 def one_class(criterion):

@@ -32,7 +32,7 @@ from moreauc.metrics import (
     tpauc_score,
     tpauc_scorer,
 )
-from moreauc.metrics.bootstrap import BootstrapInterval
+from moreauc.metrics.bootstrap import BootstrapInterval, tpauc_difference
 from moreauc.metrics.ranking import tied_share
 
 WHOLE = {"min_tpr": 0.0, "max_fpr": 1.0}
@@ -716,6 +716,39 @@ def test_bootstrap_without_any_score():
 def test_bootstrap_wrong_arguments(change, match):
     with pytest.raises(ValueError, match=f"bootstrap_interval: {match}"):
         bootstrap_interval(tpauc_score, **{"y_true": [0, 1], "y_score": [0, 1], **WHOLE, **change})
+
+
+def test_the_error_of_a_difference_of_aucs_is_delongs():
+    random = np.random.default_rng(0)
+    labels = np.arange(60) % 3 == 0
+    one, two = random.normal(size=(2, 60)) + labels
+    high, low = np.flatnonzero(labels), np.flatnonzero(~labels)
+
+    def parts(scores):
+        upper = [np.mean([scores[i] > scores[j] for j in low]) for i in high]
+        lower = [np.mean([scores[i] > scores[j] for i in high]) for j in low]
+        return np.array(upper), np.array(lower)
+
+    (a, b), (c, d) = parts(one), parts(two)
+    wanted = np.sqrt(np.var(a - c, ddof=1) / len(high) + np.var(b - d, ddof=1) / len(low))
+    gain, error = tpauc_difference(labels, one, two, min_tpr=0.0, max_fpr=1.0)
+    assert error == pytest.approx(wanted, rel=1e-12)
+    assert gain == pytest.approx(a.mean() - c.mean())
+
+
+def test_the_error_of_a_difference_in_a_region_is_that_of_resampling():
+    random = np.random.default_rng(1)
+    labels = np.arange(900) % 3 == 0
+    one = random.normal(size=900) + labels
+    two = one + 0.5 * random.normal(size=900)
+    region = {"min_tpr": 0.4, "max_fpr": 0.5}
+    drawn = []
+    for _ in range(300):
+        rows = np.concatenate(
+            [random.choice(np.flatnonzero(labels == kind), (labels == kind).sum()) for kind in (0, 1)]
+        )
+        drawn.append(tpauc_score(labels[rows], one[rows], **region) - tpauc_score(labels[rows], two[rows], **region))
+    assert tpauc_difference(labels, one, two, **region)[1] == pytest.approx(np.std(drawn), rel=0.15)
 
 
 # plot

@@ -277,6 +277,20 @@ def test_a_correction_that_would_leave_too_little_is_left_out(float64, pooling):
         assert kept[0, 0].item() == pytest.approx(moment / kept[0, 1].exp().item(), rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("pooling", ["smoothed_max", "attention"])
+def test_a_correction_whose_exponential_overflows_is_left_out(dtype, pooling):
+    rule = get_pooling("test", pooling, 1.0)
+    row, now = torch.tensor([[0.4, 0.0], [0.2, 1.0]], dtype=dtype), torch.tensor([[1.0, -1.0], [0.0, 2.0]], dtype=dtype)
+    before = torch.tensor([[2.0, 1000.0], [0.0, 1000.0]], dtype=dtype)
+    if pooling == "smoothed_max":
+        row, now, before = row[:, 1:], now[:, 1:], before[:, 1:]
+    for tau in (0.9, 1.0):
+        plain = rule.update(row, now, None, tau=tau)
+        for gamma in (0.3, 0.0, torch.tensor([[0.0], [0.3]], dtype=dtype)):
+            torch.testing.assert_close(rule.update(row, now, before, tau=tau, gamma=gamma), plain, rtol=0.0, atol=0.0)
+
+
 LABELS = torch.tensor([0, 1, 0, 1, 0, 1])
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -168,14 +170,56 @@ def test_every_part_has_sources_and_tests(mutants):
         found = mutants.all_mutants(root / "src" / "moreauc", part)
         assert len(found) > 100 and mutants.test_files(root, part), part
         assert len({mutant.key for mutant in found}) == len(found)
-        assert mutants.draw(found, 3, 0) == mutants.draw(found, 9, 0)[:3]
+        drawn = mutants.draw(found, 9, 0)
+        assert mutants.draw(found, 3, 0) == drawn[:3] != mutants.draw(found, 3, 1)
+        assert mutants.draw([mutant for mutant in found if mutant != drawn[0]], 8, 0) == drawn[1:]
 
 
-def test_table_counts_a_time_out_as_killed_and_missing_apart(mutants):
-    lines = [("core", "killed"), ("core", "timeout"), ("core", "survived"), ("core", "missing"), ("metrics", "killed")]
-    shown = mutants.table([{"state": "after", "part": part, "result": result} for part, result in lines])
-    assert shown.splitlines()[2:] == [
-        "| after | core | 3 | 2 | 1 | 67 | 1 |",
-        "| after | metrics | 1 | 1 | 0 | 100 | 0 |",
-        "| after | all | 4 | 3 | 1 | 75 | 1 |",
+def test_a_later_state_fills_a_part_up(mutants):
+    root = FOLDER.parent
+    first = mutants.draw(mutants.all_mutants(root / "src" / "moreauc", "checkpoint"), 4, 0)
+    gone = replace(first[0].key, function="gone", statement="gone")
+    results = [
+        {"state": "before", "part": "checkpoint", "key": asdict(key)}
+        for key in [gone, *(mutant.key for mutant in first[1:])]
     ]
+    for per_part, number in ((6, 6), (2, 4)):
+        options = argparse.Namespace(state="after", per_part=per_part, seed=0)
+        wanted, missing = mutants.plan(root, "checkpoint", results, options)
+        assert missing == [gone] and len({mutant for mutant, _, _ in wanted}) == number
+        assert [fresh for _, _, fresh in wanted] == 3 * [False] + (number - 3) * [True]
+
+
+def test_table_counts_a_time_out_as_killed_and_others_apart(mutants, mutations, tmp_path):
+    lines = [("core", "killed"), ("core", "timeout"), ("core", "survived"), ("core", "missing"), ("metrics", "killed")]
+    keys = [asdict(mutations.Key("f", str(number), "1 -> 2")) for number in range(5)]
+    results = [
+        {"state": "after", "part": part, "result": result, "key": key}
+        for (part, result), key in zip(lines, keys, strict=True)
+    ]
+    assert mutants.table(results).splitlines()[2:] == [
+        "| after | core | 3 | 2 | 1 | 67 | 0 | 67 | 1 |",
+        "| after | metrics | 1 | 1 | 0 | 100 | 0 | 100 | 0 |",
+        "| after | all | 4 | 3 | 1 | 75 | 0 | 75 | 1 |",
+    ]
+    named = [{"part": part, "key": key, "reason": "it is so"} for (part, _), key in zip(lines, keys, strict=True)]
+    report = tmp_path / "mutants.jsonl"
+    report.with_name("equivalent_mutants.jsonl").write_text("\n".join(map(json.dumps, named)))
+    equivalent = mutants.read_equivalent(report)
+    assert mutants.table(results, equivalent).splitlines()[2:] == [  # of the five only one survived
+        "| after | core | 3 | 2 | 1 | 67 | 1 | 100 | 1 |",
+        "| after | metrics | 1 | 1 | 0 | 100 | 0 | 100 | 0 |",
+        "| after | all | 4 | 3 | 1 | 75 | 1 | 100 | 1 |",
+    ]
+    assert mutants.read_equivalent(tmp_path / "none" / "mutants.jsonl") == set()
+
+
+def test_each_equivalent_mutant_is_one_that_survived_and_has_a_reason(mutants):
+    survived = {
+        (result["part"], mutants.key_of(result))
+        for result in mutants.read_results(mutants.REPORT)
+        if result["result"] == "survived"
+    }
+    assert mutants.read_equivalent(mutants.REPORT) <= survived
+    lines = mutants.read_results(mutants.REPORT.with_name("equivalent_mutants.jsonl"))
+    assert all(set(line) == {"part", "key", "reason"} and line["reason"] for line in lines)

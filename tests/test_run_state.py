@@ -9,10 +9,11 @@ import torch
 from conformance import CASES
 from interruptions import data, network, planned, same
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import PreviousIterate
 from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
+from moreauc.checkpoint.rng import loader_generators, loader_parts
 from moreauc.criteria import CrossEntropyLoss
 from moreauc.data import TensorBatches
 from moreauc.optim import ProximalPoint
@@ -328,6 +329,18 @@ def test_wrappers_of_a_model_are_left_out(tmp_path):
         states.append(run.state_dict()["model"])
         run.load_state_dict(copy.deepcopy(run.state_dict()))
     assert states[0]["state"].keys() == states[1]["state"].keys() and same(*states) == []
+
+
+def test_each_part_of_a_loader_is_saved_once():
+    dataset = TensorDataset(*data())
+    loader = DataLoader(dataset, batch_size=12, shuffle=True, generator=torch.Generator())
+    assert list(loader_parts(loader)) == [
+        ("loader", loader),
+        ("loader.batch_sampler", loader.batch_sampler),
+        ("loader.sampler", loader.sampler),  # that of the batch sampler, too
+        ("loader.dataset", dataset),
+    ]
+    assert list(loader_generators(loader)) == ["loader.generator", "loader.sampler.generator"]
 
 
 def test_generators_of_missing_gpus_are_logged(caplog, monkeypatch):

@@ -45,7 +45,6 @@ RowsUsed = Literal["before", "after"]
 
 _LEAST = 0.1  # share of the plain average that a correction must leave
 _STEEPEST = 60.0  # log of the largest factor between instances and the row they are divided by: finite in float32
-_FARTHEST = 60.0  # log of a correction is cut here: it is left out anyway, and its exponential stays finite
 
 
 class Pooling(ABC):
@@ -198,7 +197,7 @@ class SmoothedMaxPooling(Pooling):
         peak, old, fresh = _shares(row, now, tau)
         mass = old + fresh
         if before is not None:
-            change = gamma * (_exp(now - peak) - _exp(before - peak))
+            change = gamma * ((now - peak).exp() - (before - peak).exp())
             mass = torch.where(_fits(mass, change), mass + change, mass)
         new = peak + mass.log()
         return new if bound is None else new.clamp_max(math.log(bound))
@@ -258,7 +257,7 @@ class AttentionPooling(Pooling):
         mass, moment = old + fresh, old * score + fresh * score_now
         if before is not None:
             score_before, log_before = before.chunk(2, dim=1)
-            gain, loss = _exp(log_now - peak), _exp(log_before - peak)
+            gain, loss = (log_now - peak).exp(), (log_before - peak).exp()
             change, drift = gamma * (gain - loss), gamma * (gain * score_now - loss * score_before)
             fits = _fits(mass, change)
             mass, moment = torch.where(fits, mass + change, mass), torch.where(fits, moment + drift, moment)
@@ -340,9 +339,6 @@ def _shares(old: Tensor, new: Tensor, tau: float) -> tuple[Tensor, Tensor, Tenso
     return peak, (1.0 - tau) * (old - peak).exp(), tau * (new - peak).exp()
 
 
-def _exp(logarithm: Tensor) -> Tensor:
-    return logarithm.clamp_max(_FARTHEST).exp()
-
-
 def _fits(mass: Tensor, change: Tensor) -> Tensor:
+    """Return where a correction is made; not where it is infinite, or NaN since its weight is 0."""
     return mass + change >= _LEAST * mass
