@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from moreauc._checks import check_real, check_region
-from moreauc.core.links import Link
 from moreauc.core.outer import cvar
 from moreauc.core.pairs import Pairs, cvar_and_vjp
+from moreauc.core.surrogates import Link
 from moreauc.core.tables import Table
 from moreauc.criteria._base import Step, number_attribute
 from moreauc.criteria._labelled import Batch, PairCriterion
