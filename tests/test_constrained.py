@@ -191,7 +191,7 @@ def test_thousands_of_constraints_with_a_known_solution():
     assert criterion.feasibility().mean < 0.05
 
 
-def test_a_weight_below_the_multiplier_and_the_schedule_of_the_docstring():
+def test_a_weight_below_the_multiplier_and_one_that_is_raised():
     """min (w - 1)^2 / 2 under w <= 0 has the multiplier 1: with the weight 0.4 the solution is 0.6."""
     found = {}
     for schedule in (False, True):

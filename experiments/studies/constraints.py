@@ -22,6 +22,7 @@ from experiments.studies._shared import mean_and_std, show, tune
 from experiments.studies.constraints_uses import (
     PARTS,
     TOLERANCES,
+    Batch,
     FalsePositives,
     GroupRates,
     Measure,
@@ -33,21 +34,27 @@ from moreauc import ConstrainedLoss, PreviousIterate
 from moreauc._system import import_extra
 from moreauc.report.pages import Report, Section
 
-# options of ConstrainedLoss; "plug_in" is the loss in evaluation mode: the hinge of the batch's own values
+Step = Callable[[Batch, float], None]  # moves the weights by a batch; the number is the share of the run that is over
+# Options of ConstrainedLoss; in evaluation mode, as "plug_in", it is the hinge of the batch's own values.
 PENALTIES: dict[str, Record] = {
     "plug_in": {},
     "tau_1": {"tau": 1.0},
     "average": {"tau": 0.1},
     "msvr": {"tau": 0.1, "gamma": 0.5},
+    "plug_in_constant": {},
+    "average_constant": {"tau": 0.1},
 }
 TITLES = {
     "unconstrained": "unconstrained",
     "threshold": "unconstrained, threshold moved",
+    "logistic": "logistic regression, threshold moved",
     "replay": "unconstrained, old rows in the loss",
     "plug_in": "hinge of the batch",
     "tau_1": "ConstrainedLoss, tau 1",
     "average": "ConstrainedLoss, tau 0.1",
     "msvr": "ConstrainedLoss, tau 0.1, gamma 0.5",
+    "plug_in_constant": "hinge of the batch, constant weight",
+    "average_constant": "ConstrainedLoss, tau 0.1, constant weight",
     "cooper": "cooper, Lagrangian",
     "fairlearn": "fairlearn, exponentiated gradient",
 }
@@ -65,7 +72,7 @@ class Purpose:
         score: what the score is called.
         excess: what a violation is called.
         methods: methods beside those that all sets have.
-        penalties: weights of the penalty that are tried.
+        penalties: weights of the penalty that are tried, which are reached in the last step.
         dual_rates: step sizes of multipliers that are tried, as many.
         slack: violation of held-out rows that is put down to their small number.
         smoothing: of the hinge, in all methods with one.
@@ -87,7 +94,7 @@ def _group_purpose(name: str) -> Purpose:
         "accuracy",
         f"gap of a true-positive rate, above {TOLERANCES[name.lower()]}",
         ("fairlearn",),
-        (2.0, 5.0, 10.0, 20.0),
+        (5.0, 10.0, 20.0, 40.0),
         (0.01, 0.03, 0.1, 0.3),
         0.03,
     )
@@ -98,8 +105,8 @@ PURPOSES = {
         "Fraud: false-positive rate of at most 2 %",
         "recall",
         "false-positive rate, above 0.02",
-        ("threshold",),
-        (30.0, 100.0, 300.0, 1000.0),
+        ("threshold", "logistic"),
+        (100.0, 300.0, 1000.0, 3000.0),
         (1.0, 3.0, 10.0, 30.0),
         0.002,
     ),
@@ -111,7 +118,7 @@ PURPOSES = {
         "accuracy on the new task",
         "rise of the loss of an old task",
         ("replay",),
-        (1.0, 3.0, 10.0, 30.0),
+        (3.0, 10.0, 30.0, 100.0),
         (0.003, 0.01, 0.03, 0.1),
         0.1,
     ),
@@ -179,9 +186,10 @@ def tune_and_test(*, dataset: str, method: str, seed: int, steps: int, folder: P
 
     def train(setting: Record) -> tuple[Any, Record]:
         curve: list[tuple[int, float, float]] = []
-        if method == "fairlearn":
-            assert isinstance(use, GroupRates)
+        if isinstance(use, GroupRates) and method == "fairlearn":
             measure: Callable[[str], Measure] = fit_fairlearn(use, **setting)
+        elif isinstance(use, FalsePositives) and method == "logistic":
+            measure = partial(use.measure, use.moved(fit_logistic(use)))
         else:
             model = descend(use, method, setting, steps=steps, seed=seed, smoothing=purpose.smoothing, curve=curve)
             measure = partial(use.measure, model)
@@ -227,7 +235,10 @@ def descend(
     smoothing: float,
     curve: list[tuple[int, float, float]],
 ) -> Callable[[Tensor], Tensor]:
-    """Train a network by AdamW, its step size falling to 0 along a cosine; append to the curve along the way."""
+    """Train a network by AdamW, its step size falling to 0 along a cosine; append to the curve along the way.
+
+    The weight of a penalty grows linearly from 0, unless the method has a constant one.
+    """
     model = copy.deepcopy(use.start)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, weight_decay=_WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -236,13 +247,10 @@ def descend(
     for number in range(steps):
         if number * _POINTS // steps > (number - 1) * _POINTS // steps:
             curve.append(_point(use, model, number))
-        step(use.draw(random))
+        step(use.draw(random), (number + 1) / steps)
         schedule.step()
     curve.append(_point(use, model, steps))
-    if method == "threshold":
-        assert isinstance(use, FalsePositives)
-        return use.moved(model)
-    return model
+    return use.moved(model) if isinstance(use, FalsePositives) and method == "threshold" else model
 
 
 def _point(use: Use, model: nn.Module, step: int) -> tuple[int, float, float]:
@@ -252,16 +260,18 @@ def _point(use: Use, model: nn.Module, step: int) -> tuple[int, float, float]:
 
 def _stepper(
     use: Use, method: str, setting: Record, model: nn.Module, optimizer: torch.optim.Optimizer, smoothing: float
-) -> Callable[[tuple[Tensor, ...]], None]:
-    """Return the step of a method: it takes a batch and moves the weights."""
+) -> Step:
+    """Return the step of a method."""
     if method == "cooper":
         return cooper_stepper(use, model, optimizer, **setting)
     if method in PENALTIES:
-        criterion = ConstrainedLoss(use.num_constraints, smoothing=smoothing, **PENALTIES[method], **setting)
-        criterion.train(method != "plug_in")
+        options = {"smoothing": smoothing, **PENALTIES[method]}
+        criterion = ConstrainedLoss(use.num_constraints, penalty=0.0, **options)
+        criterion.train(not method.startswith("plug_in"))
         previous = PreviousIterate(model, optimizer) if criterion.needs_previous else None
 
-        def loss_of(batch: tuple[Tensor, ...]) -> Tensor:
+        def loss_of(batch: Batch, done: float) -> Tensor:
+            criterion.penalty = setting["penalty"] * (1.0 if method.endswith("constant") else done)
             values, numbers = use.constraints(model, batch)
             before = None if previous is None else use.constraints(previous, batch)[0]
             loss: Tensor = criterion(use.objective(model, batch), values, numbers, before)
@@ -269,19 +279,20 @@ def _stepper(
 
     else:
         plain: Any = use.replayed if method == "replay" and isinstance(use, OldTasks) else use.unconstrained
-        loss_of = partial(plain, model)
 
-    def step(batch: tuple[Tensor, ...]) -> None:
+        def loss_of(batch: Batch, done: float) -> Tensor:
+            loss: Tensor = plain(model, batch)
+            return loss
+
+    def step(batch: Batch, done: float) -> None:
         optimizer.zero_grad()
-        loss_of(batch).backward()  # type: ignore[no-untyped-call]
+        loss_of(batch, done).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step
 
 
-def cooper_stepper(
-    use: Use, model: nn.Module, optimizer: torch.optim.Optimizer, *, dual_lr: float
-) -> Callable[[tuple[Tensor, ...]], None]:
+def cooper_stepper(use: Use, model: nn.Module, optimizer: torch.optim.Optimizer, *, dual_lr: float) -> Step:
     """Return a step of descent in the weights and ascent in a multiplier for each constraint."""
     cooper = import_extra("cooper", "constraints")
 
@@ -295,7 +306,7 @@ def cooper_stepper(
                 multiplier=multiplier,
             )
 
-        def compute_cmp_state(self, batch: tuple[Tensor, ...]) -> Any:
+        def compute_cmp_state(self, batch: Batch) -> Any:
             values, numbers = use.constraints(model, batch)
             state = cooper.ConstraintState(violation=values, constraint_features=numbers)
             return cooper.CMPState(loss=use.objective(model, batch), observed_constraints={self.all: state})
@@ -303,7 +314,14 @@ def cooper_stepper(
     problem = Problem()
     dual = torch.optim.SGD(problem.dual_parameters(), lr=dual_lr, maximize=True)
     both = cooper.optim.SimultaneousOptimizer(cmp=problem, primal_optimizers=optimizer, dual_optimizers=dual)
-    return lambda batch: both.roll(compute_cmp_state_kwargs={"batch": batch})
+    return lambda batch, done: both.roll(compute_cmp_state_kwargs={"batch": batch})
+
+
+def fit_logistic(use: FalsePositives) -> Callable[[Tensor], Tensor]:
+    """Fit logistic regression with classes of equal weight; return its log odds."""
+    inputs, labels = (value.numpy() for value in use.parts["train"])
+    model = LogisticRegression(max_iter=1000, class_weight="balanced").fit(inputs, labels)
+    return lambda rows: torch.from_numpy(model.decision_function(rows.numpy()))
 
 
 def fit_fairlearn(use: GroupRates, *, share: float) -> Callable[[str], Measure]:
@@ -395,16 +413,17 @@ def draw_runs(records: Sequence[Record]) -> Figure:
                 own = [r["curve"] for r in records if (r["dataset"], r["method"]) == (dataset, method)]
                 if own:
                     values = np.mean([curve[key] for curve in own], axis=0)
-                    axes.plot(own[0]["step"], values, line, color=color, linewidth=1.4, label=TITLES[method])
+                    # without the start
+                    axes.plot(own[0]["step"][1:], values[1:], line, color=color, linewidth=1.4, label=TITLES[method])
+                    if key == "worst" and values[1:].max() > 1.0:
+                        axes.set_yscale("symlog", linthresh=0.1)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)
-        purpose = PURPOSES[dataset]
-        panels[0, column].set_title(purpose.heading, fontsize=9)
-        panels[0, column].set_ylabel(purpose.score, fontsize=9)
-        panels[1, column].set_ylabel(f"worst violation:\n{purpose.excess}", fontsize=9)
-        panels[1, column].set_yscale("symlog", linthresh=0.05)
-        panels[1, column].axhline(0.0, color="#66717f", linewidth=1)
-        panels[1, column].set_xlabel("step")
+        upper, lower = panels[:, column]
+        upper.set_title(f"{PURPOSES[dataset].heading}\n{PURPOSES[dataset].score}", fontsize=9)
+        lower.set_title(f"worst {PURPOSES[dataset].excess}", fontsize=9)
+        lower.axhline(0.0, color="#66717f", linewidth=1)
+        lower.set_xlabel("step")
     handles = {
         text: handle for axes in panels[0] for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }

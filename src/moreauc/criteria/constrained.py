@@ -55,38 +55,39 @@ class ConstrainedLoss(FCCOLoss):
 
     .. math::
 
-        F(w) = f(w) + \frac{\rho}{m} \sum_{k=1}^m h(g_k(w)), \quad g_k(w) = E[g_k(w; \xi)]
+        F(w) = f(w) + \frac{\kappa}{m} \sum_{k=1}^m h(g_k(w)), \quad g_k(w) = E[g_k(w; \xi)]
 
-    with the positive part :math:`h(u) = (u)_+`, or its Moreau envelope with parameter :math:`\epsilon` (`smoothing`):
-    :math:`u^2 / (2 \epsilon)` for :math:`0 \le u \le \epsilon`, :math:`u - \epsilon / 2` above, 0 below. The penalty is
+    with the positive part :math:`h(u) = (u)_+`, or its Moreau envelope with parameter :math:`\mu` (`smoothing`):
+    :math:`u^2 / (2 \mu)` for :math:`0 \le u \le \mu`, :math:`u - \mu / 2` above, 0 below. The penalty is
     an :class:`~moreauc.FCCOLoss` over the constraints. In training mode a call with the constraints :math:`B` is one
     iteration:
 
     .. math::
 
         u_{k,t+1} &= (1 - \tau) u_{k,t} + \tau g_k(w_t; \xi) + \gamma (g_k(w_t; \xi) - g_k(w_{t-1}; \xi)) \\
-        G_t &= \nabla f(w_t; \xi) + \frac{\rho}{|B|} \sum_{k \in B} h'(u_{k,t})\, \nabla g_k(w_t; \xi)
+        G_t &= \nabla f(w_t; \xi) + \frac{\kappa}{|B|} \sum_{k \in B} h'(u_{k,t})\, \nabla g_k(w_t; \xi)
 
     There are no multipliers, and constraints that are not in the batch cost nothing. The row matters because the mean
     of :math:`h` at noisy values is not :math:`h` at the mean: near the boundary half of the batches are violated by
     chance, so that a penalty on the values of the batch pushes constraints that are met.
 
-    **The weight.** The hinge is exact: if :math:`\rho / m` exceeds the largest multiplier of the problem (and the
+    **The weight.** The hinge is exact: if :math:`\kappa / m` exceeds the largest multiplier of the problem (and the
     problem is convex), the solution of the penalised problem is that of the constrained one. With smoothing a
-    constraint with multiplier :math:`\lambda_k` stays violated by about :math:`\epsilon \lambda_k m / \rho`. A simple
-    schedule where no multiplier is known: begin with a small weight and multiply it while constraints are violated, for
-    instance every hundred steps ::
+    constraint with multiplier :math:`\lambda_k` stays violated by about :math:`\mu \lambda_k m / \kappa`. A large
+    weight at the start pushes the model away from the objective before it has learnt anything. A simple schedule lets
+    it grow linearly over the run, in each step ::
 
-        if criterion.feasibility().worst > tolerance:
-            criterion.penalty *= 1.5
+        criterion.penalty = final * (step + 1) / steps
 
-    In `eval()` mode a call returns :math:`f + \rho / |B| \sum_k h` at the values given and changes nothing.
+    and one for runs of open length multiplies it, say every hundred steps, while `feasibility()` is not good enough.
+
+    In `eval()` mode a call returns :math:`f + \kappa / |B| \sum_k h` at the values given and changes nothing.
 
     Args:
         num_constraints: :math:`m`, at least 1.
-        penalty: :math:`\rho`, at least 0. A plain attribute, as `smoothing`, `tau` and `gamma`: schedules may change
+        penalty: :math:`\kappa`, at least 0. A plain attribute, as `smoothing`, `tau` and `gamma`: schedules may change
             them.
-        smoothing: :math:`\epsilon`, at least 0, in the unit of the constraints; 0 for the plain hinge.
+        smoothing: :math:`\mu`, at least 0, in the unit of the constraints; 0 for the plain hinge.
         tau: averaging weight in (0, 1].
         gamma: correction weight, at least 0, or "theory", as for :class:`~moreauc.FCCOLoss`.
         initial: :math:`u_{k,0}`, a number or one for each constraint; None to fill at the first visit.
