@@ -56,7 +56,7 @@ def middle(v: Tensor, index: Tensor) -> Tensor:
 # Arguments without a default that are no plain number, which is 0.5; and what makes a training short and repeatable.
 BASE: dict[str, Any] = {
     **{"labels": LABELS, "groups": GROUPS, "num_groups": 3, "num_blocks": 6, "num_outer": 3, "num_inner": 2},
-    **{"top_k": 2, "pooling": "smoothed_max", "outer": outer, "middle": middle},
+    **{"num_constraints": 6, "top_k": 2, "pooling": "smoothed_max", "outer": outer, "middle": middle},
     **{"PooledLoss.criterion": CrossEntropyLoss(LABELS), "GroupedLoss.criterion": GroupERMLoss(3)},
     **{"SideBySideLoss.criteria": [CrossEntropyLoss(LABELS)], "epochs": 1, "random_state": 0, "samples_per_group": 4},
 }

@@ -21,6 +21,7 @@ from experiments.files import write_bytes
 from experiments.ranks import difference_table, rank_table
 from experiments.studies._shared import show
 from experiments.studies.bags import bag_rows
+from experiments.studies.constraints import use_table, weight_table
 from experiments.studies.defaults_entries import ENTRIES
 from experiments.studies.defaults_page import against_table, standing_table, top_table
 from experiments.studies.groups import group_table
@@ -235,6 +236,11 @@ def graph_table() -> str:
     )
 
 
+def constraint_table(dataset: str) -> str:
+    """Score and violations by method on one of the uses of constraints."""
+    return _markdown(*use_table(_study("constraints"), dataset))
+
+
 def size_table() -> str:
     """Sizes of the library, in one column for each state that was measured."""
     columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
@@ -302,6 +308,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
     "when, fit": lambda: _markdown(*fit_table(_study("when"))),
     "when, networks": lambda: _markdown(*capacity_table(_study("when"))),
+    **{f"constraints, {name}": partial(constraint_table, name) for name in ("fraud", "adult", "compas", "digits")},
+    "constraints, weights": lambda: _markdown(*weight_table(_study("constraints"))),
     "size": size_table,
     **runpy.run_path(str(ROOT / "benchmarks" / "doc_tables.py"))["TABLES"],
 }

@@ -241,6 +241,50 @@ def alexr2(
         yield list(w), list(z), dict(u)
 
 
+def hinge_penalty(
+    w: Vector,
+    num_constraints: int,
+    f: Callable[[Vector, Sequence[int]], float],
+    df: Callable[[Vector, Sequence[int]], Vector],
+    g: Callable[[int, Vector, Sequence[int]], float],
+    dg: Callable[[int, Vector, Sequence[int]], Vector],
+    batches: Sequence[tuple[Sequence[int], dict[int, Sequence[int]]]],
+    *,
+    penalty: float,
+    smoothing: float,
+    tau: float,
+    gamma: float | str,
+    lr: float,
+):
+    """SONX on f(w) + penalty / m sum_k h(g_k(w)), h the hinge or its Moreau envelope. Yields (value, w, u).
+
+    A batch is the samples of the objective, and for each constraint its samples.
+    """
+    w, w_before = list(w), list(w)
+    u: dict[int, float] = {}
+    for samples, batch in batches:
+        weight = msvr_gamma(gamma, num_constraints, len(batch), tau)
+        value, gradient = f(w, samples), list(df(w, samples))
+        u_next = dict(u)
+        for k, own in batch.items():
+            now, before = g(k, w, own), g(k, w_before, own)
+            row = u.get(k, now)
+            u_next[k] = (1 - tau) * row + tau * now + weight * (now - before)
+            if row <= 0:
+                h, slope = 0.0, 0.0
+            elif row < smoothing:
+                h, slope = row**2 / (2 * smoothing), row / smoothing
+            else:
+                h, slope = row - smoothing / 2, 1.0
+            value += penalty * h / len(batch)
+            for c, part in enumerate(dg(k, w, own)):
+                gradient[c] += penalty * slope * part / len(batch)
+        w_before = w
+        w = [w[c] - lr * gradient[c] for c in range(len(w))]
+        u = u_next
+        yield value, list(w), dict(u)
+
+
 def algorithm_3(
     w: Vector,
     u: dict[int, Vector],

@@ -8,6 +8,7 @@ from experiments.config import EXPERIMENTS, read_plan
 from experiments.engine import Study
 from experiments.paper import load_paper_study
 from experiments.studies.bags import BagStudy
+from experiments.studies.constraints import ConstraintStudy
 from experiments.studies.convergence import ConvergenceStudy
 from experiments.studies.defaults import DefaultsStudy
 from experiments.studies.groups import GroupStudy
@@ -24,6 +25,7 @@ _KINDS: dict[str, Any] = {
     "label_noise": LabelNoiseStudy,
     "thresholds": ThresholdStudy,
     "convergence": ConvergenceStudy,
+    "constraints": ConstraintStudy,
     "bags": BagStudy,
     "groups": GroupStudy,
     "many_groups": ManyGroupsStudy,

@@ -28,7 +28,7 @@ from moreauc.problems import (
 )
 from moreauc.problems.base import Problem
 from moreauc.report.pages import Report
-from moreauc.solver import ALEXR2, SONT, SONX, PlugIn, PowerDecay, Run, Subgradient, minimize
+from moreauc.solver import ALEXR2, SONT, SONX, PlugIn, PowerDecay, Subgradient, minimize
 from moreauc.solver.methods import Method
 from moreauc.theory import sonx_table_bound
 
@@ -197,7 +197,7 @@ def make_method(label: str, problem: Problem, tau: PowerDecay) -> Method:
     return SONX(tau=tau, gamma=gamma)
 
 
-def _summary(problem: Problem, run: Run) -> dict[str, Any]:
+def _summary(problem: Problem, run: Any) -> dict[str, Any]:
     """Means over seeds, and their spread, as plain data."""
     optimum = problem.optimum.value
     late = run.step >= run.step[-1] // 2
@@ -218,7 +218,7 @@ def _summary(problem: Problem, run: Run) -> dict[str, Any]:
     return result
 
 
-def _bound(problem: CVaRAbsoluteLoss, run: Run) -> list[float]:
+def _bound(problem: CVaRAbsoluteLoss, run: Any) -> list[float]:
     """The lemma's bound on the table error at the recorded steps, for runs with constant parameters (else empty)."""
     tau, gamma, lr = (run.options.get(name) for name in ("tau", "gamma", "lr"))
     if not isinstance(tau, float) or not isinstance(lr, float) or gamma not in ("theory", 0.0):

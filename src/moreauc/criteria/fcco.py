@@ -134,16 +134,20 @@ class FCCOLoss(OuterCriterion):
         return self.table_u.values.squeeze(1) if self.dim == 1 else self.table_u.values
 
     def _batch(self, check: Check, inner: Tensor, index: Tensor, previous_inner: Tensor | None = None) -> _Blocks:
+        return self._blocks(check, "inner", inner, index, previous_inner)
+
+    def _blocks(
+        self, check: Check, name: str, inner: Tensor, index: Tensor, previous: Tensor | None, *, rows: str = "blocks"
+    ) -> _Blocks:
+        """Check values of blocks that errors call `name`, their numbers, and the values at the previous weights."""
         owner, device = self._owner, self.table_u.values.device
-        check_floating(owner, "inner", inner)
-        check_shape(owner, "inner", inner, [("B1", self.dim), ("B1",)] if self.dim == 1 else [("B1", self.dim)])
-        check_device(owner, "inner", inner, device)
+        check_floating(owner, name, inner)
+        check_shape(owner, name, inner, [("B1", self.dim), ("B1",)] if self.dim == 1 else [("B1", self.dim)])
+        check_device(owner, name, inner, device)
         unique = self.training
-        index = check.index(
-            "index", index, self.num_blocks, length=len(inner), unique=unique, device=device, rows="blocks"
-        )
-        before = self._previous("previous_inner", previous_inner, "inner", inner, needed=self.needs_previous)
-        check.finite(inner=inner, previous_inner=before)
+        index = check.index("index", index, self.num_blocks, length=len(inner), unique=unique, device=device, rows=rows)
+        before = self._previous(f"previous_{name}", previous, name, inner, needed=self.needs_previous)
+        check.finite(**{name: inner, f"previous_{name}": before})
         gated, gate = enter(inner, check.late)
         return _Blocks(check.clean(gated), index, before, gate)
 

@@ -13,7 +13,7 @@ Seeds run side by side as replicas of the problem: one loss with `n` rows for ea
 `(seeds, dim)`. A seed's run does not depend on which others run with it.
 """
 
-from moreauc.solver._minimize import Run, minimize
+from moreauc.solver._minimize import minimize
 from moreauc.solver.methods import ALEXR2, SONT, SONX, PlugIn, PowerDecay, Subgradient
 
-__all__ = ["ALEXR2", "SONT", "SONX", "PlugIn", "PowerDecay", "Run", "Subgradient", "minimize"]
+__all__ = ["ALEXR2", "SONT", "SONX", "PlugIn", "PowerDecay", "Subgradient", "minimize"]
