@@ -1,11 +1,12 @@
 """Cost of a training step with `TPAUCLoss`, as ratios to a step with cross entropy, measured side by side in one run.
 
 An MLP on 64 features, batches of 64 positives and 64 negatives, SGD with momentum, one CPU thread. The correction
-(gamma above 0) must add one forward without gradient; a cross-entropy step with such a forward is its floor.
+(gamma above 0) must add one forward without gradient; a cross-entropy step with such a forward is its floor. A step
+with the pair matrix written directly in torch (no checks, no rows, fixed thresholds) shows what the objective costs.
 
 Variants take turns, a few steps each, and a ratio is formed in each round, so that a slow moment of the machine hits
 all of them. Batches are ready in memory: no variant waits for data. A last part takes a step of the loss alone, forward
-and backward, beside that of cross entropy and beside the pair matrix written directly in torch.
+and backward, beside those of cross entropy and of the pair matrix.
 `python benchmarks/bench_tpauc_step.py --out FILE` writes the report.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import platform
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,7 @@ def training_step(kind: str, hidden: tuple[int, ...]) -> Step:
     targets = [labels.float() for _, labels, _ in data]
     criterion = TPAUCLoss(whole, min_tpr=0.5, max_fpr=0.5, **LOSSES[kind]) if kind in LOSSES else None
     previous = PreviousIterate(model, optimizer) if criterion is not None and criterion.needs_previous else None
+    pairs = pair_matrix(whole) if kind == PAIRS else None
     state = {"step": 0}
 
     def step() -> None:
@@ -76,7 +79,9 @@ def training_step(kind: str, hidden: tuple[int, ...]) -> Step:
         if kind == FLOOR:
             with torch.no_grad():
                 model(x)
-        if criterion is None:
+        if pairs is not None:
+            loss = pairs(scores, labels, index)
+        elif criterion is None:
             loss = binary_cross_entropy_with_logits(scores, targets[number])
         else:
             loss = criterion(scores, labels, index, None if previous is None else previous(x).squeeze(1))
@@ -93,6 +98,7 @@ def loss_step(kind: str) -> Step:
     before = [torch.randn(2 * HALF) for _ in data]
     targets = [labels.float() for _, labels, _ in data]
     criterion = TPAUCLoss(whole, min_tpr=0.5, max_fpr=0.5, **LOSSES[kind]) if kind in LOSSES else None
+    pairs = pair_matrix(whole) if kind == PAIRS else None
     state = {"step": 0}
 
     def step() -> None:
@@ -100,7 +106,9 @@ def loss_step(kind: str) -> Step:
         state["step"] += 1
         _, labels, index = data[number]
         scores[number].grad = None
-        if criterion is None:
+        if pairs is not None:
+            loss = pairs(scores[number], labels, index)
+        elif criterion is None:
             loss = binary_cross_entropy_with_logits(scores[number], targets[number])
         else:
             loss = criterion(scores[number], labels, index, before[number] if criterion.needs_previous else None)
@@ -109,26 +117,19 @@ def loss_step(kind: str) -> Step:
     return step
 
 
-def pair_matrix_step() -> Step:
-    """Forward and backward of the objective written directly in torch: no checks, no rows, thresholds that stay."""
-    whole, data = batches()
+def pair_matrix(whole: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The objective written directly in torch: no checks, no rows, thresholds that stay."""
     place = torch.where(whole == 1, whole.cumsum(0) - 1, 0)
     s, s_prime = torch.zeros(int(whole.sum())), torch.zeros(())
-    scores = [torch.randn(2 * HALF, requires_grad=True) for _ in data]
-    state = {"step": 0}
 
-    def step() -> None:
-        number = state["step"] % len(data)
-        state["step"] += 1
-        _, labels, index = data[number]
-        scores[number].grad = None
-        h, positive = torch.sigmoid(scores[number]), labels == 1
+    def loss(scores: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+        h, positive = torch.sigmoid(scores), labels == 1
         level = s[place[index[positive]]]
         losses = torch.relu(1.0 + h[~positive] - h[positive].unsqueeze(1)).square()
         psi = level + torch.relu(losses - level.unsqueeze(1)).mean(1) / 0.5
-        torch.autograd.backward((s_prime + torch.relu(psi - s_prime) / 0.5).mean())
+        return (s_prime + torch.relu(psi - s_prime) / 0.5).mean()
 
-    return step
+    return loss
 
 
 def main() -> None:
@@ -148,14 +149,14 @@ def main() -> None:
     }
     targets = []
     for name, hidden in WIDTHS.items():
-        variants = {kind: training_step(kind, hidden) for kind in (CE, FLOOR, *LOSSES)}
+        variants = {kind: training_step(kind, hidden) for kind in (CE, FLOOR, PAIRS, *LOSSES)}
         found = ratios(measure(variants, cpu, rounds=options.rounds, steps=options.steps), CE)
         result[f"{name}: {FEATURES}-{'-'.join(map(str, hidden))}-1"] = found
         for kind, limit in LIMITS.items():
             median = found[f"{kind} / {CE}"]["median"]
             what = f"{kind} / {CE}, {name}, at most {limit}"
             targets.append({"target": what, "measured": median, "met": median <= limit})
-    alone = {kind: loss_step(kind) for kind in (CE, *LOSSES)} | {PAIRS: pair_matrix_step()}
+    alone = {kind: loss_step(kind) for kind in (CE, *LOSSES, PAIRS)}
     taken = measure(alone, cpu, rounds=options.rounds, steps=5 * options.steps)
     result["the loss alone"] = ratios(taken, CE)
     kind, limit = "TPAUCLoss, gamma 0", 1.25
