@@ -63,7 +63,7 @@ format: setup
 # MOREAUC_DATA; those of the paper's experiments that were run on a GPU are not among them.
 study: setup
 	$(BIN)/python -m experiments run convergence thresholds label_noise keel digit_bags planted_groups adult_groups \
-	  compas_groups many_groups defaults screening when --jobs 2
+	  compas_groups many_groups defaults screening bag_defaults when constraints --jobs 2
 	$(BIN)/python -m experiments report
 	$(BIN)/python -m experiments docs
 

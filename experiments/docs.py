@@ -305,6 +305,10 @@ TABLES: dict[str, Callable[[], str]] = {
         for method in ("sonx", "linear", "booster", "auto")
     },
     "screening, graphs": graph_table,
+    **{
+        f"bag_defaults, {half}": partial(lambda half: _markdown(*standing_table(_study("bag_defaults"), half)), half)
+        for half in ("choose", "confirm")
+    },
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
     "when, fit": lambda: _markdown(*fit_table(_study("when"))),
     "when, networks": lambda: _markdown(*capacity_table(_study("when"))),
