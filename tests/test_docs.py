@@ -41,10 +41,7 @@ def test_what_is_said_of_the_costs_of_a_step_is_in_the_reports():
     on_cpu = {row["target"].split(", ")[-2]: row["met"] for row in read("benchmarks/reports/step_cpu.json")["targets"]}
     assert on_cpu == {"eager": False, "compiled": True}
     unmet = [row["target"] for row in report["targets"] if not row["met"]]
-    assert unmet == [
-        "ResNet20, batch 1024, TPAUC, gamma 0, eager, at most 1.02 times CE",
-        "ResNet20, batch 64, TPAUC, gamma 0.1, compiled, at most 1.25 times CE",
-    ]
+    assert unmet == ["ResNet20, batch 64, TPAUC, gamma 0.1, compiled, at most 1.25 times CE"]
 
 
 def rows_ratio(name: str) -> float:
