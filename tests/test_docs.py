@@ -25,7 +25,7 @@ def test_what_is_said_of_the_costs_of_a_step_is_in_the_reports():
     assert all(row["waits of the host"] == 0 and row["passes without a wait"] is True for row in done)
     assert all("left out: " in row["error"] for row in report["rows"] if "error" in row)
     large = [row["peak memory times CE"] for row in done if row["case"] == "ResNet20, batch 1024"]
-    assert len(large) > 16 and min(large) > 0.98 and max(large) < 1.02
+    assert len(large) > 16 and min(large) > 0.97 and max(large) < 1.02
     row_of = {(row["case"], row["loss"], row["technique"]): row for row in done}
 
     def ratio(batch: int, gamma: str, technique: str = "graphed") -> str:

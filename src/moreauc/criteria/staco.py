@@ -41,9 +41,9 @@ class STACOLoss(PairCriterion):
     a positive is in the region. In `eval()` mode a call returns what :class:`~moreauc.TPAUCLoss` does,
     :math:`f(\psi_i(w, s_i), s')` averaged over the batch at the current thresholds, and changes nothing.
 
-    The paper draws one batch of negatives for the first line and another for the others; here, as in its authors'
-    code, they are the same. :math:`s` and :math:`s'` start at 0 as in that code (its documentation has 1). For models
-    that are not convex the paper adds a proximal centre that moves now and then: add
+    One batch of negatives serves all lines, and :math:`s` and :math:`s'` start at 0, as in the authors' textbook
+    (Algorithm 31) and in their code; the documentation of that code has two batches, and 1. For models that are not
+    convex the paper adds a proximal centre that moves now and then: add
     :class:`~moreauc.optim.ProximalPoint` to the optimizer. docs/successors.md says more.
 
     Args:
