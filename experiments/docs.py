@@ -11,6 +11,7 @@ import re
 import runpy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,23 @@ def defaults_table(half: str, extra: str | None = None) -> str:
     return _markdown(*standing_table(_study("defaults"), half, extra))
 
 
+def defaults_in_short() -> str:
+    """Mean rank over the three regions, and mean scores in two, of all contestants on the confirming half."""
+    rows = [row for row in _study("defaults")["standings_with"]["auto"] if row["half"] == "confirm"]
+    columns = ["0.5, 0.5", "0, 0.1"]
+    means = {(row["method"], row["region"]): row["mean"] for row in rows}
+    overall = sorted(
+        (row for row in rows if row["region"] not in _study("defaults")["regions"]), key=itemgetter("rank")
+    )
+    return _markdown(
+        ["method", "mean rank", *(f"TPAUC ({region})" for region in columns)],
+        [
+            [row["title"], f"{row['rank']:.1f}", *(f"{means[row['method'], region]:.3f}" for region in columns)]
+            for row in overall
+        ],
+    )
+
+
 def defaults_against(method: str) -> str:
     """Paired tests of one of ours on the confirming half."""
     return _markdown(*against_table(_study("defaults"), "confirm", method))
@@ -282,6 +300,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "recipe, caution": caution_table,
     "recipe, differences": lambda: _markdown(*difference_table(_ranked())),
     **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
+    "defaults, in short": defaults_in_short,
     "defaults, with auto": partial(defaults_table, "confirm", "auto"),
     **{
         f"defaults, {method} against": partial(defaults_against, method)
