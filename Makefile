@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= reports/demo
 
-.PHONY: demo test check lint format bench study reproduce torture size mutants setup browser clean
+.PHONY: demo test docs check lint format bench study reproduce torture size mutants setup browser clean
 .DEFAULT_GOAL := demo
 
 # benchmarks use models of experiments/, which is not installed
@@ -32,8 +32,14 @@ demo: setup
 # Each of two processes begins with half of the tests, so that fixtures of a module serve all of them; who is ready
 # first takes over some of the other's.
 test: lint browser
-	$(BIN)/mypy
+	@$(BIN)/mypy & types=$$!; $(MAKE) --no-print-directory docs; docs=$$?; wait $$types && exit $$docs
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The site, docs/_build/html/index.html. A broken link, an undocumented public name or argument, and a tutorial that
+# fails are errors.
+docs: setup
+	@echo "Building the site"
+	@$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -d docs/_build/doctrees docs docs/_build/html
 
 # A test opens the report pages in Chromium. Where it is missing it is installed, if that can be done without asking.
 browser:
@@ -101,4 +107,4 @@ mutants: setup
 	nice $(BIN)/python benchmarks/mutants.py --state after
 
 clean:
-	rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) reports docs/_build docs/tutorials docs/reference/generated .pytest_cache .mypy_cache .ruff_cache

@@ -11,7 +11,7 @@ import pytest
 from moreauc.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]  # `make docs` checks the links of docs/
 
 
 def text(page: str) -> str:

@@ -175,10 +175,10 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
 
     Args:
         names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; for rows also "linear", "trees" and
-            "auto" (:class:`~moreauc.estimators.TPAUCLinear`, `TPAUCBooster`, `TPAUCAuto`), "lr", "forest", "lightgbm"
+            "auto" (:class:`~moreauc.TPAUCLinear`, `TPAUCBooster`, `TPAUCAuto`), "lr", "forest", "lightgbm"
             and "xgboost"; for bags "lr_bags" and "forest_bags"; contestants are returned unchanged.
-        settings: arguments of :class:`~moreauc.estimators.TPAUCClassifier` or
-            :class:`~moreauc.estimators.MultiInstanceClassifier` for all networks.
+        settings: arguments of :class:`~moreauc.TPAUCClassifier` or
+            :class:`~moreauc.MultiInstanceClassifier` for all networks.
 
     Raises:
         ValueError: for an unknown name.
@@ -376,7 +376,7 @@ class Comparison:
         """Compare on one table, or on bags.
 
         Args:
-            X: array or DataFrame, as for :class:`~moreauc.estimators.TPAUCClassifier`; a list of arrays for bags.
+            X: array or DataFrame, as for :class:`~moreauc.TPAUCClassifier`; a list of arrays for bags.
             y: 0/1 labels, shape `(n,)`.
             progress: called with the pieces of work done and in all.
 

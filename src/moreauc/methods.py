@@ -184,6 +184,7 @@ _GROUPS = {
     "cvar": Method("CVaR of samples", SampleCVaRLoss, {"fraction": 0.5}, {"fraction": (0.5, 0.2)}, takes=()),
 }
 
+#: The methods by task, "rows", "bags" or "groups", and by name, such as "sonx" or "ce".
 METHODS: Mapping[TaskName, Mapping[str, Method]] = {"rows": _ROWS, "bags": _BAGS, "groups": _GROUPS}
 
 

@@ -100,6 +100,9 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     The checksum is compared before anything is unpickled, and only tensors and plain data are unpickled: a file that
     would run code is refused, and so is one that would need more memory than its size.
 
+    Args:
+        path: the file.
+
     Raises:
         ValueError: for an empty path.
         DamagedCheckpointError: for a file that is cut short, altered, or not a checkpoint.

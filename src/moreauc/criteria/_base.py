@@ -281,7 +281,7 @@ class Criterion(nn.Module):
 
     @property
     def checks(self) -> Checks:
-        """When values are checked: "now", "late", or "auto": late on a GPU and in compiled code, else at once."""
+        """When to check values, "now", "late" or "auto": late on a GPU and in compiled code, else at once."""
         return self._when
 
     @checks.setter

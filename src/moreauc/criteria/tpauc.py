@@ -79,7 +79,7 @@ class TPAUCLoss(TwoWayCriterion):
         tau: averaging weight in (0, 1]. A plain attribute, as `gamma` and `threshold_lr`: schedules may change them.
         gamma: correction weight, at least 0, or "theory" with :math:`n_+` and the batch's :math:`B_1`.
         threshold_lr: :math:`\eta_s` and :math:`\eta_{s'}`, or one number for both, or "quantile" for the rule above,
-            which :class:`~moreauc.estimators.TPAUCClassifier` uses; that one needs a non-decreasing surrogate.
+            which :class:`~moreauc.TPAUCClassifier` uses; that one needs a non-decreasing surrogate.
             docs/tpauc.md compares both.
         initial: :math:`u_{i,0}`, a number or one for each positive; None to fill at the first visit.
         sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal

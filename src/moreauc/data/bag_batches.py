@@ -221,7 +221,10 @@ class BagSampler(Sampler[list[BagKey]]):
 
 
 def collate_bags(items: Sequence[tuple[Tensor, int, int]]) -> BagBatch:
-    """Return the batch of items `(instances, label, bag)`: all instances in one tensor, with the bag of each.
+    """Return the batch of some bags: all instances in one tensor, with the bag of each.
+
+    Args:
+        items: for each bag `(instances, label, bag)`: a tensor of its instances, 0 or 1, and its number.
 
     Example:
         >>> inputs, labels, index = collate_bags([(torch.zeros(2, 3), 1, 7), (torch.zeros(1, 3), 0, 4)])

@@ -74,7 +74,7 @@ class GroupDROEstimator(TableEstimator):
     Attributes:
         groups_: names of the groups, sorted where they can be.
         group_table_: loss and score of each group on the held-out rows (on the training rows if none are held out), a
-            :class:`~moreauc.metrics.GroupTable`.
+            :class:`~moreauc.metrics.groups.GroupTable`.
         top_k_: `top_k` as a number of groups.
         loss_threshold_: for "sonx", the mean loss above which a group contributed to the loss at the end; else None.
         chosen_by_: description of the held-out loss that the epoch was chosen by; `score` in `history_` is its

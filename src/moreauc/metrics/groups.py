@@ -1,12 +1,6 @@
 """Loss, accuracy and AUC group by group: of the worst group, of the K worst, on average, and as a table.
 
-A group counts as one however many samples it has. All functions share these arguments:
-
-- `groups`: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`, where groups overlap;
-- `num_groups`: number of groups; None for one more than the largest id, or the number of columns;
-- `sample_weight`: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones;
-- `top_k`: integer, how many of the worst groups to average; 1 for the worst group, None for all groups that have a
-  value. A float is refused, also 2.0.
+A group counts as one however many samples it has.
 
 Groups without samples (or without weight) have no value, NaN, and are left out of the worst, the K worst and the mean;
 where no group has a value the result is NaN, with an `UndefinedMetricWarning`. Wrong arguments, such as values that are
@@ -51,6 +45,12 @@ def group_values(
 ) -> Values:
     """Mean of a number of each sample, such as its loss, by group: float64 of shape `(num_groups,)`.
 
+    Args:
+        values: a number for each sample, shape `(n,)`.
+        groups: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`, where groups overlap.
+        num_groups: number of groups; None for one more than the largest id, or the number of columns.
+        sample_weight: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones.
+
     Example:
         >>> group_values([1.0, 3.0, 5.0], [0, 0, 2])
         array([ 2., nan, 5.])
@@ -71,6 +71,14 @@ def group_loss(
 ) -> float:
     """Mean of the `top_k` largest mean losses of groups, what :class:`~moreauc.GroupDROLoss` minimises.
 
+    Args:
+        losses: the loss of each sample, shape `(n,)`.
+        groups: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`, where groups overlap.
+        top_k: how many of the worst groups to average, an integer: 1 for the worst group, None for all that have a
+            value.
+        num_groups: number of groups; None for one more than the largest id, or the number of columns.
+        sample_weight: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones.
+
     Example:
         >>> losses, groups = [1.0, 3.0, 5.0, 6.0], [0, 0, 1, 2]
         >>> group_loss(losses, groups, top_k=1), group_loss(losses, groups, top_k=2), group_loss(losses, groups)
@@ -90,7 +98,16 @@ def group_accuracy(
     num_groups: int | None = None,
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Mean of the `top_k` smallest accuracies of groups; classes are numbers or strings, shape `(n,)`.
+    """Mean of the `top_k` smallest accuracies of groups.
+
+    Args:
+        y_true: classes, numbers or strings, shape `(n,)`.
+        y_pred: predicted classes, shape `(n,)`.
+        groups: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`, where groups overlap.
+        top_k: how many of the worst groups to average, an integer: 1 for the worst group, None for all that have a
+            value.
+        num_groups: number of groups; None for one more than the largest id, or the number of columns.
+        sample_weight: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones.
 
     Example:
         >>> group_accuracy(["a", "b", "b"], ["a", "a", "b"], [0, 0, 1], top_k=1)  # the worst group
@@ -111,10 +128,19 @@ def group_auc(
     num_groups: int | None = None,
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Mean of the `top_k` smallest AUCs of groups, for labels 0 and 1 and finite scores.
+    """Mean of the `top_k` smallest AUCs of groups.
 
     Groups with samples of one class only have no AUC: they are left out, with an `UndefinedMetricWarning` that names
     them.
+
+    Args:
+        y_true: labels 0 and 1, shape `(n,)`.
+        y_score: finite scores, shape `(n,)`.
+        groups: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`, where groups overlap.
+        top_k: how many of the worst groups to average, an integer: 1 for the worst group, None for all that have a
+            value.
+        num_groups: number of groups; None for one more than the largest id, or the number of columns.
+        sample_weight: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones.
 
     Example:
         >>> group_auc([1, 0, 1, 0], [0.9, 0.1, 0.4, 0.4], [0, 0, 1, 1], top_k=1)
@@ -215,9 +241,18 @@ def group_table(
 ) -> GroupTable:
     """Return size, loss, accuracy and AUC of every group, the worst first.
 
-    Groups without a value are in the table, with NaN and without a warning. `y_pred` gives the accuracy and `y_score`
-    the AUC, both with `y_true`. Sizes and shares do not depend on `sample_weight`. `names` are in the order of the
-    groups' numbers; None for "group 0", "group 1" and so on.
+    Groups without a value are in the table, with NaN and without a warning. Sizes and shares do not depend on
+    `sample_weight`.
+
+    Args:
+        groups: ids, shape `(n,)`, or memberships, shape `(n, num_groups)`, where groups overlap.
+        y_true: classes, shape `(n,)`, for the accuracy and the AUC.
+        y_pred: predicted classes, shape `(n,)`, for the accuracy.
+        y_score: scores, shape `(n,)`, for the AUC.
+        losses: the loss of each sample, shape `(n,)`.
+        names: names of the groups in the order of their numbers; None for "group 0", "group 1" and so on.
+        num_groups: number of groups; None for one more than the largest id, or the number of columns.
+        sample_weight: weights of at least 0 inside the groups, shape `(n,)`; None for equal ones.
 
     Example:
         >>> table = group_table(

@@ -122,6 +122,13 @@ def tpauc_area_score(
     is :func:`tpauc_score` where the conditions hold that the head of this module names; otherwise it is near, since it
     has no floor.
 
+    Args:
+        y_true: labels 0 and 1, shape `(n,)`.
+        y_score: finite scores, shape `(n,)`.
+        min_tpr: lower end of the true positive rate, in [0, 1).
+        max_fpr: upper end of the false positive rate, in (0, 1].
+        sample_weight: weights of at least 0, shape `(n,)`; None for equal ones.
+
     Example:
         >>> tpauc_area_score([1, 1, 0, 0], [0.9, 0.3, 0.2, 0.1], min_tpr=0.5, max_fpr=0.5)
         0.25

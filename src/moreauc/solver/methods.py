@@ -40,11 +40,16 @@ class PowerDecay:
 
 @dataclass(frozen=True)
 class SONX:
-    r"""Algorithm 1 (Algorithm 6 where `gamma` is 0); arguments as in :class:`~moreauc.FCCOLoss`.
+    r"""Algorithm 1 (Algorithm 6 where `gamma` is 0); SONEX with `momentum` and `smoothing`.
 
-    `tau` may be a function of the step number. With `momentum` in [0, 1) steps follow the average :math:`v_{t+1} =
-    m v_t + (1 - m) G_t` of the gradients, begun at :math:`v_1 = G_0`. With `smoothing` above 0, too, it is SONEX; the
-    objective of the run stays that without smoothing.
+    The objective that a run records is the one without smoothing.
+
+    Args:
+        tau: averaging weight in (0, 1], a number or a function of the step number.
+        gamma: correction weight, at least 0, or "theory".
+        bound: radius of the ball that rows are projected onto; None for none.
+        smoothing: :math:`\lambda` of the Moreau envelopes of the outer functions, at least 0.
+        momentum: :math:`m` in [0, 1): steps follow :math:`v_{t+1} = m v_t + (1 - m) G_t`, begun at :math:`v_1 = G_0`.
     """
 
     tau: Schedule
@@ -98,9 +103,14 @@ class ALEXR2:
 
 @dataclass(frozen=True)
 class SONT:
-    """Algorithm 3 (Algorithm 7 where both gammas are 0); arguments as in :class:`~moreauc.TCCOLoss`.
+    """Algorithm 3 (Algorithm 7 where both gammas are 0).
 
-    `tau1` and `tau2` may be functions of the step number.
+    Args:
+        tau1: averaging weight of the inner table in (0, 1], a number or a function of the step number.
+        tau2: the same for the outer table.
+        gamma1: correction weight of the inner table, at least 0, or "theory".
+        gamma2: the same for the outer table.
+        bound: radius of the ball that inner rows are projected onto; None for none.
     """
 
     tau1: Schedule

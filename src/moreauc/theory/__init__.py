@@ -2,9 +2,7 @@ r"""The paper's theory: parameters of the theorems, bounds of the lemmas, Moreau
 
 One function per proposition, theorem and lemma of arXiv:2310.03234; those for MSVR and for the moving average are one,
 with `moving_average`. Where the paper contradicts itself, or a statement its proof, `docs/paper_notes.md` says what is
-implemented and why; the bounds follow the proofs. :mod:`moreauc.theory.parameters` and :mod:`moreauc.theory.bounds`
-explain the arguments that their functions share; arguments out of range are a `ValueError`.
-:mod:`moreauc.theory.successors` has parameters of later algorithms.
+implemented and why; the bounds follow the proofs. Arguments out of range are a `ValueError`.
 """
 
 from moreauc.theory.bounds import (

@@ -2,22 +2,7 @@ r"""How far the tables are from what they track: the error bounds of the lemmas.
 
 All bounds have the form :math:`(1 - \mu)^t e_0 + R` for the mean norm of a table's error after :math:`t` updates, and
 :math:`(1 - \mu)^{2t} e_0 + R'` for the mean squared norm (`squared=True`), where :math:`R'` sums the squares of the
-terms of :math:`R`. They hold in expectation. Arguments that mean the same in every one of them:
-
-- `step`: number of updates done, :math:`t + 1` in the paper; 0 gives the initial error plus the constant terms;
-- `initial_error`: mean over the rows of the error norm at the start, or of its square with `squared=True`; at least 0;
-- `tau`, `tau1` (inner table), `tau2` (outer table): averaging weights, above 0 and at most 1/2, or at most 1 with
-  `moving_average`;
-- `moving_average`: whether the correction weights are 0, which the bounds otherwise assume to be those of
-  :func:`moreauc.core.tables.theory_gamma`;
-- `lr`: step size :math:`\eta`, at least 0, of the weights and of the thresholds;
-- `sigma`: root of the variance bound :math:`\sigma^2` of one sample, at least 0; for a table of tables that of
-  :math:`g_i` over the inner functions;
-- `lipschitz`: Lipschitz constant, at least 0, of what the table tracks; `lipschitz_middle` and `lipschitz_inner` are
-  :math:`C_g` and :math:`C_h`;
-- `gradient_bound`: :math:`M`, at least 0, with :math:`E\|G_t\|^2 \le M^2`; for a table of tables it also bounds what
-  the inner table holds, and the root mean square of :math:`h`;
-- set and batch sizes: as in :mod:`moreauc.theory.parameters`.
+terms of :math:`R`. They hold in expectation.
 """
 
 from __future__ import annotations

@@ -1,24 +1,10 @@
 r"""Parameters of the theorems, and the weak convexity of the objectives that they rest on.
 
-Arguments that mean the same in every function:
-
-- `epsilon`: wanted norm of the gradient of the Moreau envelope, in [1e-20, 1e20];
-- sizes of sets and batches: at least 1, a batch at most as large as its set. `num_blocks` is :math:`n`,
-  `blocks_per_batch` :math:`B_1` and `samples_per_block` :math:`B_2`; in three levels `num_outer` is :math:`n_1`,
-  `num_inner` :math:`n_2`, `outer_per_batch` :math:`B_1`, `inner_per_batch` :math:`B_2` and `samples_per_pair`
-  :math:`B_3`; of labelled data `num_positives` is :math:`n_+`, `num_negatives` :math:`n_-`, `positives_per_batch`
-  :math:`B_1`, `negatives_per_batch` :math:`B_2` and `instances_per_bag` :math:`B_3`;
-- `constant_tau` and so on: positive factors, since the theorems fix parameters up to a factor, :math:`O(\cdot)`, only.
-  With the default of 1 the numbers show how things scale; they are not tuned;
-- `rho_outer` and `lipschitz_outer`: weak convexity :math:`\rho_f` and Lipschitz constant :math:`C_f` of the
-  non-decreasing :math:`f_i`, at least 0; `rho_middle`, `lipschitz_middle`, `rho_inner` and `lipschitz_inner` likewise
-  of the functions inside. They are given all or not at all; without them `rho_bar` is None. It is 0 where the problem
-  is convex; any positive number can be used then;
-- `dim`: number :math:`d_1` of outputs of :math:`g_i`; `dim_middle` and `dim_inner`: :math:`d_1` and :math:`d_2`.
-
-`tau` is capped where the theorem demands :math:`\tau \le 1/2` (MSVR) or :math:`\tau \le 1` (moving average). A capped
-`tau` means that `epsilon` is too large, or the batch too big, for the theorem: `lr` and `iterations` then still follow
-its formula but are not covered by it. `iterations` is rounded up, and is at least 1.
+Arguments are keywords and mean the same in every function. Without the constants of the problem `rho_bar` is None; it
+is 0 where the problem is convex: any positive number can be used then. `tau` is capped where the theorem demands
+:math:`\tau \le 1/2` (MSVR) or :math:`\tau \le 1` (moving average). A capped `tau` means that `epsilon` is too large, or
+the batch too big, for the theorem: `lr` and `iterations` then still follow its formula but are not covered by it.
+`iterations` is rounded up, and is at least 1.
 """
 
 from __future__ import annotations
@@ -27,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from inspect import signature
+from inspect import cleandoc, signature
 from typing import Any, TypeVar, cast
 
 from moreauc._checks import check_count, check_real
@@ -40,11 +26,62 @@ _SETS = {
     "positives_per_batch": "num_positives",
     "negatives_per_batch": "num_negatives",
 }
+# What the arguments of all functions of this module, of `bounds` and of `successors` mean, by name.
+_SIZE = "at least 1"
+_CONSTANT = "positive factor of `{}`, which theory fixes only up to a factor."
+_TOGETHER = "at least 0; where None is allowed, these constants are given all or not at all"
+_MEANINGS = {
+    "epsilon": "wanted norm of the gradient of the Moreau envelope, in [1e-20, 1e20].",
+    "num_blocks": rf"number of blocks :math:`n`, {_SIZE}.",
+    "blocks_per_batch": r":math:`B_1`, from 1 to `num_blocks`.",
+    "samples_per_block": rf":math:`B_2`, {_SIZE}.",
+    "num_outer": rf"number of outer items :math:`n_1`, {_SIZE}.",
+    "num_inner": rf"number of inner items :math:`n_2`, {_SIZE}.",
+    "outer_per_batch": r":math:`B_1`, from 1 to `num_outer`.",
+    "inner_per_batch": r":math:`B_2`, from 1 to `num_inner`.",
+    "samples_per_pair": rf":math:`B_3`, {_SIZE}.",
+    "num_positives": rf":math:`n_+`, {_SIZE}.",
+    "num_negatives": rf":math:`n_-`, {_SIZE}.",
+    "positives_per_batch": r":math:`B_1`, from 1 to `num_positives`.",
+    "negatives_per_batch": r":math:`B_2`, from 1 to `num_negatives`.",
+    "instances_per_bag": rf":math:`B_3`, {_SIZE}.",
+    "rho_outer": rf"weak convexity :math:`\rho_f` of the non-decreasing :math:`f_i`, {_TOGETHER}.",
+    "lipschitz_outer": rf"Lipschitz constant :math:`C_f` of :math:`f_i`, {_TOGETHER}.",
+    "rho_middle": rf"weak convexity :math:`\rho_g` of :math:`g_i`, {_TOGETHER}.",
+    "lipschitz_middle": r"Lipschitz constant :math:`C_g` of the middle functions, at least 0.",
+    "rho_inner": rf"weak convexity of the innermost functions, {_TOGETHER}.",
+    "lipschitz_inner": r"Lipschitz constant of the innermost functions, at least 0.",
+    "dim": r"number :math:`d_1` of outputs of :math:`g_i`, at least 1.",
+    "dim_middle": r"number :math:`d_1` of outputs of :math:`g_i`, at least 1.",
+    "dim_inner": r"number :math:`d_2` of outputs of :math:`h_{ij}`, at least 1.",
+    "step": r"updates done, :math:`t + 1` in the paper; 0 gives the initial error and the constant terms.",
+    "initial_error": "mean over the rows of the error's norm at the start, or of its square if `squared`; at least 0.",
+    "tau": "averaging weight, above 0 and at most 1/2; at most 1 for the moving average.",
+    "tau1": "averaging weight of the inner table, above 0 and at most 1/2; at most 1 for the moving average.",
+    "tau2": "averaging weight of the outer table, above 0 and at most 1/2; at most 1 for the moving average.",
+    "moving_average": "whether the correction weights are 0 instead of those of the theory.",
+    "lr": r"step size :math:`\eta` of the weights and of the thresholds, at least 0.",
+    "sigma": r"root of the bound :math:`\sigma^2` on the variance of one sample, at least 0; for a table of "
+    "tables that of :math:`g_i` over the inner functions.",
+    "lipschitz": "Lipschitz constant of what the table tracks, at least 0.",
+    "gradient_bound": r":math:`M \ge 0` with :math:`E\|G_t\|^2 \le M^2`; for a table of tables it also bounds what the "
+    "inner table holds, and the root mean square of :math:`h`.",
+    "squared": "whether to bound the mean squared norm instead of the mean norm.",
+    "negative": "whether the rows are those of the negative bags.",
+    "constant_tau": _CONSTANT.format("tau"),
+    "constant_tau1": _CONSTANT.format("tau1"),
+    "constant_tau2": _CONSTANT.format("tau2"),
+    "constant_lr": _CONSTANT.format("lr"),
+    "constant_iterations": _CONSTANT.format("iterations"),
+    "constant_smoothing": _CONSTANT.format("smoothing"),
+    "constant_momentum": "positive factor of one minus `momentum`, which theory fixes only up to a factor.",
+    "constant_inner_steps": _CONSTANT.format("inner_steps"),
+}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def checked(function: _F) -> _F:
-    """Check the keyword arguments of a function by their names, with the ranges that the module docstrings list."""
+    """Check the keyword arguments of a function by their names, and describe them in its docstring."""
     optional = {name for name, argument in signature(function).parameters.items() if argument.default is None}
 
     @wraps(function)
@@ -59,6 +96,10 @@ def checked(function: _F) -> _F:
                 raise ValueError(f"{owner}: {batch} must be at most {whole} = {values[whole]}, got {values[batch]}")
         return function(**values)
 
+    if function.__doc__:  # the arguments come before the example
+        described = "".join(f"    {name}: {_MEANINGS[name]}\n" for name in signature(function).parameters)
+        text, example, rest = cleandoc(function.__doc__).partition("Example:\n")
+        call.__doc__ = f"{text.rstrip()}\n\nArgs:\n{described}\n{example}{rest}"
     return cast(_F, call)
 
 

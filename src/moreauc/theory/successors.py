@@ -2,8 +2,7 @@ r"""Parameters of SONEX and ALEXR2 (arXiv:2506.02504), up to constants.
 
 The parameters are derived from the lemmas for MSVR and from the standard analysis of momentum and of saddle points.
 They agree with the orders in the authors' textbook (its Theorem 5.6 and Table 5.2, web edition of June 2026); the
-theorems of the paper itself were not at hand. docs/successors.md has the derivation. Arguments are those of
-:mod:`moreauc.theory.parameters`; `constant_smoothing` and so on are the factors that :math:`O(\cdot)` hides.
+theorems of the paper itself were not at hand. docs/successors.md has the derivation.
 """
 
 from __future__ import annotations

@@ -141,6 +141,12 @@ class Schedule:
 class TrainState:
     """The state of a run of :func:`moreauc.train.fit`. Callbacks read it and may set `stop`.
 
+    Args:
+        model: the model in training.
+        criterion: the loss.
+        optimizer: the optimizer.
+        loader: batches for training, which `position` counts.
+
     Attributes:
         model: the model in training.
         criterion: the loss of the current phase.
