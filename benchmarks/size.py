@@ -4,7 +4,8 @@
 the numbers into a column of the file, whose other columns stay. The rules:
 
 - modules, lines: Python files and all their lines; the wheel is `src/moreauc`, the lines of its templates included.
-- public names: what the tables of `docs/api.md` list in their first column, `moreauc.x.Name` and `.Name`.
+- public names: what the pages `docs/reference/*.md` list, one on a line; in older checkouts the first column of the
+  tables of `docs/api.md`, `moreauc.x.Name` and `.Name`.
 - names in `__all__`: those of all modules of the wheel without an underscore in their path. A name that is imported
   from elsewhere is followed to where it is defined and counted once.
 - functions above 40 lines: from `def` to the last line without the docstring; nested ones are part of theirs too.
@@ -170,9 +171,9 @@ def exported_objects(modules: dict[str, Module]) -> set[tuple[str, str | None]]:
 
 
 def documented_names(page: str) -> int:
-    """Return how many names the first columns of a page's tables list."""
+    """Return how many names a page lists: alone on an indented line, or in the first columns of tables."""
     cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")]
-    count = 0
+    count = len(re.findall(r"^ +moreauc(?:\.\w+)+$", page, re.MULTILINE))
     for cell in cells:
         top = "moreauc"
         for full, _ in re.findall(r"`(\w*)((?:\.\w+)+)`", cell):
@@ -343,7 +344,7 @@ def static_numbers(root: Path) -> tuple[dict[str, int], dict[str, list[str]]]:
     both = own | outside
     graph = import_graph(both)
     templates = [path for path in wheel.rglob("*") if path.suffix in TEMPLATES]
-    api = root / "docs" / "api.md"
+    pages = [root / "docs" / "api.md", *sorted((root / "docs" / "reference").glob("*.md"))]
     tracked = subprocess.run(["git", "-C", str(root), "ls-files"], capture_output=True, text=True, check=True).stdout
     named = {
         "functions above 40 lines": long_functions(both),
@@ -360,7 +361,7 @@ def static_numbers(root: Path) -> tuple[dict[str, int], dict[str, list[str]]]:
         "experiments lines": sum(module.lines for module in outside.values()),
         "tests modules": len(python_files(root / "tests")),
         "tests lines": _lines(python_files(root / "tests")),
-        "public names": documented_names(api.read_text(encoding="utf-8")) if api.exists() else 0,
+        "public names": sum(documented_names(page.read_text(encoding="utf-8")) for page in pages if page.exists()),
         "names in __all__": len(exported_objects(own)),
     }
     numbers |= {key: len(names) for key, names in named.items()}

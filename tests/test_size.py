@@ -106,7 +106,8 @@ def test_an_object_with_several_homes_counts_once(size, toy):
 def test_names_of_the_documentation(size):
     page = "text `moreauc.no`\n| name | what |\n|---|---|\n| `moreauc.a.B`, `.c` | as `.d` |\n| `moreauc fit` | |"
     page += "\n| `experiments.x.Y`, `.z` | |"
-    assert size.documented_names(page) == 2
+    page += "\n\n   moreauc.a.D\n   :toctree: generated\n"
+    assert size.documented_names(page) == 3
 
 
 def test_imports_follow_names_to_their_module(size, toy):
