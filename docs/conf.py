@@ -91,7 +91,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
-    "min_reported_time": 0,
+    "write_computation_times": False,
     "first_notebook_cell": "# pip install moreauc",
 }
 warnings.filterwarnings("ignore", message=".*non-interactive.*")

@@ -281,7 +281,10 @@ class Criterion(nn.Module):
 
     @property
     def checks(self) -> Checks:
-        """When to check values, "now", "late" or "auto": late on a GPU and in compiled code, else at once."""
+        """When values are checked.
+
+        "now", "late", or "auto", which is late on a GPU and in compiled code, and at once otherwise.
+        """
         return self._when
 
     @checks.setter

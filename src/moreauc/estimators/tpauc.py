@@ -49,7 +49,8 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
     string, category and date columns; docs/estimator.md says how each kind is encoded.
 
     Args:
-        loss: name of the method: "sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly" or "sota_s".
+        loss: name of the method: "sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly", "sota_s"
+            or "staco".
         module: "mlp", "linear", a module (a copy of it is trained, from its current weights), or a function that
             makes one from the number of inputs. It maps `(B, number of inputs)` to raw scores `(B,)` or `(B, 1)`, which
             rise with the chance of `positive_label_`.
