@@ -88,6 +88,7 @@ bench: setup
 	$(BIN)/python benchmarks/bench_boosting.py --out benchmarks/reports/boosting.json
 	$(BIN)/python benchmarks/bench_fit.py --out benchmarks/reports/fit.json
 	$(BIN)/python benchmarks/bench_gallery.py --out benchmarks/reports/gallery.json
+	$(BIN)/python benchmarks/libauc_page.py --out benchmarks/reports/libauc.json
 	test -z "$$MOREAUC_DATA" || $(BIN)/python benchmarks/bench_screening.py \
 	  --data "$$MOREAUC_DATA/molecules/HIV.csv.gz" --out benchmarks/reports/screening.json
 	$(BIN)/python benchmarks/bench_models.py --copies 1,2,6 --processes 1,2 --out benchmarks/reports/models.json

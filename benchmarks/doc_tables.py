@@ -262,6 +262,29 @@ def gallery_time_table() -> str:
     return _markdown(["example", "size", "gallery", "LibAUC", "LibAUC over gallery", "sum over the labels"], rows)
 
 
+def libauc_table() -> str:
+    """Value and gradient of the first step of each pair of code in docs/libauc.md."""
+    report, rows = _bench("libauc"), []
+    for entry in (entry for entry in report["sections"] if "found" not in entry):
+        page, one = entry["as on the page"], entry["averaging weight 1"]
+        values = [f"{page[name]:.4f}".replace("-0.0000", "0.0000") for name in ("LibAUC value", "value")]
+        ratios = [f"{part['norm over ours']:.3f}" for part in (page, one)]
+        rows.append([entry["section"], *values, *ratios, f"{page['cosine']:.4f}", f"{one['cosine']:.4f}"])
+    columns = ["pair", "LibAUC's value", "ours", "ratio on the page", "with weight 1", "cosine", "with weight 1"]
+    made = f"LibAUC {report['peer']['libauc']}, torch {report['peer']['torch'].split('+')[0]}, {report['date']}"
+    return f"{_markdown(columns, rows)}\n\n{made}."
+
+
+def libauc_found_table() -> str:
+    """What the other pairs of code in docs/libauc.md found."""
+    sections = [entry for entry in _bench("libauc")["sections"] if "found" in entry]
+    shown = [
+        [", ".join(f"{value:.4g}" for value in entry[key]) for key in ("LibAUC found", "found")] for entry in sections
+    ]
+    rows = [[entry["section"], *cells] for entry, cells in zip(sections, shown, strict=True)]
+    return _markdown(["pair", "`found` of LibAUC", "ours"], rows)
+
+
 def mutants_table() -> str:
     """Small changes of the code that a test noticed, by part of the library, before and after."""
     report = Path(__file__).parents[1] / "docs" / "reports" / "mutants.jsonl"
@@ -308,5 +331,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"gallery {path.stem}, runs": partial(gallery_run, path.stem) for path in GALLERY.glob("*.py")},
     "bench gallery, first step": gallery_first_step_table,
     "bench gallery, times": gallery_time_table,
+    "bench libauc": libauc_table,
+    "bench libauc, found": libauc_found_table,
     "mutants": mutants_table,
 }

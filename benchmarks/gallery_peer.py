@@ -61,6 +61,17 @@ def libauc_step(name: str, size: int, gamma: float) -> Step:
         return _STEPS[name](losses, size, gamma)
 
 
+def run_code(code: str) -> dict[str, Any]:
+    """Run code of docs/libauc.md and return `found`, or the value of `loss` and the gradient in the weights."""
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(sys.stderr):
+        exec(compile(code, "docs/libauc.md", "exec"), names)
+    if "found" in names:
+        return {"found": [float(value) for value in names["found"]]}
+    gradients = [parameter.grad.flatten() for parameter in names["model"].parameters()]
+    return {"value": names["loss"].item(), "gradient": torch.cat(gradients).tolist()}
+
+
 def _average_precision(losses: Any, size: int, gamma: float) -> Step:
     return _pairs(losses.APLoss(data_len=4 * size, gamma=gamma), size)
 

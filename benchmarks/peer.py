@@ -5,7 +5,8 @@ and asks it over a pipe. As a program it is the other side: a JSON request on ea
 each line of its output. The two never work at the same time, so that both can be measured on the same core.
 
 LibAUC is no dependency of the package. Its losses and metrics import torch, numpy, scipy, scikit-learn and tqdm; the
-other eleven packages that it declares are not installed, and nothing is put in their place.
+other eleven packages that it declares are not installed. Only for torchvision, which its samplers import to recognise
+folders of images, there is an empty module, since the build on PyPI needs torch with CUDA.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from gallery_peer import libauc_step
+from gallery_peer import libauc_step, run_code
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -161,6 +163,18 @@ class _Answers:
     def versions(self) -> dict[str, Any]:
         return {"libauc": importlib.import_module("libauc").__version__, "torch": torch.__version__}
 
+    def names(self) -> dict[str, Any]:
+        """Return its public classes and functions, by module."""
+        found = {}
+        for part in ("losses", "optimizers", "sampler", "metrics"):
+            module = importlib.import_module(f"libauc.{part}")
+            own = {name: value for name, value in vars(module).items() if not name.startswith("_") and callable(value)}
+            found[part] = sorted(name for name, value in own.items() if value.__module__.startswith(module.__name__))
+        return found
+
+    def run_code(self, code: str) -> dict[str, Any]:
+        return run_code(code)
+
     def loss(self, name: str, size: int, times: int) -> dict[str, Any]:
         step = self._kept(("loss", name, size), lambda: _loss_step(name, size)[0])
         return {"seconds": repeat(step, times)}
@@ -244,6 +258,7 @@ def main() -> None:
     parser.add_argument("--memory-gib", type=float)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    sys.modules["torchvision"] = ModuleType("torchvision")
     if options.memory_gib is not None:
         limit_memory(options.memory_gib)
     serve()

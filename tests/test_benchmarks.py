@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -180,6 +181,37 @@ def test_losses_of_the_gallery_are_compared_with_gradients_of_a_peer() -> None:
         assert row["weight 0.9"]["cosine"] == pytest.approx(1.0)
         times = bench.timed(name, 6, Other(), options)
         assert times["ratio"] > 0 and ("sum of the labels" in times) == (name in bench.PAIRS)
+
+
+def test_the_page_for_users_of_libauc_is_what_was_run_beside_it() -> None:
+    page = program("libauc_page")
+    report = json.loads((FOLDER / "reports" / "libauc.json").read_text(encoding="utf-8"))
+    text = page.PAGE.read_text(encoding="utf-8")
+    for name in [name for part in report["names"].values() for name in part]:
+        assert re.search(rf"\b{name}\b", text), name
+    for section, row in zip(page.sections(), report["sections"], strict=True):
+        assert (section.title, section.libauc) == (row["section"], row["code"]), "run benchmarks/libauc_page.py again"
+        own = page.run_code(section.ours)
+        if "found" in row:
+            assert own["found"] == pytest.approx(row["found"], rel=1e-4)
+        else:
+            assert own["gradient"] == pytest.approx(row["as on the page"]["gradient"], rel=1e-3, abs=1e-5)
+            one = row["averaging weight 1"]
+            scale = 6.25 if "MIDAM" in section.title or "PESG" in section.title else 1.0
+            assert one["cosine"] == pytest.approx(1.0) and one["norm over ours"] == pytest.approx(scale, rel=1e-4)
+
+
+def test_code_for_libauc_is_compared_with_ours() -> None:
+    page, begin = program("libauc_page"), "from torch import nn\nmodel = nn.Linear(1, 1, bias=False)\nloss = 0.9 * "
+    three, two = (f"{begin}{factor} * model.weight.sum()\nloss.backward()" for factor in (3, 2))
+    section = page.Section("a title", three, two)
+    row = page.compare(section, SimpleNamespace(ask=lambda do, code: getattr(page, do)(code)))
+    for name, weight in (("as on the page", 0.9), ("averaging weight 1", 1.0)):
+        part = row[name]
+        assert part["gradient"][0] == pytest.approx(2 * weight) and part["norm over ours"] == pytest.approx(1.5)
+        assert part["cosine"] == pytest.approx(1.0)
+    with pytest.raises(RuntimeError, match="a title: no such loss"):
+        page.compare(section, SimpleNamespace(ask=lambda do, code: {"error": "no such loss"}))
 
 
 def test_targets_of_pairs_compare_with_what_was_measured() -> None:
