@@ -10,6 +10,7 @@ process takes one.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--double", action="store_true", help="compute in double precision")
     arguments = parser.parse_args()
+    if arguments.double:
+        torch.set_default_dtype(torch.float64)
     arguments.out.mkdir(parents=True, exist_ok=True)
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cpu")
@@ -97,6 +101,7 @@ def main() -> None:
     if rank == 0:
         print(f"TPAUC of the training rows: {score:.4f}")
     if dist.is_initialized():
+        gc.collect()  # else the exiting process may be aborted by a thread of gloo, with all work done
         dist.destroy_process_group()
 
 
