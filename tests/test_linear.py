@@ -308,16 +308,28 @@ class TestParts:
         X, y = table(60)
         X = np.column_stack([X, np.full(60, 3.0), y])
         weight = np.arange(60) % 3 + 1
-        rows, centre, scale = standardized(Rows(X, y == 1, weight.astype(float)), 6)
+        rows, centre, scale = standardized(Rows(X, y == 1, weight.astype(float)), np.arange(7) < 6)
         expected = StandardScaler().fit(X.repeat(weight, axis=0)).transform(X)
         expected[:, 6] = y  # not one of the first six
         np.testing.assert_allclose(rows.X, expected, atol=1e-12)
         np.testing.assert_allclose((X - centre) / scale, expected, atol=1e-12)
 
+    def test_dates_are_standardized_and_marks_are_not(self):
+        X, y = table(200)
+        dates = pd.Series(pd.date_range("2025-03-01", periods=200, freq="31h"))
+        frame = pd.DataFrame(X[:, :2]).set_axis(["a", "b"], axis=1)
+        frame = frame.assign(town=np.where(X[:, 2] > 0, "x", "y"), seen=dates, c=np.where(X[:, 3] > 1, np.nan, X[:, 3]))
+        # warnings are errors: unscaled years would keep logistic regression from converging
+        model = TPAUCLinear(min_tpr=0.0, max_fpr=0.5, random_state=0).fit(frame, y)
+        encoded, numbers = model.preprocessor_.encode(frame), model.preprocessor_.find_numbers()
+        # a, b, c and days; the mark of a missing c; the year, the day, three waves; the two towns
+        assert numbers.tolist() == [True] * 4 + [False] + [True] * 8 + [False] * 2
+        assert set(np.unique(encoded[:, ~numbers])) == {0.0, 1.0}
+
     def test_sparse_columns_are_scaled_as_the_encoder_scales_them(self):
         X, y = table(60)
         X = scipy.sparse.csr_array(np.column_stack([X, np.zeros(60), y]))
-        rows, centre, scale = standardized(Rows(X, y == 1, np.ones(60)), 7)
+        rows, centre, scale = standardized(Rows(X, y == 1, np.ones(60)), np.ones(7, dtype=bool))
         expected = TableEncoder(dtype=np.float64).fit(X).encode(X)
         np.testing.assert_allclose(rows.X.toarray(), expected.toarray(), atol=1e-12)
         assert not centre.any() and scale[5:].tolist() == [1.0, 1.0]

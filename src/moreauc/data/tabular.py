@@ -158,6 +158,18 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 warnings.warn(f"{self.owner}: {column}", ColumnWarning, stacklevel=2)
         return self._encode(X, parts)
 
+    def find_numbers(self) -> NDArray[np.bool_]:
+        """Return which columns of the result are numbers and parts of dates; the others mark levels and missing values.
+
+        Shape `(num_outputs_,)`.
+        """
+        found = np.zeros(self.num_outputs_, dtype=bool)
+        found[: sum(kind != "levels" for kind in self.kinds_)] = True  # numbers, and days; then what marks missing ones
+        levels = 0 if self.levels_ is None else len(self.levels_.get_feature_names_out())
+        end = self.num_outputs_ - levels
+        found[end - sum(len(parts.names) for parts in self.dates_) : end] = True
+        return found
+
     def unknown_levels(self, X: Any, *, owner: str | None = None) -> list[UnknownLevels]:
         """Return for each column of levels how many values were not there in `fit`."""
         return self._unknown(owner or self.owner, X, self._parts(X))

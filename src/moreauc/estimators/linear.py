@@ -133,7 +133,7 @@ class TPAUCLinear(RowRanker):
             surrogate=self.surrogate,
             margins=MARGINS if self.margin == "auto" else (float(self.margin),),
             choose=self.margin == "auto",
-            standardize=self._numbers_of(rows.X) if self.standardize else 0,
+            standardize=self._numbers_of(rows.X) & bool(self.standardize),
             max_iter=self.max_iter,
             tol=self.tol,
         )
@@ -171,11 +171,11 @@ class TPAUCLinear(RowRanker):
         self.means_ = table.mean(0, dtype=np.float64)
         return table.astype(np.float64, copy=False)
 
-    def _numbers_of(self, design: Any) -> int:
-        """Return how many columns are numbers; those that mark levels and missing values come after them."""
+    def _numbers_of(self, design: Any) -> Array:
+        """Return which columns are numbers; the others mark levels and missing values."""
         if self.preprocessor_ is None:
-            return int(design.shape[1])
-        return sum(kind != "levels" for kind in self.preprocessor_.kinds_)
+            return np.ones(design.shape[1], dtype=bool)
+        return self.preprocessor_.find_numbers()
 
     def _scores(self, X: Any) -> Array:
         check_is_fitted(self, "coef_")

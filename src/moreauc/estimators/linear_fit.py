@@ -78,24 +78,24 @@ def _hash_sparse(X: Any) -> Array:
     return hashes
 
 
-def standardized(rows: Rows, columns: int) -> tuple[Rows, Floats, Floats]:
-    """Return rows whose first columns have mean 0 and deviation 1, and the centres and scales of all columns.
+def standardized(rows: Rows, columns: Array) -> tuple[Rows, Floats, Floats]:
+    """Return rows whose marked columns have mean 0 and deviation 1, and the centres and scales of all columns.
 
     Sparse columns are not centred and are divided by their largest magnitude: by their deviation rare ones would be the
     largest.
     """
     X, size = rows.X, rows.X.shape[1]
     centre, scale = np.zeros(size), np.ones(size)
-    if not columns:
+    if not columns.any():
         return rows, centre, scale
     if issparse(X):
         scale = abs(X).max(axis=0).toarray().ravel()
         scale[scale == 0] = 1.0
         return replace(rows, X=X @ diags_array(1.0 / scale)), centre, scale
     share = rows.weight / rows.weight.sum()
-    centre[:columns] = (share @ X)[:columns]
+    centre[columns] = (share @ X)[columns]
     X = X - centre
-    scale[:columns] = np.sqrt(np.einsum("i,ij,ij->j", share, X, X))[:columns]
+    scale[columns] = np.sqrt(np.einsum("i,ij,ij->j", share, X, X))[columns]
     if not np.isfinite(scale).all():
         raise ValueError(f"TPAUCLinear: X must hold numbers whose squares are finite, got {np.abs(rows.X).max():g}")
     scale[scale <= 1e-12 * np.abs(centre)] = 1.0  # constant but for rounding
@@ -327,7 +327,7 @@ class LinearFit:
         surrogate: name of the pairwise loss.
         margins: to go through, one after the other.
         choose: whether to choose among them and logistic regression, rather than to take the last.
-        standardize: how many of the first columns to standardise.
+        standardize: which columns to standardise, a truth value for each.
         max_iter: most steps for each.
         tol: smallest relative decrease by which L-BFGS goes on.
     """
@@ -338,7 +338,7 @@ class LinearFit:
     surrogate: str
     margins: Sequence[float]
     choose: bool
-    standardize: int
+    standardize: Array
     max_iter: int
     tol: float
 
