@@ -85,7 +85,7 @@ def your_objective(names: Names) -> None:
 
 
 CLAIMS: dict[str, Callable[[Names], None]] = {
-    f"plot_{claim.__name__}": claim
+    claim.__name__: claim
     for claim in (fraud_csv, your_network, bags_attention, groups, resume, processes, screening, your_objective)
 }
 
@@ -107,11 +107,4 @@ def test_a_tutorial_holds_what_it_says(
     finally:
         plt.close("all")
     assert capsys.readouterr().err == ""
-    CLAIMS[file.stem](names)
-
-
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.stem)
-def test_a_tutorial_links_to_pages_that_exist(file: Path) -> None:
-    pages = re.findall(r":doc:`/(\w+)`", file.read_text(encoding="utf-8"))
-    assert len(pages) >= 3
-    assert all((FOLDER.parents[1] / "docs" / f"{page}.md").is_file() for page in pages)
+    CLAIMS[re.sub(r"plot_\d_", "", file.stem)](names)
