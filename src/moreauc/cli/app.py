@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -18,18 +17,20 @@ from moreauc._system import printable
 from moreauc.cli.console import complain, say
 from moreauc.cli.options import CompareOptions, EvaluateOptions, ExampleOptions, FitOptions, PredictOptions
 
+_UsageError: Any = typer.BadParameter.__mro__[1]  # typer has a click of its own, and does not export this class of it
+
 
 @contextmanager
 def _printable_usage() -> Iterator[None]:
     """Escape control characters in messages that repeat words of the command line, such as names of files."""
     try:
         yield
-    except click.UsageError as error:
+    except _UsageError as error:
         lines = error.format_message().split("\n")  # a help text has several
         shown = [printable(line) for line in lines]
         if shown == lines:
             raise
-        raise click.UsageError("\n".join(shown), error.ctx) from error
+        raise _UsageError("\n".join(shown), error.ctx) from error
 
 
 class CommandGroup(TyperGroup):
