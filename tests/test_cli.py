@@ -183,8 +183,8 @@ ROW_ERRORS = [
         ["tiny.csv", "--min-tpr", "0", "--max-fpr", "0.05"],
         "test rows: with 9 negatives, --max-fpr 0.05 leaves none in the region; TPAUC is undefined",
     ),
-    (["tiny.csv", "--min-tpr", "1"], "moreauc fit: min_tpr must be a number in [0, 1), got 1.0"),
-    (["tiny.csv", "--max-fpr", "0"], "moreauc fit: max_fpr must be a number in (0, 1], got 0.0"),
+    (["tiny.csv", "--min-tpr", "1"], "moreauc fit: --min-tpr must be a number in [0, 1), got 1.0"),
+    (["tiny.csv", "--max-fpr", "0"], "moreauc fit: --max-fpr must be a number in (0, 1], got 0.0"),
     (["tiny.csv", "--loss", "mse"], f"moreauc fit: --loss must be one of {', '.join(METHODS['rows'])}, got 'mse'"),
     (["tiny.csv", "--drop", "b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
     (["tiny.csv", "--drop", "a,b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
@@ -199,10 +199,16 @@ ROW_ERRORS = [
         ["tiny.csv", "--loss", "ce", "--surrogate", "logistic"],
         "moreauc fit: --surrogate is for losses of pairs, and does not go with --loss ce",
     ),
-    (["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"], "get_surrogate: name must be one of "),
+    (
+        ["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"],
+        "moreauc fit: --surrogate must be one of squared_hinge, ",
+    ),
     (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "fpr_budget must be a number in [0, 1], got 2.0"),
-    (["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"], "device must be one that torch has here, got 'abacus'"),
-    (["tiny.csv", "--baselines", "tree"], "moreauc fit: --baselines must be none, or of "),
+    (
+        ["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"],
+        "device must be one that torch has here, such as 'cpu' or 'cuda', got 'abacus'",
+    ),
+    (["tiny.csv", "--baselines", "tree"], "moreauc fit: --baselines must be one of none, "),
     (
         ["tiny.csv", "--min-tpr", "0", "--model", "tree"],
         "moreauc fit: --model must be one of mlp, linear, trees, auto, got 'tree'",
@@ -584,7 +590,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         (["tiny.csv"], "{0}/tiny.csv: --target must name the column with the two classes"),
         (
             ["--example", "iris"],
-            "load_example: name must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got 'iris'",
+            "moreauc compare: --example must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got 'iris'",
         ),
         (
             ["--example", "digits", "--drop", "a"],
@@ -593,7 +599,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         (["three.csv", "--target", "a"], "{0}/three.csv: target 'a' must have two classes, got 3 classes: "),
         (
             ["tiny.csv", "--target", "y", "--methods", "sonx,tree"],
-            f"moreauc compare: --methods must be of {', '.join(method_names('rows'))}, got 'tree'",
+            f"moreauc compare: --methods must be one of {', '.join(method_names('rows'))}, got 'tree'",
         ),
         (
             ["tiny.csv", "--target", "y", "--methods", "ce,ce"],
@@ -606,7 +612,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         ),
         (
             ["tiny.csv", "--target", "y", "--min-tpr", "1"],
-            "moreauc compare: min_tpr must be a number in [0, 1), got 1.0",
+            "moreauc compare: --min-tpr must be a number in [0, 1), got 1.0",
         ),
     ],
 )
@@ -685,4 +691,7 @@ def test_an_example_is_written_and_can_be_fitted(tmp_path):
     assert pd.read_csv(out)["target"].mean() == pytest.approx(0.02, abs=0.005)
     assert "the file exists" in call("example", "fraud", "--out", out).output
     assert call("example", "fraud", "--out", out, "--force").exit_code == 0
-    assert "name must be one of digits" in call("example", "frod").output
+    assert (
+        "NAME must be one of digits" in call("example", "frod").output
+        and "did you mean 'fraud'?" in call("example", "frod").output
+    )

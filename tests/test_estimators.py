@@ -540,7 +540,7 @@ SHARED_ERRORS = [
     ({"validation_fraction": 1.0}, r"validation_fraction must be a number in \[0, 1\), got 1.0"),
     ({"patience": 0}, "patience must be an integer of at least 1, got 0"),
     ({"patience": 0, "validation_fraction": 0.0}, "patience must be an integer of at least 1, got 0"),
-    ({"device": "abacus"}, "device must be one that torch has here, got 'abacus'"),
+    ({"device": "abacus"}, "device must be one that torch has here, such as 'cpu' or 'cuda', got 'abacus'"),
 ]
 RANKING_ERRORS = [
     ({"min_tpr": 1.0}, r"min_tpr must be a number in \[0, 1\), got 1.0"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,23 @@ def check_real(
     return float(value)
 
 
-def check_region(owner: str, min_tpr: Any, max_fpr: Any) -> tuple[float, float]:
-    """Return `min_tpr` in [0, 1) and `max_fpr` in (0, 1] as floats."""
+def check_region(
+    owner: str, min_tpr: Any, max_fpr: Any, names: tuple[str, str] = ("min_tpr", "max_fpr")
+) -> tuple[float, float]:
+    """Return `min_tpr` in [0, 1) and `max_fpr` in (0, 1] as floats; errors call them by `names`."""
     return (
-        check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True),
-        check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True),
+        check_real(owner, names[0], min_tpr, low=0.0, high=1.0, high_open=True),
+        check_real(owner, names[1], max_fpr, low=0.0, high=1.0, low_open=True),
     )
+
+
+def check_choice(owner: str, name: str, value: str, allowed: Iterable[str], *, hint: str = "") -> None:
+    """Check that `value` is one of the allowed; the error names the nearest, unless it ends with another hint."""
+    known = list(allowed)
+    if value not in known:
+        close = get_close_matches(value, known, n=1)
+        hint = hint or (f"; did you mean {close[0]!r}?" if close else "")
+        raise ValueError(f"{owner}: {name} must be one of {', '.join(known)}, got {value!r}{hint}")
 
 
 def check_flag(owner: str, name: str, value: Any) -> bool:
