@@ -203,7 +203,7 @@ ROW_ERRORS = [
         ["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"],
         "moreauc fit: --surrogate must be one of squared_hinge, ",
     ),
-    (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "fpr_budget must be a number in [0, 1], got 2.0"),
+    (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "--fpr-budget must be a number in [0, 1], got 2.0"),
     (
         ["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"],
         "device must be one that torch has here, such as 'cpu' or 'cuda', got 'abacus'",
@@ -219,13 +219,13 @@ ROW_ERRORS = [
         ["tiny.csv", "--surrogate", "logistic", "--model", "auto"],
         "moreauc fit: --surrogate does not go with --model auto, got 'logistic'",
     ),
-    (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "fit: lr must be a number in (0, inf), got -1.0"),
+    (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "moreauc fit: --lr must be a number in (0, inf), got -1.0"),
 ]
 BAG_ERRORS = [
     (["differ.csv"], "target 'y' must be the same inside a bag, got 1 in row 3 and 0 in row 4 of bag 'b'"),
-    (["gap.csv"], "{0}/gap.csv: bag column 'bag' has missing values in 1 rows, the first is row 5"),
+    (["gap.csv"], "{0}/gap.csv: bag column 'bag' has 1 missing values, the first in row 5"),
     (["labels.csv"], "target 'y' must have two classes, got 3 classes: 0 (2 bags), 1 (2 bags), 2 (1 bags)"),
-    (["unlabelled.csv"], "{0}/unlabelled.csv: target 'y' has missing values in 1 rows, the first is row 6"),
+    (["unlabelled.csv"], "{0}/unlabelled.csv: target 'y' has 1 missing values, the first in row 6"),
     (["fine.csv", "--bags", "patient"], "{0}/fine.csv: no bag column 'patient'; columns are 'bag', 'x', 'y'"),
     (["fine.csv", "--bags", "y"], "--bags and --target must name two columns, got 'y' for both"),
     (["fine.csv", "--target", "z"], "{0}/fine.csv: no target column 'z'; columns are 'bag', 'x', 'y'"),
@@ -244,7 +244,7 @@ GROUP_ERRORS = [
     (["--groups", "race,"], "--groups must name columns, with commas between them, got 'race,'"),
     (["--groups", "race,race"], "--groups must name every column once, got 'race,race'"),
     (["--groups", "race,state"], "--groups and --target must name different columns, got 'state' for both"),
-    (["--groups", "gap"], "group column 'gap' has missing values in 27 rows, the first is row 1"),
+    (["--groups", "gap"], "group column 'gap' has 27 missing values, the first in row 1"),
     (["--groups", "race", "--min-tpr", "0.5"], "--min-tpr is for TPAUC and does not go with --groups, got 0.5"),
     (["--groups", "race", "--max-fpr", "0.2"], "--max-fpr is for TPAUC and does not go with --groups, got 0.2"),
     (["--groups", "race", "--fpr-budget", "0.1"], "--fpr-budget is for TPAUC and does not go with --groups, got 0.1"),
@@ -324,7 +324,7 @@ def test_an_output_folder_with_something_in_it(trained, tmp_path):
     assert (result.exit_code, result.stderr) == (2, line)
     assert snapshot(tmp_path) == before
     # a run that fails after the folder was found free for --force changes nothing either
-    assert call(*command, "--force", "--lr", "-1").exit_code == 2
+    assert call(*command, "--force", "--device", "abacus").exit_code == 2
     assert snapshot(tmp_path) == before
     assert call(*command, "--force").exit_code == 0
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "notes.txt"])

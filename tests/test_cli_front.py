@@ -129,6 +129,11 @@ def test_the_nearest_name_is_suggested(tmp_path, words, message):
     assert result.exit_code == 2 and re.fullmatch(f"error: moreauc fit: {message}\n".replace("?", r"\?"), result.stderr)
 
 
+def test_a_command_line_without_words_shows_the_help():
+    done = run()
+    assert done.returncode == 2 and "Usage: moreauc" in done.stdout + done.stderr and "error" not in done.stderr
+
+
 # Completion
 
 

@@ -27,7 +27,7 @@ def _short_usage() -> Iterator[None]:
         yield
     except _UsageError as error:
         text = error.format_message()
-        if "\n" in text:  # a help text
+        if not text or "\n" in text:  # a help text, which it prints itself
             raise
         command = "moreauc" if error.ctx is None else error.ctx.command_path
         complain(f"error: {text[:1].lower()}{text[1:].rstrip('.')}; see {command} --help")

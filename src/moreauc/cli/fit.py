@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from moreauc._checks import check_choice, check_path, check_region
+from moreauc._checks import check_choice, check_path, check_real, check_region
 from moreauc.baselines import BASELINES, Baseline, fit_baseline
 from moreauc.cli.console import command_line, print_table, say, warn, without_column_warnings
 from moreauc.cli.options import REGION, SURROGATES, FitOptions
@@ -47,6 +47,11 @@ _SETTINGS = (
     *("loss", "model", "surrogate", "dropout", "patience", "min_tpr", "max_fpr", "top_k"),
     *(*_ONLY_BAGS, "groups_per_batch", "samples_per_group"),
 )
+_RANGES: dict[str, dict[str, Any]] = {
+    "lr": {"low": 0.0, "low_open": True},
+    "dropout": {"low": 0.0, "high": 1.0, "high_open": True},
+    "fpr_budget": {"low": 0.0, "high": 1.0},
+}
 _NETWORK = ("epochs", "lr", "patience", "device")  # options that are arguments of all networks
 _REGION = ("min_tpr", "max_fpr", "fpr_budget")
 # the estimator of each task, and the options that are arguments of it
@@ -206,6 +211,9 @@ def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
         region = check_region(_OWNER, low, high, names=("--min-tpr", "--max-fpr"))
         changes["min_tpr"], changes["max_fpr"] = region
     options = replace(options, **changes)
+    for name, limits in _RANGES.items():
+        if (number := getattr(options, name)) is not None:
+            check_real(_OWNER, f"--{name.replace('_', '-')}", number, **limits)
     for name, allowed in choices.items():
         if (value := getattr(options, name)) is not None:
             check_choice(_OWNER, f"--{name}", value, allowed)
