@@ -1,20 +1,23 @@
 # Two commands do everything, set-up included:  make demo  and  make test
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-VENV := .venv
+# another Python gets an environment of its own: make test PYTHON=python3.13
+VENV ?= .venv$(if $(filter command,$(origin PYTHON)),-$(notdir $(PYTHON)))
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 OUT ?= reports/demo
 
-.PHONY: demo test docs check lint format bench study reproduce torture size mutants setup browser clean
+.PHONY: demo test test-lowest docs release check lint format bench study reproduce torture size mutants setup browser \
+  clean
 .DEFAULT_GOAL := demo
 
 # benchmarks use models of experiments/, which is not installed
 bench torture: export PYTHONPATH := $(CURDIR)
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "Setting up $(VENV) with $(PYTHON)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@
 
 setup: $(VENV)/.ready
@@ -40,6 +43,16 @@ test: lint browser
 docs: setup
 	@echo "Building the site"
 	@$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -d docs/_build/doctrees docs docs/_build/html
+
+# All tests with the lowest versions that pyproject.toml allows.
+test-lowest:
+	$(MAKE) setup VENV=.venv-lowest CONSTRAINTS=lowest.txt
+	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal
+
+# Builds sdist and wheel in dist/, checks them, and tries the wheel in an empty environment.
+release: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build twine
+	$(BIN)/python tools/release.py
 
 # A test opens the report pages in Chromium. Where it is missing it is installed, if that can be done without asking.
 browser:
@@ -108,4 +121,4 @@ mutants: setup
 	nice $(BIN)/python benchmarks/mutants.py --state after
 
 clean:
-	rm -rf $(VENV) reports docs/_build docs/tutorials docs/reference/generated .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv* dist reports docs/_build docs/tutorials docs/reference/generated .pytest_cache .mypy_cache .ruff_cache

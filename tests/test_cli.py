@@ -183,8 +183,8 @@ ROW_ERRORS = [
         ["tiny.csv", "--min-tpr", "0", "--max-fpr", "0.05"],
         "test rows: with 9 negatives, --max-fpr 0.05 leaves none in the region; TPAUC is undefined",
     ),
-    (["tiny.csv", "--min-tpr", "1"], "moreauc fit: min_tpr must be a number in [0, 1), got 1.0"),
-    (["tiny.csv", "--max-fpr", "0"], "moreauc fit: max_fpr must be a number in (0, 1], got 0.0"),
+    (["tiny.csv", "--min-tpr", "1"], "moreauc fit: --min-tpr must be a number in [0, 1), got 1.0"),
+    (["tiny.csv", "--max-fpr", "0"], "moreauc fit: --max-fpr must be a number in (0, 1], got 0.0"),
     (["tiny.csv", "--loss", "mse"], f"moreauc fit: --loss must be one of {', '.join(METHODS['rows'])}, got 'mse'"),
     (["tiny.csv", "--drop", "b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
     (["tiny.csv", "--drop", "a,b"], "{0}/tiny.csv: no column to drop 'b'; columns are 'a'"),
@@ -199,10 +199,16 @@ ROW_ERRORS = [
         ["tiny.csv", "--loss", "ce", "--surrogate", "logistic"],
         "moreauc fit: --surrogate is for losses of pairs, and does not go with --loss ce",
     ),
-    (["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"], "get_surrogate: name must be one of "),
-    (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "fpr_budget must be a number in [0, 1], got 2.0"),
-    (["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"], "device must be one that torch has here, got 'abacus'"),
-    (["tiny.csv", "--baselines", "tree"], "moreauc fit: --baselines must be none, or of "),
+    (
+        ["tiny.csv", "--max-fpr", "0.5", "--surrogate", "cubic"],
+        "moreauc fit: --surrogate must be one of squared_hinge, ",
+    ),
+    (["tiny.csv", "--max-fpr", "0.5", "--fpr-budget", "2"], "--fpr-budget must be a number in [0, 1], got 2.0"),
+    (
+        ["tiny.csv", "--max-fpr", "0.5", "--device", "abacus"],
+        "device must be one that torch has here, such as 'cpu' or 'cuda', got 'abacus'",
+    ),
+    (["tiny.csv", "--baselines", "tree"], "moreauc fit: --baselines must be one of none, "),
     (
         ["tiny.csv", "--min-tpr", "0", "--model", "tree"],
         "moreauc fit: --model must be one of mlp, linear, trees, auto, got 'tree'",
@@ -213,13 +219,13 @@ ROW_ERRORS = [
         ["tiny.csv", "--surrogate", "logistic", "--model", "auto"],
         "moreauc fit: --surrogate does not go with --model auto, got 'logistic'",
     ),
-    (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "fit: lr must be a number in (0, inf), got -1.0"),
+    (["tiny.csv", "--max-fpr", "0.5", "--lr", "-1"], "moreauc fit: --lr must be a number in (0, inf), got -1.0"),
 ]
 BAG_ERRORS = [
     (["differ.csv"], "target 'y' must be the same inside a bag, got 1 in row 3 and 0 in row 4 of bag 'b'"),
-    (["gap.csv"], "{0}/gap.csv: bag column 'bag' has missing values in 1 rows, the first is row 5"),
+    (["gap.csv"], "{0}/gap.csv: bag column 'bag' has 1 missing values, the first in row 5"),
     (["labels.csv"], "target 'y' must have two classes, got 3 classes: 0 (2 bags), 1 (2 bags), 2 (1 bags)"),
-    (["unlabelled.csv"], "{0}/unlabelled.csv: target 'y' has missing values in 1 rows, the first is row 6"),
+    (["unlabelled.csv"], "{0}/unlabelled.csv: target 'y' has 1 missing values, the first in row 6"),
     (["fine.csv", "--bags", "patient"], "{0}/fine.csv: no bag column 'patient'; columns are 'bag', 'x', 'y'"),
     (["fine.csv", "--bags", "y"], "--bags and --target must name two columns, got 'y' for both"),
     (["fine.csv", "--target", "z"], "{0}/fine.csv: no target column 'z'; columns are 'bag', 'x', 'y'"),
@@ -238,7 +244,7 @@ GROUP_ERRORS = [
     (["--groups", "race,"], "--groups must name columns, with commas between them, got 'race,'"),
     (["--groups", "race,race"], "--groups must name every column once, got 'race,race'"),
     (["--groups", "race,state"], "--groups and --target must name different columns, got 'state' for both"),
-    (["--groups", "gap"], "group column 'gap' has missing values in 27 rows, the first is row 1"),
+    (["--groups", "gap"], "group column 'gap' has 27 missing values, the first in row 1"),
     (["--groups", "race", "--min-tpr", "0.5"], "--min-tpr is for TPAUC and does not go with --groups, got 0.5"),
     (["--groups", "race", "--max-fpr", "0.2"], "--max-fpr is for TPAUC and does not go with --groups, got 0.2"),
     (["--groups", "race", "--fpr-budget", "0.1"], "--fpr-budget is for TPAUC and does not go with --groups, got 0.1"),
@@ -318,7 +324,7 @@ def test_an_output_folder_with_something_in_it(trained, tmp_path):
     assert (result.exit_code, result.stderr) == (2, line)
     assert snapshot(tmp_path) == before
     # a run that fails after the folder was found free for --force changes nothing either
-    assert call(*command, "--force", "--lr", "-1").exit_code == 2
+    assert call(*command, "--force", "--device", "abacus").exit_code == 2
     assert snapshot(tmp_path) == before
     assert call(*command, "--force").exit_code == 0
     assert sorted(path.name for path in out.iterdir()) == sorted([*FILES, "notes.txt"])
@@ -584,7 +590,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         (["tiny.csv"], "{0}/tiny.csv: --target must name the column with the two classes"),
         (
             ["--example", "iris"],
-            "load_example: name must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got 'iris'",
+            "moreauc compare: --example must be one of digits, breast_cancer, diabetes, fraud, fraud_test, got 'iris'",
         ),
         (
             ["--example", "digits", "--drop", "a"],
@@ -593,7 +599,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         (["three.csv", "--target", "a"], "{0}/three.csv: target 'a' must have two classes, got 3 classes: "),
         (
             ["tiny.csv", "--target", "y", "--methods", "sonx,tree"],
-            f"moreauc compare: --methods must be of {', '.join(method_names('rows'))}, got 'tree'",
+            f"moreauc compare: --methods must be one of {', '.join(method_names('rows'))}, got 'tree'",
         ),
         (
             ["tiny.csv", "--target", "y", "--methods", "ce,ce"],
@@ -606,7 +612,7 @@ def test_compare_on_an_example_says_how_it_was_made(tmp_path):
         ),
         (
             ["tiny.csv", "--target", "y", "--min-tpr", "1"],
-            "moreauc compare: min_tpr must be a number in [0, 1), got 1.0",
+            "moreauc compare: --min-tpr must be a number in [0, 1), got 1.0",
         ),
     ],
 )
@@ -685,4 +691,7 @@ def test_an_example_is_written_and_can_be_fitted(tmp_path):
     assert pd.read_csv(out)["target"].mean() == pytest.approx(0.02, abs=0.005)
     assert "the file exists" in call("example", "fraud", "--out", out).output
     assert call("example", "fraud", "--out", out, "--force").exit_code == 0
-    assert "name must be one of digits" in call("example", "frod").output
+    assert (
+        "NAME must be one of digits" in call("example", "frod").output
+        and "did you mean 'fraud'?" in call("example", "frod").output
+    )

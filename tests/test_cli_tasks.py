@@ -576,7 +576,8 @@ def test_names_are_shown_as_they_are_written(tmp_path, monkeypatch):
         "[i]data.csv: 132 rows": done("evaluate", run, data, "--out", tmp_path / "evaluation"),
         r"$ill$[/]\x1b[0m": done("predict", run, data, "--out", tmp_path / "scores.csv"),
         r"x\x1b[2J": call("fit", data, "--groups", "x\x1b[2J", *words, "--force"),
-        "Usage": call("predict", "run", "x.csv", "y\x1b[2J.csv", "--out", "z.csv"),
+        "extra argument": call("predict", "run", "x.csv", "y\x1b[2J.csv", "--out", "z.csv"),
+        "seed": call("fit", "x.csv", "--target", "y", "--seed", "1\u202e2"),
     }
     for shown, found in results.items():
         assert shown in found.output and not {"\x1b", "\u202e"} & set(found.output), shown

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import io
 import pickle
+import re
 
 import pytest
 import torch
-from conformance import CASES, Case
+from conformance import CASES, LABELS, Case
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 MODES = pytest.mark.parametrize("checks", ["now", "late"])
@@ -217,9 +220,10 @@ def test_wrong_values_are_named_and_change_nothing(case, wrong):
         assert_same_state(criterion, before)
 
 
+_NUMBERED = r"(index holds row numbers of the training set, as IndexedDataset|[a-z ]+ are numbered from 0)"
 WRONG_INDEX = {
-    "negative": (lambda x: x - 20, r"must lie in \[0, \d+\), got -"),
-    "too large": (lambda x: x + 20, r"must lie in \[0, \d+\), got \d\d"),
+    "negative": (lambda x: x - 20, rf"must lie in \[0, \d+\), got -\d+; {_NUMBERED}"),
+    "too large": (lambda x: x + 20, rf"must lie in \[0, \d+\), got \d\d; {_NUMBERED}"),
     "repeated": (lambda x: x[:1].expand(len(x)), "must not repeat a row inside one batch"),
     "floats": (lambda x: x.float(), "must hold integers"),
     "booleans": (lambda x: x > 2, "must hold integers"),
@@ -253,7 +257,7 @@ def test_correction_needs_the_previous_values(case):
     step(criterion, case, 0)
     before = state(criterion)
     batch, name = case.batch(1), case.values[1]
-    with pytest.raises(ValueError, match=rf"{name} must be given where gamma1? is not 0"):
+    with pytest.raises(ValueError, match=rf"{name} must be given where gamma1? is not 0, got None; PreviousIterate"):
         criterion(**{key: value for key, value in batch.items() if key != name})
     with pytest.raises(ValueError, match=rf"{name} must have the shape of"):
         criterion(**_without_grad(batch, name, lambda x: x[:-1]))
@@ -264,3 +268,93 @@ def test_correction_needs_the_previous_values(case):
     with pytest.raises(ValueError, match=rf"{name} must be finite, got nan"):
         criterion(**_without_grad(batch, name, lambda x: x * torch.nan))
     assert_same_state(criterion, before)
+
+
+def accepts_another_axis(case):
+    return case.values[0] in ("inner", "constraints") and case.batch(0)[case.values[0]].ndim == 1
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not accepts_another_axis(case)], ids=lambda case: case.name)
+def test_an_axis_too_many_is_to_be_squeezed(case):
+    criterion, name = case.build(), case.values[0]
+    batch = case.batch(0)
+    with pytest.raises(
+        ValueError, match=rf"{name} must .*; remove the last axis with \.squeeze\({batch[name].ndim}\)$"
+    ):
+        criterion(**_without_grad(batch, name, lambda x: x.unsqueeze(-1)))
+    for past in set(case.values[1:2]) & set(batch) if criterion.needs_previous else ():
+        with pytest.raises(ValueError, match=rf"{past} must have the shape of {name}, .*; remove .* with \.squeeze"):
+            criterion(**_without_grad(batch, past, lambda x: x.unsqueeze(-1)))
+
+
+WITH_SCORES = [case for case in CASES if case.values[0] == "scores"]
+
+
+@pytest.mark.parametrize("case", WITH_SCORES, ids=lambda case: case.name)
+def test_two_columns_of_scores_are_taken_for_logits(case):
+    with pytest.raises(
+        ValueError, match=r"scores must have shape \(B,\), got \(6, 2\); .* logits\[:, 1\] - logits\[:, 0\]"
+    ):
+        case.build()(**_without_grad(case.batch(0), "scores", lambda x: torch.stack([x, x], 1)))
+
+
+def test_two_columns_of_instances_are_taken_for_attention():
+    case = next(case for case in CASES if case.name == "MIDAMLoss-mean-default")
+    with pytest.raises(ValueError, match=r"got \(14, 2\); two columns, .*, are for pooling='attention'"):
+        case.build()(**_without_grad(case.batch(0), "instances", lambda x: torch.stack([x, x], 1)))
+
+
+OF_LABELS = [case for case in CASES if "labels" in case.batch(0) and "Grouped" not in case.name]
+
+
+@MODES
+@pytest.mark.parametrize("case", [case for case in OF_LABELS if "ross" not in case.name], ids=lambda case: case.name)
+def test_a_batch_of_one_class_names_the_sampler(case, checks):
+    criterion = built(case, checks)
+    rows = (LABELS == 0).nonzero().squeeze(1)[:6]
+    with pytest.raises(ValueError, match=r"labels must hold both 0 and 1, got only (0|one of them); PosNegSampler"):
+        criterion(**(case.batch(0) | {"labels": LABELS[rows], "index": rows}))
+        criterion.check()
+
+
+@MODES
+@pytest.mark.parametrize("case", OF_LABELS, ids=lambda case: case.name)
+def test_places_in_the_batch_are_not_taken_for_row_numbers(case, checks):
+    criterion, batch = built(case, checks), case.batch(0)
+    batch["index"] = torch.arange(len(batch["labels"]))
+    with pytest.raises(ValueError, match=r"index must point to rows labelled .*; index holds row numbers of .* set"):
+        criterion(**batch)
+        criterion.check()
+
+
+@EVERY
+def test_repr_shows_the_arguments(case, monkeypatch):
+    kind, given = type(case.build()), {}
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def record(self, *args, **kwargs):
+        given.update(inspect.signature(original).bind(self, *args, **kwargs).arguments)
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "__init__", record)
+    text = repr(case.build())
+    assert text.startswith(f"{kind.__name__}(") and text.count("(") == text.count(")")
+    assert "\n" not in text and " at 0x" not in text and len(text) < 400
+    for name, value in given.items():
+        if name == "labels":
+            assert re.match(rf"{kind.__name__}\(15 (rows|bags), 6 positives", text)
+        elif name not in ("self", "temperature") or "smoothed_max" in text:
+            assert name == "self" or f"{name}=" in text, name
+        if isinstance(value, int | float):
+            assert f"{name}={value:g}" in text or name in ("temperature", "tau", "gamma", "threshold_lr"), name
+
+
+def test_repr_of_a_loss_is_its_call():
+    case = next(case for case in CASES if case.name == "TPAUCLoss-ramp-msvr")
+    criterion = case.build()
+    criterion.gamma = 0.125  # a schedule
+    assert repr(criterion) == (
+        "TPAUCLoss(15 rows, 6 positives, min_tpr=0.3, max_fpr=0.6, surrogate='smooth_ramp', margin=0.7, "
+        "link='standardized', tau=0.9, gamma=0.125, threshold_lr=(1, 0.01), smoothing=0)"
+    )

@@ -321,7 +321,7 @@ def test_alone_the_loss_is_as_without():
     assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
     assert list(state) == list(plain.state_dict())
     wrapped.synchronize()
-    assert wrapped.extra_repr() == "process 0 of 1"
+    assert repr(wrapped) == f"DistributedCriterion({wrapped.criterion!r}, process 0 of 1)"
 
 
 def test_attributes_are_those_of_the_loss_inside():

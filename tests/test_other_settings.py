@@ -380,7 +380,7 @@ def test_other_inputs_or_labels_of_an_estimator_are_refused(kind, tmp_path):
 
 def test_repr_shows_the_description():
     text = repr(MultiInstanceTPAUCLoss(Y, pooling="smoothed_max", temperature=0.25, **REGION))
-    for part in ("min_tpr=0.5", "pooling=SmoothedMaxPooling(temperature=0.25)", "surrogate=SquaredHinge(margin=0.5)"):
+    for part in ("min_tpr=0.5", "pooling='smoothed_max', temperature=0.25, surrogate='squared_hinge', margin=0.5"):
         assert part in text
     assert repr(SmoothedMaxPooling(1 / 3)) == f"SmoothedMaxPooling(temperature={1 / 3!r})"
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from moreauc.data import IndexedDataset, TensorBatches
+from moreauc.data import BagSampler, IndexedDataset, TensorBatches
+from moreauc.optim import PreviousIterate, ProximalPoint
 from moreauc.samplers import GroupSampler, PlainSampler, PosNegSampler
 from moreauc.samplers.base import latest_draw
 
@@ -236,3 +237,12 @@ def test_repr():
     assert repr(pos_neg_sampler()) == f"PosNegSampler({sizes}, seed=0): 8 steps"
     text = "PosNegSampler(num_positives=4, num_negatives=3, seed=0, rank=1, world_size=2): 8 steps"
     assert repr(sharded_sampler()) == text
+
+
+def test_repr_of_what_training_needs_besides():
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    assert repr(PreviousIterate(model, optimizer)) == "PreviousIterate(Linear of 4 weights)"
+    assert repr(ProximalPoint(optimizer, 2e-3)) == "ProximalPoint(Adam, weight=0.002)"
+    assert repr(BagSampler([[0, 2], [1, 2]])) == "BagSampler([[0, 2], [1, 2]])"
+    assert repr(BagSampler(torch.utils.data.BatchSampler(range(4), 2, False))) == "BagSampler(BatchSampler)"

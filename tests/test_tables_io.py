@@ -285,7 +285,7 @@ def test_the_positive_class(values, positive, expected, reason):
     [
         ("Y", [0, 1, 1], None, "no target column 'Y'; did you mean 'y'?"),
         ("result", [0, 1, 1], None, "no target column 'result'; columns are 'age', 'y'"),
-        ("y", [0, None, None], None, "target 'y' has missing values in 2 rows, the first is row 2"),
+        ("y", [0, None, None], None, "target 'y' has 2 missing values, the first in row 2; remove such rows"),
         ("y", [1, 1, 1], None, "target 'y' must have two classes, got one class only: 1 (3 rows)"),
         (
             "y",
@@ -318,7 +318,7 @@ def test_the_target_of_another_table():
         (["well", "ill", "Ill"], "t: target 'y' must be 'well' or 'ill', got 'Ill' in row 3"),
         (["well", "well"], "t: there are no positives (y = ill) among its 2 rows"),
         (["ill"], "t: there are no negatives (y = well) among its 1 rows"),
-        ([None, "ill"], "t: target 'y' has missing values in 1 rows, the first is row 1"),
+        ([None, "ill"], "t: target 'y' has 1 missing values, the first in row 1; remove such rows"),
     ]:
         with pytest.raises(TableError, match=exactly(message)):
             match_target(pd.DataFrame({"y": values}), target, source="t")

@@ -115,7 +115,7 @@ def test_what_looks_the_same_is_one_name(tmp_path, file):
 
 def test_missing_names_of_bags_stay_missing(tmp_path):
     (tmp_path / "a.csv").write_text("bag,x\n1,1\nNA,2\n,3\n")
-    with pytest.raises(TableError, match=r"t: bag column 'bag' has missing values in 2 rows, the first is row 2"):
+    with pytest.raises(TableError, match=r"t: bag column 'bag' has 2 missing values, the first in row 2"):
         find_bags(read_texts(tmp_path / "a.csv"), "bag", "t")
 
 

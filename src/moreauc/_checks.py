@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,23 @@ def check_real(
     return float(value)
 
 
-def check_region(owner: str, min_tpr: Any, max_fpr: Any) -> tuple[float, float]:
-    """Return `min_tpr` in [0, 1) and `max_fpr` in (0, 1] as floats."""
+def check_region(
+    owner: str, min_tpr: Any, max_fpr: Any, names: tuple[str, str] = ("min_tpr", "max_fpr")
+) -> tuple[float, float]:
+    """Return `min_tpr` in [0, 1) and `max_fpr` in (0, 1] as floats; errors call them by `names`."""
     return (
-        check_real(owner, "min_tpr", min_tpr, low=0.0, high=1.0, high_open=True),
-        check_real(owner, "max_fpr", max_fpr, low=0.0, high=1.0, low_open=True),
+        check_real(owner, names[0], min_tpr, low=0.0, high=1.0, high_open=True),
+        check_real(owner, names[1], max_fpr, low=0.0, high=1.0, low_open=True),
     )
+
+
+def check_choice(owner: str, name: str, value: str, allowed: Iterable[str], *, hint: str = "") -> None:
+    """Check that `value` is one of the allowed; the error names the nearest, unless it ends with another hint."""
+    known = list(allowed)
+    if value not in known:
+        close = get_close_matches(value, known, n=1)
+        hint = hint or (f"; did you mean {close[0]!r}?" if close else "")
+        raise ValueError(f"{owner}: {name} must be one of {', '.join(known)}, got {value!r}{hint}")
 
 
 def check_flag(owner: str, name: str, value: Any) -> bool:
@@ -102,23 +114,45 @@ def check_floating(owner: str, name: str, value: Any) -> Tensor:
 
 def check_shape(owner: str, name: str, value: Tensor, allowed: Sequence[tuple[int | str, ...]]) -> None:
     """Check the shape of `value` against the allowed ones; a str in a shape means any positive size."""
-    if tuple(value.shape) in allowed:
+    shape = tuple(value.shape)
+    if shape in allowed or _fits(shape, allowed):
         return
-    for shape in allowed:
-        if len(shape) == value.ndim and all(
-            size > 0 if isinstance(want, str) else size == want for want, size in zip(shape, value.shape, strict=True)
-        ):
-            return
-    wanted = " or ".join(_shape_text(shape) for shape in allowed)
-    raise ValueError(f"{owner}: {name} must have shape {wanted}, got {_shape_text(tuple(value.shape))}")
+    wanted = " or ".join(map(_shape_text, allowed))
+    remedy = squeeze_remedy(shape) if _fits(shape[:-1], allowed) else ""
+    raise ValueError(f"{owner}: {name} must have shape {wanted}, got {_shape_text(shape)}{remedy}")
+
+
+def _fits(shape: tuple[int, ...], allowed: Sequence[tuple[int | str, ...]]) -> bool:
+    return any(
+        len(wanted) == len(shape)
+        and all(size > 0 if isinstance(want, str) else size == want for want, size in zip(wanted, shape, strict=True))
+        for wanted in allowed
+    )
+
+
+def squeeze_remedy(shape: tuple[int, ...]) -> str:
+    """Return what an error about a shape that is right up to its last axis adds, where that axis has one entry."""
+    return f"; remove the last axis with .squeeze({len(shape) - 1})" if len(shape) > 1 and shape[-1] == 1 else ""
+
+
+def check_scores_shape(owner: str, scores: Tensor) -> None:
+    """Check that scores have shape `(B,)`; two columns are taken for logits of two classes."""
+    if scores.ndim == 2 and scores.shape[1] == 2:
+        raise ValueError(
+            f"{owner}: scores must have shape (B,), got {_shape_text(tuple(scores.shape))}; give the network one "
+            "output, or pass the difference of its two logits, logits[:, 1] - logits[:, 0]"
+        )
+    check_shape(owner, "scores", scores, [("B",)])
 
 
 def check_same_shape(owner: str, name: str, value: Tensor, other_name: str, other: Tensor) -> None:
     """Check that `value` has the shape of `other`."""
     if value.shape != other.shape:
+        shape, wanted = tuple(value.shape), tuple(other.shape)
+        remedy = squeeze_remedy(shape) if shape[:-1] == wanted else ""
         raise ValueError(
-            f"{owner}: {name} must have the shape of {other_name}, {_shape_text(tuple(other.shape))}, "
-            f"got {_shape_text(tuple(value.shape))}"
+            f"{owner}: {name} must have the shape of {other_name}, {_shape_text(wanted)}, "
+            f"got {_shape_text(shape)}{remedy}"
         )
 
 
@@ -148,8 +182,13 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
             raise ValueError(f"{owner}: {name} must be finite, got {bad[0].item()} ({bad.numel()} such entries)")
 
 
-def check_index(owner: str, name: str, index: Any, size: int, *, length: int, unique: bool = True) -> Tensor:
-    """Return `index` as an int64 vector of `length` row numbers in [0, size), each at most once if `unique`."""
+def check_index(
+    owner: str, name: str, index: Any, size: int, *, length: int, unique: bool = True, remedy: str = ""
+) -> Tensor:
+    """Return `index` as an int64 vector of `length` row numbers in [0, size), each at most once if `unique`.
+
+    `remedy` is what the error about a number out of range ends with.
+    """
     rows = as_index(owner, name, index, length)
     if length <= _SHORT:  # for a few numbers a set costs less than the calls that sort them
         numbers = rows.tolist()
@@ -158,7 +197,7 @@ def check_index(owner: str, name: str, index: Any, size: int, *, length: int, un
         ordered = np.sort(rows.numpy(force=True))  # several times faster than torch's sort
         first, last, repeats = ordered[0], ordered[-1], bool((ordered[1:] == ordered[:-1]).any())
     if first < 0 or last >= size:
-        raise ValueError(f"{owner}: {name} must lie in [0, {size}), got {first if first < 0 else last}")
+        raise ValueError(f"{owner}: {name} must lie in [0, {size}), got {first if first < 0 else last}{remedy}")
     if unique and repeats:
         ordered = np.sort(rows.numpy(force=True))
         double = ordered[1:][ordered[1:] == ordered[:-1]][0]
@@ -201,8 +240,11 @@ def no_number(values: Any) -> str:
     return f"{shown(strange[0])} in a {kind}" if strange else f"a {kind}"
 
 
-def check_labels(owner: str, labels: Any, *, both: bool = True) -> Tensor:
-    """Return `labels` as an int64 vector of 0 and 1 that holds both, or either if not `both`."""
+def check_labels(owner: str, labels: Any, *, both: bool = True, remedy: str = "") -> Tensor:
+    """Return `labels` as an int64 vector of 0 and 1 that holds both, or either if not `both`.
+
+    `remedy` is what the error about a class that is missing ends with.
+    """
     values = as_labels(owner, labels)
     check_shape(owner, "labels", values, [("n",)])
     strange = values[(values != 0) & (values != 1)]
@@ -210,7 +252,7 @@ def check_labels(owner: str, labels: Any, *, both: bool = True) -> Tensor:
         raise ValueError(f"{owner}: labels must be 0 or 1, got {strange[0].item()}")
     positives = int((values == 1).sum()) if both else -1
     if positives in (0, len(values)):
-        raise ValueError(f"{owner}: labels must hold both 0 and 1, got only {int(positives > 0)}")
+        raise ValueError(f"{owner}: labels must hold both 0 and 1, got only {int(positives > 0)}{remedy}")
     return values.long()
 
 

@@ -93,6 +93,50 @@ def settings_text(module: nn.Module) -> str:
     return ", ".join(f"{name}={text_of(value)}" for name, value in settings_of(module))
 
 
+# arguments that are no attributes of the loss itself: where their values are
+_PLACES = {
+    "margin": ("surrogate.margin",),
+    "temperature": ("pooling.temperature",),
+    "initial": ("table_u.initial",),
+    "initial_u": ("table_u.initial",),
+    "initial_v": ("table_v.initial",),
+    "bound": ("table_v.rule.bound", "table_u.rule.bound"),
+}
+_LONGEST = 100  # letters of one argument
+
+
+def arguments_text(module: nn.Module) -> str:
+    """Return the arguments of a module's constructor in one line, with their present values; None is left out.
+
+    Tensors are described by type and shape, surrogates and poolings by their names, networks by their classes.
+    """
+    kind: Any = type(module)
+    found = ((name, _argument(module, name)) for name in _arguments(kind))
+    return ", ".join(f"{name}={_short(value)}" for name, value in found if value is not None)
+
+
+def _argument(module: nn.Module, name: str) -> Any:
+    """Return the value of an argument; None where it is not known."""
+    for place in (name, *_PLACES.get(name, ())):
+        value: Any = module
+        for step in place.split("."):
+            value = getattr(value, step, None)
+        if value is not None:
+            return getattr(value, "name", value) if name in ("surrogate", "pooling") else value
+    return None
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, nn.Module):
+        return repr(value) if type(value).__module__.startswith("moreauc.criteria") else _type_name(type(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))}{',' if len(value) == 1 else ''})"
+    text = text_of(value, contents=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def text_of(value: Any, *, contents: bool = True) -> str:
     """Return a text that is equal for equal values: the type and all that a value holds.
 

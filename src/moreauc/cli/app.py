@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
 import moreauc
-from moreauc._system import printable
 from moreauc.cli.console import complain, say
 from moreauc.cli.options import CompareOptions, EvaluateOptions, ExampleOptions, FitOptions, PredictOptions
 
+_UsageError: Any = typer.BadParameter.__mro__[1]  # typer has a click of its own, and does not export this class of it
+
 
 @contextmanager
-def _printable_usage() -> Iterator[None]:
-    """Escape control characters in messages that repeat words of the command line, such as names of files."""
+def _short_usage() -> Iterator[None]:
+    """Say what is wrong with the words of the command line in one line."""
     try:
         yield
-    except click.UsageError as error:
-        lines = error.format_message().split("\n")  # a help text has several
-        shown = [printable(line) for line in lines]
-        if shown == lines:
+    except _UsageError as error:
+        text = error.format_message()
+        if not text or "\n" in text:  # a help text, which it prints itself
             raise
-        raise click.UsageError("\n".join(shown), error.ctx) from error
+        command = "moreauc" if error.ctx is None else error.ctx.command_path
+        complain(f"error: {text[:1].lower()}{text[1:].rstrip('.')}; see {command} --help")
+        raise typer.Exit(2) from error
 
 
 class CommandGroup(TyperGroup):
@@ -37,13 +39,13 @@ class CommandGroup(TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse the words of the command line."""
-        with _printable_usage():
+        with _short_usage():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            with _printable_usage():
+            with _short_usage():
                 return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             from moreauc.checkpoint import Interrupted  # here, so that --help does not wait for it
@@ -66,7 +68,7 @@ class CommandGroup(TyperGroup):
 app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Train, test and compare models for partial AUC, bags of instances and worst groups.",
 )
 
@@ -104,4 +106,6 @@ def _main(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    if "_MOREAUC_COMPLETE" in os.environ:
+        os.environ["COLUMNS"] = "1000"  # or a long help text is wrapped, and its second line offered as a word
+    app(prog_name="moreauc")  # also for `python -m moreauc`

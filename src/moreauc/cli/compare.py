@@ -10,14 +10,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from moreauc._checks import check_region
+from moreauc._checks import check_choice, check_region
 from moreauc.baselines import ADVICE, BASELINES
 from moreauc.cli.console import command_line, print_table, progress_bar, say, warn, without_column_warnings
 from moreauc.cli.options import CompareOptions
 from moreauc.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
 from moreauc.comparison import Comparison, ComparisonResult, every_method, method_names
 from moreauc.data.columns import doubtful_columns
-from moreauc.data.examples import load_example
+from moreauc.data.examples import EXAMPLES, load_example
 from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics.ranking import ties_text
 from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
@@ -26,6 +26,7 @@ from moreauc.tasks.base import Table, equal_rows
 from moreauc.tasks.rows import RowTableTask
 
 _LOGGER = logging.getLogger("moreauc.cli.compare")
+_OWNER = "moreauc compare"
 _COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")
 _NOT_REPEATED = ("data", "jobs", "force")  # in the command of a report
 _CURVES = 3
@@ -42,7 +43,7 @@ def compare(options: CompareOptions) -> None:
 
 def _compare(options: CompareOptions, out: Path) -> None:
     begin = time.perf_counter()
-    region = check_region("moreauc compare", options.min_tpr, options.max_fpr)
+    region = check_region(_OWNER, options.min_tpr, options.max_fpr, names=("--min-tpr", "--max-fpr"))
     chosen, missing = choose_methods(options.methods)
     check_free(out, force=options.force)
     table, description = read_data(options)
@@ -96,13 +97,12 @@ def choose_methods(names: str | None) -> tuple[tuple[str, ...], list[str]]:
     chosen = tuple(name.strip() for name in names.split(","))
     known = method_names("rows")
     for name in chosen:
-        if name not in known:
-            raise ValueError(f"moreauc compare: --methods must be of {', '.join(known)}, got {name!r}")
+        check_choice(_OWNER, "--methods", name, known)
         if chosen.count(name) > 1:
-            raise ValueError(f"moreauc compare: --methods must name each once, got {name!r} more than once")
+            raise ValueError(f"{_OWNER}: --methods must name each once, got {name!r} more than once")
         needed = others.get("lightgbm" if name == "trees" else name)
         if needed is not None and not needed.installed:
-            raise ValueError(f"moreauc compare: {needed.title} {ADVICE}")
+            raise ValueError(f"{_OWNER}: {needed.title} {ADVICE}")
     return chosen, []
 
 
@@ -114,6 +114,7 @@ def read_data(options: CompareOptions) -> tuple[Table, str]:
     if options.example is not None:
         if target is not None or options.positive is not None or options.id is not None or options.drop:
             raise TableError("--target, --positive, --id and --drop go with a table of yours, not with --example")
+        check_choice(_OWNER, "--example", options.example, EXAMPLES)
         features, labels, description = load_example(options.example)
         return Table(features, labels), description
     if target is None:

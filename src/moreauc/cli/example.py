@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from moreauc._checks import check_choice
 from moreauc.cli.console import say
 from moreauc.cli.options import ExampleOptions
 from moreauc.cli.saved import OutputError
-from moreauc.data.examples import load_example
+from moreauc.data.examples import EXAMPLES, load_example
 from moreauc.data.tables import check_table_path, write_table
 
 _TARGET = "target"
@@ -15,6 +16,7 @@ _TARGET = "target"
 
 def example(options: ExampleOptions) -> None:
     """Run the command."""
+    check_choice("moreauc example", "NAME", options.name, EXAMPLES)
     features, labels, description = load_example(options.name)
     out = options.out or Path(f"{options.name}.csv")
     check_table_path(out)

@@ -10,10 +10,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from moreauc._checks import check_path, check_region
+from moreauc._checks import check_choice, check_path, check_real, check_region
 from moreauc.baselines import BASELINES, Baseline, fit_baseline
 from moreauc.cli.console import command_line, print_table, say, warn, without_column_warnings
-from moreauc.cli.options import REGION, FitOptions
+from moreauc.cli.options import REGION, SURROGATES, FitOptions
 from moreauc.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
 from moreauc.estimators import (
     GroupDROClassifier,
@@ -47,6 +47,11 @@ _SETTINGS = (
     *("loss", "model", "surrogate", "dropout", "patience", "min_tpr", "max_fpr", "top_k"),
     *(*_ONLY_BAGS, "groups_per_batch", "samples_per_group"),
 )
+_RANGES: dict[str, dict[str, Any]] = {
+    "lr": {"low": 0.0, "low_open": True},
+    "dropout": {"low": 0.0, "high": 1.0, "high_open": True},
+    "fpr_budget": {"low": 0.0, "high": 1.0},
+}
 _NETWORK = ("epochs", "lr", "patience", "device")  # options that are arguments of all networks
 _REGION = ("min_tpr", "max_fpr", "fpr_budget")
 # the estimator of each task, and the options that are arguments of it
@@ -55,6 +60,7 @@ _ESTIMATORS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "bags": (MultiInstanceClassifier, (*_REGION, *_ONLY_BAGS)),
     "groups": (GroupDROClassifier, ("top_k", "groups_per_batch", "samples_per_group")),
 }
+_WITH = {"rows": "of rows", "bags": "with --bags", "groups": "with --groups"}
 _NOT_REPEATED = ("data", "force", "checkpoint", "resume", "save_every")  # in the command of a report
 
 
@@ -196,19 +202,27 @@ def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
     rows = issubclass(kind, RowTableTask)
     changes: dict[str, Any] = {"loss": options.loss or (None if rows and options.model in _MODELS else kind.default)}
     models = ("mlp", *_MODELS) if rows else ("mlp", "linear")
-    choices = {"loss": tuple(METHODS[kind.name]), "task": KINDS, "model": models, **MOLECULE_CHOICES}
+    choices = {"task": KINDS, "model": models, "surrogate": SURROGATES, **MOLECULE_CHOICES}
     if kind is not BagTableTask:
         changes["model"] = options.model or "mlp"
     if kind is not GroupTableTask:
         given = (options.min_tpr, options.max_fpr)
-        region = (default if edge is None else edge for edge, default in zip(given, REGION, strict=True))
-        changes["min_tpr"], changes["max_fpr"] = check_region(_OWNER, *region)
+        low, high = (default if edge is None else edge for edge, default in zip(given, REGION, strict=True))
+        region = check_region(_OWNER, low, high, names=("--min-tpr", "--max-fpr"))
+        changes["min_tpr"], changes["max_fpr"] = region
     options = replace(options, **changes)
+    for name, limits in _RANGES.items():
+        if (number := getattr(options, name)) is not None:
+            check_real(_OWNER, f"--{name.replace('_', '-')}", number, **limits)
     for name, allowed in choices.items():
-        value = getattr(options, name)
-        if value is not None and value not in allowed:
-            raise ValueError(f"{_OWNER}: --{name} must be one of {', '.join(allowed)}, got {value!r}")
-    method = None if options.loss is None else METHODS[kind.name][options.loss]
+        if (value := getattr(options, name)) is not None:
+            check_choice(_OWNER, f"--{name}", value, allowed)
+    method = None
+    if options.loss is not None:
+        others = [_WITH[name] for name in METHODS if name != kind.name and options.loss in METHODS[name]]
+        hint = f"; that is a loss {' or '.join(others)}, not {_WITH[kind.name]}" if others else ""
+        check_choice(_OWNER, "--loss", options.loss, METHODS[kind.name], hint=hint)
+        method = METHODS[kind.name][options.loss]
     if options.surrogate is not None and method is not None and "surrogate" not in method.allowed:
         raise ValueError(f"{_OWNER}: --surrogate is for losses of pairs, and does not go with --loss {options.loss}")
     choose_baselines(options, kind)
@@ -224,9 +238,7 @@ def choose_baselines(options: FitOptions, kind: type[TableTask[Any]]) -> tuple[s
         return ()
     others, known = _others(kind), [*METHODS[kind.name], *(_MODELS if issubclass(kind, RowTableTask) else ())]
     for name in names:
-        if name not in known and name not in others:
-            listed = ", ".join([*known, *others])
-            raise ValueError(f"{_OWNER}: --baselines must be none, or of {listed}, got {name!r}")
+        check_choice(_OWNER, "--baselines", name, ["none", *known, *others])
         if name in others:
             others[name].check_installed()
     return names

@@ -1,20 +1,73 @@
-"""The options of the commands: names, types, defaults and help texts, one class for each command."""
+"""The options of the commands: names, types, defaults and help texts, one class for each command.
 
+Names that options take are listed here once more, so that help and completion need not import what they name; a test
+compares them.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+ROW_LOSSES = ("sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly", "sota_s", "staco")
+BAG_LOSSES = ("sont_mean", "sont_smx", "sont_att", "auc_m_att", "midam_smx", "midam_att", "sota_s_att", "ce_att")
+GROUP_LOSSES = ("sonx", "exponentiated", "erm", "erm_reweighted", "cvar")
+MODELS = ("mlp", "linear", "trees", "auto")
+SURROGATES = ("squared_hinge", "hinge", "squared", "logistic", "sigmoid", "smooth_ramp")
+ROW_BASELINES = ("lr", "forest", "lightgbm", "xgboost")
+BAG_BASELINES = ("lr_bags", "forest_bags")
+SPLITS = ("scaffold", "random")
+FINGERPRINTS = ("count", "bit")
+INVALID = ("error", "skip")
+TASKS = ("auto", "classification", "regression")
+EXAMPLES = ("digits", "breast_cancer", "diabetes", "fraud", "fraud_test")
+METHODS = (*ROW_LOSSES, *MODELS[1:], *ROW_BASELINES)  # of a comparison
 
-def _argument(name: str, text: str) -> Any:
-    return typer.Argument(metavar=name, help=text, show_default=False)
+
+def _argument(name: str, text: str, **more: Any) -> Any:
+    return typer.Argument(metavar=name, help=text, show_default=False, **more)
 
 
 def _option(text: str, *names: str, **more: Any) -> Any:
     if "min" in more:
         more = {"metavar": "N", **more}  # or the range would take the room of the help texts
     return typer.Option(*names, help=text, show_default=False, **more)
+
+
+def _listed(names: Iterable[str], default: str = "") -> str:
+    *first, last = (f"{name} (default)" if name == default else name for name in names)
+    return f"{', '.join(first)} or {last}"
+
+
+def _one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return the completion of an option that takes one of these names."""
+    known = tuple(names)
+    return lambda incomplete: [name for name in known if name.startswith(incomplete)]
+
+
+def _some_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return the completion of an option that takes names separated by commas: that of the last one."""
+    known = tuple(names)
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+
+    return complete
+
+
+def _by_task(rows: Any, bags: Any, groups: Any) -> Callable[[typer.Context, str], list[str]]:
+    """Return a completion that depends on the task, as far as the options before show it."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        found: list[str] = (bags if ctx.params.get("bags") else groups if ctx.params.get("groups") else rows)(
+            incomplete
+        )
+        return found
+
+    return complete
 
 
 REGION = (0.0, 0.1)  # default of --min-tpr and --max-fpr: a tenth of the negatives may be called by mistake
@@ -34,7 +87,8 @@ _MaxFPR = _option(
 )
 _Smiles = _option("Column with SMILES; by default that of the training.")
 _Invalid = _option(
-    "error (default) to refuse invalid SMILES and rows of salts only, skip to leave them out; only with --smiles."
+    "error (default) to refuse invalid SMILES and rows of salts only, skip to leave them out; only with --smiles.",
+    autocompletion=_one_of(INVALID),
 )
 _Jobs = _option("Processes that read molecules; 1 by default; only with --smiles.", min=1)
 _Id = _option("Column of row names: not a feature, and written beside the predictions.", "--id")
@@ -70,28 +124,37 @@ class FitOptions:
     loss: Annotated[
         str | None,
         _option(
-            "Loss to train with: sonx (default), ce, ce_weighted, auc_sh, auc_m, mb, aw_poly or sota_s. With --bags: "
-            "sont_att (default), sont_mean, sont_smx, auc_m_att, midam_smx, midam_att, sota_s_att or ce_att. With "
-            "--groups: sonx (default), exponentiated, erm, erm_reweighted or cvar."
+            f"Loss to train with: {_listed(ROW_LOSSES, 'sonx')}; with --bags {_listed(BAG_LOSSES, 'sont_att')}; with "
+            f"--groups {_listed(GROUP_LOSSES, 'sonx')}.",
+            autocompletion=_by_task(*map(_one_of, (ROW_LOSSES, BAG_LOSSES, GROUP_LOSSES))),
         ),
     ] = None
     model: Annotated[
         str | None,
         _option(
             "Kind of model: mlp (default), linear for a scorecard, trees for boosted trees, or auto for the best of "
-            "these and a random forest; with --groups mlp or linear; not with --bags."
+            "these and a random forest; with --groups mlp or linear; not with --bags.",
+            autocompletion=_one_of(MODELS),
         ),
     ] = None
     surrogate: Annotated[
         str | None,
-        _option("Pairwise loss, such as smooth_ramp, squared_hinge or logistic; only for losses over pairs."),
+        _option(
+            f"Loss of a pair, for losses over pairs: {_listed(SURROGATES)}; by default that of the loss.",
+            autocompletion=_one_of(SURROGATES),
+        ),
     ] = None
     baselines: Annotated[
         str | None,
         _option(
             "Methods to compare with, separated by commas: losses as for --loss, lr (logistic regression; default), "
             "linear, trees or auto (see --model), forest, lightgbm or xgboost; with --bags lr_bags (default) or "
-            "forest_bags; with --groups erm (default); or none."
+            "forest_bags; with --groups erm (default); or none.",
+            autocompletion=_by_task(
+                _some_of(("none", *METHODS)),
+                _some_of(("none", *BAG_LOSSES, *BAG_BASELINES)),
+                _some_of(("none", *GROUP_LOSSES)),
+            ),
         ),
     ] = None
     smiles: Annotated[
@@ -99,31 +162,60 @@ class FitOptions:
     ] = None
     split: Annotated[
         str | None,
-        _option("scaffold (default) to test on molecules with other ring systems, random; only with --smiles."),
+        _option(
+            "How test rows are drawn: scaffold (default) for molecules with other ring systems, or random; only with "
+            "--smiles.",
+            autocompletion=_one_of(SPLITS),
+        ),
     ] = None
-    fingerprint: Annotated[str | None, _option("bit (default): whether a piece occurs; count: how often.")] = None
-    radius: Annotated[int | None, _option("Radius of the fingerprint in bonds; 2 by default.", min=0)] = None
-    size: Annotated[int | None, _option("Columns of the fingerprint; 4096 by default.", min=1)] = None
-    invalid: Annotated[str | None, _Invalid] = None
-    jobs: Annotated[int | None, _Jobs] = None
-    bags: Annotated[str | None, _option("Column that names the bag of each row.")] = None
-    instances_per_bag: Annotated[int | None, _option("Instances of each bag in a batch; only with --bags.", min=1)] = (
+    fingerprint: Annotated[
+        str | None,
+        _option(
+            "bit (default) for whether a piece occurs, count for how often; only with --smiles.",
+            autocompletion=_one_of(FINGERPRINTS),
+        ),
+    ] = None
+    radius: Annotated[
+        int | None, _option("Radius of the fingerprint in bonds; 2 by default; only with --smiles.", min=0)
+    ] = None
+    size: Annotated[int | None, _option("Columns of the fingerprint; 4096 by default; only with --smiles.", min=1)] = (
         None
     )
-    groups: Annotated[str | None, _option("Columns that name the group of each row, separated by commas.")] = None
+    invalid: Annotated[str | None, _Invalid] = None
+    jobs: Annotated[int | None, _Jobs] = None
+    bags: Annotated[str | None, _option("Column that names the bag of each row: a model of bags.")] = None
+    instances_per_bag: Annotated[
+        int | None,
+        _option("Instances of each bag in a batch; by default that of the estimator; only with --bags.", min=1),
+    ] = None
+    groups: Annotated[
+        str | None,
+        _option("Columns that name the group of each row, separated by commas: a model for the worst groups."),
+    ] = None
     top_k: Annotated[
         float | None,
         _option("Number of worst groups to train for, or a share in (0, 1); 1 by default; only with --groups."),
     ] = None
-    task: Annotated[str | None, _option("auto (default), classification or regression; only with --groups.")] = None
-    keep_groups: Annotated[bool, _option("Also use the columns of --groups as features.", "--keep-groups")] = False
+    task: Annotated[
+        str | None,
+        _option(
+            "What to predict: auto (default) by the target, classification or regression; only with --groups.",
+            autocompletion=_one_of(TASKS),
+        ),
+    ] = None
+    keep_groups: Annotated[
+        bool, _option("Also use the columns of --groups as features; only with --groups.", "--keep-groups")
+    ] = False
     drop_groups: Annotated[
         bool, _option("Do not use the columns of --groups as features; this is the default.", "--drop-groups")
     ] = False
-    groups_per_batch: Annotated[int | None, _option("Groups in a batch; only with --groups.", min=1)] = None
-    samples_per_group: Annotated[int | None, _option("Rows of each group in a batch; only with --groups.", min=1)] = (
-        None
-    )
+    groups_per_batch: Annotated[
+        int | None, _option("Groups in a batch; by default that of the estimator; only with --groups.", min=1)
+    ] = None
+    samples_per_group: Annotated[
+        int | None,
+        _option("Rows of each group in a batch; by default that of the estimator; only with --groups.", min=1),
+    ] = None
     epochs: Annotated[
         int | None, _option("Passes over the training data; by default that of the estimator.", min=1)
     ] = None
@@ -136,9 +228,16 @@ class FitOptions:
         _option("Stop after this many epochs without a better score; by default that of the estimator.", min=1),
     ] = None
     dropout: Annotated[
-        float | None, _option("Share of hidden units dropped in training, in [0, 1); only for --model mlp.")
+        float | None,
+        _option(
+            "Share of hidden units dropped in training, in [0, 1); by default that of the estimator; only for "
+            "--model mlp."
+        ),
     ] = None
-    device: Annotated[str | None, _option("Device to train on, such as cuda; cpu by default.")] = None
+    device: Annotated[
+        str | None,
+        _option("Device to train on, cpu (default), cuda or mps.", autocompletion=_one_of(("cpu", "cuda", "mps"))),
+    ] = None
     seed: Annotated[int, _option("Seed of all random draws; 0 by default.", min=0, max=2**32 - 1)] = 0
     id: Annotated[str | None, _Id] = None
     drop: Annotated[list[str] | None, _Drop] = None
@@ -150,12 +249,19 @@ class FitOptions:
         bool, _option("Continue the training in --checkpoint; start a new one if there is none.", "--resume")
     ] = False
     save_every: Annotated[
-        int | None, _option("Steps between two saves, besides those at the end of each epoch.", min=1)
+        int | None,
+        _option("Steps between two saves; by default only the end of each epoch is saved; needs --checkpoint.", min=1),
     ] = None
 
 
-# How --help groups the options of `fit`.
-_PANELS = {
+def _group(options: type, panels: dict[str, tuple[str, ...]]) -> None:
+    """Group the options in --help; those that commands share are in the same group in all of them."""
+    for panel, names in panels.items():
+        for name in names:
+            options.__annotations__[name].__metadata__[0].rich_help_panel = panel
+
+
+_FIT_PANELS = {
     "Table": ("target", "positive", "id", "drop", "test_size", "test"),
     "Region": ("min_tpr", "max_fpr", "fpr_budget"),
     "Model": ("model", "loss", "surrogate", "baselines"),
@@ -165,9 +271,7 @@ _PANELS = {
     "Groups": ("groups", "top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group"),
     "Results": ("out", "force", "checkpoint", "resume", "save_every"),
 }
-for _panel, _names in _PANELS.items():
-    for _name in _names:
-        FitOptions.__annotations__[_name].__metadata__[0].rich_help_panel = _panel
+_group(FitOptions, _FIT_PANELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,15 +332,19 @@ class CompareOptions:
     data: Annotated[Path | None, _Table] = None
     target: Annotated[str | None, _option("Column of DATA with the two classes.")] = None
     example: Annotated[
-        str | None, _option("A table to try instead of DATA: digits, breast_cancer, diabetes or fraud.")
+        str | None, _option(f"A table to try instead of DATA: {_listed(EXAMPLES)}.", autocompletion=_one_of(EXAMPLES))
     ] = None
     out: Annotated[Path | None, _Out] = None
     positive: Annotated[str | None, _Positive] = None
     min_tpr: Annotated[float, _MinTPR] = REGION[0]
     max_fpr: Annotated[float, _MaxFPR] = REGION[1]
-    methods: Annotated[str | None, _option("Names separated by commas, such as sonx,ce,lightgbm; all by default.")] = (
-        None
-    )
+    methods: Annotated[
+        str | None,
+        _option(
+            f"Methods to compare, separated by commas, of {_listed(METHODS)}; all but auto by default.",
+            autocompletion=_some_of(METHODS),
+        ),
+    ] = None
     folds: Annotated[int, _option("Folds of the cross-validation; 5 by default.", min=2)] = 5
     inner_folds: Annotated[int, _option("Folds of the training rows to choose settings by; 3 by default.", min=2)] = 3
     seeds: Annotated[int, _option("Repetitions with different folds; 1 by default.", min=1)] = 1
@@ -255,7 +363,21 @@ class ExampleOptions:
     """
 
     name: Annotated[
-        str, _argument("NAME", "digits, breast_cancer, diabetes, fraud, or fraud_test for a test table to fraud.")
+        str,
+        _argument(
+            "NAME",
+            "Table to write: digits, breast_cancer, diabetes, fraud, or fraud_test for a test table to fraud.",
+            autocompletion=_one_of(EXAMPLES),
+        ),
     ]
     out: Annotated[Path | None, _option("File for the table, .csv, .tsv, .parquet or .pq; NAME.csv by default.")] = None
     force: Annotated[bool, _option("Replace the file where it exists.", "--force")] = False
+
+
+_group(EvaluateOptions, {"Molecules": ("smiles",), "Results": ("out",)})
+_group(PredictOptions, {"Molecules": ("smiles",), "Results": ("out", "keep_columns", "instances", "top", "force")})
+_group(
+    CompareOptions,
+    {"Table": ("target", "example"), "Comparison": ("methods", "folds", "inner_folds", "seeds", "trials", "jobs")},
+)
+_group(ExampleOptions, {"Results": ("out", "force")})

@@ -124,7 +124,10 @@ class GraphedStep:
             batch: `(inputs, labels, index)`, as for :func:`moreauc.train.train_step`; brought to the GPU if need be.
         """
         if getattr(self.criterion, "needs_previous", False) and self.previous is None:
-            raise ValueError(f"{_OWNER}: previous must be given where the criterion needs previous scores, got None")
+            raise ValueError(
+                f"{_OWNER}: previous must be given where the criterion needs previous scores, got None; "
+                "pass previous=PreviousIterate(model, optimizer)"
+            )
         check_batch(_OWNER, batch)
         self.recorded = False
         device = device_of(self.model)

@@ -120,7 +120,8 @@ def upper_quantile(
         ordered, order = torch.where(known, rows, -torch.inf).sort(descending=True)
         ahead = torch.where(known, weight.double(), 0.0).index_select(0, order).cumsum(0)
         above, number = (ahead <= fraction * ahead[-1] * (1.0 + _ROUNDING)).sum().clamp_min(1), known.sum()
-        level, lowest = ordered.index_select(0, torch.stack([above.clamp_max(len(rows) - 1), number - 1])).unbind()
+        places = torch.stack([above.clamp_max(len(rows) - 1), (number - 1).clamp_min(0)])  # 0 in a refused batch
+        level, lowest = ordered.index_select(0, places).unbind()
         return torch.where(above < number, level, _below(lowest))
     if visited is None:
         count = max(1, math.floor(fraction * len(rows) + _ROUNDING))

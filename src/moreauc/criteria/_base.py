@@ -24,13 +24,18 @@ from moreauc._checks import (
     check_same_shape,
     check_shape,
 )
-from moreauc._description import settings_text
+from moreauc._description import arguments_text
 from moreauc.core.pairs import refuse_second_derivatives
 from moreauc.criteria._validation import FLAGS, NEVER, Pending, capturing, several_processes
 
 Checks = Literal["auto", "now", "late"]
 Function = Callable[[Tensor, Tensor], Tensor]
 Called = TypeVar("Called")
+
+# what errors end with: the remedy
+ROW_NUMBERS = "; index holds row numbers of the training set, as IndexedDataset returns them, not places in the batch"
+BOTH_CLASSES = "; PosNegSampler draws batches with both"
+PREVIOUS = "; PreviousIterate(model, optimizer) evaluates the model at the weights before the last step"
 
 
 def _nothing(bad: Tensor | None) -> None:
@@ -67,12 +72,13 @@ class Check:
 
         In a late check numbers out of range are replaced; `rows` says of what the range is.
         """
+        remedy = ROW_NUMBERS if rows == "training set" else f"; {rows} are numbered from 0"
         if not self.late:
-            found = check_index(self.owner, name, index, size, length=length, unique=unique)
+            found = check_index(self.owner, name, index, size, length=length, unique=unique, remedy=remedy)
             return found.to(device)
         found = as_index(self.owner, name, index, length).to(device, non_blocking=True)
         safe = found.clamp(0, size - 1)
-        self.flag(f"{name} must lie in the range of the {rows}, got another number", (safe != found).any())
+        self.flag(f"{name} must lie in the range of the {rows}, got another number{remedy}", (safe != found).any())
         self.flag(f"{name} must not repeat a row inside one batch, got one more than once", repeats(found, unique))
         return safe
 
@@ -267,8 +273,11 @@ class Criterion(nn.Module):
         return bad
 
     def extra_repr(self) -> str:
-        """Show the settings, as checkpoints and processes compare them."""
-        return settings_text(self)
+        """Return the arguments of the constructor, with their present values."""
+        return arguments_text(self)
+
+    def __repr__(self) -> str:
+        return f"{self._owner}({self.extra_repr()})"  # one line, without the tables inside
 
     @property
     def device(self) -> torch.device:
@@ -398,7 +407,7 @@ class Criterion(nn.Module):
         if not (needed and self.training):
             return None
         if value is None:
-            raise ValueError(f"{self._owner}: {name} must be given where {gammas} is not 0, got None")
+            raise ValueError(f"{self._owner}: {name} must be given where {gammas} is not 0, got None{PREVIOUS}")
         if not (isinstance(value, Tensor) and value.is_floating_point() and value.shape == now.shape):
             check_floating(self._owner, name, value)
             check_same_shape(self._owner, name, value, now_name, now)

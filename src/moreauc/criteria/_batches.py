@@ -13,9 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from moreauc._checks import as_index, as_labels, check_device, check_floating, check_index, check_labels, check_shape
+from moreauc._checks import (
+    as_index,
+    as_labels,
+    check_device,
+    check_floating,
+    check_index,
+    check_labels,
+    check_shape,
+    squeeze_remedy,
+)
 from moreauc.core.pooling import Pooling
-from moreauc.criteria._base import Check, repeats
+from moreauc.criteria._base import BOTH_CLASSES, ROW_NUMBERS, Check, repeats
 
 _HALF = (torch.bfloat16, torch.float16)  # numpy lacks bfloat16
 
@@ -135,17 +144,19 @@ def labelled_rows(
     ordered.sort()
     inside = ordered.item(0) >= 0 and ordered.item(-1) < position.shape[0]
     if not inside or (unique and _any(ordered[1:] == ordered[:-1])):
-        check_index(owner, "index", numbers, len(position), length=len(labels), unique=unique)  # raises the error
+        size, length = len(position), len(labels)
+        check_index(owner, "index", numbers, size, length=length, unique=unique, remedy=ROW_NUMBERS)  # raises the error
     among = _array(position)[places] if position.is_cpu else _array(position.index_select(0, numbers))
     positive = among >= 0
     known = _array(labels.float() if labels.dtype in _HALF else labels)
     # Labels equal to those of the training set are 0 and 1; only others need a check.
     if _any(positive != known):
-        check_labels(owner, labels, both=both)
-        raise ValueError(f"{owner}: index must point to rows labelled as in labels, got a row of the other class")
+        check_labels(owner, labels, both=both, remedy=BOTH_CLASSES)
+        wanted = "index must point to rows labelled as in labels, got a row of the other class"
+        raise ValueError(f"{owner}: {wanted}{ROW_NUMBERS}")
     upper, lower = positive.nonzero()[0], (~positive).nonzero()[0]
     if both and not (len(upper) and len(lower)):
-        check_labels(owner, labels)
+        check_labels(owner, labels, remedy=BOTH_CLASSES)
     mask, first, second, found = map(torch.from_numpy, (positive, upper, lower, among[upper]))
     if not position.is_cpu:
         mask, first, second, found = (part.to(position.device) for part in (mask, first, second, found))
@@ -173,14 +184,15 @@ def _padded_rows(check: Check, position: Tensor, labels: Tensor, index: Any, *, 
     upper = torch.where(positive, torch.arange(length, device=position.device), rows.argmax())
     among = rows.index_select(0, upper).clamp_min(0)
     outside, mismatched = torch.stack([numbers != index, positive != labels]).any(1).unbind()
-    check.flag("index must lie in the range of the training set, got another number", outside)
+    check.flag(f"index must lie in the range of the training set, got another number{ROW_NUMBERS}", outside)
     check.flag("index must not repeat a row inside one batch, got one more than once", repeats(index, unique))
     check.flag(
-        "index must point to rows labelled 0 or 1 as in labels, got a row of the other class or another label",
+        "index must point to rows labelled 0 or 1 as in labels, got a row of the other class or another label"
+        + ROW_NUMBERS,
         mismatched,
     )
     if both:
-        check.flag("labels must hold both 0 and 1, got only one of them", count % length == 0)
+        check.flag(f"labels must hold both 0 and 1, got only one of them{BOTH_CLASSES}", count % length == 0)
     return Rows(numbers, positive, positive, upper, None, among, count.clamp_min(1.0), (length - count).clamp_min(1.0))
 
 
@@ -228,12 +240,13 @@ def _check_bags(owner: str, places: np.ndarray[Any, Any], count: int) -> None:
 def check_outputs(owner: str, name: str, value: Tensor, pooling: Pooling) -> None:
     """Check type and shape of what a model returned for instances."""
     check_floating(owner, name, value)
-    columns = pooling.columns
+    columns, shape = pooling.columns, tuple(value.shape)
     if value.ndim != columns or (columns > 1 and value.shape[1] != columns) or not len(value):
         wanted = "(T,)" if columns == 1 else f"(T, {columns}), score and attention logit"
-        raise ValueError(
-            f"{owner}: {name} must have shape {wanted} for {pooling.name} pooling, got {tuple(value.shape)}"
-        )
+        remedy = squeeze_remedy(shape) if value.ndim == columns + 1 else ""
+        if columns == 1 and shape[1:] == (2,):
+            remedy = "; two columns, score and attention logit, are for pooling='attention'"
+        raise ValueError(f"{owner}: {name} must have shape {wanted} for {pooling.name} pooling, got {shape}{remedy}")
 
 
 def widened(values: Tensor) -> Tensor:

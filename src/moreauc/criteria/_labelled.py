@@ -21,6 +21,7 @@ from moreauc._checks import (
     check_link,
     check_real,
     check_region,
+    check_scores_shape,
     check_shape,
 )
 from moreauc.core.outer import best_thresholds, cvar, reached, smoothed_quantile, stepped, upper_quantile
@@ -76,6 +77,7 @@ class LabelledCriterion(Criterion):
 
     position: Tensor
     sample_weight: Tensor | None
+    _UNIT = "rows"  # what labels are of
     _BOTH = True  # whether a batch must hold both classes
 
     def __init__(self, labels: Tensor | Sequence[int], sample_weight: Tensor | Sequence[float] | None = None) -> None:
@@ -86,6 +88,11 @@ class LabelledCriterion(Criterion):
         self.register_buffer("position", torch.where(positive, positive.cumsum(0) - 1, -1))
         weights = None if sample_weight is None else _checked_weights(self._owner, sample_weight, positive)
         self.register_buffer("sample_weight", weights)
+
+    def extra_repr(self) -> str:
+        """Return the sizes of the training set, and the arguments of the constructor."""
+        rest = super().extra_repr()
+        return f"{len(self.position)} {self._UNIT}, {self.num_positives} positives" + (rest and f", {rest}")
 
     def _batch(self, check: Check, scores: Tensor, labels: Tensor, index: Tensor) -> Batch:
         wide = self._check_scores(scores)
@@ -99,7 +106,7 @@ class LabelledCriterion(Criterion):
         device = position.device
         if not (isinstance(scores, Tensor) and scores.ndim == 1 and scores.shape[0] and scores.device == device):
             check_floating(self._owner, "scores", scores)
-            check_shape(self._owner, "scores", scores, [("B",)])
+            check_scores_shape(self._owner, scores)
             check_device(self._owner, "scores", scores, device)
         if scores.dtype == torch.float32 or scores.dtype == torch.float64:
             return scores

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softplus
 
-from moreauc._checks import check_device, check_floating, check_labels, check_shape
+from moreauc._checks import check_device, check_floating, check_labels, check_scores_shape, check_shape
 from moreauc._group_input import check_groups
 from moreauc.criteria._base import Check, Criterion, Function, Step, enter
 from moreauc.criteria._batches import widened
@@ -168,7 +168,9 @@ class GroupedLoss(Criterion):
     def _check_scores(self, scores: Tensor) -> None:
         owner = self._owner
         check_floating(owner, "scores", scores)
-        if not callable(self.loss):
+        if self.loss == "logistic":
+            check_scores_shape(owner, scores)
+        elif not callable(self.loss):
             check_shape(owner, "scores", scores, [("B", "C") if self.loss == "cross_entropy" else ("B",)])
         elif scores.ndim == 0 or not len(scores):
             raise ValueError(f"{owner}: scores must have shape (B, ...), got {tuple(scores.shape)}")

@@ -91,6 +91,7 @@ class MIDAMLoss(AUCMinMaxLoss):
         Pooling, ICML 2023, arXiv:2305.08040.
     """
 
+    _UNIT = "bags"
     tau = rule_attribute("table_v", "tau", "Averaging weight of the rows in (0, 1].")
 
     def __init__(

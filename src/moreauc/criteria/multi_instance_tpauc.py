@@ -111,6 +111,8 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         (tensor([ 1.,  1.,  1., -1., -1.]), tensor([0.0000, 0.0000, 0.3333, 1.0000], dtype=torch.float64))
     """
 
+    _UNIT = "bags"
+
     def __init__(
         self,
         labels: Tensor | Sequence[int],

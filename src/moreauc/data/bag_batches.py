@@ -188,6 +188,10 @@ class BagSampler(Sampler[list[BagKey]]):
         self.sampler = sampler
         self._epoch = 0
 
+    def __repr__(self) -> str:
+        name = repr(self.sampler)
+        return f"{type(self).__name__}({type(self.sampler).__name__ if ' at 0x' in name else name[:100]})"
+
     @property
     def epoch(self) -> int:
         """The epoch that iterating gives."""

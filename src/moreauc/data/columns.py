@@ -217,7 +217,8 @@ def check_present(frame: pd.DataFrame, name: str, role: str, source: str) -> pd.
     missing = column.index[column.isna()]
     if len(missing):
         raise TableError(
-            f"{source}: {role} {name!r} has missing values in {len(missing)} rows, the first is row {missing[0] + 1}"
+            f"{source}: {role} {name!r} has {len(missing)} missing values, the first in row {missing[0] + 1}; "
+            "remove such rows"
         )
     return column
 

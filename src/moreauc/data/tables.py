@@ -278,12 +278,23 @@ def as_frame(owner: str, table: Any, *, name: str = "X") -> Any:
         raise ValueError(f"{owner}: {name} must be a table that pandas can hold, got {kind}: {error}") from error
 
 
+def _signed(arrow: Any, column: Any) -> Any:
+    """Return a column whose categories, if it has any, have signed numbers, as pandas 2 needs them."""
+    kind = column.type
+    if not (arrow.types.is_dictionary(kind) and arrow.types.is_unsigned_integer(kind.index_type)):
+        return column
+    return column.cast(arrow.dictionary(arrow.int64(), kind.value_type, kind.ordered))
+
+
 def from_arrow(table: Any) -> pd.DataFrame:
     """Return a table of pyarrow, its columns in the types of pandas; integers beside missing values stay integers."""
     arrow = import_extra("pyarrow", "parquet")
     # With missing values pandas would make floats of integers, which beyond 2^53 is to round them.
     nullable = {arrow.int64(): pd.Int64Dtype(), arrow.uint64(): pd.UInt64Dtype()}
-    columns = [column.to_pandas(types_mapper=nullable.get if column.null_count else None) for column in table.columns]
+    columns = [
+        _signed(arrow, column).to_pandas(types_mapper=nullable.get if column.null_count else None)
+        for column in table.columns
+    ]
     frame = pd.concat(columns, axis=1, ignore_index=True) if columns else pd.DataFrame(index=range(len(table)))
     frame.columns = pd.Index(table.column_names, dtype=object)
     return frame

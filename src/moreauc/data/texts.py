@@ -32,6 +32,7 @@ TRUTHS = {text: text.capitalize() for text in ("True", "TRUE", "true", "False", 
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.0*)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _EXACT = 2**53  # up to here a float holds every integer
+_ROUNDS_CORRECTLY = int(pd.__version__.partition(".")[0]) >= 3  # earlier pandas reads texts up to an ulp beside
 _LOSS = 1e-6  # of the range of a column; networks resolve about 1e-7 of it
 # A comma stands before decimals or between thousands.
 _COMMA = re.compile(r"[+-]?(\d*,\d+|\d{1,3}(\.\d{3})+,\d+|\d{1,3}(,\d{3})+(\.\d+)?)([eE][+-]?\d+)?")
@@ -271,15 +272,22 @@ def _numbers(texts: pd.Series[Any]) -> pd.Series[Any] | None:
         numbers: pd.Series[Any] = pd.to_numeric(texts)
         if numbers.dtype.kind in "iu":
             return numbers
-        floats = texts.map(float).astype(float) if numbers.dtype.kind != "f" else numbers
-    except ValueError:
-        return None
+        exact = _ROUNDS_CORRECTLY and numbers.dtype.kind == "f"
+        floats = numbers if exact else texts.map(float).astype(float)
+    except ValueError:  # pandas 2 raises it for integers beyond 64 bits, too
+        if not _are_integers(texts):
+            return None
+        floats = texts.map(float).astype(float)
     low, high = floats.min(), floats.max()
     if not np.isfinite([low, high]).all() or (high - low) * _LOSS >= max(-low, high) / _EXACT:
         return floats
-    if texts.map(lambda text: _INTEGER.fullmatch(text) is not None).all():  # beyond 64 bits
+    if _are_integers(texts):  # beyond 64 bits
         return texts.map(lambda text: int(Decimal(text))).astype(object)
     return floats if texts.nunique() == 1 else texts.map(Decimal).astype(object)
+
+
+def _are_integers(texts: pd.Series[Any]) -> bool:
+    return bool(texts.map(lambda text: _INTEGER.fullmatch(text) is not None).all())
 
 
 def _largest(integers: pd.Series[Any]) -> int:

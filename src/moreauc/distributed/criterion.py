@@ -217,8 +217,8 @@ class DistributedCriterion(Criterion):
             super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
-        """Show the place among the processes."""
-        return f"process {self.exchange.rank} of {self.exchange.size}"
+        """Return the inner loss, and the place among the processes."""
+        return f"{self.criterion!r}, process {self.exchange.rank} of {self.exchange.size}"
 
 
 def exchange_of(owner: str, model: nn.Module, criterion: nn.Module) -> Exchange | None:

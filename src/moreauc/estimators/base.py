@@ -221,7 +221,9 @@ class NetworkEstimator(ScoringEstimator):
         try:
             torch.empty(0, device=self.device)
         except (AssertionError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{owner}: device must be one that torch has here, got {self.device!r}") from error
+            raise ValueError(
+                f"{owner}: device must be one that torch has here, such as 'cpu' or 'cuda', got {self.device!r}"
+            ) from error
 
     @abstractmethod
     def _check_own_arguments(self) -> None:

@@ -127,6 +127,10 @@ class PreviousIterate:
             *(item.register_step_post_hook(self._after_step) for item in optimizers),
         ]
 
+    def __repr__(self) -> str:
+        weights = sum(parameter.numel() for parameter in self.model.parameters())
+        return f"{_OWNER}({type(self.model).__name__} of {weights:,} weights)"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model returns for these arguments at the previous weights, without gradient."""
         if not self._lock.acquire(blocking=False):

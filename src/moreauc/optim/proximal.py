@@ -76,6 +76,9 @@ class ProximalPoint:
             optimizer.register_step_post_hook(self._after_step),
         ]
 
+    def __repr__(self) -> str:
+        return f"ProximalPoint({type(self.optimizer).__name__}, weight={self.weight:g})"
+
     @property
     def weight(self) -> float:
         """Strength of the pull, at least 0."""

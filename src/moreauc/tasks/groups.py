@@ -455,7 +455,7 @@ def _guess(column: pd.Series[Any], count: int) -> tuple[str, str]:
 
 
 def _numbers(column: pd.Series[Any], name: str, source: str) -> Array:
-    values: Array = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    values: Array = pd.to_numeric(type_column(column), errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise TableError(

@@ -383,7 +383,8 @@ def loss_of(owner: str, model: nn.Module, criterion: nn.Module, batch: Any, prev
     before: dict[str, Tensor] = {}
     if getattr(criterion, "needs_previous", False):
         if previous is None:
-            raise ValueError(f"{owner}: previous must be given where the criterion needs {name}, got None")
+            remedy = "pass previous=PreviousIterate(model, optimizer)"
+            raise ValueError(f"{owner}: previous must be given where the criterion needs {name}, got None; {remedy}")
         before[name] = scores_of(previous, inputs)
     loss: Tensor = criterion(scores, *others, **before)
     return loss

@@ -156,7 +156,7 @@ class TwoWayScore:
             if region[name] is None:
                 kind = type(criterion).__name__
                 raise ValueError(f"{owner}: {name} must be given with validation, {kind} has none, got None")
-        self._region = dict(zip(region, check_region(owner, **region), strict=True))
+        self._region = dict(zip(region, check_region(owner, region["min_tpr"], region["max_fpr"]), strict=True))
         self.settings = {
             **self._region,
             "validation_weight": None if self._weight is None else checksum([self._weight]),
