@@ -121,7 +121,7 @@ def minimize(
     seeds: Sequence[int] = (0,),
     start: Tensor | None = None,
     warm_start: bool = True,
-    records: int = 40,
+    records: int | Sequence[int] = 40,
     rho_bar: float | None = None,
     stationarity: bool = True,
     progress: bool | Callable[[int], None] = False,
@@ -141,7 +141,8 @@ def minimize(
         start: :math:`w_0`, shape `(dim,)`; the problem's own by default.
         warm_start: fill all table rows at :math:`w_0` before the first step, from a batch of samples each (as
             Algorithm 3 does for `v`); these samples are counted. Otherwise rows fill at their first visit.
-        records: about how many steps to record, spread evenly in the logarithm of the step number.
+        records: about how many steps to record, spread evenly in the logarithm of the step number; or the step
+            numbers themselves, in [0, steps]. The last step is always recorded.
         rho_bar: :math:`\bar\rho` of the Moreau envelope that measures stationarity; twice the problem's modulus, or 1
             for a convex problem, by default.
         stationarity: whether to measure it (it costs a proximal step for each record and seed).
@@ -162,7 +163,7 @@ def minimize(
         True
     """
     steps = check_count("minimize", "steps", steps)
-    records = check_count("minimize", "records", records)
+    marks = _marks(steps, records)
     if not len(seeds):
         raise ValueError("minimize: seeds must not be empty, got []")
     sizes = _check_sizes(problem, method, outer_per_batch, inner_per_batch, samples_per_batch)
@@ -179,7 +180,6 @@ def minimize(
     recorder = Recorder(problem, engine, rho_bar if stationarity else None, tuple(seeds))
     drawn_step = torch.tensor([torch.randint(steps, (), generator=g) for g in batches.generators])
     drawn = engine.point.clone()
-    marks = _marks(steps, records)
     with _counter(steps, progress) as advance:
         for step in range(steps):
             drawn[drawn_step == step] = engine.point[drawn_step == step]
@@ -240,7 +240,12 @@ def _counter(steps: int, progress: bool | Callable[[int], None]) -> Iterator[Cal
         yield progress if callable(progress) else lambda count: None
 
 
-def _marks(steps: int, records: int) -> set[int]:
-    """Steps to record: the first, then evenly in the logarithm."""
-    ratio = math.log(steps + 1) / records
+def _marks(steps: int, records: int | Sequence[int]) -> set[int]:
+    """Steps to record: the given ones, or the first, then evenly in the logarithm."""
+    if isinstance(records, Sequence):
+        for step in records:
+            if check_count("minimize", "records", step, minimum=0) > steps:
+                raise ValueError(f"minimize: records must hold step numbers of at most steps = {steps}, got {step}")
+        return set(records)
+    ratio = math.log(steps + 1) / check_count("minimize", "records", records)
     return {0} | {round(math.exp(ratio * k)) - 1 for k in range(1, records)}
