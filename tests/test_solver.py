@@ -97,6 +97,14 @@ def test_the_drawn_iterate_is_the_one_at_its_step():
     torch.testing.assert_close(TWO.objective(run.drawn), run.objective[:, at])
 
 
+def test_given_steps_are_recorded():
+    options = {"steps": 40, "lr": 0.01, "stationarity": False, "outer_per_batch": 4}
+    every = minimize(TWO, PlugIn(), records=1000, **options)
+    some = minimize(TWO, PlugIn(), records=[30, 0, 7], **options)
+    assert some.step.tolist() == [0, 7, 30, 40]
+    torch.testing.assert_close(some.objective, every.objective[:, some.step], rtol=0.0, atol=0.0)
+
+
 def test_full_batches_with_full_averaging_are_subgradient_descent_one_step_behind():
     """tau = 1 and every sample: the row is the block's true value at the previous iterate."""
     n = TWO.num_outer
@@ -261,6 +269,8 @@ def test_progress_adds_up():
         ({"samples_per_batch": 0}, "samples_per_batch must be an integer of at least 1, got 0"),
         ({"seeds": []}, r"seeds must not be empty, got \[\]"),
         ({"records": 0}, "records must be an integer of at least 1, got 0"),
+        ({"records": [0, 6]}, "records must hold step numbers of at most steps = 5, got 6"),
+        ({"records": [-1]}, "records must be an integer of at least 0, got -1"),
         ({"rho_bar": 0.0}, r"rho_bar must be a number in \(0, inf\), got 0.0"),
         ({"start": torch.zeros(7)}, r"start must have shape \(3,\), got \(7,\)"),
         ({"method": SONT(0.1, 0.1)}, "must be SONX, ALEXR2, PlugIn or Subgradient for a two-level problem, got SONT"),
