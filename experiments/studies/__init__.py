@@ -15,6 +15,8 @@ from experiments.studies.groups import GroupStudy
 from experiments.studies.keel import KeelStudy
 from experiments.studies.label_noise import LabelNoiseStudy
 from experiments.studies.many_groups import ManyGroupsStudy
+from experiments.studies.rates import RatesStudy
+from experiments.studies.smoothing import SmoothingStudy
 from experiments.studies.thresholds import ThresholdStudy
 from experiments.studies.when import WhenStudy
 
@@ -25,6 +27,8 @@ _KINDS: dict[str, Any] = {
     "label_noise": LabelNoiseStudy,
     "thresholds": ThresholdStudy,
     "convergence": ConvergenceStudy,
+    "rates": RatesStudy,
+    "smoothing": SmoothingStudy,
     "constraints": ConstraintStudy,
     "bags": BagStudy,
     "groups": GroupStudy,

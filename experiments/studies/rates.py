@@ -59,13 +59,15 @@ class RatesStudy(Study):
         horizons: numbers of steps; the constants are chosen at the one in the middle.
         trials: settings tried by each method, at most 24.
         points: intervals between the iterates whose stationarity is measured.
+        problems: names of problems.
     """
 
     horizons: Sequence[int]
     trials: int
     points: int
+    problems: tuple[str, ...] = PROBLEMS
     planned: ClassVar = ("trials", "points", "seeds")
-    tiny: ClassVar = {"horizons": (20, 40, 80), "trials": 2, "points": 4, "seeds": 2}
+    tiny: ClassVar = {"horizons": (20, 40), "trials": 1, "points": 3, "seeds": 2, "problems": PROBLEMS[1:2]}
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -75,7 +77,8 @@ class RatesStudy(Study):
     def tasks(self, setup: Setup) -> list[Task]:
         """Return a task for each problem and method."""
         return [
-            Task(at, tune_and_measure, {**at, **self.plan}) for at in combinations(problem=PROBLEMS, method=METHODS)
+            Task(at, tune_and_measure, {**at, **self.plan})
+            for at in combinations(problem=self.problems, method=METHODS)
         ]
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
@@ -149,7 +152,7 @@ def measure(
             problem, made, steps=steps, lr=lr, outer_per_batch=BLOCKS, samples_per_batch=samples, seeds=seeds,
             records=marks,
         )  # fmt: skip
-    except FloatingPointError:
+    except (FloatingPointError, ValueError):  # iterates or inner values that are not finite
         return [math.inf] * len(seeds), 0
     mean = np.trapezoid(run.stationarity.numpy(), run.step.numpy(), axis=1) / steps
     return mean.tolist(), int(run.samples[-1])
