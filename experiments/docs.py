@@ -29,6 +29,8 @@ from experiments.studies.groups import group_table
 from experiments.studies.keel import region_table
 from experiments.studies.label_noise import noise_table
 from experiments.studies.many_groups import TITLES
+from experiments.studies.rates import slope_table
+from experiments.studies.smoothing import gain_table, method_table
 from experiments.studies.thresholds import held_out_table
 from experiments.studies.when import capacity_table, condition_table, fit_table
 from experiments.tables import title_of
@@ -274,6 +276,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "convergence, successors": partial(
         convergence_table, "table, gamma of the theory", "table with momentum", "SONEX", "ALEXR2"
     ),
+    "rates": lambda: _markdown(*slope_table(_study("rates")["fits"])),
+    "smoothing, methods": lambda: _markdown(*method_table(_study("smoothing"))),
+    "smoothing, gains": lambda: _markdown(*gain_table(_study("smoothing"))),
     "keel ranks": keel_ranks,
     "keel 0.5, 0.5": partial(keel_table, (0.5, 0.5)),
     "keel 0.6, 0.4": partial(keel_table, (0.6, 0.4)),

@@ -167,7 +167,7 @@ def test_rates(tmp_path):
 # ---- smoothing
 
 
-@pytest.mark.parametrize(("case", "fraction"), [("digits, rows", 0.5), ("digits, bags", 0.5), ("planted groups", 0.1)])
+@pytest.mark.parametrize(("case", "fraction"), [("digits", 0.5), ("digit bags", 0.5), ("planted groups", 0.1)])
 def test_runs_of_a_pair_differ_in_smoothing_only(case, fraction):
     part = smoothing.load_part(case, 0, None)
     plain, smooth = (getattr(loss, "criterion", loss) for loss in map(part.loss, (0.0, 0.1)))
@@ -209,7 +209,7 @@ def records_by_hand():
             for width in (0.0, *smoothing.WIDTHS) if optimizer != "SGD" else (0.0,):
                 score = 0.2 + width * (1 + seed / 10)
                 tried = [{"lr": lr, "validation": [lr], "objective": 1.0, "test": score + lr} for lr in (0.1, 0.2)]
-                found.append({"case": "c", "optimizer": optimizer, "width": width, "seed": seed, "tried": tried})
+                found.append({"dataset": "c", "optimizer": optimizer, "width": width, "seed": seed, "tried": tried})
     return found
 
 
@@ -237,7 +237,7 @@ def test_the_summary_of_smoothing_by_hand():
 
 
 def test_smoothing(tmp_path):
-    records, report = run(replace(STUDIES["smoothing"].smoke(), cases=("planted groups",)), tmp_path)
+    records, report = run(replace(STUDIES["smoothing"].smoke(), sets=("planted groups",)), tmp_path)
     assert len(records) == 2 * (1 + 2 * 4) and all(len(record["tried"]) == 2 for record in records)
     assert [cell["method"] for cell in report["cells"]] == list(smoothing.METHODS_SHOWN)
     assert len(report["gains"]) == 2 * 4

@@ -41,11 +41,11 @@ from moreauc.train import Callback, fit, predict_scores
 REGION: dict[str, Any] = bags.REGION
 # kind, name of the data, what is trained
 CASES: dict[str, tuple[str, str, str]] = {
-    "digits, rows": ("rows", "digits", "sonx"),
-    "NR-AhR, fingerprints": ("rows", "NR-AhR", "sonx"),
-    "digits, bags": ("bags", "digits", "sont_att"),
-    "MUSK2, bags": ("bags", "musk2", "sont_att"),
-    "Fox, bags": ("bags", "fox", "sont_att"),
+    "digits": ("rows", "digits", "sonx"),
+    "NR-AhR": ("rows", "NR-AhR", "sonx"),
+    "digit bags": ("bags", "digits", "sont_att"),
+    "MUSK2": ("bags", "musk2", "sont_att"),
+    "Fox": ("bags", "fox", "sont_att"),
     "planted groups": ("groups", "planted", "sonx"),
 }
 RATES: dict[str, tuple[float, ...]] = {
@@ -97,18 +97,18 @@ class SmoothingStudy(Study):
     Args:
         steps: steps of a run, rounded up to whole epochs.
         trials: settings tried by each method, the number of learning rates or fewer.
-        cases: names of what is trained.
+        sets: names of data sets.
     """
 
     steps: int
     trials: int
-    cases: tuple[str, ...] = tuple(CASES)
+    sets: tuple[str, ...] = tuple(CASES)
     planned: ClassVar = ("steps", "trials")
-    tiny: ClassVar = {"seeds": 2, "steps": 10, "trials": 2, "cases": ("planted groups", "digits, rows")}
+    tiny: ClassVar = {"seeds": 2, "steps": 10, "trials": 2, "sets": ("planted groups", "digits")}
 
     def tasks(self, setup: Setup) -> list[Task]:
-        """Return a task for each case, optimizer, width and draw."""
-        places = combinations(case=self.cases, optimizer=RATES, width=(0.0, *WIDTHS), seed=range(self.seeds))
+        """Return a task for each data set, optimizer, width and draw."""
+        places = combinations(dataset=self.sets, optimizer=RATES, width=(0.0, *WIDTHS), seed=range(self.seeds))
         return [
             Task(at, try_rates, {**at, "steps": self.steps, "trials": self.trials, "folder": setup.data})
             for at in places
@@ -141,10 +141,10 @@ _GAINS = (
 
 
 def try_rates(
-    *, case: str, optimizer: str, width: float, seed: int, steps: int, trials: int, folder: Path | None
+    *, dataset: str, optimizer: str, width: float, seed: int, steps: int, trials: int, folder: Path | None
 ) -> Record:
     """Train with every learning rate; return validation scores, training objective and test score of each run."""
-    part = load_part(case, seed, folder)
+    part = load_part(dataset, seed, folder)
     return {"tried": [run(part, optimizer, width, lr, seed, steps) for lr in RATES[optimizer][:trials]]}
 
 
@@ -179,9 +179,9 @@ class _AtTheEnd(Callback):
             self.value = self.objective(state.model)
 
 
-def load_part(case: str, seed: int, folder: Path | None) -> Part:
+def load_part(dataset: str, seed: int, folder: Path | None) -> Part:
     """Return the data of a draw with model, loss and measures."""
-    kind, name, method = CASES[case]
+    kind, name, method = CASES[dataset]
     return {"rows": _rows, "bags": _bags, "groups": _groups}[kind](name, method, seed, folder)
 
 
@@ -291,27 +291,27 @@ def choose(tried: Sequence[Record]) -> dict[str, float]:
 
 def summary(records: Sequence[Record], trials: int) -> dict[str, Any]:
     """Return means and spreads of the tuned methods, and paired differences."""
-    found = {(r["case"], r["optimizer"], r["width"], r["seed"]): r["tried"] for r in records}
+    found = {(r["dataset"], r["optimizer"], r["width"], r["seed"]): r["tried"] for r in records}
     seeds = sorted({r["seed"] for r in records})
     cells, gains = [], []
 
-    def tuned(case: str, optimizer: str, seed: int) -> dict[str, float]:
-        every = [entry for width in WIDTHS for entry in found[case, optimizer, width, seed]]
+    def tuned(name: str, optimizer: str, seed: int) -> dict[str, float]:
+        every = [entry for width in WIDTHS for entry in found[name, optimizer, width, seed]]
         return choose(random.Random(seed).sample(every, trials))
 
-    for case in dict.fromkeys(r["case"] for r in records):
+    for name in dict.fromkeys(r["dataset"] for r in records):
         for title, (optimizer, smooths) in METHODS_SHOWN.items():
-            own = [tuned(case, optimizer, s) if smooths else choose(found[case, optimizer, 0.0, s]) for s in seeds]
+            own = [tuned(name, optimizer, s) if smooths else choose(found[name, optimizer, 0.0, s]) for s in seeds]
             spread = {key: mean_and_std([entry[key] for entry in own]) for key in ("objective", "test")}
-            cells.append({"case": case, "method": title, **spread})
+            cells.append({"dataset": name, "method": title, **spread})
         for optimizer in ("SGD, momentum", "Adam"):
-            plain = [choose(found[case, optimizer, 0.0, seed]) for seed in seeds]
+            plain = [choose(found[name, optimizer, 0.0, seed]) for seed in seeds]
             for width in (*WIDTHS, "tuned"):
                 if width == "tuned":
-                    own = [tuned(case, optimizer, seed) for seed in seeds]
+                    own = [tuned(name, optimizer, seed) for seed in seeds]
                 else:
-                    own = [choose(found[case, optimizer, width, seed]) for seed in seeds]
-                gains.append({"case": case, "optimizer": optimizer, "width": width, **_differences(own, plain)})
+                    own = [choose(found[name, optimizer, width, seed]) for seed in seeds]
+                gains.append({"dataset": name, "optimizer": optimizer, "width": width, **_differences(own, plain)})
     return {"cells": cells, "gains": gains}
 
 
@@ -331,8 +331,8 @@ def _differences(own: Sequence[dict[str, float]], plain: Sequence[dict[str, floa
 
 def method_table(results: Record) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows: training objective and test score of each method."""
-    rows = [[cell["case"], cell["method"], show(cell["objective"]), show(cell["test"])] for cell in results["cells"]]
-    return ["case", "method", "training objective", "test score"], rows
+    rows = [[cell["dataset"], cell["method"], show(cell["objective"]), show(cell["test"])] for cell in results["cells"]]
+    return ["data", "method", "training objective", "test score"], rows
 
 
 def gain_table(results: Record) -> tuple[list[str], list[list[str]]]:
@@ -340,11 +340,11 @@ def gain_table(results: Record) -> tuple[list[str], list[list[str]]]:
     rows: dict[tuple[str, ...], list[str]] = {}
     for key, words in (("objective", "objective"), ("test", "test score")):
         for gain in results["gains"]:
-            place = (gain["case"], gain["optimizer"], words)
+            place = (gain["dataset"], gain["optimizer"], words)
             rows.setdefault(place, list(place)).append(_show_gain(gain[key]))
-    order = {case: number for number, case in enumerate(dict.fromkeys(gain["case"] for gain in results["gains"]))}
+    order = {name: number for number, name in enumerate(dict.fromkeys(gain["dataset"] for gain in results["gains"]))}
     heads = [f"width {width:g}" for width in WIDTHS]
-    return ["case", "optimizer", "gain in", *heads, "tuned"], sorted(rows.values(), key=lambda row: order[row[0]])
+    return ["data", "optimizer", "gain in", *heads, "tuned"], sorted(rows.values(), key=lambda row: order[row[0]])
 
 
 def _show_gain(gain: Record) -> str:
