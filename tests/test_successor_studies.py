@@ -34,6 +34,7 @@ FACTORS = {
     "SONX": (64, {"lr": 1 / 16, "tau": 1 / 16, "momentum": 1.0, "smoothing": 1.0}),
     "SONX, momentum": (64, {"lr": 1 / 16, "tau": 1 / 16, "momentum": 1.0, "smoothing": 1.0}),
     "SONEX": (32, {"lr": 1 / 8, "tau": 1 / 16, "momentum": 1 / 4, "smoothing": 1 / 2}),
+    "SONEX, no smoothing": (32, {"lr": 1 / 8, "tau": 1 / 16, "momentum": 1 / 4, "smoothing": 1.0}),
     "ALEXR2": (32, {"lr": 1 / 8, "tau": 1 / 8, "inner_steps": 8.0, "smoothing": 1 / 2}),
 }
 
@@ -41,7 +42,7 @@ FACTORS = {
 def parameters(method, steps, constants):
     found, lr = rates.at_horizon(method, HingedSquares(num_blocks=32), 4, steps, constants)
     values = {**vars(found), "lr": lr}
-    if method == "SONEX":
+    if method.startswith("SONEX"):
         values["momentum"] = 1.0 - values["momentum"]  # the weight of a new gradient
     return values
 
@@ -66,6 +67,8 @@ def test_parameters_at_a_horizon_by_hand():
     sonex = parameters("SONEX", 2 * 2**5, {"tau": 0.5, "lr": 3.0, "smoothing": 0.1, "momentum": 0.25})
     names = ("tau", "lr", "smoothing", "momentum")
     assert [sonex[name] for name in names] == pytest.approx([0.5 * 4 / 16, 3 / 2 / 8, 0.05, 0.25 * 8 / 4])
+    plain = parameters("SONEX, no smoothing", 2 * 2**5, {"tau": 0.5, "lr": 3.0, "momentum": 0.25})
+    assert plain == {**sonex, "smoothing": 0.0}
     alexr2 = parameters("ALEXR2", 2**5, {"tau": 0.5, "lr": 3.0, "smoothing": 0.1, "inner_steps": 2.0})
     names = ("tau", "lr", "smoothing", "inner_steps")
     assert [alexr2[name] for name in names] == pytest.approx([0.5 * 4 / 8, 3 / 8, 0.05, 2 * 8])
@@ -83,7 +86,7 @@ def test_no_setting_reaches_the_largest_tau_or_momentum():
         for method, grid in rates.GRIDS.items():
             largest = {key: max(values) for key, values in grid.items()}
             found, _ = rates.at_horizon(method, problem, samples, min(study.horizons), largest)
-            assert found.tau < 0.5 and (method != "SONEX" or found.momentum > 0.0)
+            assert found.tau < 0.5 and (not method.startswith("SONEX") or found.momentum > 0.0)
 
 
 @pytest.mark.parametrize("method", rates.METHODS)
@@ -106,6 +109,15 @@ def test_a_slope_by_hand():
     noisy = exact.copy()
     noisy[2] = exact[2, ::-1]
     assert rates.fit_slope({**record, "stationarity": noisy.tolist()})["std"] > 0.01
+
+
+def test_the_difference_to_sonx_is_of_pairs():
+    sonx = {"problem": "p", "method": "SONX", "stationarity": [[9.0, 9.0], [0.1, 0.5]]}
+    other = {"problem": "p", "method": "SONEX", "stationarity": [[1.0, 1.0], [0.2, 0.7]]}
+    elsewhere = {"problem": "q", "method": "SONX", "stationarity": [[1.0, 1.0], [7.0, 7.0]]}
+    mean, error = rates.against_sonx(other, [elsewhere, other, sonx])
+    assert mean == pytest.approx(0.15) and error == pytest.approx(0.05)
+    assert rates.against_sonx(sonx, [sonx]) == (0.0, 0.0)
 
 
 def test_the_mean_over_a_run_is_over_its_steps(monkeypatch):

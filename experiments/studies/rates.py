@@ -26,7 +26,7 @@ from experiments.files import save_figure
 from experiments.studies._shared import tune
 from experiments.studies.convergence import PROBLEMS as ALL_PROBLEMS
 from experiments.studies.convergence import SUCCESSORS
-from experiments.studies.convergence_page import COLORS, TABLE
+from experiments.studies.convergence_page import COLORS, FULL, TABLE
 from moreauc.problems.base import TwoLevelProblem
 from moreauc.report.pages import Report, Section
 from moreauc.solver import ALEXR2, SONX, minimize
@@ -34,8 +34,8 @@ from moreauc.theory import alexr2_parameters, sonex_parameters, sonx_parameters
 
 Numbers = NDArray[np.float64]
 
-# title: predicted exponent of stationarity against samples
-METHODS = {"SONX": -1 / 6, "SONX, momentum": -1 / 6, "SONEX": -1 / 5, "ALEXR2": -1 / 5}
+# title: predicted exponent of stationarity against samples; None where there is no theory
+METHODS = {"SONX": -1 / 6, "SONX, momentum": -1 / 6, "SONEX": -1 / 5, "SONEX, no smoothing": None, "ALEXR2": -1 / 5}
 PROBLEMS = tuple(name for name, (make, *_) in ALL_PROBLEMS.items() if issubclass(make, TwoLevelProblem))  # type: ignore[arg-type]
 BLOCKS = 8  # of a batch
 MOMENTUM = 0.9  # of SONX, for which there is no theory
@@ -45,10 +45,12 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "SONX": {"tau": _TAUS, "lr": _RATES},
     "SONX, momentum": {"tau": _TAUS, "lr": _RATES},
     "SONEX": {"tau": _TAUS, "lr": _RATES, "smoothing": _LOW, "momentum": (0.1, 0.3, 0.9)},
+    "SONEX, no smoothing": {"tau": _TAUS, "lr": _RATES, "momentum": (0.1, 0.3, 0.9)},
     "ALEXR2": {"tau": _TAUS, "lr": _RATES, "smoothing": _LOW, "inner_steps": (0.1, 0.3, 1.0)},
 }
 _DRAWS = 2000  # of the bootstrap
-_COLORS = dict(zip(METHODS, (COLORS[name] for name in (TABLE, *SUCCESSORS)), strict=True))
+_COLORS = dict(zip((name for name in METHODS if METHODS[name]), map(COLORS.get, (TABLE, *SUCCESSORS)), strict=True))
+_COLORS["SONEX, no smoothing"] = COLORS[FULL]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,7 @@ class RatesStudy(Study):
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Fit the slopes, draw them, and return the report."""
-        fits = [fit_slope(record) for record in records]
+        fits = [{**fit_slope(record), "against_sonx": against_sonx(record, records)} for record in records]
         save_figure(draw(fits), out / "rates.png", dpi=130)
         text = [
             "Mean over a run's iterates of the norm of the gradient of the Moreau envelope, mean over "
@@ -130,9 +132,10 @@ def at_horizon(method: str, problem: TwoLevelProblem, samples: int, steps: int, 
         weight = 2.0 * problem.weak_convexity or 1.0
         return ALEXR2(tau=a.tau, smoothing=a.smoothing, weight=weight, inner_steps=a.inner_steps), a.lr
     speed = share * math.sqrt(samples) * steps
-    if method == "SONEX":
+    if method.startswith("SONEX"):
         e = sonex_parameters(epsilon=speed ** (-1 / 5), **given)
-        return SONX(tau=e.tau, gamma="theory", smoothing=e.smoothing, momentum=e.momentum), e.lr
+        smoothing = e.smoothing if method == "SONEX" else 0.0
+        return SONX(tau=e.tau, gamma="theory", smoothing=smoothing, momentum=e.momentum), e.lr
     p = sonx_parameters(epsilon=speed ** (-1 / 6), **given)
     return SONX(tau=p.tau, gamma="theory", momentum=0.0 if method == "SONX" else MOMENTUM), p.lr
 
@@ -197,17 +200,26 @@ def fit_slope(record: Record) -> Record:
     }
 
 
+def against_sonx(record: Record, records: Sequence[Record]) -> tuple[float, float]:
+    """Return the mean difference to SONX in pairs of seeds, after the longest runs, and its standard error."""
+    (other,) = (r for r in records if (r["problem"], r["method"]) == (record["problem"], "SONX"))
+    pairs = np.subtract(record["stationarity"][-1], other["stationarity"][-1])
+    return float(pairs.mean()), float(pairs.std(ddof=1) / math.sqrt(len(pairs)))
+
+
 def slope_table(fits: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows: exponents, residual, and stationarity at the last horizon."""
     rows = [
         [
-            *(fit["problem"].replace("|", ""), fit["method"], f"{fit['predicted']:.3f}"),
+            *(fit["problem"].replace("|", ""), fit["method"]),
+            "" if fit["predicted"] is None else f"{fit['predicted']:.3f}",
             *(f"{fit['slope']:.3f} ± {fit['std']:.3f}", f"{fit['residual']:.2f}"),
             f"{fit['mean'][-1]:.4f} ± {fit['error'][-1]:.4f}",
+            "" if fit["method"] == "SONX" else "{:+.4f} ± {:.4f}".format(*fit["against_sonx"]),
         ]
         for fit in fits
     ]
-    return ["problem", "method", "predicted", "measured slope", "residual", "stationarity, longest runs"], rows
+    return ["problem", "method", "predicted", "measured slope", "residual", "longest runs", "minus SONX"], rows
 
 
 def draw(fits: Sequence[Record]) -> Figure:
@@ -217,7 +229,7 @@ def draw(fits: Sequence[Record]) -> Figure:
     for axis, problem in zip(figure.subplots(1, len(problems), squeeze=False)[0], problems, strict=True):
         for fit in (fit for fit in fits if fit["problem"] == problem):
             color, x = _COLORS[fit["method"]], np.array(fit["samples"])
-            label = f"{fit['method']}: {fit['slope']:.2f} ± {fit['std']:.2f}"
+            label = f"{fit['method']}: {fit['slope']:.3f} ± {fit['std']:.3f}"
             axis.errorbar(x, fit["mean"], yerr=fit["error"], fmt="o", color=color, markersize=4, capsize=2, label=label)
             axis.plot(x, np.exp(fit["offset"]) * x ** fit["slope"], color=color, linewidth=1.3)
         axis.set(xscale="log", yscale="log", title=problem, xlabel="samples drawn")
