@@ -49,8 +49,8 @@ CASES: dict[str, tuple[str, str, str]] = {
     "planted groups": ("groups", "planted", "sonx"),
 }
 RATES: dict[str, tuple[float, ...]] = {
-    "SGD": (0.01, 0.03, 0.1, 0.3),
-    "SGD, momentum": (0.01, 0.03, 0.1, 0.3),
+    "SGD": (0.0003, 0.003, 0.03, 0.3),
+    "SGD, momentum": (0.0003, 0.003, 0.03, 0.3),
     "Adam": (0.001, 0.003, 0.01, 0.03),
 }
 MOMENTUM, DECAY, GAMMA = 0.9, 1e-4, 0.1
