@@ -45,9 +45,9 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "SONX": {"tau": _TAUS, "lr": _RATES},
     "SONX, momentum": {"tau": _TAUS, "lr": _RATES},
     "SONEX": {"tau": _TAUS, "lr": _RATES, "smoothing": _LOW, "momentum": (0.1, 0.3, 0.9)},
-    "SONEX, no smoothing": {"tau": _TAUS, "lr": _RATES, "momentum": (0.1, 0.3, 0.9)},
     "ALEXR2": {"tau": _TAUS, "lr": _RATES, "smoothing": _LOW, "inner_steps": (0.1, 0.3, 1.0)},
 }
+GRIDS["SONEX, no smoothing"] = {name: values for name, values in GRIDS["SONEX"].items() if name != "smoothing"}
 _DRAWS = 2000  # of the bootstrap
 _COLORS = dict(zip((name for name in METHODS if METHODS[name]), map(COLORS.get, (TABLE, *SUCCESSORS)), strict=True))
 _COLORS["SONEX, no smoothing"] = COLORS[FULL]
@@ -109,9 +109,13 @@ def middle(horizons: Sequence[int]) -> int:
 
 
 def settings(method: str, trials: int) -> list[Record]:
-    """Return the constants that a method tries: its whole grid in an order drawn at random, or the first of it."""
-    every = [dict(zip(GRIDS[method], values, strict=True)) for values in product(*GRIDS[method].values())]
-    return random.Random(0).sample(every, trials)
+    """Return the constants that a method tries: its whole grid in an order drawn at random, or the first of it.
+
+    SONEX tries the same without smoothing as with it.
+    """
+    drawn = GRIDS["SONEX" if method.startswith("SONEX") else method]
+    every = [dict(zip(drawn, values, strict=True)) for values in product(*drawn.values())]
+    return [{key: entry[key] for key in GRIDS[method]} for entry in random.Random(0).sample(every, trials)]
 
 
 def at_horizon(method: str, problem: TwoLevelProblem, samples: int, steps: int, constants: Record) -> tuple[Any, float]:
@@ -225,7 +229,7 @@ def slope_table(fits: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
 def draw(fits: Sequence[Record]) -> Figure:
     """Draw stationarity against samples with the fitted lines, a panel for each problem."""
     problems = list(dict.fromkeys(fit["problem"] for fit in fits))
-    figure = Figure(figsize=(4.1 * len(problems), 4.3), layout="constrained")
+    figure = Figure(figsize=(4.1 * len(problems), 5.5), layout="constrained")
     for axis, problem in zip(figure.subplots(1, len(problems), squeeze=False)[0], problems, strict=True):
         for fit in (fit for fit in fits if fit["problem"] == problem):
             color, x = _COLORS[fit["method"]], np.array(fit["samples"])
@@ -234,6 +238,7 @@ def draw(fits: Sequence[Record]) -> Figure:
             axis.plot(x, np.exp(fit["offset"]) * x ** fit["slope"], color=color, linewidth=1.3)
         axis.set(xscale="log", yscale="log", title=problem, xlabel="samples drawn")
         axis.grid(alpha=0.25, which="both")
-        axis.legend(frameon=False, fontsize=8, title="measured slope", title_fontsize=8)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
+        axis.legend(frameon=False, fontsize=9, title="measured slope", title_fontsize=9, **place)
     figure.axes[0].set_ylabel(r"mean over the run of $\|\nabla F_{1/\bar\rho}(w_t)\|$")
     return figure
