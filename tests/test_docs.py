@@ -110,3 +110,59 @@ def test_the_page_on_the_architecture_names_every_package(base):
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     folders = {path.name for path in (ROOT / base).iterdir() if path.is_dir() and any(path.glob("[!.]*.*"))}
     assert all(f"{name}/" in page for name in folders), folders
+
+
+def test_what_is_said_of_rates_is_in_the_report():
+    fits = read("docs/reports/rates/report.json")["fits"]
+    every = {fit["problem"]: {f["method"]: f for f in fits if f["problem"] == fit["problem"]} for fit in fits}
+    cvar, hinge, worst = every.values()
+    for found in every.values():
+        ends = {method: fit["mean"][-1] for method, fit in found.items()}
+        assert ends["SONEX"] < ends["SONX"] and max(ends, key=ends.__getitem__) == "ALEXR2"
+        assert ends["SONEX, no smoothing"] < ends["SONEX"]
+    assert cvar["SONEX"]["mean"][-1] - cvar["SONEX, no smoothing"]["mean"][-1] < 0.001
+    assert worst["SONEX"]["mean"][-1] - worst["SONEX, no smoothing"]["mean"][-1] < 0.003
+    clear = [found["SONEX"]["against_sonx"] for found in every.values()]
+    assert [mean < -3.0 * error for mean, error in clear] == [True, True, False]
+    momentum = [found["SONX, momentum"]["against_sonx"] for found in every.values()]
+    assert [mean < -2.0 * error for mean, error in momentum] == [False, True, False]
+    for found in (cvar, hinge):
+        assert abs(found["SONEX"]["slope"] + 1 / 5) < found["SONEX"]["std"]
+        assert found["SONX"]["slope"] < -1 / 6
+    assert all(-0.34 < fit["slope"] < -0.27 for fit in worst.values())
+    flat = [f for f in fits if f["predicted"] is not None and f["slope"] > f["predicted"]]
+    assert [(fit["problem"], fit["method"]) for fit in flat] == [("CVaR of absolute losses", "ALEXR2")]
+    assert round((flat[0]["slope"] + 1 / 5) / flat[0]["std"]) == 7
+    chosen = [fit["setting"]["smoothing"] for fit in fits if "smoothing" in fit["setting"]]
+    assert chosen.count(0.01) == 5 and len(chosen) == 6
+
+
+def test_what_is_said_of_smoothing_is_in_the_report():
+    report, page = read("docs/reports/smoothing/report.json"), text("docs/successors.md")
+    gains = {(gain["dataset"], gain["optimizer"], gain["width"]): gain for gain in report["gains"]}
+    stars = {
+        key: {place for place, gain in gains.items() if gain[key]["p"] is not None and gain[key]["p"] < 0.05}
+        for key in ("objective", "test")
+    }
+    assert stars["test"] == {("NR-AhR", "Adam", 0.01), ("planted groups", "SGD, momentum", 1.0)}
+    gained, lost = (gains[place]["test"]["mean"] for place in sorted(stars["test"], key=str))
+    assert f"Of {len(gains)} differences in test scores two have a star" in page
+    assert f"width of 0.01 gains {gained:.3f}, momentum on planted groups with a width of 1 loses {-lost:.3f}" in page
+    lower = {place for place in stars["objective"] if gains[place]["objective"]["mean"] > 0}
+    assert lower == {
+        *(("NR-AhR", optimizer, 1.0) for optimizer in ("SGD, momentum", "Adam")),
+        *(("digit bags", "Adam", 1.0), ("planted groups", "Adam", 0.1)),
+    }
+    tuned = [gain for (_, _, width), gain in gains.items() if width == "tuned"]
+    better = [sum(gain[key]["mean"] > 0 for gain in tuned) for key in ("objective", "test")]
+    assert '"tuned" is better in {} of 12 objectives and {} of 12 test scores'.format(*better) in page
+    first = {}
+    for cell in report["cells"]:
+        name, score = cell["dataset"], cell["test"]["mean"]
+        first[name] = max(first.get(name, (score, "")), (score, cell["method"]))
+    winners = {name: method.split(",")[0] for name, (_, method) in first.items()}
+    sgd = {"NR-AhR", "planted groups"}
+    assert winners == {name: "SGD" if name in sgd else "Adam" for name in winners} and len(winners) == 6
+    assert not any(method == "SGD, momentum" for _, method in first.values())
+    digits = [cell["objective"]["mean"] for cell in report["cells"] if cell["dataset"] == "digits"]
+    assert max(digits) < 0.01
