@@ -30,7 +30,7 @@ def block(name):
 
 
 def loss():
-    module = sys.modules.setdefault("average_precision", ModuleType("average_precision"))  # so that pickle finds it
+    module = sys.modules.setdefault("loss_of_the_page", ModuleType("loss_of_the_page"))  # so that pickle finds it
     if not hasattr(module, "AveragePrecisionLoss"):
         exec(block("src/moreauc/criteria/average_precision.py"), vars(module))
     return module.AveragePrecisionLoss
