@@ -100,7 +100,7 @@ def test_links_on_the_package_index_are_absolute(page):
         if link.startswith(REPOSITORY):
             kind, path = ("raw", "blob")[not mark], link.removeprefix(f"{REPOSITORY}/")
             assert path.startswith(f"{kind}/{tag}/") and path.partition(f"{tag}/")[2] in readme, link
-    assert f"]({REPOSITORY}/raw/{tag}/docs/images/" in page and f"]({REPOSITORY}/blob/{tag}/docs/index.md)" in page
+    assert f"]({REPOSITORY}/raw/{tag}/docs/images/" in page and f"]({REPOSITORY}/blob/{tag}/docs/guides.md)" in page
     assert 'src="' not in page and "$HFPR" not in page
 
 
