@@ -121,6 +121,7 @@ html_sidebars: dict[str, list[str]] = {"index": [], "get_started": [], "changelo
 
 logger = logging.getLogger(__name__)
 _LINK = re.compile(r"\]\((\.\./|reports/)([^)\s#]+)(#[^)\s]*)?\)")
+_NAMED = re.compile(r"\[(\w+\.md)\](?=\(\1[#)])")  # in the repository a link shows the file's name, here the title
 _PAGE = re.compile(r"\bdocs/(\w+)\.md\b")
 
 
@@ -136,7 +137,7 @@ def link_to_files(app: Sphinx, page: str, source: list[str]) -> None:
         return match[0] if path.endswith(".png") else f"](report:{start}{path}{anchor})"
 
     if "/" not in page:
-        source[0] = _LINK.sub(target, source[0])
+        source[0] = _NAMED.sub("[]", _LINK.sub(target, source[0]))
 
 
 def link_included(app: Sphinx, file: Any, page: str, text: list[str]) -> None:
