@@ -69,7 +69,7 @@ def test_pairs_report_has_time_and_memory_of_each_contestant_or_its_error(
         return dict(once[matrix])
 
     monkeypatch.setattr(bench, "memory", memory)
-    options = ("--sizes", "30000", "--rounds", "3", "--memory-gib", "3", "--without-peer", "--without-crossover")
+    options = ("--sizes", "60000", "--rounds", "3", "--memory-gib", "12", "--without-peer", "--without-crossover")
     report = run("bench_pairs.py", *options, "--seconds", "0")
     rows = {row["contestant"]: row for row in report["sizes"]}
     assert set(rows) == {"TPAUCLoss", "kernel", "kernel, smooth ramp", "kernel, pair matrix"}

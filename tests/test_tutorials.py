@@ -64,12 +64,9 @@ def processes(names: Names) -> None:
 
 
 def screening(names: Names) -> None:
-    ours, logistic = (result["TPAUC"] for result in names["results"].values())
-    assert ours.mean() > logistic.mean() + 0.03 and (ours > logistic).sum() == 4
-    assert (
-        names["results"]["TPAUCLinear"]["EF 5 %"].mean() > names["results"]["logistic regression"]["EF 5 %"].mean() > 2
-    )
-    assert all(C < 1 and margin is None for C, margin in names["chosen"])
+    assert all(result["EF 5 %"].mean() > 2 for result in names["results"].values())
+    assert -0.05 < names["gain"].mean() < 0.1 and names["gain"].std() > 0.01  # which depends on RDKit's scaffolds
+    assert sum(C < 1 for C, _ in names["chosen"]) >= 4 and not any(margin for _, margin in names["chosen"])
     for train, test in names["splits"]:
         assert not set(names["scaffolds"][train]) & set(names["scaffolds"][test])
 

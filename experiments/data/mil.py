@@ -55,7 +55,7 @@ def load_fox(folder: Path | None = None, *, verify: bool = False) -> FlatBags:
     path = find_file("load_fox", "fox.mat", folder, verify=verify)
     try:
         content = loadmat(BytesIO(unpack(path)), simplify_cells=True)
-    except (*BROKEN, MatReadError, NotImplementedError, OSError) as error:
+    except (*BROKEN, MatReadError, NotImplementedError, IndexError, OSError) as error:
         raise ValueError(f"load_fox: {path.name} must be a .mat file, got {error}") from error
     try:
         struct = content["x"]
