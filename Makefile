@@ -106,8 +106,6 @@ bench: setup
 	  --data "$$MOREAUC_DATA/molecules/HIV.csv.gz" --out benchmarks/reports/screening.json
 	$(BIN)/python benchmarks/bench_models.py --copies 1,2,6 --processes 1,2 --out benchmarks/reports/models.json
 
-bench torture: export PYTHONPATH := $(CURDIR)  # for `experiments`, which is not installed
-
 # Training killed with SIGKILL hundreds of times, in saves too, and compared with runs that were not; minutes.
 torture: setup
 	$(BIN)/python benchmarks/torture.py --kills 20 --out docs/reports/torture/report.json
