@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -214,24 +215,28 @@ GALLERY = Path(__file__).parent.parent / "examples" / "gallery"
 
 
 def gallery_code(name: str) -> str:
-    """A file of the gallery."""
-    return f"```python\n{(GALLERY / f'{name}.py').read_text(encoding='utf-8')}```"
+    """The objective in a file of the gallery: what stands between its imports and its `main`."""
+    text = (GALLERY / f"{name}.py").read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    first = max(node.end_lineno or 0 for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+    (last,) = (node.lineno - 1 for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
+    code = "\n".join(text.splitlines()[first:last]).strip()
+    return f"```python\n{code}\n```"
 
 
-def gallery_run(name: str) -> str:
-    """What the runs of a file gave: mean and standard deviation over seeds."""
+def gallery_run_table() -> str:
+    """What the runs of the files gave: mean and standard deviation over seeds."""
     rows = []
     for entry in _bench("gallery")["runs"]:
-        if entry["example"].split(",")[0] == name:
-            row = [entry["example"], entry["metric"], _mean_std(entry["before"]), _mean_std(entry["after"])]
-            if "plain" in entry:
-                ((option, value),) = entry["plain"].items()
-                pairs = list(zip(entry["after"], entry["after, plain"], strict=True))
-                better = sum((ours < plain) == ("loss" in entry["metric"]) for ours, plain in pairs)
-                row += [f"{_mean_std(entry['after, plain'])} ({option} = {value:g})", f"{better} of {len(pairs)} seeds"]
-            rows.append(row)
+        row = [entry["example"], entry["metric"], _mean_std(entry["before"]), _mean_std(entry["after"]), "", ""]
+        if "plain" in entry:
+            ((option, value),) = entry["plain"].items()
+            pairs = list(zip(entry["after"], entry["after, plain"], strict=True))
+            better = sum((ours < plain) == ("loss" in entry["metric"]) for ours, plain in pairs)
+            row[4:] = [f"{_mean_std(entry['after, plain'])} ({option} = {value:g})", f"{better} of {len(pairs)} seeds"]
+        rows.append(row)
     columns = ["trained by", "metric of new data", "before", "after", "with the plain mean instead", "better in"]
-    return _markdown(columns[: len(rows[0])], rows)
+    return _markdown(columns, rows)
 
 
 def _mean_std(values: Sequence[float]) -> str:
@@ -328,7 +333,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "bench boosting": boosting_table,
     "bench fit": fit_time_table,
     **{f"gallery {path.stem}": partial(gallery_code, path.stem) for path in GALLERY.glob("*.py")},
-    **{f"gallery {path.stem}, runs": partial(gallery_run, path.stem) for path in GALLERY.glob("*.py")},
+    "gallery, runs": gallery_run_table,
     "bench gallery, first step": gallery_first_step_table,
     "bench gallery, times": gallery_time_table,
     "bench libauc": libauc_table,
