@@ -233,7 +233,7 @@ class TableTask(ABC, Generic[T]):
 
     def columns_text(self) -> str:
         """Return a sentence on the columns that are learnt from."""
-        counts = Counter(kind.split()[0] for kind in self.kinds.values())  # "number like 1,234.5", "date with offset"
+        counts = Counter(kind.split()[0] for kind in self.kinds.values())  # "date with offset"
         dates = f", {counts['date']} of dates" if counts["date"] else ""
         return f"{len(self.kinds)} columns: {counts['number']} of numbers, {counts['text']} of text{dates}."
 
