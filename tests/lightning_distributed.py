@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning_runs import REGION, Kill, Killed, Save, X, Y, everything, network, rows, trainer_of
+from lightning_runs import NAMES, REGION, Kill, Killed, Own, Save, X, Y, everything, rows, trainer_of
 
 from moreauc import TPAUCLoss
-from moreauc.contrib.lightning import CriterionModule, ResumableLoader
+from moreauc.contrib.lightning import ResumableLoader, StatefulCriterion
 from moreauc.data import TensorBatches
 from moreauc.distributed import DistributedCriterion
 from moreauc.samplers import DistributedBatchSampler, PosNegSampler
@@ -21,35 +21,22 @@ from moreauc.samplers import DistributedBatchSampler, PosNegSampler
 CUTS = {"a batch": (1, 1), "an epoch": (4, 1), "an accumulation": (6, 3)}  # the batch saved after, batches in a step
 
 
-class Pairs:
-    """Rows without their numbers."""
-
-    def __iter__(self):
-        return iter([(X, Y)])
-
-    def __len__(self):
-        return 1
-
-
 def make(rank=0, world=1, dropout=0.3):
     """Return a module and loaders of one process; all with the same weights, each with numbers of its own to draw."""
-    module = CriterionModule(network(), DistributedCriterion(TPAUCLoss(Y, **REGION, gamma=0.2)), lr=0.1, proximal=0.1)
-    module.model[2].p = dropout
+    module = Own(DistributedCriterion(TPAUCLoss(Y, **REGION, gamma=0.2)))
+    module.part["net"][2].p = dropout
     dealt = DistributedBatchSampler(PosNegSampler(Y, num_positives=3, num_negatives=9), rank=rank, world_size=world)
-    own = torch.arange(rank, 60, world).split(7)
-    shared = [*own, torch.arange(3)] if world > 1 else own  # some rows twice, as samplers give them that fill up
     torch.manual_seed(10 + rank)
     return SimpleNamespace(
-        module=module, loader=ResumableLoader(TensorBatches(X, Y, dealt)), validation=TensorBatches(X, Y, shared)
+        module=module, loader=ResumableLoader(TensorBatches(X, Y, dealt)), validation=TensorBatches(X, Y)
     )
 
 
 def fit(parts, path, callbacks=(), checkpoint=None, **options):
-    """Train, from a checkpoint if there is one; return all that runs must have in common, and the score."""
-    trainer = trainer_of(list(callbacks), **options)
+    """Train, from a checkpoint if there is one; return all that runs must have in common."""
+    trainer = trainer_of([StatefulCriterion(**NAMES, proximal=0.1), *callbacks], **options)
     trainer.fit(parts.module, parts.loader, parts.validation, ckpt_path=checkpoint, weights_only=True)
-    found = everything(trainer, path)
-    return {**found, "logged": {name: float(value) for name, value in trainer.callback_metrics.items()}}
+    return everything(trainer, path)
 
 
 def cut(parts, path, batch, **options):
@@ -94,9 +81,7 @@ def work(rank: int, world: int, folder_name: str) -> None:
     found["from one"] = fit(parts, folder / "end.ckpt", checkpoint=folder / "of one.ckpt", **options)
     found["undealt"] = refused(SimpleNamespace(**{**vars(make(rank, world)), "loader": make().loader}), **several)
     alone = make(rank, world)
-    alone.module.criterion = rows()[0]
+    alone.module.loss = rows()[0]
     found["a loss of one"] = refused(alone, **several)
-    bare = SimpleNamespace(**{**vars(make(rank, world)), "validation": Pairs()})
-    found["rows without numbers"] = refused(bare, num_sanity_val_steps=0, **several)
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()

@@ -13,13 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
-from moreauc.contrib.lightning import (
-    CriterionModule,
-    ResumableLoader,
-    StatefulCriterion,
-    criterion_loss,
-    previous_iterate,
-)
+from moreauc.contrib.lightning import ResumableLoader, StatefulCriterion, criterion_loss, previous_iterate
 from moreauc.criteria import GroupedLoss
 from moreauc.data import (
     BagBatches,
@@ -43,10 +37,6 @@ GROUPS = torch.arange(60) % 5
 BAGS = ListBags([X[3 * i : 3 * i + 3] for i in range(20)], labels=Y[::3])  # 5 positive bags of 20
 
 
-def accuracy(scores, labels):
-    return float(((scores > 0) == labels).double().mean())
-
-
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 1))
@@ -54,40 +44,33 @@ def network():
 
 def rows():
     loader = TensorBatches(X, Y, PosNegSampler(Y, num_positives=3, num_negatives=9))
-    return TPAUCLoss(Y, **REGION, gamma=0.2), loader, TensorBatches(X, Y), {}
+    return TPAUCLoss(Y, **REGION, gamma=0.2), loader
 
 
 def rows_by_workers():
     sampler = PosNegSampler(Y, num_positives=3, num_negatives=9)
     loader = DataLoader(IndexedDataset(TensorDataset(X, Y)), batch_sampler=sampler, num_workers=1)
-    return TPAUCLoss(Y, **REGION, gamma=0.2, threshold_lr="quantile"), loader, TensorBatches(X, Y), {}
+    return TPAUCLoss(Y, **REGION, gamma=0.2, threshold_lr="quantile"), loader
 
 
 def bags():
     loader = BagBatches(BAGS, PosNegSampler(BAGS.labels, num_positives=1, num_negatives=3), instances_per_bag=2)
-    whole = BagBatches(BAGS, torch.arange(20).split(8), instances_per_bag=None)
-    criterion = MultiInstanceTPAUCLoss(BAGS.labels, **REGION, pooling="smoothed_max", gamma=0.1, rows="after")
-    return criterion, loader, whole, {}
+    return MultiInstanceTPAUCLoss(BAGS.labels, **REGION, pooling="smoothed_max", gamma=0.1, rows="after"), loader
 
 
 def bags_by_loader():
     sampler = BagSampler(PosNegSampler(BAGS.labels, num_positives=1, num_negatives=3))
     loader = DataLoader(SampledBags(BAGS, instances_per_bag=2), batch_sampler=sampler, collate_fn=collate_bags)
-    whole = BagBatches(BAGS, torch.arange(20).split(8), instances_per_bag=None)
-    return MultiInstanceTPAUCLoss(BAGS.labels, **REGION, pooling="mean", gamma=0.1), loader, whole, {}
+    return MultiInstanceTPAUCLoss(BAGS.labels, **REGION, pooling="mean", gamma=0.1), loader
 
 
 def groups():
     loader = TensorBatches(X, Y, GroupSampler(GROUPS, groups_per_batch=3, samples_per_group=4))
-    criterion = GroupedLoss(GroupDROLoss(5, top_k=2, gamma=0.3), GROUPS)
-    return criterion, loader, TensorBatches(X, Y), {"score": accuracy}
+    return GroupedLoss(GroupDROLoss(5, top_k=2, gamma=0.3), GROUPS), loader
 
 
-PROBLEMS = [rows, rows_by_workers, bags, bags_by_loader, groups]
-
-
-class Own(LightningModule):
-    """A module of the user's, with other names."""
+class Unvalidated(LightningModule):
+    """A module of the user's, with names of its own."""
 
     def __init__(self, criterion):
         super().__init__()
@@ -98,10 +81,16 @@ class Own(LightningModule):
         return criterion_loss(self, batch)
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.part.parameters(), lr=0.05)
+        optimizer = torch.optim.SGD(self.part.parameters(), lr=0.1, momentum=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)}
 
 
-class Manual(Own):
+class Own(Unvalidated):
+    def validation_step(self, batch, batch_idx):
+        self.part["net"](batch[0])
+
+
+class Manual(Unvalidated):
     """Two batches for each step, with the previous scores computed by hand."""
 
     def __init__(self, criterion):
@@ -122,17 +111,14 @@ class Manual(Own):
 NAMES = {"model": "part.net", "criterion": "loss"}
 
 
-def make(problem, kind="ready", **settings):
+def make(problem=rows, module=Own, **settings):
     """Return a module, a training loader, a validation loader and callbacks, all new."""
-    criterion, loader, validation, extra = problem()
-    if kind == "ready":
-        settings = {"lr": 0.1, "scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5), **extra, **settings}
-        module, callbacks = CriterionModule(network(), criterion, **settings), []
-    else:
-        module, validation = {"own": Own, "manual": Manual}[kind](criterion), None
-        callbacks = [StatefulCriterion(**NAMES, **settings)]
+    criterion, loader = problem()
     return SimpleNamespace(
-        module=module, loader=ResumableLoader(loader), validation=validation, callbacks=callbacks, criterion=criterion
+        module=module(criterion),
+        loader=ResumableLoader(loader),
+        validation=TensorBatches(X, Y) if issubclass(module, Own) else None,
+        callbacks=[StatefulCriterion(**NAMES, **settings)],
     )
 
 
@@ -208,10 +194,10 @@ def interrupted(parts, path, **options):
 
 
 def plain(problem, *, accumulate=1, clip=None, dtype=None, proximal=0.0, restarts=()):
-    """Train as :class:`CriterionModule` does, by a loop of a few lines; return weights, criterion and previous ones."""
-    criterion, loader, _, _ = problem()
+    """Train as :class:`Own` does, by a loop of a few lines; return weights, criterion and previous ones."""
+    criterion, loader = problem()
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     previous, point = PreviousIterate(model, optimizer), ProximalPoint(optimizer, proximal)
     for epoch in range(EPOCHS):
@@ -233,11 +219,12 @@ def plain(problem, *, accumulate=1, clip=None, dtype=None, proximal=0.0, restart
                 optimizer.zero_grad()
         schedule.step()
     return {
-        **{f"model.{name}": value for name, value in model.state_dict().items()},
-        **{f"criterion.{name}": value for name, value in criterion.state_dict().items()},
+        **{f"part.net.{name}": value for name, value in model.state_dict().items()},
+        **{f"loss.{name}": value for name, value in criterion.state_dict().items()},
     }, previous.state_dict()
 
 
-def fit_error(message, module, loader, callbacks=(), validation=None):
+def fit_error(message, module, loader, callbacks=None):
+    callbacks = [StatefulCriterion(**NAMES)] if callbacks is None else callbacks
     with pytest.raises(ValueError, match=message):
-        trainer_of(list(callbacks)).fit(module, loader, validation)
+        trainer_of(callbacks).fit(module, loader, TensorBatches(X, Y) if isinstance(module, Own) else None)

@@ -1,8 +1,6 @@
 """Training with Lightning, with complete state in its checkpoints. Needs the extra `lightning`.
 
-- :class:`CriterionModule`: a LightningModule of a model and a loss of the library, ready to use;
-- :class:`StatefulCriterion`: a callback for a LightningModule of your own, with :func:`criterion_loss` or
-  :func:`previous_iterate` in its `training_step`;
+- :class:`StatefulCriterion`: a callback, with :func:`criterion_loss` or :func:`previous_iterate` in `training_step`;
 - :class:`~moreauc.contrib.ResumableLoader`: the loader to give to `trainer.fit`.
 
 The tables of a loss are buffers of a submodule, which Lightning saves with the weights. The callback saves what
@@ -11,201 +9,359 @@ Lightning does not: the previous weights, the reference point, the global random
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim import Optimizer
 
-from moreauc._checks import check_real
+from moreauc._checks import check_count, check_real
+from moreauc._description import describe
 from moreauc._system import import_extra
-from moreauc.contrib._lightning_callback import StatefulCriterion, criterion_loss, previous_iterate
+from moreauc.checkpoint import CheckpointError
+from moreauc.checkpoint.parts import bare, check_settings
+from moreauc.checkpoint.rng import random_states, set_random_states
 from moreauc.contrib.loader import ResumableLoader
-from moreauc.data.bag_batches import BagInputs
-from moreauc.data.scoring import instances_for, scores_of
-from moreauc.distributed import gather_scores
-from moreauc.train.selection import Score, TwoWayScore, UserScore, validation_score
+from moreauc.distributed import DistributedCriterion
+from moreauc.optim import PreviousIterate, ProximalPoint
+from moreauc.train.loop import loss_of
 
-__all__ = ["CriterionModule", "ResumableLoader", "StatefulCriterion", "criterion_loss", "previous_iterate"]
+__all__ = ["ResumableLoader", "StatefulCriterion", "criterion_loss", "previous_iterate"]
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule
+    from lightning.pytorch import Callback, LightningModule, Trainer
 else:
-    LightningModule = import_extra("lightning.pytorch", "lightning").LightningModule
+    Callback = import_extra("lightning.pytorch", "lightning").Callback
 
-_OWNER = "CriterionModule"
+_OWNER = "StatefulCriterion"
+_log = logging.getLogger(__name__)
 
 
-class CriterionModule(LightningModule):
-    """A LightningModule that trains `model` by `criterion`, and scores the validation data.
+class StatefulCriterion(Callback):
+    """Saves in Lightning's checkpoints what a loss with state needs besides its tables.
 
-    It logs `train_loss`, the mean over the steps of an epoch, and `val_score`, the two-way partial AUC of all
-    validation data (`test_score` of the test data). `predict_step` returns raw scores. It adds a
-    :class:`~moreauc.contrib.lightning.StatefulCriterion`, so that a run resumed from any of Lightning's checkpoints
-    equals one that was not interrupted.
+    A run that is resumed with `trainer.fit(..., ckpt_path=...)`, from the end of an epoch or from the middle of one,
+    then equals a run without interruption, bit for bit. The callback
+
+    - makes a :class:`~moreauc.PreviousIterate`, if the loss needs one, for :func:`criterion_loss` and
+      :func:`previous_iterate`, and a :class:`~moreauc.optim.ProximalPoint` if `proximal` is not 0;
+    - saves and restores both, the global random states, and accumulated gradients that no step has used yet.
+
+    Lightning itself saves weights, the tables of the loss, optimizers, schedulers and the position of a
+    :class:`~moreauc.contrib.ResumableLoader`. On several processes, with the strategy "ddp", the loss is a
+    :class:`~moreauc.distributed.DistributedCriterion` and the batches come from a
+    :class:`~moreauc.samplers.DistributedBatchSampler`; random states and gradients of all processes are saved.
 
     Args:
-        model: maps inputs to raw scores of shape `(B,)` or `(B, 1)`. Inputs given as a tuple are passed by position,
-            as a dictionary by name; :class:`~moreauc.data.BagInputs` as instances.
-        criterion: a loss of the library, called as `criterion(scores, labels, index)`; one over bags as
-            `criterion(outputs, bag, labels, index)`.
-        optimizer: "sgd", "adam" (AdamW), or a function that makes an optimizer of the model's parameters.
-        lr: learning rate, if `optimizer` is a name.
-        momentum: momentum of "sgd".
-        weight_decay: weight decay, if `optimizer` is a name.
-        scheduler: a function that makes a scheduler of the optimizer, stepped after each epoch; None for none.
-        proximal: weight of the proximal term, at least 0.
-        restarts: epochs before which the reference point is updated.
-        min_tpr: lower edge of the region of the score; that of the criterion by default.
-        max_fpr: as `min_tpr`.
-        score: function of all scores and labels, on the CPU, to use instead of TPAUC; higher is better. Required with
-            validation data if the loss has no region.
+        model: name of the submodule that `training_step` calls, as in `get_submodule`.
+        criterion: name of the submodule that is the loss.
+        proximal: weight of the proximal term, at least 0; 0 for none. With one optimizer only.
+        restarts: epochs before which the reference point is updated, such as those at which the learning rate drops.
 
     Raises:
-        ValueError: for an argument out of range; with validation data, if there is neither region nor `score`, the data
-            lack a class or have too few rows for the region, or a `score` is not finite.
+        ValueError: for an argument out of range and, when `fit` begins, submodules that are not there, a strategy that
+            shards the model, several processes without a :class:`~moreauc.distributed.DistributedCriterion` and its
+            sampler, and a training loader with one of the library's samplers that is not a
+            :class:`~moreauc.contrib.ResumableLoader`; at the first step, a `model` that `training_step` does not call.
 
     Example:
         >>> from lightning.pytorch import Trainer
-        >>> from moreauc import TPAUCLoss
-        >>> from moreauc.contrib import ResumableLoader
-        >>> from moreauc.data import TensorBatches
-        >>> from moreauc.samplers import PosNegSampler
-        >>> x = torch.linspace(-1, 1, 40).unsqueeze(1)
-        >>> y = (x.squeeze(1) > 0.5).long()
-        >>> train = TensorBatches(x, y, PosNegSampler(y, num_positives=4, num_negatives=8))
-        >>> module = CriterionModule(nn.Linear(1, 1), TPAUCLoss(y, min_tpr=0.5, max_fpr=0.5, gamma=0.1), lr=0.5)
-        >>> quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
-        >>> trainer = Trainer(max_epochs=3, accelerator="cpu", enable_checkpointing=False, **quiet)
-        >>> trainer.fit(module, ResumableLoader(train), TensorBatches(x, y))
-        >>> trainer.callback_metrics["val_score"]
-        tensor(1.)
+        >>> trainer = Trainer(max_epochs=2, logger=False, enable_checkpointing=False, callbacks=[StatefulCriterion()])
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        criterion: nn.Module,
-        *,
-        optimizer: Literal["sgd", "adam"] | Callable[[list[nn.Parameter]], Optimizer] = "sgd",
-        lr: float = 0.01,
-        momentum: float = 0.9,
-        weight_decay: float = 2e-4,
-        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
-        proximal: float = 0.0,
-        restarts: Sequence[int] = (),
-        min_tpr: float | None = None,
-        max_fpr: float | None = None,
-        score: Score | None = None,
+        self, *, model: str = "model", criterion: str = "criterion", proximal: float = 0.0, restarts: Sequence[int] = ()
     ) -> None:
-        super().__init__()
-        for name, part in {"model": model, "criterion": criterion}.items():
-            if not isinstance(part, nn.Module):
-                raise ValueError(f"{_OWNER}: {name} must be an nn.Module, got {type(part).__name__}")
-        if not callable(optimizer) and optimizer not in ("sgd", "adam"):
-            raise ValueError(f"{_OWNER}: optimizer must be a function, 'sgd' or 'adam', got {optimizer!r}")
-        if scheduler is not None and not callable(scheduler):
-            raise ValueError(f"{_OWNER}: scheduler must be a function or None, got {scheduler!r}")
-        self._lr = check_real(_OWNER, "lr", lr, low=0.0, low_open=True)
-        self._momentum = check_real(_OWNER, "momentum", momentum, low=0.0, high=1.0, high_open=True)
-        self._weight_decay = check_real(_OWNER, "weight_decay", weight_decay, low=0.0)
-        self._optimizer, self._scheduler = optimizer, scheduler
-        self._keep = StatefulCriterion(proximal=proximal, restarts=restarts)
-        self._region = {"min_tpr": min_tpr, "max_fpr": max_fpr}
-        self._score: TwoWayScore | UserScore | None = None  # None until data are known, if the loss has no region
-        known = all(getattr(criterion, name, None) is not None for name, given in self._region.items() if given is None)
-        if known or score is not None:
-            self._score = validation_score(_OWNER, criterion, score=score, **self._region)
-        self._parts: list[tuple[Tensor, ...]] = []  # scores, labels and numbers of the validation data so far
+        for name, value in {"model": model, "criterion": criterion}.items():
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"{_OWNER}: {name} must be the name of a submodule, got {value!r}")
         self.model, self.criterion = model, criterion
+        self.proximal = check_real(_OWNER, "proximal", proximal, low=0.0)
+        self.restarts = [check_count(_OWNER, "restarts", epoch) for epoch in restarts]
+        self._current: _Run | None = None
+        self._last: dict[str, Any] = {}  # the state at the end of the last run
+        self._loaded: dict[str, Any] = {}  # a state that is to be resumed from
 
-    def configure_callbacks(self) -> list[Any]:
-        """Return the callback that saves what Lightning does not."""
-        return [self._keep]
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check what can be known before anything has been restored or moved."""
+        if stage == "fit":
+            self._release()
+            self._last, self._loaded = {}, {}
+            _submodule(pl_module, "model", self.model)
+            _check_strategy(trainer, _submodule(pl_module, "criterion", self.criterion))
 
-    def configure_optimizers(self) -> Any:
-        """Make the optimizer, and the scheduler if there is one."""
-        optimizer = self._make_optimizer(list(self.model.parameters()))
-        if self._scheduler is None:
-            return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": self._scheduler(optimizer)}
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attach to the optimizers, and resume from the checkpoint if there is one."""
+        _check_loader(trainer)
+        self._current = _Run(trainer, pl_module, self.model, self.criterion, self.proximal, self.restarts)
+        loaded, self._loaded = self._loaded, {}
+        if loaded:
+            self._current.load_state_dict(loaded)
+        elif trainer.ckpt_path is not None:
+            text = "%s: the checkpoint has no state of it: previous weights and random states begin anew"
+            _log.warning(text, _OWNER)
 
-    def _make_optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
-        if callable(self._optimizer):
-            return self._optimizer(parameters)
-        if self._optimizer == "adam":
-            return AdamW(parameters, lr=self._lr, weight_decay=self._weight_decay)
-        return SGD(parameters, lr=self._lr, momentum=self._momentum, weight_decay=self._weight_decay)
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Keep previous weights if the loss needs them now; renew the reference point before some epochs."""
+        self.run_of(pl_module).follow()
+        self.run_of(pl_module).renew(trainer.current_epoch)
 
-    def forward(self, inputs: Any) -> Tensor:
-        """Return raw scores; of bags, pooled over the instances given."""
-        if not isinstance(inputs, BagInputs):
-            return scores_of(self.model, inputs)
-        outputs = scores_of(self.model, instances_for(self.model, inputs.instances))
-        pooling: Any = self.criterion.pooling
-        pooled: Tensor = pooling(outputs, inputs.bag, int(inputs.bag.max()) + 1)
-        return pooled
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Check that the model followed is the one that was called."""
+        previous = self.run_of(pl_module).previous
+        if previous is not None and previous.unpaired:
+            raise ValueError(
+                f"{_OWNER}: model must name the submodule that training_step calls, got {self.model!r}, which was not "
+                "called, or only before previous_iterate was first: its previous scores would have other dropout masks"
+            )
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the loss of a batch `(inputs, labels, index)`."""
-        loss = criterion_loss(self, batch)
-        self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
-        return loss
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Let a checkpoint that is made now resume with the batch that was not finished."""
+        loader, done = trainer.train_dataloader, _batches(trainer).current
+        if isinstance(loader, ResumableLoader) and done.ready > done.processed and loader.step == done.ready:
+            loader.set_position(loader.epoch, done.processed)
 
-    def on_validation_epoch_start(self) -> None:
-        """Check that there is a score; discard the last pass."""
-        self._begin()
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remove all hooks; a checkpoint made later has the state of this moment."""
+        self._last = self.state_dict()
+        self._release()
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Score a batch `(inputs, labels, ...)`; whole bags for a loss over bags."""
-        self._add(batch)
+    def state_dict(self) -> dict[str, Any]:
+        """Return what Lightning does not save itself; tensors and plain numbers only."""
+        return self._last if self._current is None else self._current.state_dict()
 
-    def on_validation_epoch_end(self) -> None:
-        """Log the score of all batches together."""
-        self._finish("val_score")
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state of a checkpoint, for when training starts."""
+        self._last = self._loaded = state_dict
 
-    def on_test_epoch_start(self) -> None:
-        """As for the validation data."""
-        self._begin()
+    def run_of(self, module: nn.Module) -> _Run:
+        """Return the current run of `trainer.fit`."""
+        if self._current is None or self._current.module is not module:
+            raise ValueError(f"{_OWNER}: trainer.fit must be under way, for the previous weights to be known")
+        return self._current
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        """As for the validation data."""
-        self._add(batch)
+    def __getstate__(self) -> dict[str, Any]:
+        # Hooks stay with the run they belong to; a copy may be made in one process only.
+        last = self._last if self._current is None else self._current.state_dict(of_all=False)
+        return {**self.__dict__, "_current": None, "_last": last}
 
-    def on_test_epoch_end(self) -> None:
-        """As for the validation data."""
-        self._finish("test_score")
+    def _release(self) -> None:
+        if self._current is not None:
+            self._current.remove()
+        self._current = None
 
-    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the raw scores of a batch `(inputs, ...)`, or of inputs alone where they are no tuple."""
-        whole = isinstance(batch, BagInputs) or not isinstance(batch, tuple | list)
-        return self(batch if whole else batch[0])  # type: ignore[no-any-return]
 
-    def _begin(self) -> None:
-        self._parts = []
-        if self._score is None:
-            self._score = validation_score(_OWNER, self.criterion, score=None, **self._region)
+def criterion_loss(module: LightningModule, batch: Any) -> Tensor:
+    """Return the loss of a batch, for `training_step` of a module that trains with :class:`StatefulCriterion`.
 
-    @property
-    def _several(self) -> bool:
-        return bool(self.trainer.world_size > 1)
+    It calls the model, the model at its previous weights where the loss needs them, and the loss, as
+    :func:`moreauc.train.train_step` does.
 
-    def _add(self, batch: Any) -> None:
-        columns = batch[1:3] if self._several else batch[1:2]
-        if len(columns) < 1 + self._several:
-            wanted = "(inputs, labels, index) on several processes" if self._several else "(inputs, labels)"
-            raise ValueError(f"{_OWNER}: batches of validation must be {wanted}, got {len(batch)} parts")
-        numbers = (torch.as_tensor(column, device=self.device).reshape(-1) for column in columns)
-        self._parts.append((self(batch[0]).detach().double(), *numbers))
+    Args:
+        module: the LightningModule, `self` in its methods.
+        batch: `(inputs, labels, index)`, with :class:`~moreauc.data.BagInputs` as inputs for bags.
 
-    def _finish(self, name: str) -> None:
-        parts, self._parts = self._parts, []
-        if self.trainer.sanity_checking:  # a few batches may lack a class
-            return
-        scores, labels, *index = (torch.cat(column) for column in zip(*parts, strict=True))
-        if self._several:  # every row counts once, whichever process has it
-            scores, labels, _ = gather_scores(scores, labels, *index)
-        assert self._score is not None  # set by _begin
-        self.log(name, self._score(scores.cpu(), labels.cpu())[0], batch_size=1, sync_dist=True)
+    Raises:
+        ValueError: where the trainer has no :class:`StatefulCriterion`.
+
+    Example:
+        >>> from lightning.pytorch import LightningModule
+        >>> class Mine(LightningModule):  # with self.model and self.criterion
+        ...     def training_step(self, batch, batch_idx):
+        ...         return criterion_loss(self, batch)
+    """
+    run = _callback_of(module).run_of(module)
+    previous = run.follow()  # before the model is called, so that this forward is recorded
+    return loss_of("criterion_loss", run.model, run.criterion, batch, previous)
+
+
+def previous_iterate(module: LightningModule) -> PreviousIterate:
+    """Return the model at its previous weights, for a `training_step` that does not use :func:`criterion_loss`.
+
+    Args:
+        module: the LightningModule, `self` in its methods.
+
+    Raises:
+        ValueError: where the trainer has no :class:`StatefulCriterion`, and where the loss needs no previous scores.
+    """
+    run = _callback_of(module).run_of(module)
+    previous = run.follow()
+    if previous is None:
+        kind = type(run.criterion).__name__
+        raise ValueError(f"previous_iterate: the loss must need previous scores, got {kind}, which does not")
+    return previous
+
+
+def _callback_of(module: LightningModule) -> StatefulCriterion:
+    parts = getattr(module._trainer, "callbacks", [])
+    found = [part for part in parts if isinstance(part, StatefulCriterion)]
+    if not found:
+        kind = type(module).__name__
+        raise ValueError(f"{_OWNER}: callbacks of the Trainer must hold one to train {kind}, got none")
+    return found[0]
+
+
+class _Run:
+    """The state of the callback from the start of training to its end."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        model: str,
+        criterion: str,
+        proximal: float,
+        restarts: list[int],
+    ) -> None:
+        self.trainer, self.module = trainer, module
+        self.model, self.criterion = module.get_submodule(model), module.get_submodule(criterion)
+        self._exchange = self.criterion.exchange if isinstance(self.criterion, DistributedCriterion) else None
+        self.restarts = restarts
+        self._own = {"proximal": repr(proximal), "restarts": repr(restarts)}
+        self._start = describe(bare(self.criterion))
+        self.renewed = 0  # the epoch before which the reference point was last renewed
+        self.previous: PreviousIterate | None = None
+        self.point: ProximalPoint | None = None
+        if proximal > 0.0:
+            if len(trainer.optimizers) != 1:
+                number = len(trainer.optimizers)
+                raise ValueError(f"{_OWNER}: proximal must be 0 unless there is one optimizer, got {number} optimizers")
+            self.point = ProximalPoint(trainer.optimizers[0], proximal)
+        self.follow()
+
+    def follow(self, *, always: bool = False) -> PreviousIterate | None:
+        """Keep previous weights from now on, if the loss needs them."""
+        if self.previous is None and (always or getattr(self.criterion, "needs_previous", False)):
+            self.previous = PreviousIterate(self.model, self.trainer.optimizers)
+        return self.previous
+
+    def renew(self, epoch: int) -> None:
+        """Renew the reference point before some epochs, once; called at each batch.
+
+        Lightning has no hook for the start of an epoch if it resumes after the last batch of the one before.
+        """
+        if self.point is not None and epoch in self.restarts and epoch > self.renewed:
+            self.point.restart()
+            self.renewed = epoch
+
+    def state_dict(self, *, of_all: bool = True) -> dict[str, Any]:
+        """Return what Lightning does not save itself.
+
+        Random states and gradients differ between processes. Lightning writes the state of the first process, which
+        gathers those of the others; with `of_all` all processes must make the call.
+        """
+        own = {"gradients": self._pending_gradients(), "random": random_states()}
+        return {
+            "previous": None if self.previous is None else self.previous.state_dict(),
+            "proximal": None if self.point is None else self.point.state_dict(),
+            "renewed": self.renewed,
+            "settings": {"start": self._start, "now": describe(bare(self.criterion)), "own": self._own},
+            "processes": self._exchange.gather_objects(own) if of_all and self._exchange is not None else [own],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from what :meth:`state_dict` returned, if loss and callback are as they were."""
+        self._check_settings(state)
+        if state["previous"] is not None:
+            self.follow(always=True)  # gamma may be set after loading, when the first batch begins
+        for name, part in {"previous": self.previous, "proximal": self.point}.items():
+            if part is not None and state[name] is not None:
+                part.load_state_dict(state[name])
+        self.renewed = state["renewed"]
+        every, rank, size = state["processes"], 0, 1
+        if self._exchange is not None:
+            rank, size = self._exchange.rank, self._exchange.size
+        gradients = every[rank]["gradients"] if len(every) == size else _mean([own["gradients"] for own in every])
+        for name, gradient in gradients.items():
+            parameter = self.module.get_parameter(name)
+            parameter.grad = gradient.to(parameter.device, parameter.dtype)
+        if len(every) == size:
+            set_random_states(every[rank]["random"])
+        else:
+            text = "%s: the checkpoint is of %d processes, there are %d: what is drawn at random will be different"
+            _log.warning(text, _OWNER, len(every), size)
+
+    def _check_settings(self, state: dict[str, Any]) -> None:
+        saved = state["settings"]
+        try:
+            check_settings(_OWNER, saved["own"], saved["own"], self._own)
+            check_settings("criterion", saved["start"], saved["now"], self._start)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; a run with other settings begins anew, without ckpt_path") from error
+        self._start = saved["start"]
+
+    def remove(self) -> None:
+        """Remove all hooks."""
+        for part in (self.previous, self.point):
+            if part is not None:
+                part.remove()
+
+    def _pending_gradients(self) -> dict[str, Tensor]:
+        """Return gradients that no step has used yet; with manual optimization all, since that is not known."""
+        progress = _batches(self.trainer)
+        done, last = progress.current.processed, progress.is_last_batch
+        used = done % self.trainer.accumulate_grad_batches == 0 or (last and done == progress.current.ready)
+        if self.module.automatic_optimization and used:
+            return {}
+        named = self.module.named_parameters()
+        return {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
+
+
+def _mean(every: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of the gradients of several processes, as their step would have used it."""
+    return {name: sum((other[name] for other in every[1:]), first) / len(every) for name, first in every[0].items()}
+
+
+def _batches(trainer: Trainer) -> Any:
+    """Return how many batches of the epoch are ready and processed, and whether it was the last one."""
+    return trainer.fit_loop.epoch_loop.batch_progress
+
+
+def _submodule(module: nn.Module, argument: str, name: str) -> nn.Module:
+    """Return a submodule by its name."""
+    try:
+        return module.get_submodule(name)
+    except AttributeError as error:
+        kind = type(module).__name__
+        raise ValueError(f"{_OWNER}: {argument} must name a submodule of {kind}, got {name!r}") from error
+
+
+def _check_strategy(trainer: Trainer, criterion: nn.Module) -> None:
+    """Refuse strategies that would lose or shard the state of the run."""
+    strategies = import_extra("lightning.pytorch.strategies", "lightning")
+    kind = type(trainer.strategy).__name__
+    if not isinstance(trainer.strategy, strategies.SingleDeviceStrategy | strategies.DDPStrategy):
+        raise ValueError(
+            f"{_OWNER}: strategy must leave the weights of the model whole and in place, as on one device, for "
+            f"PreviousIterate to follow them, got {kind}"
+        )
+    size = criterion.exchange.size if isinstance(criterion, DistributedCriterion) else 1
+    if size != trainer.world_size:
+        raise ValueError(
+            f"{_OWNER}: criterion must be a moreauc.distributed.DistributedCriterion of all {trainer.world_size} "
+            f"processes, got {type(criterion).__name__} of {size}: each process would have tables of its own, and "
+            "checkpoints those of the first. Start the processes by torchrun, and call init_process_group before"
+        )
+
+
+def _check_loader(trainer: Trainer) -> None:
+    """Refuse loaders of the library whose position would be lost; warn about others."""
+    loaders, place = trainer.train_dataloader, (trainer.global_rank, trainer.world_size)
+    several = list(loaders.values()) if isinstance(loaders, dict) else loaders
+    for loader in several if isinstance(several, list | tuple) else [several]:
+        if isinstance(loader, ResumableLoader) and (loader.rank, loader.world_size) != place:
+            raise ValueError(
+                f"{_OWNER}: train_dataloaders must split its batches by a DistributedBatchSampler with rank "
+                f"{place[0]} and world_size {place[1]}, got {loader.rank} and {loader.world_size}"
+            )
+        for name in ("batch_sampler", "sampler"):
+            sampler = getattr(loader, name, None)
+            if hasattr(sampler, "set_position") and not isinstance(loader, ResumableLoader):
+                raise ValueError(
+                    f"{_OWNER}: train_dataloaders must be ResumableLoader(loader), got {type(loader).__name__} with "
+                    f"{type(sampler).__name__}, whose set_epoch and set_position Lightning does not call"
+                )
+        if not isinstance(loader, ResumableLoader):
+            text = "%s: train_dataloaders has a %s, no ResumableLoader: a resumed run will draw other random numbers"
+            _log.warning(text, _OWNER, type(loader).__name__)
