@@ -26,9 +26,9 @@ from peer import HERE, peak_memory, summary
 from torch import Tensor, nn
 
 from moreauc import MultiInstanceTPAUCLoss
+from moreauc.app.report.pages import versions
 from moreauc.core.pooling import POOLINGS, Pooling, get_pooling
 from moreauc.data import BagBatches, FileBags, ListBags, bag_scores
-from moreauc.report.pages import versions
 from moreauc.samplers import PosNegSampler
 
 SIZES = (10**3, 10**4, 10**5)

@@ -23,8 +23,8 @@ from bench_pairs import write
 from sklearn.datasets import make_classification
 
 from moreauc._system import one_thread
+from moreauc.app.report.pages import versions
 from moreauc.boosting import tpauc_objective
-from moreauc.report.pages import versions
 
 FEATURES = 20
 REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}

@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from moreauc import TPAUCClassifier, TPAUCLinear
-from moreauc.report.pages import versions
+from moreauc.app.report.pages import versions
 
 SIZES = ((10_000, 20), (200_000, 50))
 REGION: dict[str, Any] = {"min_tpr": 0.0, "max_fpr": 0.1}

@@ -40,7 +40,7 @@ from peer import HERE, Peer, environment, repeat, summary
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from moreauc.report.pages import versions
+from moreauc.app.report.pages import versions
 
 GALLERY = HERE.parent / "examples" / "gallery"
 NAMES = sorted(path.stem for path in GALLERY.glob("*.py"))

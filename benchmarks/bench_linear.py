@@ -32,9 +32,9 @@ from experiments.data.adbench import load_adbench
 from experiments.data.groups import load_adult
 from moreauc import TPAUCLinear
 from moreauc._system import one_thread
+from moreauc.app.report.pages import versions
 from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.metrics import tpauc_score
-from moreauc.report.pages import versions
 
 CHOOSING = ("annthyroid", "Cardiotocography", "landsat", "magic.gamma", "PageBlocks", "satellite")
 CONFIRMING = ("campaign", "fault", "letter", "mnist", "Pima", "thyroid", "Adult")

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from peer import HERE, Peer, environment, metric_data, summary
 from sklearn.metrics import roc_auc_score
 
+from moreauc.app.report.pages import versions
 from moreauc.metrics import tpauc_score
-from moreauc.report.pages import versions
 
 SHARES = (0.01, 0.1, 0.5)
 REGIONS = ((0.5, 0.5), (0.6, 0.4), (0.1, 0.9))

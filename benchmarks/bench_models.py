@@ -49,8 +49,8 @@ from model_steps import (
 )
 
 from experiments.data.graphs import GraphBatches, Graphs
+from moreauc.app.report.pages import versions
 from moreauc.data import BagBatches
-from moreauc.report.pages import versions
 
 COPIES_OF_A_PROCESS = 6  # what the experiments train side by side
 PATIENCE = 300.0  # seconds that a process waits for the others

@@ -40,9 +40,9 @@ from peer import (
 from torch import Tensor
 
 from moreauc import TPAUCLoss
+from moreauc.app.report.pages import to_json, versions
 from moreauc.core.pairs import Method, cvar_over_negatives
 from moreauc.core.surrogates import get_surrogate
-from moreauc.report.pages import to_json, versions
 
 SIZES = (64, 1024, 8192, 65536, 10**6)
 OURS = ("TPAUCLoss", "kernel", "kernel, smooth ramp", "kernel, pair matrix")

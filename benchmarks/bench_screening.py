@@ -30,11 +30,11 @@ import pandas as pd
 from bench_pairs import write
 
 from moreauc import TPAUCLinear
+from moreauc.app.molecules import SmilesFingerprints
+from moreauc.app.report.pages import versions
+from moreauc.app.smiles import SmilesReader
 from moreauc.data.duplicates import number_equal, take_together
 from moreauc.metrics import bedroc_score, enrichment_factor, tpauc_score
-from moreauc.molecules import SmilesFingerprints
-from moreauc.report.pages import versions
-from moreauc.smiles import SmilesReader
 
 TOP = 500
 KINDS: tuple[tuple[Literal["bit", "count"], int, int], ...] = (

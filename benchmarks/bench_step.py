@@ -23,7 +23,7 @@ from bench_pairs import write
 from torch import Tensor, nn
 
 from moreauc import FCCOLoss, PreviousIterate, TCCOLoss
-from moreauc.report.pages import versions
+from moreauc.app.report.pages import versions
 
 Step = Callable[[], None]
 BLOCKS = 100_000

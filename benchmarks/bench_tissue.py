@@ -21,7 +21,7 @@ from bench_models import numbers, process_rows, processes
 from bench_pairs import write
 from model_steps import GAMMAS, QUICK, Sizes, resnet_step
 
-from moreauc.report.pages import versions
+from moreauc.app.report.pages import versions
 
 
 def parse() -> argparse.Namespace:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from moreauc import PreviousIterate, TPAUCLoss
-from moreauc.report.pages import versions
+from moreauc.app.report.pages import versions
 
 FEATURES, ROWS, BATCHES, HALF = 64, 10_000, 50, 64
 WIDTHS = {"small": (64, 64), "medium": (256, 256, 256), "large": (512, 512, 512)}

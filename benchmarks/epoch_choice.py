@@ -26,13 +26,13 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
 from experiments.data.keel import KEEL_SETS, load_keel
+from moreauc.app.report.pages import versions
 from moreauc.data import TensorBatches
 from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.methods import build
 from moreauc.metrics import TiedScoresWarning, tpauc_score
 from moreauc.metrics.ranking import selection_scores
 from moreauc.models import MLP
-from moreauc.report.pages import versions
 from moreauc.samplers import PosNegSampler
 from moreauc.train import Callback, TrainState, fit, predict_scores
 

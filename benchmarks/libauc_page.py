@@ -23,7 +23,7 @@ from bench_pairs import write
 from gallery_peer import run_code
 from peer import HERE, Peer, environment
 
-from moreauc.report.pages import versions
+from moreauc.app.report.pages import versions
 
 PAGE = HERE.parent / "docs" / "libauc.md"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

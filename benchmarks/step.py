@@ -29,7 +29,7 @@ from peer import _status
 from step_variants import BESIDE, CE, FLOOR, FLOORS, GAMMA, LOSSES, TECHNIQUES, Case, Variants, cases
 from step_watch import attempt, launches, memory_of, operations, release, strict, waits
 
-from moreauc.report.pages import versions
+from moreauc.app.report.pages import versions
 
 # The most that a loss may cost, in times cross entropy by the same technique. On the CPU the network is so small that
 # calls count more than what they compute; on a GPU no target was set for it.

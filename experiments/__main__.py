@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from experiments.engine import RECORDS, Record, Setup, Study, read_records, run_missing, select
-from moreauc.cli.app import CommandGroup
-from moreauc.cli.console import console, progress_bar, say, text_table, wide_console
-from moreauc.report.pages import Report
+from moreauc.app.cli.app import CommandGroup
+from moreauc.app.cli.console import console, progress_bar, say, text_table, wide_console
+from moreauc.app.report.pages import Report
 
 app = typer.Typer(
     cls=CommandGroup,

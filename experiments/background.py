@@ -22,9 +22,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from experiments.files import save_figure
 from moreauc import FCCOLoss, PreviousIterate, TPAUCLoss
+from moreauc.app.report.pages import COLORS
 from moreauc.data import TensorBatches
 from moreauc.metrics import tpauc_score
-from moreauc.report.pages import COLORS
 from moreauc.samplers import PosNegSampler
 from moreauc.theory import moreau_envelope
 

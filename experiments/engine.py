@@ -21,7 +21,7 @@ from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
 from experiments.files import write_bytes
 from experiments.machine import one_thread, where
-from moreauc.report.pages import Report, rounded
+from moreauc.app.report.pages import Report, rounded
 
 __all__ = ["Record", "Setup", "Study", "Task", "read_records", "run_missing", "select"]
 

@@ -14,7 +14,7 @@ from scipy.optimize import isotonic_regression
 
 from experiments.config import Contestant, Experiment
 from experiments.tables import Cell, Curve, Table, is_ours, title_of
-from moreauc.report.pages import COLORS
+from moreauc.app.report.pages import COLORS
 
 _QUIET, _REMEDY, _RECIPE = "#66717f", COLORS[3], COLORS[2]
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))

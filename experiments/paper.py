@@ -15,7 +15,7 @@ from experiments.parts import Run, load_graphs
 from experiments.report import make_report
 from experiments.runs import do_ablation, do_run, do_start, has_start
 from experiments.tables import belongs, sort_records
-from moreauc.report.pages import Report
+from moreauc.app.report.pages import Report
 
 _DATA: dict[str, str] = {"molecules": "Tox21, MUV and HIV", "bags": "MUSK2, Fox", "histology": "LC25000"}
 

@@ -12,7 +12,7 @@ from experiments.config import Experiment
 from experiments.figures import draw_curves, draw_table
 from experiments.files import save_figure
 from experiments.tables import Cell, Choice, Curve, Protocol, Records, Table, make_curves, make_table
-from moreauc.report.pages import Report, Section
+from moreauc.app.report.pages import Report, Section
 
 __all__ = ["make_report"]
 

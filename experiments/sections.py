@@ -12,7 +12,7 @@ from experiments.engine import Record
 from experiments.ranks import difference_table, rank_table
 from experiments.tables import Cell, Curve, PairedTest, Records, Table, smallest_p, title_of
 from experiments.trial import SMOOTHED
-from moreauc.report.pages import Section
+from moreauc.app.report.pages import Section
 
 NONE = "–"  # noqa: RUF001
 _PARTS = ("train", "validation", "test")

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.files import save_figure
+from moreauc.app.report.pages import COLORS
 from moreauc.core.objectives import tpauc_objective
 from moreauc.core.surrogates import SmoothRamp, SquaredHinge
 from moreauc.metrics import tpauc_score
-from moreauc.report.pages import COLORS
 
 REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
 RAMP: dict[str, Any] = {"surrogate": "smooth_ramp", "link": "standardized", **REGION}

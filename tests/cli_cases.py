@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from typer.testing import CliRunner, Result
 
-from moreauc.cli import app
-from moreauc.cli.saved import load_model
+from moreauc.app.cli import app
+from moreauc.app.cli.saved import load_model
 
 FILES = ["log.txt", "model.joblib", "report.html", "report.json"]
 REGION = {"min_tpr": 0.4, "max_fpr": 0.5}

@@ -10,10 +10,10 @@ import pytest
 import torch
 from matplotlib import colormaps
 
+from moreauc.app.report.bag_figures import plot_instance_weights, plot_patch_weights
 from moreauc.core.pooling import MeanPooling, SmoothedMaxPooling
 from moreauc.data import ListBags, bag_scores, instance_outputs, instance_weights
 from moreauc.models import InstanceMLP
-from moreauc.report.bag_figures import plot_instance_weights, plot_patch_weights
 
 
 def png(figure) -> bytes:

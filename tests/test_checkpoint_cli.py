@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from moreauc import TPAUCLoss
 from moreauc._system import FileLock
+from moreauc.app.cli import app
+from moreauc.app.cli.saved import Saving, load_model
 from moreauc.checkpoint import CheckpointError, Checkpoints, Interrupted
-from moreauc.cli import app
-from moreauc.cli.saved import Saving, load_model
 from moreauc.data import TensorBatches
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
 from moreauc.samplers import PosNegSampler
@@ -58,7 +58,7 @@ def arguments(table, kind, out, *more):
 SIGNALLED = """
 import os, signal, sys
 from moreauc.checkpoint import Checkpoints
-from moreauc.cli import main
+from moreauc.app.cli import main
 
 # a shell that runs the tests in the background has them ignore Ctrl-C, and so would their children
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -402,7 +402,7 @@ def test_a_figure_that_fails_costs_no_training(kind, failure, table, tmp_path, m
     def fail(*values):
         raise failure
 
-    monkeypatch.setattr(importlib.import_module("moreauc.cli.fit"), "fit_report", fail)
+    monkeypatch.setattr(importlib.import_module("moreauc.app.cli.fit"), "fit_report", fail)
     out = tmp_path / "out"
     result = RUNNER.invoke(app, arguments(table, kind, out, "--epochs", 1))
     wanted = f"error: {out / 'model.joblib'}: the model is saved here, but what comes after it failed: "

@@ -17,12 +17,12 @@ import pandas as pd
 import pytest
 
 import moreauc
-from moreauc.cli import compare
-from moreauc.cli import console as cli_console
-from moreauc.cli.console import progress_bar
-from moreauc.cli.options import REGION
-from moreauc.cli.saved import load_model, run_folder
-from moreauc.comparison import method_names
+from moreauc.app.cli import compare
+from moreauc.app.cli import console as cli_console
+from moreauc.app.cli.console import progress_bar
+from moreauc.app.cli.options import REGION
+from moreauc.app.cli.saved import load_model, run_folder
+from moreauc.app.comparison import method_names
 from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCClassifier
 from moreauc.methods import METHODS
@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
 
 
 def test_what_commands_log_is_not_printed_beside_what_they_print():
-    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("moreauc.cli").handlers)
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("moreauc.app.cli").handlers)
 
 
 @pytest.mark.parametrize("column", ["age", "ward"])
@@ -641,11 +641,11 @@ def test_python_runs_it_as_a_module():
     ("call", "heavy"),
     [
         ("app(['fit', '--help'], standalone_mode=False)", {"torch", "pandas", "sklearn", "matplotlib"}),
-        ("import moreauc.cli.predict", {"matplotlib"}),
+        ("import moreauc.app.cli.predict", {"matplotlib"}),
     ],
 )
 def test_heavy_modules_are_imported_when_they_are_needed(call, heavy):
-    code = f"import sys; from moreauc.cli import app; {call}; print({heavy} & set(sys.modules))"
+    code = f"import sys; from moreauc.app.cli import app; {call}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("set()\n"), done.stdout[-200:] + done.stderr
 

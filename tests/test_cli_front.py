@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from moreauc.baselines import BASELINES
-from moreauc.cli import options
-from moreauc.comparison import method_names
+from moreauc.app.baselines import BASELINES
+from moreauc.app.cli import options
+from moreauc.app.comparison import method_names
+from moreauc.app.tables.groups import KINDS
+from moreauc.app.tables.molecules import CHOICES
 from moreauc.core.surrogates import _SURROGATES
 from moreauc.data.examples import EXAMPLES
 from moreauc.methods import METHODS
-from moreauc.tasks.groups import KINDS
-from moreauc.tasks.molecules import CHOICES
 from tests.cli_cases import call, rows_table
 
 COMMANDS = ["fit", "evaluate", "predict", "compare", "example"]
@@ -26,7 +26,7 @@ HEAVY = {"torch", "numpy", "pandas", "sklearn", "scipy", "matplotlib"}
 
 def run(*words: str, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, and then some code in it."""
-    begin = f"import sys; sys.argv = ['moreauc', *{words!r}]; from moreauc.cli import main"
+    begin = f"import sys; sys.argv = ['moreauc', *{words!r}]; from moreauc.app.cli import main"
     main = f"{begin}\ntry: main()\nfinally: {code or 'pass'}"
     return subprocess.run(
         [sys.executable, "-c", main], capture_output=True, text=True, env={**os.environ, **environment}, timeout=60

@@ -14,9 +14,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from test_estimators import make_bags
 
-from moreauc.baselines import BASELINES, BagStatistics, group_weights
-from moreauc.cli.compare import tie_warnings
-from moreauc.comparison import NETWORK_GRID, Comparison, Contestant, Table, contestants, every_method, network
+from moreauc.app.baselines import BASELINES, BagStatistics, group_weights
+from moreauc.app.cli.compare import tie_warnings
+from moreauc.app.comparison import NETWORK_GRID, Comparison, Contestant, Table, contestants, every_method, network
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import TPAUCBooster, TPAUCClassifier
 from moreauc.methods import METHODS
@@ -329,7 +329,7 @@ def test_two_processes_give_what_one_gives():
         joblib.parallel_config(backend="dask"),
     ):
         dask = Comparison(["ce", "auc_sh"], (REGION,), **options).run(X, y)
-        worked = client.run(lambda: "moreauc.comparison" in sys.modules).values()
+        worked = client.run(lambda: "moreauc.app.comparison" in sys.modules).values()
     assert without_times(dask) == without_times(alone) and any(worked)
 
 

@@ -9,16 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
-from moreauc.cli.options import FitOptions
-from moreauc.comparison import Comparison, Table
+from moreauc.app.cli.options import FitOptions
+from moreauc.app.comparison import Comparison, Table
+from moreauc.app.tables.base import equal_rows, read_split
+from moreauc.app.tables.rows import RowTableTask, draw_test_rows
 from moreauc.data import ListBags
 from moreauc.data.duplicates import fold_together, hash_bags, hash_rows, number_equal, same_bags, take_together
 from moreauc.data.groups import hold_out as hold_out_groups
 from moreauc.data.tables import TableError
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier
-from moreauc.tasks.base import equal_rows, read_split
-from moreauc.tasks.rows import RowTableTask, RowTask, draw_test_rows
+from moreauc.tasks.rows import RowTask
 
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
 

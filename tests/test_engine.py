@@ -16,7 +16,7 @@ from experiments import __main__ as command_line
 from experiments import docs, engine, studies
 from experiments.config import EXPERIMENTS
 from experiments.engine import DETAILS, RECORDS, Setup, Study, Task, read_records, run_missing
-from moreauc.report.pages import Report, Section
+from moreauc.app.report.pages import Report, Section
 
 RUNNER = CliRunner()
 DONE: list[str] = []

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from experiments.engine import write_records
 from experiments.files import save_figure, write_arrays
 from moreauc._system import written_whole
+from moreauc.app.cli.saved import Saving, run_folder, save_model
+from moreauc.app.report.pages import Report
 from moreauc.checkpoint import save_checkpoint
-from moreauc.cli.saved import Saving, run_folder, save_model
 from moreauc.data.tables import write_table
-from moreauc.report.pages import Report
 
 
 @contextmanager

@@ -32,7 +32,7 @@ import typer
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from moreauc.cli import app
+from moreauc.app.cli import app
 
 GOLDEN = Path(__file__).parent / "golden"
 # The same kernels on every x86-64 processor: of torch, MKL, oneDNN, OpenBLAS (NumPy, SciPy) and NumPy itself.

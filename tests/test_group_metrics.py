@@ -18,6 +18,8 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from moreauc._system import printable
+from moreauc.app.report.bag_figures import plot_instance_weights
+from moreauc.app.report.pages import draw_comparison
 from moreauc.metrics import (
     group_accuracy,
     group_auc,
@@ -28,8 +30,6 @@ from moreauc.metrics import (
     plot_roc_region,
 )
 from moreauc.metrics.groups import GroupTable
-from moreauc.report.bag_figures import plot_instance_weights
-from moreauc.report.pages import draw_comparison
 
 N = 400
 

@@ -18,10 +18,11 @@ sys.path.insert(0, str(REFERENCE.parent))
 from api_check import Found, check_api, undocumented  # noqa: E402
 
 HOMES = [
-    *("moreauc", "moreauc.boosting", "moreauc.checkpoint", "moreauc.comparison", "moreauc.contrib"),
+    *("moreauc", "moreauc.boosting", "moreauc.checkpoint", "moreauc.contrib"),
     *("moreauc.contrib.cuda_graphs", "moreauc.contrib.lightning", "moreauc.criteria", "moreauc.data"),
     *("moreauc.distributed", "moreauc.estimators"),
-    *("moreauc.methods", "moreauc.metrics", "moreauc.models", "moreauc.molecules", "moreauc.optim", "moreauc.problems"),
+    *("moreauc.methods", "moreauc.metrics", "moreauc.models", "moreauc.optim", "moreauc.problems"),
+    *("moreauc.app.comparison", "moreauc.app.molecules"),
     *("moreauc.samplers", "moreauc.solver", "moreauc.theory", "moreauc.train"),
 ]
 OTHERS = sorted(

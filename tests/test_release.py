@@ -79,7 +79,7 @@ def test_the_package_imports_only_what_it_requires():
 
 
 def test_the_command_line_needs_no_click():
-    code = "import sys; sys.modules['click'] = None; from moreauc.cli import app; app(['--version'])"
+    code = "import sys; sys.modules['click'] = None; from moreauc.app.cli import app; app(['--version'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, moreauc.__version__), done.stderr
 

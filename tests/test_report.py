@@ -16,9 +16,8 @@ import torch
 from typer.testing import CliRunner
 
 from moreauc._system import import_extra
-from moreauc.cli import app
-from moreauc.data.tables import TableError
-from moreauc.report.pages import (
+from moreauc.app.cli import app
+from moreauc.app.report.pages import (
     Fact,
     Image,
     Report,
@@ -29,7 +28,8 @@ from moreauc.report.pages import (
     draw_training,
     rounded,
 )
-from moreauc.tasks.rows import check_region_holds, evaluate_scores
+from moreauc.app.tables.rows import check_region_holds, evaluate_scores
+from moreauc.data.tables import TableError
 from moreauc.train import History
 
 RUNNER = CliRunner()

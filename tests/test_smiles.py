@@ -22,12 +22,12 @@ from sklearn.pipeline import make_pipeline
 
 from experiments.data.smiles import example_smiles
 from moreauc import TPAUCClassifier, TPAUCLinear
-from moreauc import smiles as reading
-from moreauc.cli.saved import load_model
+from moreauc.app import smiles as reading
+from moreauc.app.cli.saved import load_model
+from moreauc.app.molecules import SmilesFingerprints
+from moreauc.app.report.molecules import atom_weights, expected_hits
+from moreauc.app.tables.molecules import MoleculeTable, MoleculeTableTask
 from moreauc.estimators import linear_fit
-from moreauc.molecules import SmilesFingerprints
-from moreauc.report.molecules import atom_weights, expected_hits
-from moreauc.tasks.molecules import MoleculeTable, MoleculeTableTask
 from tests import oracles
 from tests.cli_cases import call, done
 
@@ -304,7 +304,7 @@ def test_the_page_has_curves_and_drawn_molecules(run):
 
 def test_predict_ranks_a_library_as_a_stream(assay, run, tmp_path, monkeypatch):
     folder, frame = assay
-    monkeypatch.setattr("moreauc.cli.screen.CHUNK", 70)
+    monkeypatch.setattr("moreauc.app.cli.screen.CHUNK", 70)
     every, best = tmp_path / "all.csv", tmp_path / "best.csv"
     assert (
         "of 600 molecules are called active = 1" in done("predict", run[0], folder / "assay.csv", "--out", every).stdout
@@ -324,7 +324,7 @@ def test_predict_ranks_a_library_as_a_stream(assay, run, tmp_path, monkeypatch):
 
 def test_invalid_rows_of_a_library_are_skipped_on_request(assay, run, tmp_path, monkeypatch):
     _, frame = assay
-    monkeypatch.setattr("moreauc.cli.screen.CHUNK", 50)
+    monkeypatch.setattr("moreauc.app.cli.screen.CHUNK", 50)
     library = frame[["smiles"]][:120].rename(columns={"smiles": "molecule"})
     library.loc[[60, 61, 119], "molecule"] = ["C1CC", None, SALT]
     library.to_csv(tmp_path / "library.csv", index=False, na_rep="NA")

@@ -17,8 +17,8 @@ from experiments.engine import RECORDS, Setup, run_missing
 from experiments.studies import bags, convergence, groups, keel, label_noise, load_studies, many_groups, thresholds
 from experiments.studies.keel import REGIONS
 from experiments.studies.label_noise import FLIPS, noisy_table
-from moreauc import comparison
-from moreauc.baselines import BASELINES
+from moreauc.app import comparison
+from moreauc.app.baselines import BASELINES
 from moreauc.data import digit_bags, planted_groups
 from moreauc.methods import METHODS, build
 from moreauc.train import fit

@@ -10,14 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moreauc.cli.options import FitOptions
-from moreauc.data.columns import Target
-from moreauc.data.tables import TableError, read_texts, write_table
-from moreauc.metrics import group_table
-from moreauc.metrics.bootstrap import Resamples
-from moreauc.tasks.bags import BagTable, BagTableTask, find_bags
-from moreauc.tasks.base import Split, named_columns, read_split
-from moreauc.tasks.groups import (
+from moreauc.app.cli.options import FitOptions
+from moreauc.app.tables.bags import BagTable, BagTableTask, find_bags
+from moreauc.app.tables.base import Split, named_columns, read_split
+from moreauc.app.tables.groups import (
     GroupedTable,
     GroupEvaluation,
     GroupTableTask,
@@ -26,7 +22,11 @@ from moreauc.tasks.groups import (
     match_values,
     untested,
 )
-from moreauc.tasks.rows import RowTableTask, draw_test_rows
+from moreauc.app.tables.rows import RowTableTask, draw_test_rows
+from moreauc.data.columns import Target
+from moreauc.data.tables import TableError, read_texts, write_table
+from moreauc.metrics import group_table
+from moreauc.metrics.bootstrap import Resamples
 from tests.cli_cases import bags_table, groups_table, rows_table
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from moreauc.cli import app
+from moreauc.app.cli import app
 from moreauc.estimators import GroupDROClassifier, MultiInstanceClassifier, TPAUCClassifier, base
 from moreauc.train import UntrainedWarning
 from moreauc.train import loop as train

@@ -9,10 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moreauc.data.columns import Target
-from moreauc.metrics import bootstrap_interval, tpauc_score
-from moreauc.metrics.bootstrap import Resamples, resample_scores
-from moreauc.report.verdict import (
+from moreauc.app.report.verdict import (
     compare_models,
     importance_section,
     is_beyond_chance,
@@ -20,8 +17,11 @@ from moreauc.report.verdict import (
     permutation_importance,
     rank,
 )
-from moreauc.tasks.base import Table
-from moreauc.tasks.rows import RowTableTask
+from moreauc.app.tables.base import Table
+from moreauc.app.tables.rows import RowTableTask
+from moreauc.data.columns import Target
+from moreauc.metrics import bootstrap_interval, tpauc_score
+from moreauc.metrics.bootstrap import Resamples, resample_scores
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -142,8 +142,8 @@ def test_permutation_importance_by_a_loop(case, monkeypatch):
             losses.append(whole - tpauc_score(table.targets, scores, **REGION))
         assert rows[name]["loss"] == pytest.approx(np.mean(losses)) and rows[name]["std"] >= 0.0
     assert list(rows)[:2] == ["a", "b"] and rows["c"]["loss"] == 0.0
-    monkeypatch.setattr("moreauc.report.verdict._MOST_ROWS", 150)
-    monkeypatch.setattr("moreauc.report.verdict._MOST_COLUMNS", 2)
+    monkeypatch.setattr("moreauc.app.report.verdict._MOST_ROWS", 150)
+    monkeypatch.setattr("moreauc.app.report.verdict._MOST_COLUMNS", 2)
     few = permutation_importance(task, Weights(), table)
     assert {row["column"] for row in few} == {"t", "a"}  # text, and the number nearest to the target
     sections, numbers = importance_section(task, Weights(), table)

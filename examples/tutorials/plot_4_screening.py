@@ -17,8 +17,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold
 
 from moreauc import TPAUCLinear
+from moreauc.app.molecules import SmilesFingerprints
 from moreauc.metrics import bedroc_score, enrichment_factor, tpauc_score
-from moreauc.molecules import SmilesFingerprints
 
 # %%
 # An assay, made up

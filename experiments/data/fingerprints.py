@@ -17,7 +17,7 @@ from experiments.data._archives import content_sha256
 from experiments.data.download import cache_folder, find_file
 from experiments.data.smiles import MoleculeReader, read_smiles_table, split_by_group
 from experiments.files import read_arrays, write_arrays
-from moreauc.molecules import SmilesFingerprints
+from moreauc.app.molecules import SmilesFingerprints
 
 ASSAYS = (
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data._archives import BROKEN, unpack
-from moreauc.smiles import SmilesReader
+from moreauc.app.smiles import SmilesReader
 
 # categories in their order, as RDKit names them
 _CHIRALITIES = ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER")

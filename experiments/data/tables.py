@@ -14,7 +14,7 @@ from experiments.data.fingerprints import FINGERPRINT_SETS, load_fingerprints
 from experiments.data.groups import load_adult
 from experiments.data.keel import load_keel
 from experiments.data.mil import load_fox, load_musk2
-from moreauc.comparison import Table
+from moreauc.app.comparison import Table
 from moreauc.data import Bags, digit_bags
 from moreauc.data.examples import load_example
 

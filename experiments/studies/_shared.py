@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from experiments.engine import Record
-from moreauc.comparison import Comparison, Contestant, Piece, Region, Table
+from moreauc.app.comparison import Comparison, Contestant, Piece, Region, Table
 
 INNER_FOLDS, FOLDS = 2, 5
 _KEPT = ("region", "score", "inner_score", "options", "failures", "seconds")

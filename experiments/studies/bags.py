@@ -20,15 +20,15 @@ from experiments.data.mil import load_fox, load_musk2, standardize_instances
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies._shared import mean_and_std, show, split_rows, tune
-from moreauc.baselines import BASELINES
-from moreauc.comparison import baseline
+from moreauc.app.baselines import BASELINES
+from moreauc.app.comparison import baseline
+from moreauc.app.report.bag_figures import plot_instance_weights
+from moreauc.app.report.pages import Report, Section, as_image
 from moreauc.data import BagBatches, Bags, WholeBags, digit_bags, instance_outputs, instance_weights
 from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores
 from moreauc.models import InstanceMLP
-from moreauc.report.bag_figures import plot_instance_weights
-from moreauc.report.pages import Report, Section, as_image
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
 

@@ -32,7 +32,7 @@ from experiments.studies.constraints_uses import (
 )
 from moreauc import ConstrainedLoss, PreviousIterate
 from moreauc._system import import_extra
-from moreauc.report.pages import Report, Section
+from moreauc.app.report.pages import Report, Section
 
 Step = Callable[[Batch, float], None]  # moves the weights by a batch; the number is the share of the run that is over
 # Options of ConstrainedLoss; in evaluation mode, as "plug_in", it is the hinge of the batch's own values.

@@ -17,6 +17,7 @@ import torch
 
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies import convergence_page as page
+from moreauc.app.report.pages import Report
 from moreauc.core.tables import Gamma
 from moreauc.problems import (
     BagRanking,
@@ -27,7 +28,6 @@ from moreauc.problems import (
     WorstOfLosses,
 )
 from moreauc.problems.base import Problem
-from moreauc.report.pages import Report
 from moreauc.solver import ALEXR2, SONT, SONX, PlugIn, PowerDecay, Subgradient, minimize
 from moreauc.solver.methods import Method
 from moreauc.theory import sonx_table_bound

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.engine import Record
 from experiments.files import save_figure
-from moreauc.report.pages import Section
+from moreauc.app.report.pages import Section
 
 Parts = dict[str, list[Record]]
 TABLE, AVERAGE, PLUG_IN, FULL = ("table, gamma of the theory", "table, moving average", "plug-in", "full subgradient")

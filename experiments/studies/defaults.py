@@ -27,9 +27,9 @@ from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies.defaults_entries import ENTRIES, Entry
 from experiments.studies.defaults_page import make_page
-from moreauc.comparison import Region, Table
+from moreauc.app.comparison import Region, Table
+from moreauc.app.report.pages import Report
 from moreauc.metrics import bedroc_score, enrichment_factor, tpauc_score
-from moreauc.report.pages import Report
 
 _FEW = ("sonx", "linear", "ce", "lr", "lr_tuned")  # of the tiny version
 TOPS = (0.001, 0.01, 0.05)  # shares of the molecules whose enrichment is noted

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from moreauc import MultiInstanceClassifier, TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCForest, TPAUCLinear
-from moreauc.baselines import BASELINES
-from moreauc.comparison import Region
+from moreauc.app.baselines import BASELINES
+from moreauc.app.comparison import Region
 from moreauc.data.tabular import TableEncoder
 
 Options = Mapping[str, Any]

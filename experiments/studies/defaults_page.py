@@ -16,7 +16,7 @@ from experiments.engine import Record
 from experiments.files import save_figure
 from experiments.studies._shared import mean_and_std, show
 from experiments.studies.defaults_entries import ENTRIES
-from moreauc.report.pages import COLORS, Report, Section
+from moreauc.app.report.pages import COLORS, Report, Section
 
 if TYPE_CHECKING:
     from experiments.studies.defaults import DefaultsStudy

@@ -15,8 +15,8 @@ from experiments.data.keel import KEEL_SETS
 from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies._shared import FOLDS, INNER_FOLDS, mean_and_std, show, tune_and_score
-from moreauc.comparison import Region, contestants, method_names
-from moreauc.report.pages import Report, Section
+from moreauc.app.comparison import Region, contestants, method_names
+from moreauc.app.report.pages import Report, Section
 
 # each tries four settings; TPAUCAuto, made of four of these, and TPAUCBooster choose by folds of their own
 ALL_METHODS = tuple(name for name in method_names("rows") if name not in ("auto", "trees"))
@@ -26,7 +26,7 @@ _EQUAL = 0.0005  # means nearer than this count as equal
 
 @dataclass(frozen=True, kw_only=True)
 class KeelStudy(Study):
-    """Nested cross-validation on each table; see :class:`~moreauc.comparison.Comparison`.
+    """Nested cross-validation on each table; see :class:`~moreauc.app.comparison.Comparison`.
 
     Args:
         trials: options tried by each method.

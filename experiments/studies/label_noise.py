@@ -15,8 +15,8 @@ from sklearn.datasets import make_classification
 from experiments.config import combinations
 from experiments.engine import Record, Setup, Study, Task
 from experiments.studies._shared import mean_and_std, show, tune_and_score
-from moreauc.comparison import Contestant, Region, Table, contestants, network
-from moreauc.report.pages import Report, Section
+from moreauc.app.comparison import Contestant, Region, Table, contestants, network
+from moreauc.app.report.pages import Report, Section
 
 FLIPS = (0.0, 0.01, 0.02, 0.05)
 REGION: Region = (0.5, 0.5)

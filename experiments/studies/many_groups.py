@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from experiments.engine import Record, Setup, Study, Task
+from moreauc.app.report.pages import Image, Report, Section, as_image
 from moreauc.criteria.group_dro import GroupDROLoss
 from moreauc.criteria.group_exponentiated import ExponentiatedGroupDROLoss
 from moreauc.data import planted_groups
-from moreauc.report.pages import Image, Report, Section, as_image
 from moreauc.samplers.groups import GroupSampler
 
 NUMBERS = (10, 100, 1000)

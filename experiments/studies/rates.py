@@ -27,8 +27,8 @@ from experiments.studies._shared import tune
 from experiments.studies.convergence import PROBLEMS as ALL_PROBLEMS
 from experiments.studies.convergence import SUCCESSORS
 from experiments.studies.convergence_page import COLORS, FULL, TABLE
+from moreauc.app.report.pages import Report, Section
 from moreauc.problems.base import TwoLevelProblem
-from moreauc.report.pages import Report, Section
 from moreauc.solver import ALEXR2, SONX, minimize
 from moreauc.theory import alexr2_parameters, sonex_parameters, sonx_parameters
 

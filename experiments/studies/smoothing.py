@@ -27,13 +27,13 @@ from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies import bags, groups, thresholds
 from experiments.studies._shared import mean_and_std, show, split_rows
+from moreauc.app.report.pages import Report, Section
 from moreauc.core.objectives import tpauc_objective
 from moreauc.data import BagBatches, TensorBatches, WholeBags
 from moreauc.data.tabular import TableEncoder
 from moreauc.methods import METHODS, build
 from moreauc.metrics import group_loss, tpauc_score
 from moreauc.models import MLP, InstanceMLP
-from moreauc.report.pages import Report, Section
 from moreauc.samplers import PosNegSampler
 from moreauc.samplers.groups import GroupSampler
 from moreauc.train import Callback, fit, predict_scores

@@ -17,14 +17,14 @@ from experiments.config import combinations
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies._shared import FOLDS, mean_and_std, show, tune_and_score
-from moreauc.comparison import Region, Table, network
+from moreauc.app.comparison import Region, Table, network
+from moreauc.app.report.pages import Report, Section
 from moreauc.core.objectives import tpauc_optimum
 from moreauc.criteria import TPAUCLoss
 from moreauc.data import TensorBatches
 from moreauc.data.examples import load_example
 from moreauc.data.tabular import TableEncoder
 from moreauc.models import MLP
-from moreauc.report.pages import Report, Section
 from moreauc.samplers import PosNegSampler
 from moreauc.train import fit, predict_scores
 

@@ -27,13 +27,13 @@ from experiments.data.tables import load_table
 from experiments.engine import Record, Setup, Study, Task
 from experiments.files import save_figure
 from experiments.machine import seeded
-from moreauc.comparison import Region, Table
+from moreauc.app.comparison import Region, Table
+from moreauc.app.report.pages import COLORS, Report, Section
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
 from moreauc.metrics import tpauc_score
 from moreauc.models import MLP
-from moreauc.report.pages import COLORS, Report, Section
 
 Loss = Callable[[Tensor, Tensor], None]
 # surrogate and link

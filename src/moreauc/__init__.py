@@ -55,8 +55,8 @@ __all__ = [
 
 
 _MODULES = {
-    *("boosting", "checkpoint", "comparison", "contrib", "criteria", "data", "distributed", "estimators", "methods"),
-    *("metrics", "models", "molecules", "optim", "problems", "samplers", "solver", "theory", "train"),
+    *("boosting", "checkpoint", "contrib", "criteria", "data", "distributed", "estimators", "methods"),
+    *("metrics", "models", "optim", "problems", "samplers", "solver", "theory", "train"),
 }
 
 

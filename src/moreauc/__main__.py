@@ -1,6 +1,6 @@
 """The command line as `python -m moreauc`."""
 
-from moreauc.cli import main
+from moreauc.app.cli import main
 
 if __name__ == "__main__":
     main()

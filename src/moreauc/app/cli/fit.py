@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_choice, check_path, check_real, check_region
-from moreauc.baselines import BASELINES, Baseline, fit_baseline
-from moreauc.cli.console import command_line, print_table, say, warn, without_column_warnings
-from moreauc.cli.options import REGION, SURROGATES, FitOptions
-from moreauc.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
+from moreauc.app.baselines import BASELINES, Baseline, fit_baseline
+from moreauc.app.cli.console import command_line, print_table, say, warn, without_column_warnings
+from moreauc.app.cli.options import REGION, SURROGATES, FitOptions
+from moreauc.app.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
+from moreauc.app.report.pages import Report, Section
+from moreauc.app.report.verdict import histories_of, kept_epoch, warning_text
+from moreauc.app.tables.bags import BagTableTask
+from moreauc.app.tables.base import Split, TableTask, read_split
+from moreauc.app.tables.groups import KINDS, GroupTableTask
+from moreauc.app.tables.molecules import CHOICES as MOLECULE_CHOICES
+from moreauc.app.tables.molecules import MoleculeTableTask
+from moreauc.app.tables.rows import RowTableTask
 from moreauc.estimators import (
     GroupDROClassifier,
     GroupDRORegressor,
@@ -25,17 +33,9 @@ from moreauc.estimators import (
     TPAUCLinear,
 )
 from moreauc.methods import METHODS
-from moreauc.report.pages import Report, Section
-from moreauc.report.verdict import histories_of, kept_epoch, warning_text
-from moreauc.tasks.bags import BagTableTask
-from moreauc.tasks.base import Split, TableTask, read_split
-from moreauc.tasks.groups import KINDS, GroupTableTask
-from moreauc.tasks.molecules import CHOICES as MOLECULE_CHOICES
-from moreauc.tasks.molecules import MoleculeTableTask
-from moreauc.tasks.rows import RowTableTask
 from moreauc.train import History, UntrainedWarning
 
-_LOGGER = logging.getLogger("moreauc.cli.fit")
+_LOGGER = logging.getLogger("moreauc.app.cli.fit")
 _OWNER = "moreauc fit"
 # models of rows that are no networks, among the losses by which networks are named
 _MODELS: dict[str, type[Any]] = {"linear": TPAUCLinear, "trees": TPAUCBooster, "auto": TPAUCAuto}

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from moreauc.cli.console import command_line, print_table, say, warn, without_column_warnings
-from moreauc.cli.options import EvaluateOptions
-from moreauc.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
-from moreauc.cli.screen import of_molecules
+from moreauc.app.cli.console import command_line, print_table, say, warn, without_column_warnings
+from moreauc.app.cli.options import EvaluateOptions
+from moreauc.app.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
+from moreauc.app.cli.screen import of_molecules
+from moreauc.app.report.pages import Report
+from moreauc.app.tables.base import Table, TableTask, known_rows, unknown_levels
 from moreauc.data.tables import read_texts
-from moreauc.report.pages import Report
-from moreauc.tasks.base import Table, TableTask, known_rows, unknown_levels
 
 
 def evaluate(options: EvaluateOptions) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from moreauc import smiles
 from moreauc._checks import check_count, check_flag
-from moreauc.smiles import Chunk, InvalidSmiles, Morgan, read_chunks, stack
+from moreauc.app import smiles
+from moreauc.app.smiles import Chunk, InvalidSmiles, Morgan, read_chunks, stack
 
 __all__ = ["SmilesFingerprints"]
 

@@ -23,12 +23,12 @@ from typing import Any
 import joblib  # type: ignore[import-untyped]
 
 from moreauc._system import PART, FileLock, make_folder, printable, sync_folder, written_whole
+from moreauc.app.cli.console import complain
+from moreauc.app.report.pages import versions
+from moreauc.app.tables.base import TableTask
 from moreauc.checkpoint import Interrupted
-from moreauc.cli.console import complain
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError
-from moreauc.report.pages import versions
-from moreauc.tasks.base import TableTask
 
 MODEL, PAGE, NUMBERS, LOG = "model.joblib", "report.html", "report.json", "log.txt"
 _NOTE = "data.json"

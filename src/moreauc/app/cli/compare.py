@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_choice, check_region
-from moreauc.baselines import ADVICE, BASELINES
-from moreauc.cli.console import command_line, print_table, progress_bar, say, warn, without_column_warnings
-from moreauc.cli.options import CompareOptions
-from moreauc.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
-from moreauc.comparison import Comparison, ComparisonResult, every_method, method_names
+from moreauc.app.baselines import ADVICE, BASELINES
+from moreauc.app.cli.console import command_line, print_table, progress_bar, say, warn, without_column_warnings
+from moreauc.app.cli.options import CompareOptions
+from moreauc.app.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
+from moreauc.app.comparison import Comparison, ComparisonResult, every_method, method_names
+from moreauc.app.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
+from moreauc.app.report.verdict import rank, warning_text
+from moreauc.app.tables.base import Table, equal_rows
+from moreauc.app.tables.rows import RowTableTask
 from moreauc.data.columns import doubtful_columns
 from moreauc.data.examples import EXAMPLES, load_example
 from moreauc.data.tables import TableError, read_texts
 from moreauc.metrics.ranking import ties_text
-from moreauc.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
-from moreauc.report.verdict import rank, warning_text
-from moreauc.tasks.base import Table, equal_rows
-from moreauc.tasks.rows import RowTableTask
 
-_LOGGER = logging.getLogger("moreauc.cli.compare")
+_LOGGER = logging.getLogger("moreauc.app.cli.compare")
 _OWNER = "moreauc compare"
 _COLUMNS = ("method", "TPAUC", "std", "rank", "seconds")
 _NOT_REPEATED = ("data", "jobs", "force")  # in the command of a report

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moreauc._system import import_extra, printable, show_as_written
+from moreauc.app.report.pages import COLORS, Image, Section, as_image, new_figure, plain_axes
+from moreauc.app.smiles import Morgan, SmilesReader, morgan_generator
 from moreauc.metrics import bedroc_score, enrichment_factor
-from moreauc.report.pages import COLORS, Image, Section, as_image, new_figure, plain_axes
-from moreauc.smiles import Morgan, SmilesReader, morgan_generator
 
 Array = NDArray[Any]
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from moreauc._checks import check_count, check_real
 from moreauc._system import printable, show_as_written
+from moreauc.app.report.pages import plain_axes
 from moreauc.data.scoring import real_tensor
-from moreauc.report.pages import plain_axes
 
 Numbers = NDArray[np.float64]
 

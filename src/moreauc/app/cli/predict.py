@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from moreauc.cli.console import complain, say, warn, without_column_warnings
-from moreauc.cli.options import PredictOptions
-from moreauc.cli.saved import OutputError, load_model
-from moreauc.cli.screen import of_molecules, ranked, screen, with_columns
+from moreauc.app.cli.console import complain, say, warn, without_column_warnings
+from moreauc.app.cli.options import PredictOptions
+from moreauc.app.cli.saved import OutputError, load_model
+from moreauc.app.cli.screen import of_molecules, ranked, screen, with_columns
+from moreauc.app.tables.bags import BagTableTask
+from moreauc.app.tables.base import unknown_levels
+from moreauc.app.tables.molecules import MoleculeTableTask
+from moreauc.app.tables.rows import RowTableTask
 from moreauc.data.tables import check_table_path, read_texts, write_table
-from moreauc.tasks.bags import BagTableTask
-from moreauc.tasks.base import unknown_levels
-from moreauc.tasks.molecules import MoleculeTableTask
-from moreauc.tasks.rows import RowTableTask
 
 
 def predict(options: PredictOptions) -> None:

@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 import moreauc
-from moreauc.cli.console import complain, say
-from moreauc.cli.options import CompareOptions, EvaluateOptions, ExampleOptions, FitOptions, PredictOptions
+from moreauc.app.cli.console import complain, say
+from moreauc.app.cli.options import CompareOptions, EvaluateOptions, ExampleOptions, FitOptions, PredictOptions
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer has a click of its own, and does not export this class of it
 
@@ -77,7 +77,7 @@ def _command(name: str, options: type[Any]) -> Callable[..., None]:
     """Return a command that takes the fields of `options`; its module is imported when it is called."""
 
     def call(**values: Any) -> None:
-        getattr(import_module(f"moreauc.cli.{name}"), name)(options(**values))
+        getattr(import_module(f"moreauc.app.cli.{name}"), name)(options(**values))
 
     call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
     call.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(options.__doc__ or ""))  # one line a paragraph

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from moreauc.app.report.pages import Section, draw_bars
 from moreauc.metrics.bootstrap import BootstrapInterval, Resamples
-from moreauc.report.pages import Section, draw_bars
 
 if TYPE_CHECKING:
-    from moreauc.tasks.base import T, TableTask
+    from moreauc.app.tables.base import T, TableTask
 
 Outcome = Literal["better", "worse", "equal", "alone"]
 

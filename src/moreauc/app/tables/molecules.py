@@ -11,16 +11,17 @@ import pandas as pd
 from pandas.util import hash_array
 from scipy.sparse import csr_array
 
+from moreauc.app.molecules import SmilesFingerprints, with_progress
+from moreauc.app.report.molecules import molecule_sections, screening, screening_cells, screening_row
+from moreauc.app.report.pages import Section
+from moreauc.app.smiles import CHUNK, Chunk, InvalidSmiles, Morgan, read_chunks, stack
+from moreauc.app.tables.base import Cells, Split, Table
+from moreauc.app.tables.rows import Evaluation, RowTableTask, draw_test_rows
 from moreauc.data.columns import check_present, match_target, split_target
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import normal_text
-from moreauc.molecules import SmilesFingerprints, with_progress
-from moreauc.report.molecules import molecule_sections, screening, screening_cells, screening_row
-from moreauc.report.pages import Section
-from moreauc.smiles import CHUNK, Chunk, InvalidSmiles, Morgan, read_chunks, stack
-from moreauc.tasks.base import Array, Cells, Split, Table
-from moreauc.tasks.rows import Evaluation, RowTableTask, draw_test_rows
+from moreauc.tasks.base import Array
 
 CHOICES = {"split": ("scaffold", "random"), "invalid": ("error", "skip"), "fingerprint": ("count", "bit")}
 _DEFAULTS = SmilesFingerprints()

@@ -21,12 +21,12 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
 from moreauc._system import import_extra
+from moreauc.app.tables.base import Table
 from moreauc.data.duplicates import fold_together, number_equal
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.decisions import choose_threshold
 from moreauc.methods import Grid, TaskName
 from moreauc.tasks.bags import as_bags
-from moreauc.tasks.base import Table
 
 Array = NDArray[Any]
 Options = Mapping[str, Any]

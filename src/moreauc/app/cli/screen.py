@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from moreauc._system import written_whole
-from moreauc.cli.console import complain, progress_bar, say, warn
-from moreauc.cli.options import EvaluateOptions, PredictOptions
+from moreauc.app.cli.console import complain, progress_bar, say, warn
+from moreauc.app.cli.options import EvaluateOptions, PredictOptions
+from moreauc.app.smiles import CHUNK, InvalidSmiles
+from moreauc.app.tables.base import TableTask
+from moreauc.app.tables.molecules import MoleculeTableTask
 from moreauc.data.tables import TableError, stream_texts, write_table
-from moreauc.smiles import CHUNK, InvalidSmiles
-from moreauc.tasks.base import TableTask
-from moreauc.tasks.molecules import MoleculeTableTask
 
 
 def of_molecules(task: TableTask[Any], options: PredictOptions | EvaluateOptions) -> TableTask[Any]:

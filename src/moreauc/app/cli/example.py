@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from moreauc._checks import check_choice
-from moreauc.cli.console import say
-from moreauc.cli.options import ExampleOptions
-from moreauc.cli.saved import OutputError
+from moreauc.app.cli.console import say
+from moreauc.app.cli.options import ExampleOptions
+from moreauc.app.cli.saved import OutputError
 from moreauc.data.examples import EXAMPLES, load_example
 from moreauc.data.tables import check_table_path, write_table
 

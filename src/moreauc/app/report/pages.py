@@ -106,7 +106,7 @@ class Report:
     def _page(self) -> str:
         from jinja2 import Environment, PackageLoader  # here: numbers are written without it
 
-        loader = PackageLoader("moreauc.report", ".")
+        loader = PackageLoader("moreauc.app.report", ".")
         pages = Environment(loader=loader, autoescape=True, trim_blocks=True, keep_trailing_newline=True)
         made = ", ".join(f"{name} {value}" for name, value in (self.made_with or versions()).items())
         return pages.get_template("page.html.jinja").render(

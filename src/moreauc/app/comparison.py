@@ -23,7 +23,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import check_count, check_region, floor_count
 from moreauc._system import import_extra, one_thread
-from moreauc.baselines import ADVICE, BASELINES, Baseline, scores_of
+from moreauc.app.baselines import ADVICE, BASELINES, Baseline, scores_of
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
 from moreauc.data.tabular import same_rows
 from moreauc.estimators import MultiInstanceClassifier, TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCLinear
