@@ -1,9 +1,8 @@
 """Training steps by each loss and technique, on synthetic data, timed by `step.py`.
 
 A case is a model with batches. Its losses: cross entropy; the same with one more forward without gradient, the floor of
-a correction; two-way partial AUC of rows and of bags, and the worst groups, each with gamma 0, with gamma above 0, and
-then with a smoothed outer function, too. Techniques: eager; model and loss compiled; the whole step as a CUDA graph;
-both.
+a correction; two-way partial AUC of rows and of bags, and the worst groups, each with gamma 0 and with gamma above
+0. Techniques: eager; model and loss compiled; the whole step as a CUDA graph; both.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ LOSSES = (
     f"TPAUC, gamma {GAMMA:g}",
     f"MIL, gamma {GAMMA:g}",
     f"group DRO, gamma {GAMMA:g}",
-    *(f"{kind}, gamma {GAMMA:g}, smoothed" for kind in ("TPAUC", "MIL", "group DRO")),
 )
 TECHNIQUES = ("eager", "graphed", "compiled", "compiled and graphed")
 ROWS, BAGS, GROUPS, READY, PER_BAG = 10_000, 1000, 10, 4, 8
@@ -170,18 +168,17 @@ class OneMore:
 
 def criterion_of(name: str, case: Case) -> nn.Module:
     gamma = GAMMA if f"gamma {GAMMA:g}" in name else 0.0
-    smoothing = 0.1 if name.endswith("smoothed") else 0.0
     if name.startswith("TPAUC"):
-        return TPAUCLoss(case.labels, min_tpr=0.5, max_fpr=0.5, gamma=gamma, smoothing=smoothing)
+        return TPAUCLoss(case.labels, min_tpr=0.5, max_fpr=0.5, gamma=gamma)
     if name.startswith("MIL"):
         labels = (torch.arange(BAGS) % 10 == 0).long()
-        options = {"pooling": "smoothed_max", "rows": "after", "gamma": gamma, "smoothing": smoothing}
+        options = {"pooling": "smoothed_max", "rows": "after", "gamma": gamma}
         loss = MultiInstanceTPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5, **options)  # type: ignore[arg-type]
         number, bags = len(case.rows[0][1]), len(case.bags[0][1])
         return InBags(loss, (torch.arange(number) // PER_BAG).clamp_max(bags - 1))
     if name.startswith("group DRO"):
         groups = torch.arange(len(case.labels)) % GROUPS
-        return GroupedLoss(GroupDROLoss(GROUPS, top_k=3, gamma=gamma, smoothing=smoothing), groups)
+        return GroupedLoss(GroupDROLoss(GROUPS, top_k=3, gamma=gamma), groups)
     return CrossEntropy(one_more=name in FLOORS)
 
 

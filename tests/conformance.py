@@ -66,12 +66,6 @@ def hinge(u: Tensor, index: Tensor) -> Tensor:
     return torch.relu(u.reshape(len(index), -1).sum(-1) - 0.1 * index)
 
 
-def prox_hinge(u: Tensor, index: Tensor, smoothing: float) -> Tensor:
-    whole = u.reshape(len(index), -1)
-    step = ((whole.sum(-1) - 0.1 * index) / whole.shape[1]).clamp(0.0, smoothing)
-    return (whole - step.unsqueeze(1)).view_as(u)
-
-
 def positive_part(v: Tensor, index: Tensor) -> Tensor:
     return torch.relu(v + 0.2)
 
@@ -232,8 +226,6 @@ CASES = (
             ("msvr", 1, {"gamma": 0.2}),
             ("theory", 3, {"gamma": "theory", "bound": 2.0}),
             ("initial", 1, {"gamma": 0.2, "initial": 0.5}),
-            ("smoothed", 3, {"gamma": 0.2, "smoothing": 0.3, "prox": prox_hinge}),
-            ("rows-after", 1, {"gamma": 0.2, "rows": "after"}),
         ]
     ]
     + [
@@ -266,7 +258,6 @@ CASES = (
             ("moving-average", lambda: positive_part, {}),
             ("msvr", lambda: positive_part, {"gamma1": 0.2, "gamma2": 0.3, "bound": 1.0}),
             ("learned-middle", LearnedScale, {"gamma1": "theory", "gamma2": "theory"}),
-            ("smoothed", lambda: positive_part, {"gamma1": 0.2, "smoothing": 0.3, "prox": prox_hinge}),
         ]
     ]
     + [
@@ -285,8 +276,6 @@ CASES = (
             ("ramp-msvr", {"gamma": 0.2, **RAMP}),
             ("sample-weights", {"gamma": 0.2, "sample_weight": WEIGHTS}),
             ("sample-weights-ramp", {"gamma": 0.2, "threshold_lr": "quantile", "sample_weight": WEIGHTS, **RAMP}),
-            ("smoothed", {"gamma": 0.2, "smoothing": 0.3}),
-            ("smoothed-weights", {"gamma": 0.2, "smoothing": 0.3, "sample_weight": WEIGHTS}),
         ]
     ]
     + [
@@ -308,7 +297,6 @@ CASES = (
             ("msvr", {"gamma": (0.1, 0.2, 0.3), "bound": 5.0}),
             ("theory", {"gamma": "theory", "tau": 0.5}),
             ("rows-after", {"gamma": 0.1, "rows": "after"}),
-            ("smoothed", {"gamma": 0.1, "smoothing": 0.3}),
             ("ramp-msvr", {"gamma": 0.1, **RAMP}),
         ]
     ]
@@ -355,7 +343,6 @@ CASES = (
             ("moving-average", {}),
             ("msvr", {"gamma": 0.2, "threshold_lr": "quantile"}),
             ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
-            ("smoothed", {"gamma": 0.2, "threshold_lr": "quantile", "smoothing": 0.3}),
         ]
     ]
     + [

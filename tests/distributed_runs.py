@@ -59,7 +59,6 @@ def tpauc_cases() -> list[Case]:
                 cases.append(Case("tpauc", "rows" if link == "identity" else "turn", options))
     cases.append(Case("tpauc", "rows", {"gamma": 0.1, "surrogate": "logistic", "initial": 0.3}))
     cases.append(Case("tpauc", "turn", {"gamma": 0.1, "surrogate": "smooth_ramp", "link": "standardized"}))
-    cases.append(Case("tpauc", "rows", {"gamma": 0.1, "smoothing": 0.2, "threshold_lr": "quantile"}))
     return cases
 
 
@@ -78,7 +77,6 @@ def group_cases() -> list[Case]:
         for rate in (0.05, "quantile"):
             cases.append(Case("groups", "turn", {"gamma": gamma, "threshold_lr": rate}))
     cases.append(Case("groups", "groups", {"gamma": 0.1}))
-    cases.append(Case("groups", "turn", {"gamma": 0.1, "smoothing": 0.2, "threshold_lr": "quantile"}))
     cases.append(Case("members", "rows", {"gamma": 0.1}))
     return cases
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 
-from oracles import hinge, smoothed_threshold
+from oracles import hinge
 
 
 def group_mean(losses_of, k, samples, w):
@@ -37,7 +37,7 @@ def best_threshold(rows, top_k, num_groups):
     return ordered[-1] - sys.float_info.epsilon * (1 + abs(ordered[-1]))
 
 
-def sonx_group_dro(losses_of, dlosses, w, batches, num_groups, top_k, tau, gamma, lr, threshold_lr, smoothing=0.0):
+def sonx_group_dro(losses_of, dlosses, w, batches, num_groups, top_k, tau, gamma, lr, threshold_lr):
     """SONX on s + N/K (L_k - s)_+. Yields (value, w, u, s) after each step; `threshold_lr` may be "quantile"."""
     w, w_before = list(w), list(w)
     u, s = {}, 0.0
@@ -59,11 +59,9 @@ def sonx_group_dro(losses_of, dlosses, w, batches, num_groups, top_k, tau, gamma
             equal = sum(row == s for row in u_next.values())
             wanted = max(1, math.floor(top_k / num_groups * len(u_next) + 1e-9))
             tied = max(wanted - above, 0) / equal if equal else 0.0
-            if smoothing:
-                s = smoothed_threshold(list(u_next.values()), wanted, smoothing * num_groups / top_k)
         for k, samples in batch.items():
-            f, df = hinge(rows[k] - s, num_groups / top_k, smoothing)
-            if rows[k] == s and not smoothing:
+            f, df = hinge(rows[k] - s, num_groups / top_k)
+            if rows[k] == s:
                 df = tied * num_groups / top_k
             value += (s + f) / size
             ds += (1 - df) / size

@@ -54,17 +54,6 @@ def hinge(x: float, top: float, smoothing: float = 0.0) -> tuple[float, float]:
     return x**2 / (2 * smoothing), x / smoothing
 
 
-def smoothed_threshold(rows: Sequence[float], above: int, width: float) -> float:
-    """The lowest s with min(max((u - s) / width, 0), 1) of sum `above` over the rows; the highest if these are all."""
-    if above == len(rows):
-        return min(rows) - width
-    low, high = min(rows) - width, max(rows)
-    while low < (middle := (low + high) / 2) < high:
-        counted = sum(min(max((u - middle) / width, 0.0), 1.0) for u in rows)
-        low, high = (low, middle) if counted <= above else (middle, high)
-    return high
-
-
 def spread(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
@@ -470,22 +459,7 @@ def algorithm_2(
 
 
 def algorithm_2_by_quantiles(
-    scores,
-    dscores,
-    w,
-    positives,
-    batches,
-    *,
-    loss,
-    dloss,
-    min_tpr,
-    max_fpr,
-    tau,
-    gamma,
-    lr,
-    weight,
-    standardized=False,
-    smoothing=0.0,
+    scores, dscores, w, positives, batches, *, loss, dloss, min_tpr, max_fpr, tau, gamma, lr, weight, standardized=False
 ):
     """Algorithm 2 with its lines 5 and 6 replaced by quantiles. Yields (w, u, s, s') after each step.
 
@@ -517,7 +491,7 @@ def algorithm_2_by_quantiles(
             if i not in u:
                 u[i] = now
             u_next[i] = (1 - tau) * u[i] + tau * now + correction * (now - before)
-            df = hinge(u[i] - s_prime, 1 / alpha, smoothing)[1]
+            df = hinge(u[i] - s_prime, 1 / alpha)[1]
             if df:
                 for j in b2:
                     z = scores(j, w) - scores(i, w)
@@ -529,8 +503,6 @@ def algorithm_2_by_quantiles(
         rows = sorted(u.values(), reverse=True)
         above = max(1, math.floor(alpha * len(rows) + 1e-9))
         s_prime = rows[above] if above < len(rows) else rows[-1] - 2.3e-16 * (1 + abs(rows[-1]))  # below all
-        if smoothing:
-            s_prime = smoothed_threshold(rows, above, smoothing / alpha)
         w_before, w = w, [w[c] - lr * gradient[c] for c in range(len(w))]
         yield list(w), dict(u), dict(s), s_prime
 

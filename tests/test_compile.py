@@ -67,10 +67,7 @@ LOSSES = [
     ("GroupDROLoss-moving-average", lambda c: c),
     ("GroupDROLoss-msvr", lambda c: c),
     ("GroupDROLoss-theory", lambda c: c),
-    ("TPAUCLoss-smoothed", quantile),
-    ("GroupDROLoss-smoothed", lambda c: c),
     ("FCCOLoss-msvr", lambda c: c),
-    ("FCCOLoss-smoothed", lambda c: c),
     ("ConstrainedLoss-moving-average", lambda c: c),
     ("ConstrainedLoss-msvr", lambda c: c),
     ("TCCOLoss-msvr", lambda c: c),
@@ -165,10 +162,6 @@ def test_compiled_gin_gives_the_same_scores():
 ROWS = {"labels": LABELS[:6], "index": torch.arange(6)}
 SCHEDULES = {
     "TPAUCLoss threshold_lr": (
-        lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6),
-        {"scores": torch.linspace(-1, 1, 6), **ROWS},
-    ),
-    "TPAUCLoss smoothing": (
         lambda: TPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6),
         {"scores": torch.linspace(-1, 1, 6), **ROWS},
     ),

@@ -356,5 +356,5 @@ def test_repr_of_a_loss_is_its_call():
     criterion.gamma = 0.125  # a schedule
     assert repr(criterion) == (
         "TPAUCLoss(15 rows, 6 positives, min_tpr=0.3, max_fpr=0.6, surrogate='smooth_ramp', margin=0.7, "
-        "link='standardized', tau=0.9, gamma=0.125, threshold_lr=(1, 0.01), smoothing=0)"
+        "link='standardized', tau=0.9, gamma=0.125, threshold_lr=(1, 0.01))"
     )

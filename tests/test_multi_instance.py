@@ -134,14 +134,11 @@ LINKS = [  # each two of link, projection and order of the rows meet
 
 
 @pytest.mark.parametrize(
-    ("link", "projected", "rows", "gamma", "smoothing"),
-    [
-        *((*link, gamma, 0.0) for link in LINKS for gamma in GAMMAS if (link[0], gamma) != ("standardized", "theory")),
-        *((*link, "mixed", 0.2) for link in (LINKS[0], LINKS[3])),
-    ],
+    ("link", "projected", "rows", "gamma"),
+    [(*link, gamma) for link in LINKS for gamma in GAMMAS if (link[0], gamma) != ("standardized", "theory")],
 )
 @pytest.mark.parametrize("pooling", NAMES)
-def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows, smoothing):
+def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows):
     ramp = link == "standardized"
     losses = {"loss": lambda z: max(MARGIN + z, 0) ** 2, "dloss": lambda z: 2 * max(MARGIN + z, 0)}
     if ramp:
@@ -155,7 +152,6 @@ def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows,
     tau = (0.4, 0.3) if gamma == "theory" else (0.9, 0.7)
     lr = {"mean": 0.02, "smoothed_max": 0.002, "attention": 0.003}[pooling] * (0.01 if gamma == "theory" else 1.0)
     options = {"min_tpr": 0.4, "max_fpr": 0.5, "tau": tau, "gamma": GAMMAS[gamma], "threshold_lr": (0.9, 0.08)}
-    options["smoothing"] = smoothing
     needs_positive = {"mean": None, "smoothed_max": 0, "attention": 1}[pooling]
     twin = oracles.algorithm_4(
         data.inner,

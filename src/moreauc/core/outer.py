@@ -2,11 +2,6 @@ r"""The outer function of a CVaR, :math:`f(u, s) = s + \frac1\rho (u - s)_+`, it
 
 Averaged over rows and minimised over :math:`s` it is the mean of the largest fraction :math:`\rho` of the rows. Every
 loss with a threshold takes value, slopes and quantiles from here.
-
-At the end are proximal points in closed form, of this function and of others that serve as outer functions:
-:math:`\mathrm{prox}_{\lambda f}(u) = \arg\min_v f(v) + \frac1{2\lambda} \|v - u\|^2`. They are what the argument `prox`
-of :class:`~moreauc.FCCOLoss` and :class:`~moreauc.TCCOLoss` asks for, and make Moreau envelopes of these functions,
-whose gradient is :math:`(u - \mathrm{prox}_{\lambda f}(u)) / \lambda`.
 """
 
 from __future__ import annotations
@@ -16,7 +11,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from moreauc.core.surrogates import Surrogate
 
@@ -26,41 +20,23 @@ _ROUNDING = 1e-9  # 0.1 * 30 is 3.0000000000000004
 
 
 def cvar(
-    rows: Tensor,
-    threshold: Tensor,
-    fraction: float,
-    mean: Callable[[Tensor], Tensor],
-    tied: Tensor | float = 0.0,
-    smoothing: float = 0.0,
+    rows: Tensor, threshold: Tensor, fraction: float, mean: Callable[[Tensor], Tensor], tied: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor]:
     r"""Return the mean of :math:`f(u_i, s)` and its slopes in the rows.
 
-    The slope in the threshold is 1 minus that in the row, for each row. With :math:`\lambda` = `smoothing` above 0 the
-    function is the Moreau envelope in :math:`u` at a fixed :math:`s`,
-
-    .. math::
-        f_\lambda(u, s) = s + y (u - s) - \frac\lambda2 y^2, \qquad
-        y = \partial_u f_\lambda(u, s) = \min\{\max\{(u - s) / \lambda,\, 0\},\, 1 / \rho\},
-
-    which lies between :math:`f - \lambda / (2 \rho^2)` and :math:`f`.
+    The slope in the threshold is 1 minus that in the row, for each row.
 
     Args:
         rows: :math:`u_i`, shape `(B,)`.
         threshold: :math:`s`, shape `()`.
         fraction: :math:`\rho` in (0, 1].
         mean: the mean over the rows that count, from shape `(B,)` to `()`.
-        tied: how much of a row equal to the threshold counts, in [0, 1]; 0 is the subgradient of the algorithms. The
-            envelope has no choice there.
-        smoothing: :math:`\lambda`, at least 0.
+        tied: how much of a row equal to the threshold counts, in [0, 1]; 0 is the subgradient of the algorithms.
 
     Returns:
         The value, shape `()`, and :math:`\partial_u f`, shape `(B,)`.
     """
     excess = rows - threshold
-    if smoothing:
-        share = (excess.double() / smoothing).clamp(0.0, 1.0 / fraction)  # in float32 a small number would become 0
-        gain = share * (excess - 0.5 * smoothing * share)
-        return threshold + mean(gain.to(excess.dtype)), share.to(excess.dtype)
     above = torch.relu(excess)
     value = torch.add(threshold, mean(above), alpha=1.0 / fraction)
     inside = above.sign()
@@ -134,49 +110,6 @@ def upper_quantile(
     places = torch.stack([torch.minimum(above, number - 1), number - 1]).clamp_min(0)
     level, lowest = ordered.index_select(0, places).unbind()
     return torch.where(above < number, level, _below(lowest))
-
-
-def smoothed_quantile(
-    rows: Tensor, fraction: float, smoothing: float, visited: Tensor | None = None, weight: Tensor | None = None
-) -> Tensor:
-    r"""Return the threshold at which the smoothed function counts as many rows as :func:`upper_quantile` has above it.
-
-    With :math:`c` that number of rows (or their weight) and the slopes :math:`y_i` of :func:`cvar` it solves
-    :math:`\sum_i \rho y_i = c`; where many thresholds do it takes the lowest, and where all rows count the highest. If
-    :math:`c` is the fraction :math:`\rho` of all rows, no threshold has a smaller mean of :math:`f_\lambda(u_i, s)`.
-
-    Args:
-        rows: shape `(n,)`.
-        fraction: :math:`\rho` in (0, 1].
-        smoothing: :math:`\lambda`, above 0.
-        visited: as for :func:`upper_quantile`.
-        weight: likewise.
-    """
-    known = torch.ones_like(rows, dtype=torch.bool) if visited is None else visited
-    lowest, width = torch.where(known, rows, torch.inf).min().double(), smoothing / fraction
-    ordered, order = (torch.where(known, rows.double(), lowest) - lowest).sort(descending=True)
-    share = known.double() if weight is None else torch.where(known, weight.double(), 0.0)
-    share = share.index_select(0, order)
-    ahead, ahead_times_row = (pad(part.cumsum(0), (1, 0)) for part in (share, share * ordered))
-    total = ahead[-1]
-    if weight is None:
-        count = (fraction * total + _ROUNDING).floor().clamp_min(1.0)
-    else:
-        above = (ahead[1:] <= fraction * total * (1.0 + _ROUNDING)).sum().clamp_min(1)
-        count = ahead.index_select(0, above.reshape(1)).squeeze(0)
-    # Seen from above a row begins to count at its value, counts more and more, and in full `width` below it. What is
-    # counted at each of these places: whole rows exactly, so that equal counts at two places are seen to be equal.
-    places = torch.cat([ordered, ordered - width]).sort(descending=True).values
-    full, begun = (torch.searchsorted(-starts, -places, right=True) for starts in (ordered - width, ordered))
-    higher = torch.searchsorted(-ordered, -places)
-    partly = ahead_times_row[higher] - ahead_times_row[full] - (ahead[higher] - ahead[full]) * places
-    counted = ahead[full] + partly / width
-    fits = counted <= count * (1.0 + _ROUNDING)
-    last = (fits * torch.arange(len(places), device=rows.device)).max().reshape(1)
-    place, slope, so_far = (part[last].squeeze(0) for part in (places, ahead[begun] - ahead[full], counted))
-    missing = (count - so_far).clamp_min(0.0)
-    found = place - torch.where(slope > 0.0, missing * width / slope, 0.0)
-    return (lowest + torch.where(count < total * (1.0 - _ROUNDING), found, -width)).to(rows.dtype)
 
 
 def tied_share(rows: Tensor, threshold: Tensor, fraction: float, visited: Tensor) -> Tensor:

@@ -24,12 +24,12 @@ from moreauc._checks import (
     check_scores_shape,
     check_shape,
 )
-from moreauc.core.outer import best_thresholds, cvar, reached, smoothed_quantile, stepped, upper_quantile
+from moreauc.core.outer import best_thresholds, cvar, reached, stepped, upper_quantile
 from moreauc.core.pairs import Pairs, Slope, cvar_and_vjp
 from moreauc.core.sorted_pairs import VJP
 from moreauc.core.surrogates import Link, get_surrogate, scale_of
 from moreauc.core.tables import EstimatorTable, Table, UpdateRule
-from moreauc.criteria._base import Check, Criterion, Step, number_attribute
+from moreauc.criteria._base import Check, Criterion, Step
 from moreauc.criteria._batches import Rows, labelled_rows, widened
 
 ThresholdRate = float | tuple[float, float] | Literal["quantile"]
@@ -188,8 +188,6 @@ class TwoWayCriterion(PairCriterion):
     """
 
     _UNDESCRIBED: ClassVar[tuple[str, ...]] = ("_by_quantile", "_rate_s", "_rate_prime")  # derived from `threshold_lr`
-    _smoothing: float
-    smoothing = number_attribute("smoothing", "Parameter of the outer function's Moreau envelope, at least 0.", low=0.0)
 
     def __init__(
         self,
@@ -204,11 +202,9 @@ class TwoWayCriterion(PairCriterion):
         threshold_lr: ThresholdRate,
         initial: float | Tensor | None = None,
         sample_weight: Tensor | Sequence[float] | None = None,
-        smoothing: float = 0.0,
     ) -> None:
         super().__init__(labels, surrogate, margin, link, sample_weight)
         owner = self._owner
-        self.smoothing = smoothing
         self.min_tpr, self.max_fpr = check_region(owner, min_tpr, max_fpr)
         self.threshold_lr = threshold_lr
         self.table_u = EstimatorTable(self.num_positives, rule=rule, initial=initial)
@@ -277,7 +273,7 @@ class TwoWayCriterion(PairCriterion):
         psi, slope, vjp = self._psi(rows, positive, negative, s, quantile)
         row = table_u.read(among, fill=psi) if self.training else psi
         alpha, prime = 1.0 - self.min_tpr, table_prime.number
-        value, above = cvar(row, prime, alpha, rows.mean, smoothing=self._smoothing)
+        value, above = cvar(row, prime, alpha, rows.mean)
         gradient = rows.join(vjp(rows.share(above)), dtype)
         if not self.training:
             return Step(value, h, gradient, finite={"the loss": value})
@@ -359,11 +355,7 @@ class TwoWayCriterion(PairCriterion):
             values, seen = values[seen], None
         self.thresholds.write(rows.among, held, level.thresholds, bad)
         alpha = 1.0 - self.min_tpr
-        if self._smoothing:
-            prime = smoothed_quantile(values, alpha, self._smoothing, seen, weight)
-        else:
-            prime = upper_quantile(values, alpha, seen, weight)
-        self.threshold_prime.write_all(prime, bad)
+        self.threshold_prime.write_all(upper_quantile(values, alpha, seen, weight), bad)
 
 
 def _checked_weights(owner: str, sample_weight: Any, positive: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real
-from moreauc.core.outer import cvar, smoothed_quantile, stepped, tied_share, upper_quantile
+from moreauc.core.outer import cvar, stepped, tied_share, upper_quantile
 from moreauc.core.tables import EstimatorTable, Gamma, Table, UpdateRule
-from moreauc.criteria._base import Check, Criterion, Step, number_attribute, rule_attribute
+from moreauc.criteria._base import Check, Criterion, Step, rule_attribute
 from moreauc.criteria._batches import Members, group_members, widened
 
 
@@ -58,18 +58,6 @@ class GroupDROLoss(Criterion):
     step is subgradient descent on the worst group, while the rule above uses the group that was worst one step before.
     It reads all rows, and is not covered by the paper's theorems.
 
-    With :math:`\lambda` = `smoothing` above 0 all lines have for :math:`f` its Moreau envelope in :math:`u`, at fixed
-    :math:`s` (SONEX; docs/successors.md):
-
-    .. math::
-
-        \partial_u f_\lambda(u, s) = \min\{\max\{(u - s) / \lambda,\, 0\},\, N / K\}, \quad
-        \partial_s f_\lambda = 1 - \partial_u f_\lambda, \quad
-        f_\lambda = s + \partial_u f_\lambda\, (u - s) - \frac\lambda2 (\partial_u f_\lambda)^2
-
-    and the rule "quantile" takes the threshold that is best for :math:`f_\lambda`: rows near it share what is left of
-    :math:`K`.
-
     Args:
         num_groups: :math:`N`, at least 1.
         top_k: :math:`K` in [1, N].
@@ -77,8 +65,6 @@ class GroupDROLoss(Criterion):
         gamma: correction weight, at least 0, or "theory" with :math:`N` and the number of groups in the batch.
         threshold_lr: :math:`\eta_s`, at least 0, or "quantile".
         initial: :math:`u_{k,0}`, a number or one for each group; None to fill at the first visit.
-        smoothing: :math:`\lambda` of the Moreau envelope of :math:`f` in :math:`u`, at least 0; 0 for :math:`f` itself.
-            A plain attribute, too.
 
     Attributes:
         u: rows, one for each group.
@@ -104,8 +90,6 @@ class GroupDROLoss(Criterion):
 
     tau = rule_attribute("table_u", "tau", "Averaging weight in (0, 1].")
     gamma = rule_attribute("table_u", "gamma", "Correction weight.")
-    _smoothing: float
-    smoothing = number_attribute("smoothing", "Parameter of the outer function's Moreau envelope, at least 0.", low=0.0)
 
     def __init__(
         self,
@@ -116,7 +100,6 @@ class GroupDROLoss(Criterion):
         gamma: Gamma = 0.0,
         threshold_lr: float | Literal["quantile"] = 0.01,
         initial: float | Tensor | None = None,
-        smoothing: float = 0.0,
     ) -> None:
         super().__init__()
         owner = self._owner
@@ -125,7 +108,6 @@ class GroupDROLoss(Criterion):
         if self.top_k > self.num_groups:
             raise ValueError(f"{owner}: top_k must lie in [1, {self.num_groups}], got {top_k}")
         self.threshold_lr = threshold_lr
-        self.smoothing = smoothing
         rule = UpdateRule(owner, tau, gamma)
         self.table_u = EstimatorTable(self.num_groups, rule=rule, initial=initial)
         self.threshold = Table(owner, 1, initial=0.0)
@@ -175,7 +157,7 @@ class GroupDROLoss(Criterion):
         used, threshold, tied = row, self.s, torch.zeros((), device=losses.device)
         if self.training and self.threshold_lr == "quantile":
             used, (threshold, tied) = new, self._best_threshold(groups.present, new)
-        value, slope = cvar(used, threshold, fraction, groups.mean, tied, self._smoothing)
+        value, slope = cvar(used, threshold, fraction, groups.mean, tied)
         gradient = groups.vjp(slope, len(losses)).to(losses.dtype)
         if not self.training:
             return Step(value, losses, gradient, finite={"the loss": value})
@@ -195,8 +177,5 @@ class GroupDROLoss(Criterion):
         values = self.table_u.values.to(new.dtype).index_copy(0, present, new)
         seen = self.table_u.visited.index_fill(0, present, True)
         fraction = self.top_k / self.num_groups
-        if self._smoothing:
-            threshold = smoothed_quantile(values, fraction, self._smoothing, seen)
-            return threshold, torch.zeros_like(threshold)
         threshold = upper_quantile(values, fraction, seen)
         return threshold, tied_share(values, threshold, fraction, seen)

@@ -79,8 +79,6 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none. It must be larger than
             all averages, including those of exponentials: with scores of 1 and temperature 0.1, above :math:`e^{10}`.
         rows: "before" for the paper's update order, "after" for the rule above. docs/bags.md compares them.
-        smoothing: :math:`\lambda` of the Moreau envelope of :math:`f` in :math:`u`, at least 0, as for
-            :class:`~moreauc.TPAUCLoss`.
 
     Attributes:
         v: rows of the bags as :mod:`moreauc.core.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
@@ -129,7 +127,6 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         threshold_lr: ThresholdRate = (1.0, 0.01),
         bound: float | None = None,
         rows: RowsUsed = "before",
-        smoothing: float = 0.0,
     ) -> None:
         owner = self._owner
         tau1, tau2 = _pair(owner, tau)
@@ -145,7 +142,6 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             margin=0.5 if margin is None and surrogate != "smooth_ramp" else margin,
             link=link,
             threshold_lr=threshold_lr,
-            smoothing=smoothing,
         )
         self.pooling = get_pooling(owner, pooling, temperature)
         self.rows = check_rows_used(owner, rows)

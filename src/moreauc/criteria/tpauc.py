@@ -57,17 +57,6 @@ class TPAUCLoss(TwoWayCriterion):
     with `max_fpr` = 1 every pair counts and :math:`s_{i,t} = 0`). There is no step size to choose, and no threshold
     gets out of date between two visits of a positive.
 
-    With :math:`\lambda` = `smoothing` above 0 all lines have for :math:`f` its Moreau envelope in :math:`u`, at fixed
-    :math:`s'` (SONEX; docs/successors.md):
-
-    .. math::
-
-        \partial_u f_\lambda(u, s') = \min\{\max\{(u - s') / \lambda,\, 0\},\, 1 / \alpha\}, \quad
-        \partial_{s'} f_\lambda = 1 - \partial_u f_\lambda, \quad
-        f_\lambda = s' + \partial_u f_\lambda\, (u - s') - \frac\lambda2 (\partial_u f_\lambda)^2
-
-    and the rule "quantile" takes the threshold :math:`s'` that is best for :math:`f_\lambda`.
-
     Args:
         labels: 0/1 labels of the whole training set, shape `(n,)`; rows are named by their position in it.
         min_tpr: lower end of the true positive rate, in [0, 1).
@@ -85,8 +74,6 @@ class TPAUCLoss(TwoWayCriterion):
         sample_weight: how much each row of the training set counts, shape `(n,)`, at least 0; None for equal
             weights. Means over positives and negatives are then weighted, and the region is measured in shares of
             weight.
-        smoothing: :math:`\lambda` of the Moreau envelope of :math:`f` in :math:`u`, at least 0; 0 for :math:`f` itself.
-            A plain attribute, too.
 
     Attributes:
         u: rows, one for each positive in order of appearance in `labels`.
@@ -130,7 +117,6 @@ class TPAUCLoss(TwoWayCriterion):
         threshold_lr: ThresholdRate = (1.0, 0.01),
         initial: float | Tensor | None = None,
         sample_weight: Tensor | Sequence[float] | None = None,
-        smoothing: float = 0.0,
     ) -> None:
         super().__init__(
             labels,
@@ -143,7 +129,6 @@ class TPAUCLoss(TwoWayCriterion):
             threshold_lr=threshold_lr,
             initial=initial,
             sample_weight=sample_weight,
-            smoothing=smoothing,
         )
 
     @property

@@ -11,7 +11,7 @@ from sklearn.metrics import make_scorer
 from torch import Tensor
 
 from moreauc._checks import check_region
-from moreauc.metrics.ranking import Array, Classes, Ties, check_ties, selected_fraction, split_classes, tpauc_score
+from moreauc.metrics.ranking import Array, Classes, selected_fraction, split_classes, tpauc_score
 
 
 class StreamingTPAUC:
@@ -85,9 +85,7 @@ def _join(chunks: list[Array]) -> Array:
     return np.concatenate(filled) if filled else np.empty(0)
 
 
-def tpauc_scorer(
-    *, min_tpr: float, max_fpr: float, ties: Ties = "curve", positive_label: Any = None
-) -> Callable[..., float]:
+def tpauc_scorer(*, min_tpr: float, max_fpr: float, positive_label: Any = None) -> Callable[..., float]:
     """Return :func:`tpauc_score` as a scorer for scikit-learn's `cross_val_score`, `GridSearchCV` and the like.
 
     It calls the estimator's `decision_function`, or `predict_proba` where there is none. The arguments are checked
@@ -96,8 +94,6 @@ def tpauc_scorer(
     Args:
         min_tpr: lower edge of the true positive rate, in [0, 1).
         max_fpr: upper edge of the false positive rate, in (0, 1].
-        ties: how a positive and a negative with equal scores count, "curve", "half" or "lost" as in
-            :func:`tpauc_score`. With "half" a search may choose a constant model.
         positive_label: the positive class; None for 1.
 
     Returns:
@@ -116,10 +112,9 @@ def tpauc_scorer(
         [0.0, 0.0, 0.0]
     """
     min_tpr, max_fpr = check_region("tpauc_scorer", min_tpr, max_fpr)
-    check_ties("tpauc_scorer", ties)
     response = ("decision_function", "predict_proba")
     score: Callable[..., float] = tpauc_score
-    options: dict[str, Any] = {"min_tpr": min_tpr, "max_fpr": max_fpr, "ties": ties}
+    options: dict[str, Any] = {"min_tpr": min_tpr, "max_fpr": max_fpr}
     if positive_label is not None:
         # scikit-learn knows this word, and turns scores round where it is the first of the classes
         score, options = _score_of_label, {**options, "pos_label": positive_label}

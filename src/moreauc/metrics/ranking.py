@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,21 +35,14 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import roc_curve
 from torch import Tensor
 
-from moreauc._checks import check_region, floor_count, no_number, shown
+from moreauc._checks import check_region, floor_count, no_number
 
 Array = NDArray[Any]
-Ties = Literal["curve", "half", "lost"]
 _MUCH_TIED = 0.1  # share of the region's rows with tied scores that a user is warned of
 
 
 def tpauc_score(
-    y_true: ArrayLike,
-    y_score: ArrayLike,
-    *,
-    min_tpr: float,
-    max_fpr: float,
-    ties: Ties = "curve",
-    sample_weight: ArrayLike | None = None,
+    y_true: ArrayLike, y_score: ArrayLike, *, min_tpr: float, max_fpr: float, sample_weight: ArrayLike | None = None
 ) -> float:
     r"""Two-way partial AUC: correctly ordered pairs among the hardest positives and the hardest negatives.
 
@@ -60,7 +53,7 @@ def tpauc_score(
     negatives. The floor tolerates rounding errors of its argument (4 machine epsilons times :math:`n`): 10 positives
     and `min_tpr` = 0.9 give :math:`k_1 = 1`.
 
-    **Ties.** By default ties count as in the ROC curve, which is a straight line through tied rows, the average over
+    **Ties** count as in the ROC curve, which is a straight line through tied rows, the average over
     all their orders; the score is the share of the region under it (the region with edges :math:`1 - k_1 / n_+` and
     :math:`k_2 / n_-`). A constant model has the diagonal as its curve and scores the share of the region below it, 0 at
     (0.5, 0.5). A block of tied rows inside the region counts one half for each of its pairs; where an edge cuts a block
@@ -81,9 +74,6 @@ def tpauc_score(
         y_score: finite scores, higher for more likely positive, shape `(n,)`.
         min_tpr: lower edge of the true positive rate, in [0, 1).
         max_fpr: upper edge of the false positive rate, in (0, 1].
-        ties: how a positive and a negative with equal scores count: "curve" as in the ROC curve; "half" for one half of
-            each selected pair (a constant model then scores 0.5 in any region, often more than a useful model); "lost"
-            for 0.
         sample_weight: weights of at least 0, shape `(n,)`; None for the rule with the floor.
 
     Returns:
@@ -106,9 +96,8 @@ def tpauc_score(
         ICML 2021.
     """
     min_tpr, max_fpr = check_region("tpauc_score", min_tpr, max_fpr)
-    check_ties("tpauc_score", ties)
     classes = split_classes("tpauc_score", y_true, y_score, sample_weight)
-    return selected_fraction("tpauc_score", classes, min_tpr, max_fpr, ties)
+    return selected_fraction("tpauc_score", classes, min_tpr, max_fpr)
 
 
 def tpauc_area_score(
@@ -220,26 +209,14 @@ def check_finite(owner: str, name: str, value: Array) -> None:
         raise ValueError(f"{owner}: {name} must be finite, got {bad[0]} ({len(bad)} such entries)")
 
 
-def check_ties(owner: str, ties: Any) -> None:
-    """Check that `ties` is a rule."""
-    if ties not in ("curve", "half", "lost"):
-        raise ValueError(f"{owner}: ties must be 'curve', 'half' or 'lost', got {shown(ties)}")
-
-
-def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: float, ties: Ties = "curve") -> float:
+def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: float) -> float:
     """Return the fraction of ordered pairs among the selected samples of two classes that have been checked."""
     reason = _missing_class(classes)
     if reason is not None:
         return undefined(owner, reason)
-    if ties == "lost":
-        classes = _ties_lost(classes)
-    positives, negatives, positive_weight, negative_weight = classes
-    if positive_weight is not None and negative_weight is not None:
-        if ties == "curve":
-            return min(1.0, _area(owner, classes, min_tpr, max_fpr) / ((1.0 - min_tpr) * max_fpr))
-        lowest, lowest_mass = _select_mass(positives, positive_weight, 1.0 - min_tpr, highest=False)
-        highest, highest_mass = _select_mass(negatives, negative_weight, max_fpr, highest=True)
-        return _weighted_fraction(lowest, lowest_mass, highest, highest_mass)
+    if classes.positive_weight is not None:
+        return min(1.0, _area(owner, classes, min_tpr, max_fpr) / ((1.0 - min_tpr) * max_fpr))
+    positives, negatives = classes.positives, classes.negatives
     k1, k2 = floor_count(len(positives), 1.0 - min_tpr), floor_count(len(negatives), max_fpr)
     if k1 == 0:
         return undefined(owner, f"floor({len(positives)} positives * (1 - min_tpr)) is 0 at min_tpr = {min_tpr}")
@@ -250,13 +227,13 @@ def selected_fraction(owner: str, classes: Classes, min_tpr: float, max_fpr: flo
     high, low = lowest[-1], highest[0]
     if low > high:
         return 0.0
-    if low == high and ties == "curve":  # one score decides, as where all rows have it
+    if low == high:  # one score decides, as where all rows have it
         return _corner(positives, negatives, high, k1, k2) / (k1 * k2)
     # Only scores from `low` to `high` can win a pair or tie.
     lowest, highest = lowest[np.searchsorted(lowest, low) :], highest[: np.searchsorted(highest, high, "right")]
     # Twice the pairs won: negatives below a positive, and those not above it.
     twice = sum(int(np.searchsorted(highest, lowest, side).sum()) for side in ("left", "right"))
-    excess = _excess_of_half(positives, negatives, high, low, k1, k2) if ties == "curve" else 0.0
+    excess = _excess_of_half(positives, negatives, high, low, k1, k2)
     return (twice - excess) / (2 * k1 * k2)
 
 
@@ -285,31 +262,6 @@ def _excess_of_half(positives: Array, negatives: Array, high: Any, low: Any, k1:
         block, tied = (int(np.count_nonzero(part == score)) for part in (own, other))
         excess += tied * selected * (block - selected) / block
     return excess
-
-
-def _ties_lost(classes: Classes) -> Classes:
-    """Return ranks in the order of the scores, a positive below the negatives it is equal to."""
-    positives, negatives, *weights = classes
-    scores = np.concatenate([positives, negatives])
-    ranks = np.empty(len(scores))
-    ranks[np.lexsort((np.arange(len(scores)) >= len(positives), scores))] = np.arange(len(scores))
-    return Classes(ranks[: len(positives)], ranks[len(positives) :], *weights)
-
-
-def _select_mass(scores: Array, weight: Array, share: float, *, highest: bool) -> tuple[Array, Array]:
-    # Scores in ascending order with the weight taken of each, until `share` of the whole weight is reached.
-    order = np.argsort(scores)
-    outward = order[::-1] if highest else order
-    relative = weight[outward] / weight.max()  # neither sums nor products overflow
-    reached = np.cumsum(relative)
-    taken = np.clip(share * reached[-1] - (reached - relative), 0.0, relative)
-    return (scores[order], taken[::-1]) if highest else (scores[order], taken)
-
-
-def _weighted_fraction(positives: Array, positive_mass: Array, negatives: Array, negative_mass: Array) -> float:
-    below = np.concatenate([[0.0], np.cumsum(negative_mass)])
-    won = sum(below[np.searchsorted(negatives, positives, side)] for side in ("left", "right")) / 2.0
-    return min(1.0, float(positive_mass @ won / (positive_mass.sum() * below[-1])))
 
 
 def _area(owner: str, classes: Classes, min_tpr: float, max_fpr: float) -> float:
