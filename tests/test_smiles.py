@@ -6,7 +6,6 @@ import base64
 import json
 import pickle
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -442,37 +441,3 @@ def test_hits_are_the_mean_over_orders_of_ties():
     labels[0] = 1
     orders = oracles.orders_of_ties(labels.tolist(), scores.tolist())
     np.testing.assert_allclose(expected_hits(labels, scores), np.mean([np.cumsum(one) for one in orders], axis=0))
-
-
-def test_what_the_guide_says_of_the_defaults_is_in_the_report():
-    root = Path(__file__).parents[1]
-    text = " ".join((root / "docs" / "molecules.md").read_text(encoding="utf-8").split())
-    rows = json.loads((root / "benchmarks" / "reports" / "screening_defaults.json").read_text(encoding="utf-8"))["rows"]
-    table = pd.DataFrame(rows).pivot(index="target", columns=["kind", "radius", "size"], values="tpauc")
-    hiv, tox = table.loc["HIV_active"], table.drop("HIV_active")
-    bits, few_bits, counts, few_counts = (
-        tox["bit", 2, 4096],
-        tox["bit", 2, 2048],
-        tox["count", 2, 4096],
-        tox["count", 2, 2048],
-    )
-    assert (bits > few_bits).all() and (counts > few_counts).sum() == 4 and (counts > bits).sum() == 4
-    assert bits.mean() > counts.mean() and (tox["count", 3, 2048] < few_counts).sum() == 5
-    assert f"({bits.mean():.3f} against {few_bits.mean():.3f} in the mean)" in text
-    assert f"({counts.mean():.3f} against {few_counts.mean():.3f})" in text
-    assert f"{hiv['bit', 2, 4096]:.3f} with 4096 bits, {hiv['bit', 2, 2048]:.3f} with 2048 bits" in text
-    assert f"{hiv['count', 2, 4096]:.3f} with 4096 counts" in text
-
-
-def test_what_the_guide_says_of_memory_and_speed_is_in_the_report():
-    root = Path(__file__).parents[1]
-    text = " ".join((root / "docs" / "molecules.md").read_text(encoding="utf-8").split())
-    report = json.loads((root / "benchmarks" / "reports" / "screening.json").read_text(encoding="utf-8"))
-    small, large = report["libraries"]
-    assert large["molecules"] == 10 * small["molecules"]
-    assert large["peak memory in MB"] < 1.02 * small["peak memory in MB"]
-    for row in (report["fit"], report["predict on the same table"], small, large):
-        assert f"| {row['seconds']:.0f} | {row['processor seconds']:.0f} | {row['peak memory in MB']} |" in text
-    key = "molecules per processor second"
-    assert f"{large[key]:,} molecules per second" in text and f"{large[key + ', RDKit alone']:,} of the same" in text
-    assert f"{large[key] / large[key + ', RDKit alone']:.2f} of its speed" in text
