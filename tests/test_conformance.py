@@ -11,6 +11,9 @@ import pytest
 import torch
 from conformance import CASES, LABELS, Case
 
+from moreauc.checkpoint.parts import label_checksum
+from moreauc.criteria._base import Criterion
+
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 MODES = pytest.mark.parametrize("checks", ["now", "late"])
 WITH_STATE = pytest.mark.parametrize("case", [case for case in CASES if case.state], ids=lambda case: case.name)
@@ -44,6 +47,21 @@ def assert_same_state(criterion, expected):
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         assert actual[name].dtype == value.dtype and torch.equal(actual[name], value), name
+
+
+@EVERY
+def test_buffers_with_labels_are_named_for_checkpoints(case):
+    criterion = case.build()
+    for part in criterion.modules():
+        if isinstance(part, Criterion):
+            whole_numbers = [
+                name for name in part.state_dict() if "." not in name and not part.get_buffer(name).is_floating_point()
+            ]
+            assert [name for name in part.label_buffers if getattr(part, name) is not None] == whole_numbers
+            for name in whole_numbers:
+                before, buffer = label_checksum(criterion), part.get_buffer(name)
+                buffer[0] = ~buffer[0] if buffer.dtype == torch.bool else buffer[0] + 1
+                assert label_checksum(criterion) != before
 
 
 @EVERY

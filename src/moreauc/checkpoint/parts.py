@@ -31,8 +31,6 @@ from moreauc.checkpoint.file import CheckpointError
 from moreauc.checkpoint.rng import GENERATORS, set_state, state_of
 from moreauc.distributed import DistributedCriterion
 
-_LABELS = ("labels", "position", "groups", "group_sizes")  # buffers of losses that hold labels of the data set
-
 _OWNER = "checkpoint"
 _OF_ALL_MODULES = frozenset(vars(nn.Module()))
 _NOTHING = object()
@@ -158,13 +156,18 @@ def _generators(module: nn.Module) -> dict[str, Any]:
 
 
 def label_checksum(criterion: nn.Module) -> str | None:
-    """Return a checksum of the labels or groups that a loss was made with; None where it holds none."""
+    """Return a checksum of the labels or groups that a loss was made with; None where it holds none.
+
+    A loss, of the library or of the user, names the buffers that hold them in `label_buffers`.
+    """
     digest, found = hashlib.sha256(), False
-    for name, buffer in sorted(bare(criterion).named_buffers()):
-        if name.rpartition(".")[2] in _LABELS:
-            exact = buffer.detach().cpu().double().contiguous().numpy()  # whatever integer or floating type it has
-            digest.update(f"{name} {exact.shape} ".encode() + exact.tobytes())
-            found = True
+    for path, part in bare(criterion).named_modules():
+        for name in getattr(part, "label_buffers", ()):
+            buffer = getattr(part, name)
+            if buffer is not None:
+                exact = buffer.detach().cpu().double().contiguous().numpy()  # whatever integer or floating type it has
+                digest.update(f"{path}.{name} {exact.shape} ".encode() + exact.tobytes())
+                found = True
     return digest.hexdigest() if found else None
 
 

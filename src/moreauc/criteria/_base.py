@@ -175,6 +175,7 @@ class Criterion(nn.Module):
     would force a synchronization: there errors of values are raised by a later call (`checks`; docs/performance.md).
     """
 
+    label_buffers: ClassVar[tuple[str, ...]]  # names of the buffers that hold labels or groups of the training set
     _calls: Tensor
     _refused: Tensor
     _flags: Tensor

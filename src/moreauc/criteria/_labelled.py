@@ -77,6 +77,7 @@ class LabelledCriterion(Criterion):
 
     position: Tensor
     sample_weight: Tensor | None
+    label_buffers: ClassVar[tuple[str, ...]] = ("position",)
     _UNIT = "rows"  # what labels are of
     _BOTH = True  # whether a batch must hold both classes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ class OuterCriterion(Criterion):
         prox: `prox(u, index, smoothing)`, their proximal points, of the shape of `u`; None to search for them.
     """
 
+    label_buffers: ClassVar[tuple[str, ...]] = ()
     _BY_AUTOGRAD = True
     _smoothing: float
     smoothing = number_attribute("smoothing", "Parameter of the outer function's Moreau envelope, at least 0.", low=0.0)

@@ -2,7 +2,7 @@ r"""The mean loss of the K worst groups as a coupled compositional loss (SONX)."
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -88,6 +88,7 @@ class GroupDROLoss(Criterion):
         (3.75, tensor([0.7500, 0.7500, 1.5000]), tensor([2.0000, 0.0000, 0.5000]))
     """
 
+    label_buffers: ClassVar[tuple[str, ...]] = ()
     tau = rule_attribute("table_u", "tau", "Averaging weight in (0, 1].")
     gamma = rule_attribute("table_u", "gamma", "Correction weight.")
 

@@ -3,7 +3,7 @@ r"""The mean loss of the samples, and that of the groups, with no memory: what r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import NDArray
@@ -59,6 +59,7 @@ class GroupERMLoss(Criterion):
         tensor(4.)
     """
 
+    label_buffers: ClassVar[tuple[str, ...]] = ("group_sizes",)
     group_sizes: Tensor | None
 
     def __init__(

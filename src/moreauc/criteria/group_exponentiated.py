@@ -3,6 +3,7 @@ r"""Group DRO by exponentiated gradient: weights of the groups that grow with th
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -71,6 +72,8 @@ class ExponentiatedGroupDROLoss(Criterion):
         Sagawa, Koh, Hashimoto and Liang, Distributionally Robust Neural Networks for Group Shifts: On the Importance of
         Regularization for Worst-Case Generalization, ICLR 2020, arXiv:1911.08731.
     """
+
+    label_buffers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, num_groups: int, *, step: float = 0.01) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -96,6 +96,7 @@ class GroupedLoss(Criterion):
         tensor([1., 4.])
     """
 
+    label_buffers: ClassVar[tuple[str, ...]] = ("groups",)
     _BY_AUTOGRAD = True
     groups: Tensor
 

@@ -3,7 +3,7 @@ r"""Any loss of scored rows, for bags: the sampled instances of a bag are pooled
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +76,7 @@ class PooledLoss(Criterion):
                 [-1.,  0.]])
     """
 
+    label_buffers: ClassVar[tuple[str, ...]] = ()
     _BY_AUTOGRAD = True
 
     def __init__(self, criterion: nn.Module, pooling: PoolingName | Pooling, *, temperature: float = 0.1) -> None:

@@ -2,6 +2,8 @@ r"""The mean of the largest losses of a batch: robustness without knowing the gr
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -41,6 +43,8 @@ class SampleCVaRLoss(Criterion):
         >>> loss.item(), losses.grad
         (3.2..., tensor([0.0000, 0.4000, 0.2000, 0.4000, 0.0000]))
     """
+
+    label_buffers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *, fraction: float) -> None:
         super().__init__()
