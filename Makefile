@@ -81,8 +81,8 @@ format: setup
 # The studies of the docs: what is missing is run, tables, figures and pages are made. Some need data in the folder
 # MOREAUC_DATA; those of the paper's experiments that were run on a GPU are not among them.
 study: setup
-	$(BIN)/python -m experiments run convergence rates smoothing thresholds label_noise keel digit_bags planted_groups \
-	  adult_groups compas_groups many_groups defaults screening bag_defaults when constraints --jobs 2
+	$(BIN)/python -m experiments run convergence digit_bags planted_groups adult_groups compas_groups \
+	  defaults screening bag_defaults when --jobs 2
 	$(BIN)/python -m experiments report
 	$(BIN)/python -m experiments docs
 

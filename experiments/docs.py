@@ -22,16 +22,9 @@ from experiments.files import write_bytes
 from experiments.ranks import difference_table, rank_table
 from experiments.studies._shared import show
 from experiments.studies.bags import bag_rows
-from experiments.studies.constraints import use_table, weight_table
 from experiments.studies.defaults_entries import ENTRIES
 from experiments.studies.defaults_page import against_table, standing_table, top_table
 from experiments.studies.groups import group_table
-from experiments.studies.keel import region_table
-from experiments.studies.label_noise import noise_table
-from experiments.studies.many_groups import TITLES
-from experiments.studies.rates import slope_table
-from experiments.studies.smoothing import gain_table, method_table
-from experiments.studies.thresholds import held_out_table
 from experiments.studies.when import capacity_table, condition_table, fit_table
 from experiments.tables import title_of
 
@@ -51,11 +44,6 @@ def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
 
 
-def _short(name: str) -> str:
-    """Return the first word of the name of a KEEL table."""
-    return name.split("_")[0].split("-")[0]
-
-
 def convergence_table(*methods: str) -> str:
     """Stationarity in the second half of the run, by problem and method."""
     rows: dict[str, list[str]] = {}
@@ -67,37 +55,6 @@ def convergence_table(*methods: str) -> str:
     return _markdown(["problem", *methods], [row for row in rows.values() if len(row) > len(methods)])
 
 
-def keel_table(region: tuple[float, float]) -> str:
-    """TPAUC by method and table, the best rank first."""
-    (first, *names, last), rows = region_table(_study("keel"), region)
-    return _markdown([first, *map(_short, names), last], sorted(rows, key=lambda row: float(row[-1])))
-
-
-def keel_ranks() -> str:
-    """Average rank and mean of each method, and SONX against it."""
-    report = _study("keel")
-    against = {entry["method"]: entry for entry in report["sonx_against"]}
-    rows = []
-    for entry in sorted(report["ranks"], key=lambda entry: float(entry["all"])):
-        row, other = [entry["title"], f"{entry['all']:.2f}", f"{entry['mean']:.3f}"], against.get(entry["method"])
-        tally = "" if other is None else f"{other['better']} / {other['equal']} / {other['worse']}"
-        rows.append([*row, tally, "" if other is None else f"{other['p_of_signed_ranks']:.3f}"])
-    columns = ["method", "average rank", "mean TPAUC", "SONX better / equal / worse", "p (signed ranks)"]
-    return _markdown(columns, rows)
-
-
-def objective_table() -> str:
-    """Training objective by rule, link and table."""
-    runs = _study("thresholds")["objectives"]
-    sets = list(dict.fromkeys(run["dataset"] for run in runs))
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for run in runs:
-        found.setdefault((run["link"], run["rule"]), {}).setdefault(run["dataset"], []).append(run["objective"])
-    order = sorted(found, key=lambda key: ("sigmoid", "identity").index(key[0]))
-    rows = [[rule, link, *(f"{np.mean(found[link, rule][name]):.3f}" for name in sets)] for link, rule in order]
-    return _markdown(["thresholds", "link", *sets], rows)
-
-
 def bag_table() -> str:
     """TPAUC, rank and heaviest instance by method, on bags of digits."""
     columns = ["method", "TPAUC (0.5, 0.5)", "average rank", "heaviest instance is the nine"]
@@ -107,17 +64,6 @@ def bag_table() -> str:
 def groups_table(name: str) -> str:
     """Losses and accuracies of groups by method."""
     return _markdown(*group_table(_study(f"groups/{name}")["cells"]))
-
-
-def many_groups_table() -> str:
-    """Loss of the worst groups after some and after all samples."""
-    curves, places, rows = _study("groups/convergence")["curves"], (-9, -1), []
-    for curve in curves:
-        cells = [f"{curve[key][place]:.3f}" for key in ("top_k_loss", "worst_loss") for place in places]
-        rows.append([f"{curve['groups']:,}", TITLES[curve["method"]], *cells])
-    counts = [f"{curves[0]['samples'][place]:,}" for place in places]
-    heads = [f"{words}, {count} samples" for words in ("worst tenth", "worst group") for count in counts]
-    return _markdown(["groups", "method", *heads], rows)
 
 
 def experiment_table(name: Kind, dataset: str, protocol: str = "runs", choice: str = "chosen") -> str:
@@ -256,11 +202,6 @@ def graph_table() -> str:
     )
 
 
-def constraint_table(dataset: str) -> str:
-    """Score and violations by method on one of the uses of constraints."""
-    return _markdown(*use_table(_study("constraints"), dataset))
-
-
 def size_table() -> str:
     """Sizes of the library, in one column for each state that was measured."""
     columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
@@ -273,21 +214,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "convergence": partial(
         convergence_table, "table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in"
     ),
-    "convergence, successors": partial(
-        convergence_table, "table, gamma of the theory", "table with momentum", "SONEX", "ALEXR2"
-    ),
-    "rates": lambda: _markdown(*slope_table(_study("rates")["fits"])),
-    "smoothing, methods": lambda: _markdown(*method_table(_study("smoothing"))),
-    "smoothing, gains": lambda: _markdown(*gain_table(_study("smoothing"))),
-    "keel ranks": keel_ranks,
-    "keel 0.5, 0.5": partial(keel_table, (0.5, 0.5)),
-    "keel 0.6, 0.4": partial(keel_table, (0.6, 0.4)),
-    "label noise": lambda: _markdown(*noise_table(_study("label_noise")["cells"])),
-    "threshold objectives": objective_table,
-    "threshold scores": lambda: _markdown(*held_out_table(_study("thresholds")["held_out"])),
     "digit_bags": bag_table,
     **{f"{name}_groups": partial(groups_table, name) for name in ("planted", "adult", "compas")},
-    "many_groups": many_groups_table,
     **{name: partial(experiment_table, "molecules", name) for name in ("moltox21", "molmuv", "molhiv")},
     **{name: partial(experiment_table, "bags", name) for name in ("musk2", "fox")},
     **{f"{name}, all splits": partial(experiment_table, "bags", name, "splits") for name in ("musk2", "fox")},
@@ -336,8 +264,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
     "when, fit": lambda: _markdown(*fit_table(_study("when"))),
     "when, networks": lambda: _markdown(*capacity_table(_study("when"))),
-    **{f"constraints, {name}": partial(constraint_table, name) for name in ("fraud", "adult", "compas", "digits")},
-    "constraints, weights": lambda: _markdown(*weight_table(_study("constraints"))),
     "size": size_table,
     **runpy.run_path(str(ROOT / "benchmarks" / "doc_tables.py"))["TABLES"],
 }

@@ -12,7 +12,6 @@ from moreauc.criteria import (
     AUCMinMaxLoss,
     AUCSquaredHingeLoss,
     AWPolyLoss,
-    ConstrainedLoss,
     CrossEntropyLoss,
     ExponentiatedGroupDROLoss,
     FCCOLoss,
@@ -96,16 +95,6 @@ def _fcco_batch(dim: int) -> Callable[[int], dict[str, Tensor]]:
     return batch
 
 
-def _constrained_batch(step: int) -> dict[str, Tensor]:
-    batch = _fcco_batch(1)(step)
-    return {
-        "constraints": batch["inner"],
-        "previous_constraints": batch["previous_inner"],
-        "objective": torch.randn((), generator=_generator(step)),
-        "index": batch["index"],
-    }
-
-
 def _tcco_batch(step: int) -> dict[str, Tensor]:
     random = _generator(step)
     return {
@@ -118,10 +107,6 @@ def _tcco_batch(step: int) -> dict[str, Tensor]:
 
 def _reorder_fcco(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.flip(0) for name, value in batch.items()}
-
-
-def _reorder_constrained(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.flip(0) if value.ndim else value for name, value in batch.items()}
 
 
 def _reorder_tcco(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -226,21 +211,6 @@ CASES = (
             ("msvr", 1, {"gamma": 0.2}),
             ("theory", 3, {"gamma": "theory", "bound": 2.0}),
             ("initial", 1, {"gamma": 0.2, "initial": 0.5}),
-        ]
-    ]
-    + [
-        Case(
-            name=f"ConstrainedLoss-{name}",
-            build=lambda options=options: ConstrainedLoss(11, penalty=5.0, **options),
-            batch=_constrained_batch,
-            values=("constraints", "previous_constraints", "objective"),
-            reorder=_reorder_constrained,
-            tables=lambda batch: {"u": batch["index"]},
-        )
-        for name, options in [
-            ("moving-average", {}),
-            ("msvr", {"gamma": 0.2, "smoothing": 0.3}),
-            ("theory", {"gamma": "theory", "tau": 0.5, "initial": 0.3}),
         ]
     ]
     + [

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 from experiments.data.graphs import Graphs
 from experiments.models.gin import GIN
 from experiments.models.resnet import ResNet20
-from moreauc import ConstrainedLoss, GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
+from moreauc import GroupDROLoss, MultiInstanceTPAUCLoss, PreviousIterate, TPAUCLoss
 from moreauc.criteria import GroupedLoss
 from moreauc.models import MLP, InstanceMLP
 
@@ -68,8 +68,6 @@ LOSSES = [
     ("GroupDROLoss-msvr", lambda c: c),
     ("GroupDROLoss-theory", lambda c: c),
     ("FCCOLoss-msvr", lambda c: c),
-    ("ConstrainedLoss-moving-average", lambda c: c),
-    ("ConstrainedLoss-msvr", lambda c: c),
     ("TCCOLoss-msvr", lambda c: c),
     ("CrossEntropyLoss-weighted", lambda c: c),
     ("STACOLoss-default", lambda c: c),
@@ -168,10 +166,6 @@ SCHEDULES = {
     "GroupDROLoss threshold_lr": (
         lambda: GroupDROLoss(3, top_k=1),
         {"losses": torch.linspace(0, 1, 6), "groups": torch.arange(6) % 3},
-    ),
-    "ConstrainedLoss penalty": (
-        lambda: ConstrainedLoss(6, penalty=1.0, initial=0.5),
-        {"objective": torch.tensor(1.0), "constraints": torch.linspace(-1, 1, 6), "index": torch.arange(6)},
     ),
     "MultiInstanceTPAUCLoss gamma": (
         lambda: MultiInstanceTPAUCLoss(LABELS, min_tpr=0.3, max_fpr=0.6, pooling="mean", gamma=0.1),

@@ -16,7 +16,7 @@ import torch
 from processes import run_processes
 
 from experiments.models.side_by_side import SideBySideLoss
-from moreauc import ConstrainedLoss, PreviousIterate, TCCOLoss, TPAUCLoss
+from moreauc import PreviousIterate, TCCOLoss, TPAUCLoss
 from moreauc.checkpoint import load_checkpoint
 from moreauc.distributed import DistributedCriterion, gather_scores, predict_scores
 from moreauc.distributed.criterion import _repeatable
@@ -349,10 +349,6 @@ def test_attributes_are_those_of_the_loss_inside():
         (
             lambda: TCCOLoss(3, 3, torch.relu, torch.relu, tau1=0.5, tau2=0.5),
             "criterion must be a loss whose arguments all have a row .* got TCCOLoss",
-        ),
-        (
-            lambda: ConstrainedLoss(3, penalty=1.0),
-            "criterion must be a loss whose arguments all have a row .* got ConstrainedLoss",
         ),
         (
             lambda: SideBySideLoss([tpauc()]),

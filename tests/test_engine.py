@@ -241,7 +241,7 @@ def test_every_study_has_a_plan_a_folder_and_a_smoke_version():
         assert 0 < len(study.smoke().tasks(Setup(Path("out")))) <= 82
 
 
-@pytest.mark.parametrize("name", ["histology", "keel", "digit_bags", "planted_groups", "many_groups"])
+@pytest.mark.parametrize("name", ["histology", "convergence", "digit_bags", "planted_groups", "when"])
 def test_committed_reports_are_those_of_their_records(name, tmp_path):
     study = studies.load_studies()[name]
     folder = command_line.REPORTS / study.folder

@@ -155,6 +155,10 @@ def cvar_g(i: int, w: Any, batch: Any) -> Any:
     return [mean([abs(w[i] + float(NOISE[draw, i]) - float(TARGET.flatten()[i])) for draw in draws])]
 
 
+def shortage(i: int, w: Any, draws: Sequence[int]) -> Any:
+    return mean([float(NOISE[draw, i]) + 0.4 - w[i] for draw in draws]) - 0.5
+
+
 def tasks_call(file: dict[str, Any], w: torch.Tensor, batch: Any) -> tuple[torch.Tensor, ...]:
     task, rows = batch[0].unsqueeze(1), batch[1]
     return file["inner"](w.view(TASKS, OF_TASK)[task, rows], TARGET[task, rows]), batch[0]
@@ -236,6 +240,16 @@ PROBLEMS = {
         cvar_g,
         lambda i, u, s: oracles.tail(u[0], s, 0.3),
         lambda w, s: oracles.sample_cvar(w, s, TARGET.flatten().tolist(), NOISE.tolist(), 0.3),
+    ),
+    "constraints": Problem(
+        "constraints",
+        lambda file: file["make_loss"](8),
+        8,
+        rows_and_columns(8, 5, 3, 2),
+        lambda file, w, batch: (file["inner"](NOISE[batch[1]][:, batch[0]].T + 0.4 - w[batch[0], None]), batch[0]),
+        lambda i, w, batch: [shortage(i, w, numbers(batch[1]))],
+        lambda i, u, s: u[0].clamp_min(0.0),
+        lambda w, s: mean([shortage(i, w, range(3)).clamp_min(0.0) for i in range(8)]),
     ),
     "worst_tasks": Problem(
         "worst_tasks",

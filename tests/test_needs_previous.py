@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from moreauc import ConstrainedLoss, FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
+from moreauc import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
 
 LABELS = torch.tensor([0, 1, 0, 1])
 REGION = {"min_tpr": 0.5, "max_fpr": 0.5}
@@ -23,15 +23,9 @@ def of_bags(gamma):
     return criterion, (torch.randn(4), torch.arange(4), LABELS, torch.arange(4))
 
 
-def constrained(gamma):
-    return ConstrainedLoss(3, penalty=1.0, gamma=gamma), (torch.randn(()), torch.randn(3), torch.arange(3))
-
-
 CASES = {
     "two levels": lambda: (FCCOLoss(3, outer, tau=0.5, gamma=0.1), (torch.randn(3), torch.arange(3))),
     "two levels, none": lambda: (FCCOLoss(3, outer, tau=0.5), (torch.randn(3), torch.arange(3))),
-    "constraints": lambda: constrained(0.1),
-    "constraints, none": lambda: constrained(0.0),
     "three levels, none": lambda: three_level(0.0, 0.0),
     "three levels, inner": lambda: three_level(0.1, 0.0),
     "three levels, outer": lambda: three_level(0.0, 0.1),

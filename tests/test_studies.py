@@ -14,10 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from experiments import __main__ as command_line
 from experiments.engine import RECORDS, Setup, run_missing
-from experiments.studies import bags, convergence, groups, keel, label_noise, load_studies, many_groups, thresholds
-from experiments.studies.keel import REGIONS
-from experiments.studies.label_noise import FLIPS, noisy_table
-from moreauc.app import comparison
+from experiments.studies import bags, convergence, groups, load_studies
 from moreauc.app.baselines import BASELINES
 from moreauc.data import digit_bags, planted_groups
 from moreauc.methods import METHODS, build
@@ -34,105 +31,6 @@ def run(study, out, data=None):
     command_line.make_report(study, out, "a command")
     records = [json.loads(line) for line in (out / RECORDS).read_text(encoding="utf-8").splitlines()]
     return records, json.loads((out / "report.json").read_text(encoding="utf-8"))
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    grid = {"lr": (0.01,), "weight_decay": (0.01,), "epochs": (2,), "validation_fraction": (0.0,)}
-    monkeypatch.setattr(comparison, "_network_grid", lambda kind: grid)
-
-
-# ---- tables
-
-
-def test_keel_does_what_is_missing_and_makes_tables(quick, tmp_path):
-    study = STUDIES["keel"].smoke()
-    records, report = run(study, tmp_path)
-    assert [record["key"] for record in records] == [
-        f"made 0/{m}/0/{fold}" for m in ("ce", "sonx") for fold in range(5)
-    ]
-    assert all([tuple(entry["region"]) for entry in record["results"]] == list(REGIONS) for record in records)
-    for cell in report["cells"]:
-        own = [r["results"][cell["region"] == [0.6, 0.4]]["score"] for r in records if r["method"] == cell["method"]]
-        assert cell["mean"] == pytest.approx(np.mean(own), abs=1e-4) and cell["folds"] == 5
-    more, report = run(replace(study, methods=("sonx", "ce", "auc_sh")), tmp_path)
-    assert [record for record in more if record["method"] != "auc_sh"] == records
-    assert {cell["method"] for cell in report["cells"]} == {"sonx", "ce", "auc_sh"}
-
-
-def entries(name, method, scores, other=None):
-    """Records of a method on a set: two seeds of five folds, in both regions."""
-    seconds = scores if other is None else other
-    return [
-        {
-            **{"dataset": name, "method": method, "seed": place // 5, "fold": place % 5},
-            "results": [{"region": list(REGIONS[k]), "score": (scores, seconds)[k][place]} for k in range(2)],
-        }
-        for place in range(9, -1, -1)
-    ]
-
-
-def test_the_summary_of_keel_by_hand():
-    spread = [0.4, 0.5, 0.6, 0.7, 0.8, 0.5, 0.6, 0.7, 0.8, 0.9]
-    records = [
-        *entries("yeast5", "sonx", [0.9] * 10, [0.7] * 10),
-        *entries("yeast5", "ce", [0.8] * 10, [0.7] * 10),
-        *entries("vowel0", "sonx", [0.5] * 10),
-        *entries("vowel0", "ce", spread, [0.1] * 10),
-        *entries("segment0", "ce", [0.1] * 10),  # SONX is missing there: no ranks
-    ]
-    found = keel.summary(records)
-    assert found["left_out"] == ["segment0"] and {cell["set"] for cell in found["cells"]} == {"yeast5", "vowel0"}
-    cells = {(cell["set"], cell["method"], tuple(cell["region"])): cell for cell in found["cells"]}
-    cell = cells["vowel0", "ce", REGIONS[0]]
-    assert cell["mean"] == pytest.approx(0.65) and cell["rank"] == 1.0
-    assert cell["std"] == pytest.approx(np.std(spread, ddof=1))
-    assert cell["std_of_seeds"] == pytest.approx(np.std([0.6, 0.7], ddof=1))
-    assert cells["vowel0", "ce", REGIONS[1]]["rank"] == 2.0
-    assert cells["yeast5", "ce", REGIONS[1]]["rank"] == 1.5  # a tie
-    ranks = {e["method"]: e for e in found["ranks"]}
-    assert list(ranks) == ["sonx", "ce"]
-    assert ranks["sonx"][str(REGIONS[0])] == 1.5 and ranks["sonx"][str(REGIONS[1])] == 1.25
-    assert ranks["sonx"]["all"] == pytest.approx((1 + 2 + 1.5 + 1) / 4)
-    (against,) = found["sonx_against"]
-    assert (against["better"], against["equal"], against["worse"]) == (2, 1, 1)
-    assert against["mean_difference"] == pytest.approx((0.1 - 0.15 + 0.0 + 0.4) / 4)
-    with pytest.raises(ValueError, match="at least one table must have records of all methods"):
-        keel.summary(records[:10] + records[40:50])
-
-
-def test_flips_are_in_the_training_rows_only_and_add_up():
-    tables = [noisy_table(0, flips) for flips in FLIPS]
-    clean = tables[0].positive
-    assert clean.mean() == pytest.approx(0.05, abs=0.01)
-    train, test = tables[0].split
-    assert len(train) == 2000 and len(test) == 8000 and not set(train) & set(test)
-    flipped = [set(np.flatnonzero(table.positive != clean)) for table in tables]
-    assert [len(rows) for rows in flipped] == [0, 20, 40, 100]
-    assert flipped[1] < flipped[2] < flipped[3] <= set(train)
-    assert (noisy_table(1, 0.0).X != tables[0].X).any()
-
-
-def test_label_noise(quick, monkeypatch, tmp_path):
-    monkeypatch.setattr(label_noise, "_TRAIN", 150)
-    monkeypatch.setattr(label_noise, "_TEST", 150)
-    noisy_table.cache_clear()
-    records, report = run(replace(STUDIES["label_noise"], seeds=2, trials=1, methods=("sonx_exact", "ce")), tmp_path)
-    noisy_table.cache_clear()
-    assert len(records) == 2 * 2 * len(FLIPS)
-    for cell in report["cells"]:
-        own = [r["score"] for r in records if (r["method"], r["flips"]) == (cell["method"], cell["flips"])]
-        assert cell["mean"] == pytest.approx(np.mean(own), abs=1e-4)
-
-
-def test_thresholds(quick, tmp_path):
-    small = replace(STUDIES["thresholds"], trials=1, epochs=20, sets=("diabetes",), rules=("steps 1, 0.01", "quantile"))
-    records, report = run(small, tmp_path)
-    assert len(records) == 2 * 2 * 5 + 2 * 2 and len(report["objectives"]) == 2 * 2
-    lag = {(entry["rule"], entry["link"]): entry["lag"] for entry in report["objectives"]}
-    assert all(lag["quantile", link] < lag["steps 1, 0.01", link] for link in ("sigmoid", "identity"))
-    tables = [thresholds.load_table(name) for name in STUDIES["thresholds"].sets]
-    assert len(tables) == 4 and all(0.02 < table.positive.mean() < 0.2 for table in tables)
 
 
 # ---- bags
@@ -266,52 +164,6 @@ def test_real_tables_are_split_by_group(name, rows, number):
     assert parts.train.X.dtype == np.float32 and abs(float(parts.train.X[:, 0].mean())) < 1e-4
 
 
-def test_many_groups(monkeypatch, tmp_path):
-    grid = {(method, number): ((0.01, 0.1), (0.1,)) for method in many_groups.TITLES for number in (10, 20)}
-    monkeypatch.setattr(many_groups, "GRIDS", grid)
-    _, report = run(replace(STUDIES["many_groups"], seeds=2, steps=60, numbers=(10, 20)), tmp_path)
-    assert [(curve["groups"], curve["method"]) for curve in report["curves"]] == [
-        (number, method) for number in (10, 20) for method in ("sonx", "exponentiated", "unscaled")
-    ]
-    for curve in report["curves"]:
-        assert curve["samples"][0] == 0 and curve["samples"][-1] == 60 * 64
-        assert curve["top_k_loss"][0] == pytest.approx(np.log(2), abs=1e-4)
-        assert all(a <= b + 1e-9 for a, b in zip(curve["top_k_loss"], curve["worst_loss"], strict=True))
-        check_choice(curve)
-    ten = report["curves"][0]
-    assert ten["top_k_loss"] == ten["worst_loss"]  # a tenth of ten groups is one
-    assert ten["worst_loss"][-1] < 0.69
-    assert "<img" in (tmp_path / "index.html").read_text(encoding="utf-8")
-
-
-def check_choice(curve):
-    """The curve is that of the setting whose mean over draws ends lowest in what its method minimises."""
-    key = "top_k_loss" if curve["method"] == "sonx" else "worst_loss"
-    ends = {}
-    for rate in (0.01, 0.1):
-        runs = [many_groups.descend(curve["groups"], curve["method"], rate, 0.1, seed, 60) for seed in range(2)]
-        ends[rate] = np.mean([run[key][-1] for run in runs])
-    assert {entry["lr"]: entry[key] for entry in curve["tried"]} == pytest.approx(ends, abs=2e-5)
-    assert curve["lr"] == min(ends, key=lambda rate: ends[rate])
-    assert curve[key][-1] == pytest.approx(min(ends.values()), abs=2e-5)
-    assert np.mean(curve["last"][key]) == pytest.approx(min(ends.values()), abs=2e-5)
-
-
-def test_methods_of_many_groups_try_as_many_settings():
-    for rates, values in many_groups.GRIDS.values():
-        assert len(set(rates)) * len(set(values)) == len(rates) * len(values) == 16
-
-
-def test_weights_as_published_have_no_factor():
-    """Without it the step size must be larger by the factor, 100 over 8 groups in every batch, for the same run."""
-    scaled = many_groups.descend(100, "exponentiated", 0.08, 0.5, 0, 200)
-    unscaled = many_groups.descend(100, "unscaled", 1.0, 0.5, 0, 200)
-    assert scaled["samples"] == [64 * step for step in (0, *sorted({round(200 ** (k / 24)) for k in range(25)}))]
-    for key in ("top_k_loss", "worst_loss"):
-        assert unscaled[key] == pytest.approx(scaled[key], abs=1e-4)
-        assert np.ptp(scaled[key]) > 0.01  # it has moved
-
-
 # ---- convergence
 
 
@@ -322,9 +174,7 @@ def test_convergence(tmp_path, monkeypatch):
     monkeypatch.setattr(convergence, "BOUND_SETTINGS", settings[:6])
     _, report = run(replace(STUDIES["convergence"], steps=50, seeds=2, points=4), tmp_path)
     keys = [(entry["problem"], entry["method"]) for entry in report["methods"]]
-    every = convergence.METHODS + convergence.SUCCESSORS
-    methods = {problem: every for problem in convergence.PROBLEMS} | {"bag ranking (three levels)": convergence.METHODS}
-    assert keys == [(problem, method) for problem in methods for method in methods[problem]]
+    assert keys == [(problem, method) for problem in convergence.PROBLEMS for method in convergence.METHODS]
     for entry in report["methods"]:
         curve = entry["stationarity"]
         assert len(curve["mean"]) == len(entry["step"]) == len(entry["samples"])

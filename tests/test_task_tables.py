@@ -163,16 +163,18 @@ def test_targets_are_told_apart():
 
 
 LARGE = [2**60 + k for k in range(5)]
-WRITTEN = "holds numbers with a unit, a comma or marks between thousands"
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["0,5", "12,25", "7,0"], f"target 'y' {WRITTEN}, '0,5' in row 1; write plain"),
+        (["0,5", "12,25", "7,0"], "target 'y' holds numbers with a comma, '0,5' in row 1; write them with"),
         (["0.5", "n.d.", "7"], "column 'y' mixes numbers and text: 0.5 in row 1, 'n.d.' in row 2; make it one kind"),
-        (["2024-01-01", "2024-01-02"], "target 'y' holds dates or times, '2024-01-01' in row 1; turn them into"),
-        (["$1,200.50", "$7"], f"target 'y' {WRITTEN}, '$1,200.50' in row 1; write plain"),
+        (["2024-01-01", "2024-01-02"], "target 'y' holds dates, '2024-01-01' in row 1; turn them into"),
+        (["$1,200.50", "$7"], "target 'y' holds numbers as text, '$1,200.50' in row 1; turn them into numbers"),
+        (["12 %", "7 %", "9 %"], "target 'y' holds numbers as text, '12 %' in row 1; turn them into numbers"),
+        (["0,5 €", "12,25 €"], "target 'y' holds numbers as text, '0,5 €' in row 1; turn them into numbers"),
+        (["$1", "unknown"], "target 'y' mixes numbers and text: '$1' in row 1, 'unknown' in row 2; write"),
         (["31.12.24", "1.1.25"], "target 'y' holds dates or times, '31.12.24' in row 1; turn them into"),
         (
             [f"{k} kg" for k in range(20)],

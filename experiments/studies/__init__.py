@@ -8,31 +8,17 @@ from experiments.config import EXPERIMENTS, read_plan
 from experiments.engine import Study
 from experiments.paper import load_paper_study
 from experiments.studies.bags import BagStudy
-from experiments.studies.constraints import ConstraintStudy
 from experiments.studies.convergence import ConvergenceStudy
 from experiments.studies.defaults import DefaultsStudy
 from experiments.studies.groups import GroupStudy
-from experiments.studies.keel import KeelStudy
-from experiments.studies.label_noise import LabelNoiseStudy
-from experiments.studies.many_groups import ManyGroupsStudy
-from experiments.studies.rates import RatesStudy
-from experiments.studies.smoothing import SmoothingStudy
-from experiments.studies.thresholds import ThresholdStudy
 from experiments.studies.when import WhenStudy
 
 __all__ = ["load_studies"]
 
 _KINDS: dict[str, Any] = {
-    "keel": KeelStudy,
-    "label_noise": LabelNoiseStudy,
-    "thresholds": ThresholdStudy,
     "convergence": ConvergenceStudy,
-    "rates": RatesStudy,
-    "smoothing": SmoothingStudy,
-    "constraints": ConstraintStudy,
     "bags": BagStudy,
     "groups": GroupStudy,
-    "many_groups": ManyGroupsStudy,
     "defaults": DefaultsStudy,
     "screening": DefaultsStudy,
     "bag_defaults": DefaultsStudy,
@@ -45,7 +31,7 @@ def load_studies() -> dict[str, Study]:
 
     Example:
         >>> list(load_studies())[:4]
-        ['molecules', 'bags', 'histology', 'keel']
+        ['molecules', 'bags', 'histology', 'convergence']
     """
     numbers = {**read_plan("studies"), **{name: read_plan(name) for name in ("defaults", "screening", "bag_defaults")}}
     studies: dict[str, Study] = {name: load_paper_study(name) for name in EXPERIMENTS}

@@ -9,10 +9,6 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from experiments.engine import Record
-from moreauc.app.comparison import Comparison, Contestant, Piece, Region, Table
-
-INNER_FOLDS, FOLDS = 2, 5
-_KEPT = ("region", "score", "inner_score", "options", "failures", "seconds")
 
 
 def split_rows(strata: Any, seed: int) -> list[Any]:
@@ -47,16 +43,6 @@ def tune(
         raise ValueError(f"{what}: every setting diverged")
     model, setting, found = best
     return model, {"validation": found["validation"], "setting": setting, "tried": tried}
-
-
-def tune_and_score(
-    contestant: Contestant, table: Table, regions: Sequence[Region], *, seed: int, fold: int, trials: int
-) -> list[Record]:
-    """Tune a method on the training rows of a fold and test the choice; one entry for each region."""
-    plan = Comparison([contestant], regions, folds=FOLDS, inner_folds=INNER_FOLDS, trials=trials)
-    together = [(region,) for region in regions] if contestant.regional else [tuple(regions)]
-    found = [e for group in together for e in Piece(contestant, group, seed, fold).tune_and_test(table, plan)]
-    return [{name: entry[name] for name in _KEPT} for entry in found]
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, Any]:

@@ -19,24 +19,14 @@ from experiments.engine import Record, Setup, Study, Task
 from experiments.studies import convergence_page as page
 from moreauc.app.report.pages import Report
 from moreauc.core.tables import Gamma
-from moreauc.problems import (
-    BagRanking,
-    CVaRAbsoluteLoss,
-    HingedSquares,
-    ThreeLevelProblem,
-    TwoLevelProblem,
-    WorstOfLosses,
-)
+from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, ThreeLevelProblem, WorstOfLosses
 from moreauc.problems.base import Problem
-from moreauc.solver import ALEXR2, SONT, SONX, PlugIn, PowerDecay, Subgradient, minimize
+from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Subgradient, minimize
 from moreauc.solver.methods import Method
 from moreauc.theory import sonx_table_bound
 
 METHODS = ("table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in", "full subgradient")
-SUCCESSORS = ("table with momentum", "SONEX", "ALEXR2")  # for two levels
 _GAMMAS: dict[str, Gamma] = dict(zip(METHODS, ("theory", 0.1, 0.0), strict=False))
-_MOMENTUM, _INNER_STEPS = 0.9, 20
-_BIAS = 0.01  # how far below the objective the smoothed one may be
 
 # problem, first step size, first tau, samples for each innermost expectation
 PROBLEMS: dict[str, tuple[Callable[[], Problem], float, float, int]] = {
@@ -117,7 +107,7 @@ class ConvergenceStudy(Study):
 
     def _method_tasks(self) -> Iterator[Task]:
         for name, (problem, lr, tau, samples) in PROBLEMS.items():
-            for label in METHODS if isinstance(_made(problem), ThreeLevelProblem) else METHODS + SUCCESSORS:
+            for label in METHODS:
                 place = {"part": "methods", "problem": name, "method": label}
                 method = make_method(label, problem(), PowerDecay(tau))
                 options: dict[str, Any] = {"samples_per_batch": samples, "records": self.points}
@@ -176,21 +166,11 @@ def _made(problem: Callable[[], Problem]) -> Problem:
 
 
 def make_method(label: str, problem: Problem, tau: PowerDecay) -> Method:
-    """Return the method that a label of `METHODS` or `SUCCESSORS` stands for on a problem.
-
-    The envelope of a convex function is at most half of its parameter times the squared Lipschitz constant below it.
-    """
+    """Return the method that a label of `METHODS` stands for on a problem."""
     if label == "plug-in":
         return PlugIn()
     if label == "full subgradient":
         return Subgradient()
-    if label in SUCCESSORS:
-        assert isinstance(problem, TwoLevelProblem)
-        smoothing = 2.0 * _BIAS / problem.lipschitz_outer**2
-        if label == "ALEXR2":
-            weight = 2.0 * problem.weak_convexity or 1.0
-            return ALEXR2(tau=tau, smoothing=smoothing, weight=weight, inner_steps=_INNER_STEPS)
-        return SONX(tau=tau, gamma="theory", smoothing=smoothing if label == "SONEX" else 0.0, momentum=_MOMENTUM)
     gamma = _GAMMAS[label]
     if isinstance(problem, ThreeLevelProblem):
         return SONT(tau1=tau, tau2=tau, gamma1=gamma, gamma2=gamma)

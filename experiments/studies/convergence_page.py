@@ -16,7 +16,6 @@ from moreauc.app.report.pages import Section
 Parts = dict[str, list[Record]]
 TABLE, AVERAGE, PLUG_IN, FULL = ("table, gamma of the theory", "table, moving average", "plug-in", "full subgradient")
 COLORS = {TABLE: "#0b6e99", "table, gamma 0.1": "#3fa7a0", AVERAGE: "#8e6bbf", PLUG_IN: "#d1495b", FULL: "#9aa4b1"}
-COLORS |= {"table with momentum": "#1b9e3e", "SONEX": "#d98c0b", "ALEXR2": "#7a4b2a"}
 FACTORS = {
     "samples_per_batch": "samples per block, $B_2$",
     "outer_per_batch": "blocks per batch, $B_1$",
@@ -82,8 +81,7 @@ def _methods(results: Sequence[Record], found: dict[str, Any]) -> Section:
     text = [
         "Norm of the gradient of the Moreau envelope, mean over seeds, with the band from the 10th to the 90th "
         "percentile. All methods of a panel have the same step sizes; the tables have the same averaging weights. The "
-        "full subgradient is a reference: each of its steps uses all data. Momentum, SONEX, which also smooths the "
-        "outer functions, and ALEXR2, whose steps are those of its inner loop, are for problems of two levels.",
+        "full subgradient is a reference: each of its steps uses all data.",
         f"Final stationarity of the plug-in estimator relative to the table with the theory's gamma: {worse}.",
         "Stationarity at the end relative to that at a tenth of the run (1: no progress), plug-in against table: "
         f"{stalls}.",

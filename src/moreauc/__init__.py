@@ -3,7 +3,6 @@
 - :class:`FCCOLoss`, :class:`TCCOLoss`: two- and three-level losses for functions the user brings;
 - :class:`TPAUCLoss`, :class:`MultiInstanceTPAUCLoss`: two-way partial AUC of rows, and of bags of instances;
 - :class:`GroupDROLoss`: the mean of the K worst groups;
-- :class:`ConstrainedLoss`: any objective under many constraints, each estimated from samples;
 - :class:`PreviousIterate`: the model at the weights before the last step, for variance reduction;
 - :class:`TPAUCClassifier`, :class:`TPAUCLinear`, :class:`TPAUCForest`, :class:`TPAUCBooster`, :class:`TPAUCAuto`,
   :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: estimators with
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from moreauc._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from moreauc.criteria import ConstrainedLoss, FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
+    from moreauc.criteria import FCCOLoss, GroupDROLoss, MultiInstanceTPAUCLoss, TCCOLoss, TPAUCLoss
     from moreauc.estimators import (
         GroupDROClassifier,
         GroupDRORegressor,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from moreauc.solver import minimize
 
 __all__ = [
-    "ConstrainedLoss",
     "FCCOLoss",
     "GroupDROClassifier",
     "GroupDROLoss",

@@ -3,7 +3,6 @@
 from moreauc.criteria.auc_min_max import AUCMinMaxLoss
 from moreauc.criteria.auc_squared_hinge import AUCSquaredHingeLoss
 from moreauc.criteria.aw_poly import AWPolyLoss
-from moreauc.criteria.constrained import ConstrainedLoss
 from moreauc.criteria.cross_entropy import CrossEntropyLoss
 from moreauc.criteria.fcco import FCCOLoss
 from moreauc.criteria.group_dro import GroupDROLoss
@@ -24,7 +23,6 @@ __all__ = [
     "AUCMinMaxLoss",
     "AUCSquaredHingeLoss",
     "AWPolyLoss",
-    "ConstrainedLoss",
     "CrossEntropyLoss",
     "ExponentiatedGroupDROLoss",
     "FCCOLoss",

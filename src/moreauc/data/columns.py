@@ -25,11 +25,13 @@ from moreauc.data.texts import (
     DATES_IN_ZONES,
     MAJORITY,
     TRUTHS,
+    NumberFormat,
     class_text,
     distinct_texts,
+    find_comma_or_dates,
     find_dates,
+    find_format,
     find_numbers_or_dates,
-    find_written_numbers,
     holds_dates,
     is_number,
     iso_kind,
@@ -122,14 +124,13 @@ def drop_columns(frame: pd.DataFrame, names: Sequence[str], *, source: str = "ta
 def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.DataFrame, dict[str, str]]:
     """Return the features as numbers (float64), text and dates, and the kind of each column.
 
-    A kind is "number", "text", "date" or "date with offset" (datetime64, the latter in UTC). Texts are dates where all
-    of them are in ISO form, as 2024-12-31 is.
+    A kind is "number", "text", "date" or "date with offset" (datetime64, the latter in UTC), or how the numbers are
+    written, as in "number like 1,234.5 $". Texts are dates where all of them are in ISO form, as 2024-12-31 is.
 
     Raises:
         TableError: for columns without values, with one value only, with infinities, with numbers and text mixed, with
-            dates in other forms, lists or other things, with numbers that have a unit, a comma or marks between
-            thousands, and with texts of which more than half are distinct; it names them, and the option that leaves
-            them out.
+            dates in other forms, lists or other things, with numbers that have a comma or are written ambiguously, and
+            with texts of which more than half are distinct; it names them, and the option that leaves them out.
     """
     if not len(frame.columns):
         raise TableError(f"{source}: there is no column besides the target")
@@ -144,12 +145,18 @@ def check_features(frame: pd.DataFrame, *, source: str = "table") -> tuple[pd.Da
             formats[name] = kind
             columns[name] = _read_dates(source, name, frame[name], kind, f", or {drop}")
             continue
-        if reason := find_written_numbers(distinct_texts(frame[name])) or lost_in_floats(frame[name]):
+        form = find_format(distinct_texts(frame[name]))
+        if isinstance(form, NumberFormat):
+            formats[name] = form.kind
+            columns[name] = _read_written(source, name, frame[name], form)
+            continue
+        if reason := form or lost_in_floats(frame[name]):
             raise TableError(f"{source}: column {name!r} {reason}, or {drop}")
         columns[name] = _as_number_or_text(source, name, frame[name], f"; make it one kind, or {drop}")
         texts = distinct_texts(columns[name])
-        if reason := find_dates(texts):
-            raise TableError(f"{source}: column {name!r} {reason}, write dates like 2024-12-31, or {drop}")
+        if len(texts) and (reason := find_comma_or_dates(texts) or find_dates(texts)):
+            iso = "write dates like 2024-12-31, " if "holds dates" in reason else ""
+            raise TableError(f"{source}: column {name!r} {reason}, {iso}or {drop}")
     constant = [name for name, column in columns.items() if column.nunique(dropna=False) == 1]
     _refuse(source, constant, "hold one value only")
     kinds = {name: "number" if column.dtype.kind == "f" else "text" for name, column in columns.items()} | formats
@@ -180,6 +187,10 @@ def match_features(frame: pd.DataFrame, kinds: dict[str, str], *, source: str = 
     for name, kind in kinds.items():
         if kind in (DATES, DATES_IN_ZONES):
             columns[name] = _read_dates(source, name, frame[name], kind, ", as in training")
+            continue
+        form = NumberFormat.of_kind(kind)
+        if form is not None:
+            columns[name] = _read_written(source, name, frame[name], form)
             continue
         column = _as_number_or_text(source, name, frame[name])
         if kind == "text" and column.dtype.kind == "f":
@@ -284,6 +295,17 @@ def _as_number_or_text(source: str, name: str, column: pd.Series[Any], remedy: s
     texts = normal_texts(column.astype(object))
     # True and False are texts beside other words, else bools.
     return texts.where(texts.notna(), np.nan).replace(TRUTHS)
+
+
+def _read_written(source: str, name: str, column: pd.Series[Any], form: NumberFormat) -> pd.Series[Any]:
+    """Return the numbers of a column that is written in a certain way; a missing value is NaN."""
+    numbers, strange = form.read_column(column)
+    if len(strange):
+        raise TableError(
+            f"{source}: column {name!r} must hold numbers {form.example}, as in training, got {str(strange.iloc[0])!r} "
+            f"in row {strange.index[0] + 1}"
+        )
+    return numbers
 
 
 def _date_kind(column: pd.Series[Any]) -> str | None:

@@ -1,16 +1,17 @@
 """Texts of tables: a normal form, in which texts that look the same are equal, and numbers and dates among them.
 
 The normal form is used for names of columns, groups and bags, for classes, and for the levels of a feature.
-A column is read as numbers only where all of its values are plain ones: a unit, a comma or a mark between thousands is
-an error. Functions that look for an error return its text from after the name of the column, with the remedy. Rows are
-counted from 1.
+A column is read as numbers only where all of its values are written in one way that leaves no doubt about any of them:
+with a currency, a percent sign or spaces between thousands, say. Functions that look for an error return its text from
+after the name of the column, with the remedy. Rows are counted from 1.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Integral, Real
@@ -46,6 +47,8 @@ _PARTS = re.compile(
     r"(?P<sign>[+-]?) ?(?P<before>[^\d+\-., ']*) ?(?P<minus>[+-]?)(?P<core>[0-9., ']*[0-9]) ?(?P<after>.*)"
 )
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:( [0-9]{3})+|('[0-9]{3})+)(?:[.,][0-9]+)?")  # by spaces or apostrophes
+# (between thousands, before decimals); of several that read a column alike, the first is taken
+_MARKS = (("", "."), ("", ","), (" ", "."), (" ", ","), ("'", "."), ("'", ","), (",", "."), (".", ","))
 _DAY, _YEAR = r"(?:0?[1-9]|[12]\d|3[01])", r"(?:1[5-9]|2[01])\d{2}"
 _WEEKDAY = r"(?:(?:mon|tue|wed|thu|fri|sat|sun|mo|di|mi|do|fr|sa|so)[^\W\d]*[.,]{0,2} )?"
 _MONTHS = "jan|feb|mar|mär|mrz|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez"
@@ -306,22 +309,17 @@ def distinct_texts(column: pd.Series[Any]) -> pd.Series[Any]:
     return pd.Series([], dtype=object)
 
 
-def find_written_numbers(texts: pd.Series[Any]) -> str | None:
-    """Return the error of a column with a number that has a unit, a comma or marks between thousands; None for others.
-
-    Example:
-        >>> find_written_numbers(pd.Series(["none", "1,5 %"]))
-        "holds numbers with a unit, a comma or marks between thousands, '1,5 %' in row 2; write plain numbers, ..."
-        >>> find_written_numbers(pd.Series(["123 45", "5 mg"])) is None
-        True
-    """
-    numbers = texts[texts.map(_is_written_number).astype(bool)]
-    if numbers.empty:  # one is enough: numbers and text may not be mixed either
-        return None
-    return (
-        f"holds numbers with a unit, a comma or marks between thousands, {_shown(numbers)}; write plain numbers, with "
-        "a decimal point"
-    )
+def find_comma_or_dates(texts: pd.Series[Any]) -> str | None:
+    """Return the error of a column with a number that has a comma, or of plain dates only; None for others."""
+    numbers = texts[_matches(_COMMA, texts)]
+    if len(numbers):  # one is enough: numbers and text may not be mixed either
+        return (
+            f"holds numbers with a comma, {_shown(numbers)}; "
+            "write them with a decimal point and nothing between thousands"
+        )
+    if _matches(_PLAIN_DATE, texts).all():
+        return f"holds dates, {_shown(texts)}; turn them into numbers, such as days since one of them"
+    return None
 
 
 def find_dates(texts: pd.Series[Any], *, more_than: float = 0.5) -> str | None:
@@ -357,7 +355,10 @@ def date_kind(text: Any) -> str | None:
 
 def find_numbers_or_dates(texts: pd.Series[Any]) -> str | None:
     """Return the error of texts that are numbers or dates, however written; None for others."""
-    return find_written_numbers(texts) or find_dates(texts, more_than=0.99)
+    found = find_format(texts)
+    if isinstance(found, NumberFormat):
+        return f"holds numbers as text, {_shown(texts)}; turn them into numbers"
+    return found or find_comma_or_dates(texts) or find_dates(texts, more_than=0.99)
 
 
 def _shown(texts: pd.Series[Any]) -> str:
@@ -365,21 +366,123 @@ def _shown(texts: pd.Series[Any]) -> str:
     return f"{texts.iloc[0]!r} in row {texts.index[0] + 1}"
 
 
+def _matches(pattern: re.Pattern[str], texts: pd.Series[Any]) -> pd.Series[bool]:
+    return texts.map(lambda text: pattern.fullmatch(text.strip()) is not None)
+
+
 def _is_date(text: str) -> bool:
     close = re.sub(r" ?([-/.]) ", r"\1", text.translate(_PLAIN_MARKS).strip())  # 31. 12. 2024
-    return any(pattern.fullmatch(form) for pattern in (_DATES, _PLAIN_DATE) for form in (close, text.strip()))
+    return _DATES.fullmatch(close) is not None or _DATES.fullmatch(text.strip()) is not None
 
 
-def _is_written_number(text: str) -> bool:
-    if _COMMA.fullmatch(text.strip()):
-        return True
-    found = _PARTS.fullmatch(text.translate(_PLAIN_MARKS).strip())
+# Numbers as people write them
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """How the numbers of a column are written."""
+
+    thousands: str  # what stands between thousands, "" for nothing
+    decimal: str  # what stands before decimals
+    unit: str  # currency or percent sign, "" for none. It is left out: 12 % is 12.
+
+    @property
+    def kind(self) -> str:
+        """The kind of such a column, for people and to be found again by :meth:`of_kind`."""
+        return f"number {self.example}"
+
+    @property
+    def example(self) -> str:
+        """A number so written, in words."""
+        return f"like 1{self.thousands}234{self.decimal}5 {self.unit}".rstrip()
+
+    @classmethod
+    def of_kind(cls, kind: str) -> NumberFormat | None:
+        """Return the format that a kind tells of, None for another kind."""
+        found = re.fullmatch(r"number like 1(\D?)234(\D)5 ?(.*)", kind)
+        return None if found is None else cls(*found.groups())
+
+    def read(self, texts: pd.Series[Any]) -> pd.Series[Any]:
+        """Return the numbers; NaN where a text is written in another way."""
+        return texts.map(lambda text: self._number(_parts(text))).astype(float)
+
+    def read_column(self, column: pd.Series[Any]) -> tuple[pd.Series[Any], pd.Series[Any]]:
+        """Return the numbers of a column, NaN where missing, and the values that are written in another way."""
+        if not self.unit and pd.api.types.is_numeric_dtype(column.dtype):  # numbers below 1 000 have no spaces
+            numbers = column.astype(float)
+            taken = np.isfinite(numbers) & ((self.decimal == ".") | (numbers % 1 == 0))
+        else:
+            numbers = self.read(column.dropna().astype(object).map(str)).reindex(column.index)
+            taken = numbers.notna()
+        return numbers, column[~taken & column.notna()]
+
+    def _number(self, parts: tuple[str, str, str] | None) -> float:
+        if parts is None or parts[2] != self.unit:
+            return np.nan
+        between, before = re.escape(self.thousands), re.escape(self.decimal)
+        grouped = rf"|[1-9]\d{{0,2}}(?:{between}\d{{3}})+" if between else ""
+        if re.fullmatch(rf"(?:\d+{grouped})(?:{before}\d+)?|{before}\d+", parts[1], re.ASCII) is None:
+            return np.nan
+        plain = parts[1].replace(self.thousands, "") if self.thousands else parts[1]
+        return float(parts[0] + plain.replace(self.decimal, "."))
+
+
+def find_format(texts: pd.Series[Any]) -> NumberFormat | str | None:
+    """Return how the numbers of a column are written, or the error; None where there are none.
+
+    A column without units and without spaces or apostrophes between thousands is not read: what has commas or
+    points only is for :func:`find_comma_or_dates`.
+
+    Example:
+        >>> find_format(pd.Series(["$1,200.50", "$7"]))
+        NumberFormat(thousands=',', decimal='.', unit='$')
+        >>> find_format(pd.Series(["$1,200", "$7"]))[:49]
+        "holds numbers that can be read in two ways, '$1,2"
+        >>> find_format(pd.Series(["A", "B"])) is None
+        True
+    """
+    parts = texts.map(_parts)
+    written = parts.map(lambda found: found is not None and (found[2] != "" or _is_grouped(found[1])))
+    if not written.any():
+        return None
+    remedy = "write the numbers alone, with a decimal point and nothing between thousands"
+    first = texts[written].index[0]
+    shown = _shown(texts[written])
+    if parts.isna().any():
+        return f"mixes numbers and text: {shown}, {_shown(texts[parts.isna()])}; {remedy}"
+    strange = texts[parts.map(lambda found: found[2]) != parts[first][2]]
+    if len(strange):
+        return f"holds numbers in different units: {shown}, {_shown(strange)}; {remedy}"
+    readings = list(_readings(texts, parts[first][2]))
+    if not readings:
+        return f"holds numbers that are not all written in one way, such as {shown}; {remedy}"
+    form, numbers = readings[0]
+    for _, others in readings[1:]:
+        if len(differing := texts[(numbers != others).to_numpy()]):
+            return f"holds numbers that can be read in two ways, {_shown(differing)}; {remedy}"
+    return form
+
+
+def _readings(texts: pd.Series[Any], unit: str) -> Iterator[tuple[NumberFormat, pd.Series[Any]]]:
+    """Yield every way to read a whole column."""
+    for thousands, decimal in _MARKS:
+        form = NumberFormat(thousands, decimal, unit)
+        if (numbers := form.read(texts)).notna().all():
+            yield form, numbers
+
+
+def _is_grouped(digits: str) -> bool:
+    return _GROUPED.fullmatch(digits) is not None
+
+
+def _parts(text: Any) -> tuple[str, str, str] | None:
+    """Return sign, digits with their marks, and unit of a written number; None for other texts."""
+    found = _PARTS.fullmatch(str(text).translate(_PLAIN_MARKS).strip())
     if found is None or (found["sign"] and found["minus"]) or (found["before"] and found["after"]):
-        return False
-    grouped = _GROUPED.fullmatch(found["core"]) is not None
-    if any(mark in found["core"] for mark in " '") and not grouped:
-        return False  # a code, such as 123 45
+        return None
+    if any(mark in found["core"] for mark in " '") and not _is_grouped(found["core"]):
+        return None  # a code, such as 123 45
     unit = found["before"] + found["after"]
-    if not unit:
-        return grouped
-    return unit in _UNITS or any(unicodedata.category(mark) == "Sc" for mark in unit)
+    if unit and unit not in _UNITS and not any(unicodedata.category(mark) == "Sc" for mark in unit):
+        return None
+    return found["sign"] + found["minus"], found["core"], unit

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from moreauc._parallel import parallel_of
-from moreauc.criteria import ConstrainedLoss, TCCOLoss
+from moreauc.criteria import TCCOLoss
 from moreauc.criteria._base import Criterion
 from moreauc.distributed.agreement import check_agreement, check_draws, checksum
 from moreauc.distributed.exchange import ChecksumMismatch, Exchange, Whole, check_part
@@ -72,7 +72,7 @@ class DistributedCriterion(Criterion):
         - as the loss inside; first dimensions of arguments that belong together are equal within a process
 
     Raises:
-        ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`, :class:`~moreauc.ConstrainedLoss`),
+        ValueError: if the loss cannot be split by rows (:class:`~moreauc.TCCOLoss`),
             differs from process to process, or `torch.distributed` is not set up under `torchrun`. In a call, in all
             processes: for errors of the loss, for parts that do not match, and if samplers over the same rows differ.
 
@@ -279,7 +279,7 @@ def argument_names(criterion: Any) -> list[str]:
     owner = DistributedCriterion.__name__
     if not isinstance(criterion, nn.Module) or isinstance(criterion, DistributedCriterion):
         raise ValueError(f"{owner}: criterion must be a loss, got {type(criterion).__name__}")
-    if isinstance(criterion, ConstrainedLoss | TCCOLoss) or _takes_any(criterion):
+    if isinstance(criterion, TCCOLoss) or _takes_any(criterion):
         kind = type(criterion).__name__
         raise ValueError(
             f"{owner}: criterion must be a loss whose arguments all have a row for each sample, got {kind}"
