@@ -21,6 +21,7 @@ from experiments.config import Contestant, Experiment, Recipe, Setting, training
 from experiments.machine import seeded
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from experiments.parts import Part, Parts, Run
+from moreauc._checks import NotFiniteError
 from moreauc.methods import METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import tpauc_difference
@@ -311,9 +312,7 @@ class _GuardedLoss(nn.Module):
         if self.error is None:
             try:
                 return self.criterion(scores, *others, **before)  # type: ignore[no-any-return]
-            except ValueError as error:
-                if "finite" not in str(error):
-                    raise
+            except NotFiniteError as error:
                 self.error = str(error).splitlines()[0]
         # zero with a zero gradient: backward must work when all settings have diverged
         return 0.0 * torch.where(scores.isfinite(), scores, 0.0).sum()

@@ -38,7 +38,7 @@ def test_the_names_that_options_list_are_those_there_are():
     assert tuple(_SURROGATES) == options.SURROGATES and tuple(EXAMPLES) == options.EXAMPLES
     assert tuple(tuple(BASELINES[task]) for task in ("rows", "bags")) == (options.ROW_BASELINES, options.BAG_BASELINES)
     assert set(options.METHODS) == set(method_names("rows")) and options.TASKS == KINDS
-    choices = {"split": options.SPLITS, "invalid": options.INVALID, "fingerprint": options.FINGERPRINTS}
+    choices = {"split": options.SPLITS, "invalid": options.INVALID}
     assert choices == CHOICES
 
 

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from test_estimators import make_bags
 
+from moreauc._checks import NotFiniteError
 from moreauc.app.baselines import BASELINES, BagStatistics, group_weights
 from moreauc.app.cli.compare import tie_warnings
 from moreauc.app.comparison import NETWORK_GRID, Comparison, Contestant, Table, contestants, every_method, network
@@ -36,7 +37,7 @@ class Fake:
     def fit(self, X, y):
         Fake.seen.append((self.options["column"], self.region, len(y), int(y.sum())))
         if self.options["column"] == 3:
-            raise ValueError("scores must be finite, got nan")
+            raise NotFiniteError("scores must be finite, got nan")
         return self
 
     def decision_function(self, X):

@@ -265,7 +265,7 @@ def assay(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(assay):
     folder, _ = assay
-    options = ("--smiles", "smiles", "--target", "active", "--id", "name", "--size", "512", "--max-fpr", "0.3")
+    options = ("--smiles", "smiles", "--target", "active", "--id", "name", "--max-fpr", "0.3")
     return folder / "run", done("fit", folder / "assay.csv", *options, "--out", folder / "run").stdout
 
 
@@ -274,9 +274,9 @@ def test_fit_trains_a_linear_model_and_says_what_it_uses(assay, run):
     assert "Learnt from: the molecules of column 'smiles'; not used: 'weight'" in output
     assert "Top of the list" in output and "BEDROC" in output
     saved = load_model(folder)
-    assert isinstance(saved.model, TPAUCLinear) and saved.task.morgan == reading.Morgan("bit", 2, 512, True)
+    assert isinstance(saved.model, TPAUCLinear) and saved.task.morgan == reading.Morgan("bit", 2, 4096, True)
     report = json.loads((folder / "report.json").read_text())
-    assert report["data"]["smiles"] == "smiles" and report["data"]["fingerprint"]["size"] == 512
+    assert report["data"]["smiles"] == "smiles" and report["data"]["fingerprint"]["size"] == 4096
     counts = report["data"]["training"]["molecules"], report["data"]["test"]["molecules"]
     assert sum(counts) == 600 and 100 < counts[1] < 200
     assert set(report["test"][0]["screening"]) == {"ef_0.1", "ef_1", "ef_5", "bedroc"}
@@ -312,7 +312,7 @@ def test_predict_ranks_a_library_as_a_stream(assay, run, tmp_path, monkeypatch):
     whole, top = pd.read_csv(every), pd.read_csv(best)
     assert list(whole) == ["row", "name", "smiles", "score", "probability", "decision"]
     saved = load_model(run[0])
-    scores = saved.model.decision_function(SmilesFingerprints(size=512).transform(frame["smiles"]))
+    scores = saved.model.decision_function(SmilesFingerprints().transform(frame["smiles"]))
     np.testing.assert_allclose(whole["score"], scores)
     wanted = whole.sort_values("score", ascending=False, kind="stable")[:9].reset_index(drop=True)
     wanted.insert(0, "rank", range(1, 10))
@@ -384,7 +384,7 @@ def test_options_of_molecules_need_molecules(assay, run, tmp_path):
 
 def test_a_network_of_molecules_with_a_random_split(assay, tmp_path):
     folder, _ = assay
-    words = ("--smiles", "smiles", "--target", "active", "--id", "name", "--size", "256", "--fingerprint", "count")
+    words = ("--smiles", "smiles", "--target", "active", "--id", "name")
     words += ("--model", "mlp", "--epochs", "2", "--split", "random", "--baselines", "none", "--out", tmp_path / "run")
     output = done("fit", folder / "assay.csv", *words).stdout
     assert "SONX" in output and "none of which is among" not in output

@@ -20,6 +20,7 @@ from experiments.data.mil import load_fox, load_musk2, standardize_instances
 from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies._shared import mean_and_std, show, split_rows, tune
+from moreauc._checks import NotFiniteError
 from moreauc.app.baselines import BASELINES
 from moreauc.app.comparison import baseline
 from moreauc.app.report.bag_figures import plot_instance_weights
@@ -147,7 +148,7 @@ def _train(
             min_tpr=REGION["min_tpr"],
             max_fpr=REGION["max_fpr"],
         )
-    except ValueError as error:  # scores that are not finite
+    except NotFiniteError as error:
         return None, {"validation": None, "scores": None, "error": str(error).splitlines()[0]}
     scores = list(history.best_scores.values())  # TPAUC, that of a wider region, AUC, gap
     return model, {"validation": history.best_score, "scores": scores, "epoch": history.best_epoch}

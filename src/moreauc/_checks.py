@@ -22,6 +22,10 @@ from torch import Tensor
 _SHORT = 1024  # numbers that are checked as a list
 
 
+class NotFiniteError(ValueError):
+    """Values are NaN or infinite, as those of a training that diverged are."""
+
+
 def check_count(owner: str, name: str, value: Any, *, minimum: int = 1) -> int:
     """Return `value` as an int of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
@@ -179,7 +183,7 @@ def check_finite(owner: str, **tensors: Tensor | None) -> None:
     for name, value in present.items():
         bad = value[~torch.isfinite(value)]
         if bad.numel():
-            raise ValueError(f"{owner}: {name} must be finite, got {bad[0].item()} ({bad.numel()} such entries)")
+            raise NotFiniteError(f"{owner}: {name} must be finite, got {bad[0].item()} ({bad.numel()} such entries)")
 
 
 def check_index(

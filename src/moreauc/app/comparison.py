@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
-from moreauc._checks import check_count, check_region, floor_count
+from moreauc._checks import NotFiniteError, check_count, check_region, floor_count
 from moreauc._system import import_extra, one_thread
 from moreauc.app.baselines import ADVICE, BASELINES, Baseline, scores_of
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
@@ -163,9 +163,7 @@ class Contestant:
             try:
                 estimator.fit(table.take(rows), table.positive[rows])
                 scores = scores_of(estimator, table.take(others))
-            except ValueError as error:
-                if "finite" not in str(error):
-                    raise
+            except NotFiniteError:
                 return None
         return scores if np.isfinite(scores).all() else None
 

@@ -23,7 +23,7 @@ from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_real
+from moreauc._checks import NotFiniteError, check_count, check_real
 from moreauc._system import one_thread
 from moreauc.data import TensorBatches
 from moreauc.data.batches import SparseRows, as_inputs, rows_at_once
@@ -139,7 +139,7 @@ class ScoringEstimator(BaseEstimator):  # type: ignore[misc]
     def _check_scores(self, scores: Array, *, data: str = "X") -> Array:
         """Return scores, which must be finite; `data` is what the estimator calls its input."""
         if not np.isfinite(scores).all():
-            raise ValueError(
+            raise NotFiniteError(
                 f"{self._owner}: the model gave scores that are not finite; {data} may lie far outside what it was "
                 "fitted on"
             )

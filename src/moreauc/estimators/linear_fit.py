@@ -18,7 +18,7 @@ from scipy.sparse import diags_array, issparse
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from moreauc._checks import floor_count
+from moreauc._checks import NotFiniteError, floor_count
 from moreauc.core.region import region_loss_and_gradient
 from moreauc.core.surrogates import Surrogate, get_surrogate
 from moreauc.data.duplicates import Codes, fold_together, hash_rows, number_equal
@@ -97,7 +97,7 @@ def standardized(rows: Rows, columns: Array) -> tuple[Rows, Floats, Floats]:
     X = X - centre
     scale[columns] = np.sqrt(np.einsum("i,ij,ij->j", share, X, X))[columns]
     if not np.isfinite(scale).all():
-        raise ValueError(f"TPAUCLinear: X must hold numbers whose squares are finite, got {np.abs(rows.X).max():g}")
+        raise NotFiniteError(f"TPAUCLinear: X must hold numbers whose squares are finite, got {np.abs(rows.X).max():g}")
     scale[scale <= 1e-12 * np.abs(centre)] = 1.0  # constant but for rounding
     return replace(rows, X=np.divide(X, scale, out=X)), centre, scale
 

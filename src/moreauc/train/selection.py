@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from moreauc._checks import check_region
+from moreauc._checks import NotFiniteError, check_region
 from moreauc._description import checksum
 from moreauc._parallel import bare, gathered, spread_as
 from moreauc.checkpoint.loader import held_labels
@@ -60,7 +60,7 @@ class ModelSelector:
         """Score the current weights, keep them if they are the best; return the columns of the history."""
         scores, labels = predict_scores(state.model, self._validation)
         if not bool(scores.isfinite().all()):
-            raise ValueError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
+            raise NotFiniteError(f"{_OWNER}: the model gave scores on the validation data that are not finite")
         found = list(self._score(scores, labels))
         if self._exchange is not None:  # rounding errors must not make processes choose differently
             found = self._exchange.broadcast_object(found, "the validation score")

@@ -41,7 +41,7 @@ _OWNER = "moreauc fit"
 _MODELS: dict[str, type[Any]] = {"linear": TPAUCLinear, "trees": TPAUCBooster, "auto": TPAUCAuto}
 _ONLY_NETWORKS = ("epochs", "batch_size", "lr", "patience", "device", "checkpoint")
 _ONLY_BAGS = ("instances_per_bag",)
-_ONLY_MOLECULES = ("split", "invalid", "fingerprint", "radius", "size", "jobs")
+_ONLY_MOLECULES = ("split", "invalid", "jobs")
 _ONLY_GROUPS = ("top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group")
 _SETTINGS = (
     *("loss", "model", "surrogate", "dropout", "patience", "min_tpr", "max_fpr", "top_k"),

@@ -19,7 +19,6 @@ SURROGATES = ("squared_hinge", "hinge", "squared", "logistic", "sigmoid", "smoot
 ROW_BASELINES = ("lr", "forest", "lightgbm", "xgboost")
 BAG_BASELINES = ("lr_bags", "forest_bags")
 SPLITS = ("scaffold", "random")
-FINGERPRINTS = ("count", "bit")
 INVALID = ("error", "skip")
 TASKS = ("auto", "classification", "regression")
 EXAMPLES = ("digits", "breast_cancer", "diabetes", "fraud", "fraud_test")
@@ -168,19 +167,6 @@ class FitOptions:
             autocompletion=_one_of(SPLITS),
         ),
     ] = None
-    fingerprint: Annotated[
-        str | None,
-        _option(
-            "bit (default) for whether a piece occurs, count for how often; only with --smiles.",
-            autocompletion=_one_of(FINGERPRINTS),
-        ),
-    ] = None
-    radius: Annotated[
-        int | None, _option("Radius of the fingerprint in bonds; 2 by default; only with --smiles.", min=0)
-    ] = None
-    size: Annotated[int | None, _option("Columns of the fingerprint; 4096 by default; only with --smiles.", min=1)] = (
-        None
-    )
     invalid: Annotated[str | None, _Invalid] = None
     jobs: Annotated[int | None, _Jobs] = None
     bags: Annotated[str | None, _option("Column that names the bag of each row: a model of bags.")] = None
@@ -266,7 +252,7 @@ _FIT_PANELS = {
     "Region": ("min_tpr", "max_fpr", "fpr_budget"),
     "Model": ("model", "loss", "surrogate", "baselines"),
     "Training": ("epochs", "batch_size", "lr", "patience", "dropout", "device", "seed"),
-    "Molecules": ("smiles", "split", "fingerprint", "radius", "size", "invalid", "jobs"),
+    "Molecules": ("smiles", "split", "invalid", "jobs"),
     "Bags": ("bags", "instances_per_bag"),
     "Groups": ("groups", "top_k", "task", "keep_groups", "drop_groups", "groups_per_batch", "samples_per_group"),
     "Results": ("out", "force", "checkpoint", "resume", "save_every"),

@@ -23,8 +23,7 @@ from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import normal_text
 from moreauc.tasks.base import Array
 
-CHOICES = {"split": ("scaffold", "random"), "invalid": ("error", "skip"), "fingerprint": ("count", "bit")}
-_DEFAULTS = SmilesFingerprints()
+CHOICES = {"split": ("scaffold", "random"), "invalid": ("error", "skip")}
 _COMMON = 0.1  # share of the test part above which a scaffold is not tested on
 
 
@@ -59,7 +58,7 @@ class MoleculeTableTask(RowTableTask):
     unit = "molecules"
 
     smiles: str = field(default="smiles", kw_only=True)  # the column
-    morgan: Morgan = field(default_factory=_DEFAULTS.settings, kw_only=True)
+    morgan: Morgan = field(default_factory=SmilesFingerprints().settings, kw_only=True)
     split: str = field(default="scaffold", kw_only=True)  # what stays on one side: scaffolds, or equal molecules
     invalid: str = field(default="error", kw_only=True)  # what to do with rows that hold no molecule
     jobs: int = field(default=1, kw_only=True)  # processes that read molecules
@@ -72,17 +71,11 @@ class MoleculeTableTask(RowTableTask):
         if identity is not None:
             check_present(rest, identity, "id column", source)
         column = normal_text(options.smiles)
-        made = SmilesFingerprints(
-            kind=options.fingerprint or _DEFAULTS.kind,
-            radius=_DEFAULTS.radius if options.radius is None else options.radius,
-            size=options.size or _DEFAULTS.size,
-        )
         task = cls(
             *({}, target, options.min_tpr, options.max_fpr),
             fpr_budget=options.fpr_budget,
             id_column=identity,
             smiles=column,
-            morgan=made.settings(),
             split=options.split or "scaffold",
             unused=tuple(name for name in rest if name not in (column, identity)),
         ).reading(None, options.invalid, options.jobs)
