@@ -172,7 +172,7 @@ def criterion_of(name: str, case: Case) -> nn.Module:
         return TPAUCLoss(case.labels, min_tpr=0.5, max_fpr=0.5, gamma=gamma)
     if name.startswith("MIL"):
         labels = (torch.arange(BAGS) % 10 == 0).long()
-        options = {"pooling": "smoothed_max", "rows": "after", "gamma": gamma}
+        options = {"pooling": "smoothed_max", "update_order": "after", "gamma": gamma}
         loss = MultiInstanceTPAUCLoss(labels, min_tpr=0.5, max_fpr=0.5, **options)  # type: ignore[arg-type]
         number, bags = len(case.rows[0][1]), len(case.bags[0][1])
         return InBags(loss, (torch.arange(number) // PER_BAG).clamp_max(bags - 1))

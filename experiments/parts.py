@@ -23,7 +23,7 @@ from moreauc.core.pooling import Pooling, PoolingName, get_pooling
 from moreauc.data import BagBatches, Bags, digit_bags
 from moreauc.models import InstanceMLP
 from moreauc.samplers import PosNegSampler
-from moreauc.samplers.groups import PlainSampler
+from moreauc.samplers.groups import ShuffledSampler
 
 _CHUNK = 2048  # graphs or instances that go through a model at once, all copies together some tens of times as many
 
@@ -147,7 +147,7 @@ def _molecules(run: Run) -> Parts:
     def batches(kind: str) -> GraphBatches:
         if kind == "shuffled":
             size = dataset.positives + dataset.negatives
-            return GraphBatches(on_device, PlainSampler(len(labels), batch_size=size, seed=run.number))
+            return GraphBatches(on_device, ShuffledSampler(len(labels), batch_size=size, seed=run.number))
         return GraphBatches(on_device, _balanced(labels, run))
 
     def model() -> nn.Module:

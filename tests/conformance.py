@@ -266,7 +266,7 @@ CASES = (
             ("moving-average", {}),
             ("msvr", {"gamma": (0.1, 0.2, 0.3), "bound": 5.0}),
             ("theory", {"gamma": "theory", "tau": 0.5}),
-            ("rows-after", {"gamma": 0.1, "rows": "after"}),
+            ("update-after", {"gamma": 0.1, "update_order": "after"}),
             ("ramp-msvr", {"gamma": 0.1, **RAMP}),
         ]
     ]
@@ -346,7 +346,7 @@ CASES = (
         )
         for pooling, name, options in [
             ("mean", "default", {}),
-            ("smoothed_max", "rows-after", {"rows": "after", "dual_lr": 0.5}),
+            ("smoothed_max", "update-after", {"update_order": "after", "dual_lr": 0.5}),
             ("attention", "default", {"tau": 0.5}),
         ]
     ]

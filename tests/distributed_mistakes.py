@@ -22,7 +22,7 @@ from moreauc.distributed import DistributedCriterion, gather_scores, predict_sco
 from moreauc.distributed.criterion import exchange_of
 from moreauc.distributed.exchange import Exchange
 from moreauc.optim import ProximalPoint
-from moreauc.samplers import DistributedBatchSampler, PlainSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, PosNegSampler, ShuffledSampler
 from moreauc.train import Callback, fit, train_step
 
 ROWS = 53
@@ -280,7 +280,7 @@ def wrong_samplers(place: tuple[int, int]) -> dict[str, str]:
         "dealt": message_of(train_by, dealt, 1),
         "shards": message_of(train_by, sharded_rows, 1),
         "plain": message_of(
-            train_by, DistributedBatchSampler(PlainSampler(ROWS, batch_size=30, seed=3 + rank), **split), 1
+            train_by, DistributedBatchSampler(ShuffledSampler(ROWS, batch_size=30, seed=3 + rank), **split), 1
         ),
         "epoch": message_of(train_by, forgetful, 2),
         "size": message_of(train_by, PosNegSampler(LABELS, num_positives=2, num_negatives=4 + rank, **split), 1),

@@ -64,9 +64,9 @@ def tpauc_cases() -> list[Case]:
 
 def bag_cases() -> list[Case]:
     cases = [Case("bags", "turn", {"pooling": "mean", "gamma": gamma}) for gamma in (0.0, 0.1, "theory")]
-    for rows in ("before", "after"):
+    for order in ("before", "after"):
         for pooling in ("smoothed_max", "attention"):
-            cases.append(Case("bags", "turn", {"pooling": pooling, "rows": rows, "gamma": (0.1, 0.2, 0.1)}))
+            cases.append(Case("bags", "turn", {"pooling": pooling, "update_order": order, "gamma": (0.1, 0.2, 0.1)}))
     cases.append(Case("bags", "rows", {"pooling": "mean", "gamma": 0.1, "threshold_lr": "quantile"}))
     return cases
 

@@ -55,7 +55,9 @@ def rows_by_workers():
 
 def bags():
     loader = BagBatches(BAGS, PosNegSampler(BAGS.labels, num_positives=1, num_negatives=3), instances_per_bag=2)
-    return MultiInstanceTPAUCLoss(BAGS.labels, **REGION, pooling="smoothed_max", gamma=0.1, rows="after"), loader
+    return MultiInstanceTPAUCLoss(
+        BAGS.labels, **REGION, pooling="smoothed_max", gamma=0.1, update_order="after"
+    ), loader
 
 
 def bags_by_loader():

@@ -173,7 +173,7 @@ def test_midam_is_its_oracle(float64, pooling, link, tau, rows):
     assert {1, 2, 3} <= run.gaps and max(run.gaps) > 5  # bags come back at once and after a gap
     inner = bag_oracles.MinMax(RATE, **options)
     twin = bag_oracles.MIDAM(bag_oracles.Pool(pooling, TEMPERATURE), inner, tau, rows)
-    criterion = MIDAMLoss(LABELS, pooling=pooling, temperature=TEMPERATURE, tau=tau, rows=rows, **options)
+    criterion = MIDAMLoss(LABELS, pooling=pooling, temperature=TEMPERATURE, tau=tau, update_order=rows, **options)
 
     def check():
         assert [criterion.a.item(), criterion.b.item(), criterion.theta.item()] == approx(

@@ -63,7 +63,7 @@ LOSSES = [
     ("TPAUCLoss-theory", quantile),
     ("MultiInstanceTPAUCLoss-smoothed_max-moving-average", lambda c: c),
     ("MultiInstanceTPAUCLoss-attention-msvr", lambda c: c),
-    ("MultiInstanceTPAUCLoss-mean-rows-after", quantile),
+    ("MultiInstanceTPAUCLoss-mean-update-after", quantile),
     ("GroupDROLoss-moving-average", lambda c: c),
     ("GroupDROLoss-msvr", lambda c: c),
     ("GroupDROLoss-theory", lambda c: c),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from moreauc.data import BagBatches, BagSampler, ListBags, TensorBatches
-from moreauc.samplers import DistributedBatchSampler, GroupSampler, PlainSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler, ShuffledSampler
 
 LABELS = [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0]
 GROUPS = torch.arange(13) % 4
@@ -17,7 +17,7 @@ def whole(kind="rows"):
     if kind == "groups":
         return GroupSampler(GROUPS, groups_per_batch=3, samples_per_group=2, seed=3)
     if kind == "plain":
-        return PlainSampler(13, batch_size=5, seed=3)
+        return ShuffledSampler(13, batch_size=5, seed=3)
     return PosNegSampler(LABELS, num_positives=3, num_negatives=4, seed=3)
 
 

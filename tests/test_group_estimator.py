@@ -21,7 +21,7 @@ from moreauc.estimators import GroupDROClassifier, GroupDRORegressor, GroupsWarn
 from moreauc.methods import METHODS
 from moreauc.metrics import group_accuracy
 from moreauc.models import MLP
-from moreauc.samplers.groups import GroupSampler, PlainSampler
+from moreauc.samplers.groups import GroupSampler, ShuffledSampler
 from moreauc.tasks.goals import Classes, EpochChoice, shrunk_group_losses
 from moreauc.tasks.groups import GroupTask
 
@@ -231,9 +231,9 @@ class TestGroups:
         [
             ({}, GroupSampler, 48),
             ({"groups_per_batch": 2, "samples_per_group": 5}, GroupSampler, 10),
-            ({"loss": "erm"}, PlainSampler, 128),
+            ({"loss": "erm"}, ShuffledSampler, 128),
             ({"loss": "erm", "sampler": "groups"}, GroupSampler, 48),
-            ({"sampler": "plain", "groups_per_batch": 5, "samples_per_group": 10}, PlainSampler, 50),
+            ({"sampler": "plain", "groups_per_batch": 5, "samples_per_group": 10}, ShuffledSampler, 50),
         ],
     )
     def test_batches(self, options, kind, rows):
@@ -254,7 +254,7 @@ class TestGroups:
         else:
             assert min(lengths) > 1
         if rows % size != 1:
-            assert lengths == [len(batch) for batch in PlainSampler(rows, batch_size=size)]
+            assert lengths == [len(batch) for batch in ShuffledSampler(rows, batch_size=size)]
 
     @pytest.mark.parametrize(
         ("options", "rows"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from moreauc.samplers import GroupSampler, PlainSampler
+from moreauc.samplers import GroupSampler, ShuffledSampler
 from moreauc.samplers.base import Source, counts_before, plan_class
 
 
@@ -189,7 +189,7 @@ def test_rows_of_no_group_are_never_drawn():
 
 @pytest.mark.parametrize(("n", "batch_size"), [(1, 1), (1, 5), (10, 3), (12, 4), (7, 7), (5, 9), (50, 1)])
 def test_plain_batches_are_one_pass_in_an_order_of_their_own(n, batch_size):
-    sampler = PlainSampler(n, batch_size=batch_size, seed=4)
+    sampler = ShuffledSampler(n, batch_size=batch_size, seed=4)
     assert len(sampler) == ceil(n / batch_size)
     orders = set()
     for epoch in range(3):
@@ -207,7 +207,7 @@ def test_plain_batches_are_random_in_every_place():
     seeds = 1500
     counts = torch.zeros(5, 5)
     for seed in range(seeds):
-        counts[torch.arange(5), PlainSampler(5, batch_size=5, seed=seed).batch(1, 0)] += 1
+        counts[torch.arange(5), ShuffledSampler(5, batch_size=5, seed=seed).batch(1, 0)] += 1
     assert (counts / seeds - 0.2).abs().max() < 5 * (0.2 * 0.8 / seeds) ** 0.5
 
 
@@ -270,8 +270,8 @@ def test_bad_arguments(groups, change, match):
     ],
 )
 def test_bad_arguments_of_plain_batches(change, match):
-    with pytest.raises(ValueError, match=f"PlainSampler: {match}"):
-        PlainSampler(**{"n": 5, "batch_size": 2} | change)
+    with pytest.raises(ValueError, match=f"ShuffledSampler: {match}"):
+        ShuffledSampler(**{"n": 5, "batch_size": 2} | change)
 
 
 @pytest.mark.parametrize(

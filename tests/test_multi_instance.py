@@ -180,7 +180,7 @@ def test_the_loss_is_algorithm_4(float64, pooling, link, gamma, projected, rows)
         surrogate="smooth_ramp" if ramp else "squared_hinge",
         link=link,
         bound=bound,
-        rows=rows,
+        update_order=rows,
         **options,
     )
     previous = PreviousIterate(model, optimizer)
@@ -393,7 +393,7 @@ def test_bad_batches_change_nothing(pooling, change, message):
         ({"bound": 0.0}, "bound must be a number"),
         ({"min_tpr": 1.0}, "min_tpr must be a number"),
         ({"link": "probit"}, "link must be"),
-        ({"rows": "during"}, "rows must be 'before' or 'after', got 'during'"),
+        ({"update_order": "during"}, "update_order must be 'before' or 'after', got 'during'"),
     ],
 )
 def test_bad_arguments(options, message):

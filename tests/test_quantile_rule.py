@@ -37,7 +37,7 @@ def test_in_the_whole_square_every_negative_of_a_small_batch_counts(make, surrog
     criterion = make(min_tpr=0.0, max_fpr=1.0, threshold_lr="quantile", **options)
     criterion.checks = checks
     if make is bags:
-        criterion.rows = "after"  # with one instance in each bag the rows are its scores
+        criterion.update_order = "after"  # with one instance in each bag the rows are its scores
     random = torch.Generator().manual_seed(0)
     scores = torch.randn(12, generator=random, dtype=torch.float64)
     positives, negatives = LABELS.nonzero().squeeze(1), (LABELS == 0).nonzero().squeeze(1)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from moreauc.contrib import ResumableLoader
 from moreauc.data import BagBatches, BagSampler, IndexedDataset, ListBags, SampledBags, TensorBatches, collate_bags
-from moreauc.samplers import DistributedBatchSampler, GroupSampler, PlainSampler, PosNegSampler
+from moreauc.samplers import DistributedBatchSampler, GroupSampler, PosNegSampler, ShuffledSampler
 from moreauc.train import fit
 
 Y = (torch.arange(24) % 3 == 0).long()
@@ -269,9 +269,9 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message + type(loader).__name__):
             ResumableLoader(loader)
-    loader = ResumableLoader(TensorBatches(X, Y, PlainSampler(24, batch_size=5)))
-    other = ResumableLoader(TensorBatches(X, Y, PlainSampler(24, batch_size=6)))
-    with pytest.raises(ValueError, match="PlainSampler: state must have batch_size 6, as this sampler, got 5"):
+    loader = ResumableLoader(TensorBatches(X, Y, ShuffledSampler(24, batch_size=5)))
+    other = ResumableLoader(TensorBatches(X, Y, ShuffledSampler(24, batch_size=6)))
+    with pytest.raises(ValueError, match="ShuffledSampler: state must have batch_size 6, as this sampler, got 5"):
         other.load_state_dict(loader.state_dict())
     with pytest.raises(ValueError, match="ResumableLoader: epoch must be an integer"):
         loader.set_epoch(-1)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc.data import BagSampler, IndexedDataset, TensorBatches
 from moreauc.optim import PreviousIterate, ProximalPoint
-from moreauc.samplers import GroupSampler, PlainSampler, PosNegSampler
+from moreauc.samplers import GroupSampler, PosNegSampler, ShuffledSampler
 from moreauc.samplers.base import latest_draw
 
 
@@ -38,12 +38,12 @@ def ragged_sampler(**kwargs) -> GroupSampler:
     return GroupSampler(make_ids([30, 12, 6, 1, 3, 9]), groups_per_batch=2, samples_per_group=4, **kwargs)
 
 
-def plain_sampler(**kwargs) -> PlainSampler:
-    return PlainSampler(61, batch_size=8, **kwargs)
+def shuffled_sampler(**kwargs) -> ShuffledSampler:
+    return ShuffledSampler(61, batch_size=8, **kwargs)
 
 
-def even_sampler(**kwargs) -> PlainSampler:
-    return PlainSampler(64, batch_size=8, **kwargs)
+def even_sampler(**kwargs) -> ShuffledSampler:
+    return ShuffledSampler(64, batch_size=8, **kwargs)
 
 
 def pos_neg_sampler(**kwargs) -> PosNegSampler:
@@ -55,7 +55,7 @@ def sharded_sampler(**kwargs) -> PosNegSampler:
 
 
 EQUAL = [pos_neg_sampler, sharded_sampler, group_sampler, even_sampler]  # as many rows in all batches
-every = pytest.mark.parametrize("build", [*EQUAL, ragged_sampler, plain_sampler])
+every = pytest.mark.parametrize("build", [*EQUAL, ragged_sampler, shuffled_sampler])
 
 
 @every
@@ -74,7 +74,7 @@ def test_batches_do_not_depend_on_what_was_asked_before(build):
 def written_out() -> list[list[int]]:
     groups = GroupSampler([0, 1, 2, 3, 0, 1, 2, 3, 0, 0], groups_per_batch=2, samples_per_group=2, seed=7)
     rows = PosNegSampler([1, 0, 0, 1, 0, 0, 1, 0], num_positives=2, num_negatives=2, seed=7)
-    samplers = (groups, PlainSampler(7, batch_size=4, seed=7), rows)
+    samplers = (groups, ShuffledSampler(7, batch_size=4, seed=7), rows)
     return [one.batch(epoch, step).tolist() for one in samplers for epoch in (5, 0) for step in range(len(one))]
 
 
@@ -158,7 +158,7 @@ def test_what_remains_is_one_tensor_where_batches_are_equally_long(build):
     assert list(sampler) == expected
 
 
-@pytest.mark.parametrize("build", [ragged_sampler, plain_sampler])
+@pytest.mark.parametrize("build", [ragged_sampler, shuffled_sampler])
 def test_what_remains_is_not_offered_where_batches_differ(build):
     with pytest.raises(AttributeError, match="remaining must not be used where batches differ in size"):
         _ = build().remaining
@@ -190,7 +190,7 @@ def test_copies_are_equal_and_pickles_leave_the_plan_out(build, clone):
 @every
 def test_loaders_take_the_batches(build):
     sampler = build()
-    count = sampler.n if isinstance(sampler, PlainSampler) else 62
+    count = sampler.n if isinstance(sampler, ShuffledSampler) else 62
     x, y = torch.arange(float(count)).unsqueeze(1), torch.arange(count) % 2
     expected = list(sampler)
     sampler.set_epoch(0)
@@ -233,7 +233,7 @@ def test_repr():
     assert (
         repr(group_sampler()) == "GroupSampler(groups_per_batch=2, samples_per_group=4, num_groups=5, seed=0): 8 steps"
     )
-    assert repr(plain_sampler(seed=2)) == "PlainSampler(61, batch_size=8, seed=2): 8 steps"
+    assert repr(shuffled_sampler(seed=2)) == "ShuffledSampler(61, batch_size=8, seed=2): 8 steps"
     assert repr(pos_neg_sampler()) == f"PosNegSampler({sizes}, seed=0): 8 steps"
     text = "PosNegSampler(num_positives=4, num_negatives=3, seed=0, rank=1, world_size=2): 8 steps"
     assert repr(sharded_sampler()) == text

@@ -75,7 +75,9 @@ def bag_contestants() -> dict[str, BagContestant]:
     titles |= {name: entry.title for name, entry in BASELINES["bags"].items()}
     every = [BagContestant(name, title, name) for name, title in titles.items()]
     literal = [
-        BagContestant(f"{entry.name}_literal", f"{entry.title}, rows before", entry.method, {"rows": "before"}, True)
+        BagContestant(
+            f"{entry.name}_literal", f"{entry.title}, rows before", entry.method, {"update_order": "before"}, True
+        )
         for entry in every
         if entry.name.startswith("sont")
     ]

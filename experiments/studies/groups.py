@@ -28,7 +28,7 @@ from moreauc.data.tabular import TableEncoder
 from moreauc.methods import METHODS, build
 from moreauc.metrics import group_accuracy, group_loss, group_values
 from moreauc.models import MLP
-from moreauc.samplers.groups import GroupSampler, PlainSampler
+from moreauc.samplers.groups import GroupSampler, ShuffledSampler
 from moreauc.train import fit, predict_scores
 
 RATES = (0.01, 0.03, 0.003, 0.001, 0.02, 0.005, 0.0003, 0.1)
@@ -179,7 +179,7 @@ def _train(study: GroupStudy, method: str, parts: Parts, seed: int, setting: Rec
     criterion = build("groups", loss, train.groups, num_groups=train.num_groups, top_k=top_k, **options)
     size = GROUPS_PER_BATCH * study.samples
     before = int(setting.get("start", 0.0) * study.epochs)
-    sampler: PlainSampler | GroupSampler = PlainSampler(len(train), batch_size=size, seed=seed)
+    sampler: ShuffledSampler | GroupSampler = ShuffledSampler(len(train), batch_size=size, seed=seed)
     if setting["sampler"] == "groups":
         present = min(GROUPS_PER_BATCH, train.num_groups)
         sampler = GroupSampler(

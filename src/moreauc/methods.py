@@ -123,7 +123,7 @@ _ROWS = {
     ),
 }
 
-_TRACKED = {"link": "identity", "rows": "after", "margin": 1.0, "temperature": 0.1}
+_TRACKED = {"link": "identity", "update_order": "after", "margin": 1.0, "temperature": 0.1}
 _DUAL_GRID = {"link": _LINKS, "dual_lr": (1.0, 0.1)}
 
 

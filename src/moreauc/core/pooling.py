@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ from moreauc._checks import check_real
 from moreauc._description import text_of
 
 PoolingName = Literal["mean", "smoothed_max", "attention"]
-RowsUsed = Literal["before", "after"]
+UpdateOrder = Literal["before", "after"]
 
 _LEAST = 0.1  # share of the plain average that a correction must leave
 _STEEPEST = 60.0  # log of the largest factor between instances and the row they are divided by: finite in float32
@@ -295,13 +295,11 @@ def exact_type(values: Tensor) -> torch.dtype:
     return torch.float32 if values.device.type == "mps" else torch.float64
 
 
-def check_rows_used(owner: str, rows: Any) -> RowsUsed:
-    """Return `rows`: whether a step uses the rows before or after their update."""
-    if rows == "before":
-        return "before"
-    if rows == "after":
-        return "after"
-    raise ValueError(f"{owner}: rows must be 'before' or 'after', got {rows!r}")
+def check_update_order(owner: str, order: UpdateOrder) -> UpdateOrder:
+    """Return `order`: whether a step uses the rows before or after their update."""
+    if order not in ("before", "after"):
+        raise ValueError(f"{owner}: update_order must be 'before' or 'after', got {order!r}")
+    return order
 
 
 def _sizes(bag: Tensor, count: int, dtype: torch.dtype) -> Tensor:

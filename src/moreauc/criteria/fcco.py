@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_floating, check_shape
-from moreauc.core.pooling import RowsUsed, check_rows_used
+from moreauc.core.pooling import UpdateOrder, check_update_order
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
 from moreauc.criteria._base import Check, Function, Step, enter, rule_attribute, straight_through
 from moreauc.criteria._outer import OuterCriterion, Prox
@@ -112,14 +112,14 @@ class FCCOLoss(OuterCriterion):
         gamma: Gamma = 0.0,
         bound: float | None = None,
         initial: float | Tensor | None = None,
-        rows: RowsUsed = "before",
+        rows: UpdateOrder = "before",
         smoothing: float = 0.0,
         prox: Prox | nn.Module | None = None,
     ) -> None:
         super().__init__(outer, smoothing, prox)
         self.num_blocks = check_count(self._owner, "num_blocks", num_blocks)
         self.dim = check_count(self._owner, "dim", dim)
-        self.rows = check_rows_used(self._owner, rows)
+        self.rows = check_update_order(self._owner, rows)
         rule = UpdateRule(self._owner, tau, gamma, bound)
         self.table_u = EstimatorTable(self.num_blocks, self.dim, rule=rule, initial=initial)
 

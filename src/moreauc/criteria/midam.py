@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
+from moreauc.core.pooling import Pooling, PoolingName, UpdateOrder, check_update_order, exact_type, get_pooling
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import EstimatorTable, UpdateRule
 from moreauc.criteria._base import Check, Step, rule_attribute
@@ -34,10 +34,10 @@ class MIDAMLoss(AUCMinMaxLoss):
     :math:`L(h(v_t), a_t, b_t, \theta_t)`. In `eval()` mode a call returns :math:`L` of the scores pooled from the
     instances given, at the current :math:`a, b, \theta`, and changes nothing.
 
-    With `rows="before"` gradient, value and dual step use the rows **before** their update, as in the algorithm that
-    LibAUC, the library of its authors, describes (:math:`s_i^{t-1}` in the estimators :math:`G^t`); with
-    `rows="after"` those after it, as the code of the authors does, in their repository and in LibAUC. That code and
-    this loss differ in these points:
+    With `update_order="before"` gradient, value and dual step use the rows **before** their update, as in the
+    algorithm that LibAUC, the library of its authors, describes (:math:`s_i^{t-1}` in the estimators :math:`G^t`); with
+    `update_order="after"` those after it, as the code of the authors does, in their repository and in LibAUC. That
+    code and this loss differ in these points:
 
     - They apply the sigmoid to the quotient of attention, as here, but for the smoothed max to the scores of the
       *instances*, with nothing after pooling. For that, take `link="identity"` and a model that ends in a sigmoid.
@@ -59,7 +59,7 @@ class MIDAMLoss(AUCMinMaxLoss):
         margin: :math:`m`, at least 0. The authors tune it in {0.1, 0.5, 1}.
         link: "sigmoid" or "identity", applied to the pooled score.
         dual_lr: step size of :math:`a, b, \theta`, at least 0.
-        rows: "before" or "after", see above.
+        update_order: "before" or "after", see above.
 
     Attributes:
         v: rows of the bags as `moreauc.core.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
@@ -104,11 +104,11 @@ class MIDAMLoss(AUCMinMaxLoss):
         margin: float = 0.5,
         link: Link = "sigmoid",
         dual_lr: float = 0.1,
-        rows: RowsUsed = "before",
+        update_order: UpdateOrder = "before",
     ) -> None:
         super().__init__(labels, margin=margin, link=link, dual_lr=dual_lr)
         self.pooling = get_pooling(self._owner, pooling, temperature)
-        self.rows = check_rows_used(self._owner, rows)
+        self.update_order = check_update_order(self._owner, update_order)
         self.table_v = EstimatorTable(len(self.position), self.pooling.dim, rule=UpdateRule(self._owner, tau))
 
     @property
@@ -132,13 +132,13 @@ class MIDAMLoss(AUCMinMaxLoss):
     def _step(self, batch: Any) -> Step:
         rows, (values, bag, count) = batch
         exact = values.detach().to(exact_type(values))
-        if self.rows == "after" and self.training:
+        if self.update_order == "after" and self.training:
             exact = self.pooling.centered_logits(exact)
         used = held = new = now = self.pooling.observe(exact, bag, count)
         if self.training:
             held = self.table_v.read(rows.numbers, fill=now)
             new = self.pooling.update(held, now.to(held.dtype), None, tau=self.table_v.rule.tau)
-            used = held if self.rows == "before" else new
+            used = held if self.update_order == "before" else new
         step = self._min_max(rows, self.pooling.score(used).to(values.dtype))
         assert step.gradient is not None  # for the type checker
         gradient = self.pooling.vjp(step.gradient.to(used.dtype), used, exact, bag)

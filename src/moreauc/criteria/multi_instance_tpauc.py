@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
-from moreauc.core.pooling import Pooling, PoolingName, RowsUsed, check_rows_used, exact_type, get_pooling
+from moreauc.core.pooling import Pooling, PoolingName, UpdateOrder, check_update_order, exact_type, get_pooling
 from moreauc.core.surrogates import Link
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule, correction_weight
 from moreauc.criteria._base import Check, Step
@@ -51,11 +51,11 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
     with :math:`y_i(w)` the average over the instances sampled from bag :math:`i`, the same ones in both terms of a
     correction, and sums over the bags of the batch. All values on the right are those before the step.
 
-    `rows="after"` reads :math:`v_{t+1}` wherever lines 5 to 9 read :math:`v_t` (and :math:`v_t` for :math:`v_{t-1}`),
-    as published code for such problems often does, and subtracts the batch mean from attention logits. It is not
-    covered by the paper's theorems. It works far better when a bag is visited once in many steps: before the update a
-    row holds the score of the bag at its last visit, and with smoothed max and attention a newly sampled instance can
-    then get a very large gradient.
+    `update_order="after"` reads :math:`v_{t+1}` wherever lines 5 to 9 read :math:`v_t` (and :math:`v_t` for
+    :math:`v_{t-1}`), as published code for such problems often does, and subtracts the batch mean from attention
+    logits. It is not covered by the paper's theorems. It works far better when a bag is visited once in many steps:
+    before the update a row holds the score of the bag at its last visit, and with smoothed max and attention a newly
+    sampled instance can then get a very large gradient.
 
     Averages of exponentials are stored as logarithms, so that no instance score overflows; :mod:`moreauc.core.pooling`
     says what happens if a correction would make such an average negative. The constants :math:`C` that the paper adds
@@ -78,7 +78,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             :class:`~moreauc.TPAUCLoss`.
         bound: radius :math:`\tilde C_h` of the projection of :math:`v`, above 0; None for none. It must be larger than
             all averages, including those of exponentials: with scores of 1 and temperature 0.1, above :math:`e^{10}`.
-        rows: "before" for the paper's update order, "after" for the rule above. docs/bags.md compares them.
+        update_order: "before" for the paper's update order, "after" for the rule above. docs/bags.md compares them.
 
     Attributes:
         v: rows of the bags as :mod:`moreauc.core.pooling` stores them, shape `(n,)`, or `(n, 2)` for attention.
@@ -126,7 +126,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         gamma: Gamma | Gammas = 0.0,
         threshold_lr: ThresholdRate = (1.0, 0.01),
         bound: float | None = None,
-        rows: RowsUsed = "before",
+        update_order: UpdateOrder = "before",
     ) -> None:
         owner = self._owner
         tau1, tau2 = _pair(owner, tau)
@@ -144,7 +144,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             threshold_lr=threshold_lr,
         )
         self.pooling = get_pooling(owner, pooling, temperature)
-        self.rows = check_rows_used(owner, rows)
+        self.update_order = check_update_order(owner, update_order)
         self._gamma1, self._gamma2 = gammas[:2]
         bags = len(self.position)
         self.table_v = EstimatorTable(bags, self.pooling.dim, rule=rules[0], keep_previous=True)
@@ -211,7 +211,7 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
         pooling, rule, table = self.pooling, self.table_v.rule, self.table_v
         exact = values.detach().to(exact_type(values))
         past = None if before is None else before.to(exact.dtype)
-        if self.rows == "after" and self.training:
+        if self.update_order == "after" and self.training:
             exact = pooling.centered_logits(exact)
             past = None if past is None else pooling.centered_logits(past)
         now = pooling.observe(exact, bag, count)
@@ -221,9 +221,9 @@ class MultiInstanceTPAUCLoss(TwoWayCriterion):
             old = None if past is None else pooling.observe(past, bag, count)
             held = table.read(rows.numbers, fill=now)
             new = pooling.update(held, now, old, tau=rule.tau, gamma=self._bag_gammas(rows), bound=rule.bound)
-            used = held if self.rows == "before" else new
+            used = held if self.update_order == "before" else new
             if self.table_u.rule.corrects:
-                used_last = table.previous(rows.numbers, held) if self.rows == "before" else held
+                used_last = table.previous(rows.numbers, held) if self.update_order == "before" else held
                 last = self._linked(pooling.score(used_last), rows)[0].to(values.dtype)
         linked, scale = self._linked(pooling.score(used), rows)
         h = linked.to(values.dtype)

@@ -183,7 +183,7 @@ class GroupSampler(_UnevenSampler):
         return f"{self._owner}({sizes}, num_groups={self.num_groups}, seed={self.seed}): {self._steps} steps"
 
 
-class PlainSampler(_UnevenSampler):
+class ShuffledSampler(_UnevenSampler):
     """Batch sampler of shuffled rows, regardless of their labels and groups.
 
     An epoch is one pass over the rows; the last batch may be smaller. The interface is that of :class:`GroupSampler`.
@@ -203,14 +203,14 @@ class PlainSampler(_UnevenSampler):
         ValueError: for an argument out of range.
 
     Example:
-        >>> sampler = PlainSampler(5, batch_size=2)
+        >>> sampler = ShuffledSampler(5, batch_size=2)
         >>> list(sampler)
         [[1, 3], [0, 4], [2]]
         >>> sampler
-        PlainSampler(5, batch_size=2, seed=0): 3 steps
+        ShuffledSampler(5, batch_size=2, seed=0): 3 steps
     """
 
-    _owner = "PlainSampler"
+    _owner = "ShuffledSampler"
 
     def __init__(self, n: int, *, batch_size: int, seed: int = 0) -> None:
         self.n = check_count(self._owner, "n", n)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_real
-from moreauc.core.pooling import RowsUsed
+from moreauc.core.pooling import UpdateOrder
 from moreauc.core.tables import Gamma
 from moreauc.criteria import FCCOLoss, TCCOLoss
 from moreauc.optim import PreviousIterate
@@ -147,7 +147,7 @@ class _SONXEngine(Engine):
         batches: Batches,
         warm_start: bool,
         gamma: Gamma,
-        rows_used: RowsUsed = "before",
+        rows_used: UpdateOrder = "before",
     ) -> None:
         super().__init__(problem, start, batches)
         self.method, self.two_level, rows = method, problem, problem.num_outer

@@ -14,7 +14,7 @@ from moreauc.data import TensorBatches
 from moreauc.data.duplicates import Codes, few_kinds
 from moreauc.data.groups import hold_out
 from moreauc.methods import TaskName, build
-from moreauc.samplers.groups import GroupSampler, PlainSampler
+from moreauc.samplers.groups import GroupSampler, ShuffledSampler
 from moreauc.tasks.base import Array, Data, Random, Task
 from moreauc.tasks.goals import Classes, EpochChoice, Numbers
 
@@ -66,7 +66,7 @@ class GroupTask(Task):
         sampler = self.make_sampler(np.asarray(data.groups), model, seeds[0])
         return TensorBatches(data.inputs, data.targets, sampler, binary=False)
 
-    def make_sampler(self, groups: NDArray[np.int64], model: nn.Module, seed: int) -> GroupSampler | PlainSampler:
+    def make_sampler(self, groups: NDArray[np.int64], model: nn.Module, seed: int) -> GroupSampler | ShuffledSampler:
         """Return the batches as row numbers.
 
         A batch norm cannot train on one row. Where one group could be a batch, and has one row, two groups are drawn;
@@ -82,7 +82,7 @@ class GroupTask(Task):
         size, rows = self.groups_per_batch * self.samples_per_group, len(groups)
         while 1 < size < rows and rows % size == 1:
             size += 1
-        return PlainSampler(rows, batch_size=size, seed=seed)
+        return ShuffledSampler(rows, batch_size=size, seed=seed)
 
     def score(self, held: Data, loss: Any) -> dict[str, Any]:
         """Return the score: minus the loss of the held-out rows that :meth:`choice` names."""
