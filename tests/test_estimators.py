@@ -232,6 +232,23 @@ class TestTraining:
 
 
 @every_case
+def test_an_estimator_describes_itself(case):
+    model = case.fit()
+    found = model.describe()
+    assert found.title == METHODS[task_of(case)][model.loss].title == model.title
+    assert found.kind == ("linear" if task_of(case) == "rows" else "network")
+    assert found.histories == (model.history_,) and found.held_out is model.held_out_
+    if task_of(case) in RANKING:
+        assert found.threshold == model.threshold_
+    else:
+        assert (found.chosen_by, found.loss_threshold) == (model.chosen_by_, model.loss_threshold_)
+        assert (found.top_k, found.row_loss) == (1, "log loss" if hasattr(model, "classes_") else "squared error")
+    assert model.settings().keys() < model.get_params().keys() and "device" not in model.settings()
+    with pytest.raises(NotFittedError):
+        case.make().describe()
+
+
+@every_case
 class TestReproducible:
     def test_same_seed_same_model_and_no_global_state(self, case):
         torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.estimators.base import Array, all_or_nothing
 from moreauc.estimators.boosted import TPAUCBooster
 from moreauc.estimators.decisions import RowRanker
+from moreauc.estimators.description import Description, ModelScore
 from moreauc.estimators.forest import TPAUCForest
 from moreauc.estimators.linear import TPAUCLinear
 from moreauc.estimators.tpauc import TPAUCClassifier
@@ -35,27 +35,6 @@ MODELS: Mapping[str, type[Any]] = {
     "trees": TPAUCBooster,
     "mlp": TPAUCClassifier,
 }
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """How a kind of model ranked the held-out rows, trained on the others.
-
-    Attributes:
-        name: "linear", "forest", "trees" or "mlp".
-        tpauc: two-way partial AUC of the held-out rows; NaN where no rows could be held out.
-        below: by how much it is below the best one.
-        error: standard error of that difference, paired by rows.
-        chosen: whether the model is used.
-        seconds: time of its training.
-    """
-
-    name: str
-    tpauc: float
-    below: float
-    error: float
-    chosen: bool
-    seconds: float
 
 
 class TPAUCAuto(RowRanker):
@@ -89,7 +68,7 @@ class TPAUCAuto(RowRanker):
         verbose: 0, or 1 for a progress bar of the network.
 
     Attributes:
-        candidates_: a :class:`Candidate` for each kind of model.
+        candidates_: a :class:`~moreauc.estimators.description.ModelScore` for each kind of model.
         models_: the models used, by name, trained on all rows.
         preprocessor_: that of the first model used, which knows the levels of text columns; None where not needed.
         held_out_: numbers of the rows that were held out to choose by.
@@ -112,7 +91,7 @@ class TPAUCAuto(RowRanker):
     """
 
     _precision = np.float64
-    candidates_: tuple[Candidate, ...]
+    candidates_: tuple[ModelScore, ...]
     models_: dict[str, Any]
     held_out_: Array
     preprocessor_: TableEncoder | None
@@ -178,7 +157,7 @@ class TPAUCAuto(RowRanker):
             mean, judged = np.mean([scores[name] for name in chosen], axis=0), held
         else:
             chosen = [names[0]]
-            self.candidates_ = (Candidate(names[0], np.nan, np.nan, np.nan, True, np.nan),)
+            self.candidates_ = (ModelScore(names[0], np.nan, np.nan, np.nan, True, np.nan),)
         self.models_ = {name: fitted(name, everything) for name in chosen}
         self.preprocessor_ = self.models_[chosen[0]].preprocessor_
         if not len(held):
@@ -187,9 +166,26 @@ class TPAUCAuto(RowRanker):
         self.held_out_ = numbers[held]
         return self
 
+    def describe(self) -> Description:
+        """Return what a page shows of the fitted estimator."""
+        check_is_fitted(self, "models_")
+        tried = (
+            f"{one.name} {one.tpauc:.4f} ({'used' if one.chosen else 'not used'}, {one.seconds:.1f} s)"
+            for one in self.candidates_
+        )
+        return Description(
+            kind="auto",
+            title=self.title,
+            held_out=self.held_out_,
+            threshold=self.threshold_,
+            summary=f"TPAUC of the {len(self.held_out_)} rows held out to choose by: {', '.join(tried)}",
+            candidates=self.candidates_,
+            members=self.models_,
+        )
+
     def _choose(
         self, positive: Array, scores: Mapping[str, Array], seconds: Mapping[str, float], weight: Array | None
-    ) -> tuple[Candidate, ...]:
+    ) -> tuple[ModelScore, ...]:
         """Return what the scores of the held-out rows say about each model."""
         region = self._region()
         reached = {name: tpauc_score(positive, own, sample_weight=weight, **region) for name, own in scores.items()}
@@ -198,7 +194,7 @@ class TPAUCAuto(RowRanker):
         for name, own in scores.items():
             below, error = reached[best] - reached[name], tpauc_difference(positive, scores[best], own, **region)[1]
             chosen = name == best or (self.combine and below <= _ERRORS * error)
-            found.append(Candidate(name, reached[name], below, error, chosen, seconds[name]))
+            found.append(ModelScore(name, reached[name], below, error, chosen, seconds[name]))
         return tuple(found)
 
     def _scores(self, X: Any) -> Array:

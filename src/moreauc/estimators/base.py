@@ -31,6 +31,7 @@ from moreauc.data.duplicates import Codes, number_equal
 from moreauc.data.tables import as_frame
 from moreauc.data.tabular import TableEncoder, check_exact
 from moreauc.data.texts import check_apart
+from moreauc.estimators.description import Description
 from moreauc.methods import METHODS, build
 from moreauc.metrics import TiedScoresWarning
 from moreauc.models import MeanScore
@@ -121,6 +122,19 @@ class ScoringEstimator(BaseEstimator):  # type: ignore[misc]
         super().__init_subclass__(**options)
         cls._owner = cls.__name__
 
+    @property
+    def title(self) -> str:
+        """Name in tables: that of the loss of a network, else that of the class."""
+        return self._owner
+
+    def settings(self) -> dict[str, object]:
+        """Return the arguments that the trained model depends on, by which checkpoints and processes are compared."""
+        return {name: value for name, value in self.get_params(deep=False).items() if name not in FREE}
+
+    @abstractmethod
+    def describe(self) -> Description:
+        """Return what a page shows of the fitted estimator."""
+
     def _keep(self, arguments: Mapping[str, Any]) -> None:
         """Set the arguments of a constructor, its `locals()`, as attributes of the same names, as scikit-learn asks."""
         for name, value in arguments.items():
@@ -208,6 +222,15 @@ class NetworkEstimator(ScoringEstimator):
         parent = next((base.__doc__ for base in cls.__mro__[1:] if issubclass(base, NetworkEstimator)), None)
         if own and parent:  # both are None if Python runs without docstrings
             cls.__doc__ = f"{inspect.cleandoc(own)}\n\n{inspect.cleandoc(parent)}\n"
+
+    @property
+    def title(self) -> str:
+        """Name of the loss in tables."""
+        return METHODS[self._task.name][self.loss].title
+
+    def _histories(self) -> tuple[History, ...]:
+        check_is_fitted(self, "members_")
+        return tuple(member.history for member in self.members_)
 
     def _check_arguments(self) -> None:
         """Check what :func:`moreauc.train.fit` and the modules do not check themselves."""
@@ -407,13 +430,12 @@ class NetworkEstimator(ScoringEstimator):
     def _training_arguments(self, phase: Phase, *, has_validation: bool) -> dict[str, Any]:
         """Return the other arguments of :func:`moreauc.train.fit`."""
         names = ("epochs", "optimizer", "lr", "weight_decay", "momentum", "warm_start_epochs")
-        settings = {name: value for name, value in self.get_params(deep=False).items() if name not in FREE}
         arguments = {
             **{name: getattr(self, name) for name in names if hasattr(self, name)},
             "patience": self.patience if has_validation else None,
             "device": self.device,
             "progress": bool(self.verbose),
-            "settings": {f"{self._owner}.{name}": value for name, value in settings.items()},
+            "settings": {f"{self._owner}.{name}": value for name, value in self.settings().items()},
         }
         if self.weight_decay is None:
             arguments["weight_decay"] = _WEIGHT_DECAY

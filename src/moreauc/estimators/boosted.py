@@ -16,6 +16,7 @@ from moreauc.boosting import LOG_LOSS_ROUNDS, LOG_LOSS_WEIGHT, MARGIN, WIDEN, tp
 from moreauc.estimators.base import Array, all_or_nothing
 from moreauc.estimators.boosted_fit import LIBRARIES, BoostedFit, Library
 from moreauc.estimators.decisions import TreeRanker
+from moreauc.estimators.description import Description
 from moreauc.estimators.linear_fit import Floats, Rows
 
 # Names of what the estimator gives the libraries itself.
@@ -166,6 +167,18 @@ class TPAUCBooster(TreeRanker):
         """Share of each column in the gain of all splits, shape `(columns,)`."""
         check_is_fitted(self, "booster_")
         return self._library().importances(self.booster_)
+
+    def describe(self) -> Description:
+        """Return what a page shows of the fitted estimator."""
+        check_is_fitted(self, "booster_")
+        used = "the loss over the region after rounds of log loss" if self.regional_ else "the log loss"
+        return Description(
+            kind="trees",
+            title=self.title,
+            threshold=self.threshold_,
+            summary=f"{self.n_iter_} trees for {used}",
+            importance=self.feature_importances_,
+        )
 
     def _library(self) -> Library:
         return LIBRARIES[self._kind]({}, 0)

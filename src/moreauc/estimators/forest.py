@@ -16,6 +16,7 @@ from moreauc._checks import check_count, floor_count
 from moreauc.estimators.base import Array, all_or_nothing
 from moreauc.estimators.boosted_fit import in_float32
 from moreauc.estimators.decisions import TreeRanker
+from moreauc.estimators.description import Description
 from moreauc.estimators.linear_fit import Floats, Rows, merge_equal
 from moreauc.metrics import tpauc_score
 
@@ -125,6 +126,17 @@ class TPAUCForest(TreeRanker):
         check_is_fitted(self, "forest_")
         shares: Floats = self.forest_.feature_importances_
         return shares
+
+    def describe(self) -> Description:
+        """Return what a page shows of the fitted estimator."""
+        check_is_fitted(self, "forest_")
+        return Description(
+            kind="forest",
+            title=self.title,
+            threshold=self.threshold_,
+            summary=f"{self.n_estimators} trees with at least {self.min_samples_leaf_} rows in a leaf",
+            importance=self.feature_importances_,
+        )
 
     def _sizes(self, rows: Rows) -> tuple[int, ...]:
         """Return the sizes of leaves to try: one where the rows are too many, or too few for the region."""

@@ -21,6 +21,7 @@ from moreauc.data.groups import count_worst, name_groups
 from moreauc.data.tabular import same_rows
 from moreauc.data.texts import label_text
 from moreauc.estimators.base import Array, Saving, TableEstimator, all_or_nothing
+from moreauc.estimators.description import GroupDescription
 from moreauc.metrics import group_accuracy, group_table
 from moreauc.metrics.groups import GroupTable
 from moreauc.models import MLP
@@ -169,6 +170,19 @@ class GroupDROEstimator(TableEstimator):
         scores = self._scores(X)
         losses: Floats = self._goal.row_losses(scores, self._known_target(X, y))
         return losses
+
+    def describe(self) -> GroupDescription:
+        """Return what a page shows of the fitted estimator."""
+        return GroupDescription(
+            kind="network",
+            title=self.title,
+            histories=self._histories(),
+            held_out=self.held_out_,
+            row_loss=self._goal.loss_text,
+            top_k=self.top_k_,
+            chosen_by=self.chosen_by_,
+            loss_threshold=self.loss_threshold_,
+        )
 
     @abstractmethod
     def _read_targets(self, X: Any, y: ArrayLike) -> tuple[Array, Classes | Numbers]:

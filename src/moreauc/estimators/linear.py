@@ -17,6 +17,7 @@ from moreauc.core.surrogates import get_surrogate
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.base import Array, all_or_nothing
 from moreauc.estimators.decisions import RowRanker
+from moreauc.estimators.description import Description
 from moreauc.estimators.linear_fit import MARGINS, STRENGTHS, Floats, LinearFit, Rows
 
 
@@ -144,6 +145,18 @@ class TPAUCLinear(RowRanker):
         self.coef_ = self._direction() * found.coef[None, :]
         self.intercept_ = np.array([-self._direction() * self.threshold_])
         return self
+
+    def describe(self) -> Description:
+        """Return what a page shows of the fitted estimator."""
+        check_is_fitted(self, "coef_")
+        tuned = "kept as it is" if self.margin_ is None else f"fine-tuned with margin {self.margin_:g}"
+        return Description(
+            kind="linear",
+            title=self.title,
+            threshold=self.threshold_,
+            summary=f"logistic regression, {tuned}; {self.n_iter_} steps",
+            coefficients=self.coef_[0],
+        )
 
     def _check_arguments(self) -> None:
         self._check_decisions()

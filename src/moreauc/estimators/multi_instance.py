@@ -21,6 +21,7 @@ from moreauc.data.bags import instance_moments
 from moreauc.data.duplicates import same_bags
 from moreauc.estimators.base import Array, Saving, all_or_nothing
 from moreauc.estimators.decisions import RankingClassifier
+from moreauc.estimators.description import Description
 from moreauc.models import InstanceMLP
 from moreauc.tasks.bags import (
     BagTask,
@@ -207,6 +208,16 @@ class MultiInstanceClassifier(RankingClassifier):
         self._check_scores(outputs.numpy(), data="bags")
         score, weight = instance_weights(outputs, self.pooling_)
         return InstanceScores(score, weight, weight * (score - self.threshold_))
+
+    def describe(self) -> Description:
+        """Return what a page shows of the fitted estimator."""
+        return Description(
+            kind="network",
+            title=self.title,
+            histories=self._histories(),
+            held_out=self.held_out_,
+            threshold=self.threshold_,
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

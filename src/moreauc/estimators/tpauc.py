@@ -25,6 +25,7 @@ from moreauc.data.duplicates import number_equal
 from moreauc.data.tabular import same_rows
 from moreauc.estimators.base import Array, Member, Phase, Saving, TableEstimator, all_or_nothing
 from moreauc.estimators.decisions import RankingClassifier, RowRanker
+from moreauc.estimators.description import Description
 from moreauc.methods import METHODS
 from moreauc.metrics import tpauc_score
 from moreauc.models import MLP, BinnedMLP
@@ -161,6 +162,16 @@ class TPAUCClassifier(RankingClassifier, TableEstimator, RowRanker):
         self._decide_by(classes, label, trained.data.values, trained.scores, trained.data.weights)
         self.held_out_ = rows[self.held_out_]
         return self
+
+    def describe(self) -> Description:
+        """Return what a page shows of the fitted estimator."""
+        return Description(
+            kind="linear" if self.module == "linear" else "network",
+            title=self.title,
+            histories=self._histories(),
+            held_out=self.held_out_,
+            threshold=self.threshold_,
+        )
 
     def _check_weights(self, sample_weight: ArrayLike | None, X: Any) -> tuple[Array, Array | None]:
         """Return the numbers of the rows whose weight is above 0, and their weights; None where all are 1."""

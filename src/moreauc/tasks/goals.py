@@ -33,6 +33,11 @@ class Classes:
         return "logistic" if len(self.classes) == 2 else "cross_entropy"
 
     @property
+    def loss_text(self) -> str:
+        """Name of the loss of a row in words."""
+        return "log loss"
+
+    @property
     def unit(self) -> float:
         """Size of a loss of 1 of the network."""
         return 1.0
@@ -83,6 +88,11 @@ class Numbers:
     def num_outputs(self) -> int:
         """Scores of a row."""
         return 1
+
+    @property
+    def loss_text(self) -> str:
+        """Name of the loss of a row in words."""
+        return f"{self.loss} error"
 
     @property
     def unit(self) -> float:

@@ -32,7 +32,7 @@ def _evaluate(options: EvaluateOptions) -> None:
     table = task.match(read_texts(data), source=str(data))
     doubts, unknown = unknown_levels(task.encoder(model), table.features, str(data))
     warn(*table.notes, *doubts, *known_rows(saved.trained_on, table.hashes(), data, unit=task.unit))
-    title, inputs = task.title(model), task.inputs(table)
+    title, inputs = model.title, task.inputs(table)
     with nullcontext() if out is None else run_folder(out, force=options.force) as folder:
         evaluation = task.evaluate(title, model, inputs, table)
         if folder is not None:

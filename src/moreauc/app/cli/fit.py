@@ -128,12 +128,12 @@ def _train_all(
         model = _estimator(task, options if own else replace(options, **other, surrogate=None))
         if name not in _MODELS:
             given |= saving.options(name)
-        title = task.title(model)
+        title = model.title
         models[title] = _train(title, model, train_inputs, train.targets, **given)
         if own:  # at once: no later error costs the training
             save_model(place, model, task, train.hashes())
         evaluations.append(task.evaluate(title, model, inputs, test))
-        if len(parts := getattr(model, "models_", {})) > 1:
+        if len(parts := model.describe().members) > 1:
             evaluations += [task.evaluate(f"{name} alone", part, inputs, test) for name, part in parts.items()]
     return models, evaluations
 

@@ -75,7 +75,7 @@ def molecule_sections(
     ranks = np.empty(len(order), dtype=np.int64)
     ranks[order] = np.arange(1, len(order) + 1)
     missed = [place for place in order[::-1] if labels[place]][:_DRAWN]
-    weights = linear_weights(model)
+    weights = model.describe().coefficients
     text = [] if weights is None else [_ATOMS]
     drawings: dict[str, list[dict[str, Any]]] = {}
     for key, places in (("top", order[:_DRAWN]), ("missed", missed)):
@@ -136,12 +136,6 @@ def expected_hits(labels: Array, scores: Array) -> Array:
     positives = np.bincount(place, weights=labels)
     hits: Array = np.cumsum(np.repeat(positives / sizes, sizes))
     return hits
-
-
-def linear_weights(model: Any) -> Array | None:
-    """Return the weights of the columns of a linear model of fingerprints; None for other models."""
-    found = getattr(model, "coef_", None)
-    return None if found is None else np.asarray(found, dtype=np.float64).ravel()
 
 
 def atom_weights(molecule: Any, weights: Array, morgan: Morgan) -> Array:

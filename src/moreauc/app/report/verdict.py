@@ -139,8 +139,9 @@ def warning_text(lines: Sequence[str]) -> list[str]:
 
 
 def histories_of(models: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the histories of models by title; those that are trained without epochs have none."""
-    return {title: model.history_ for title, model in models.items() if hasattr(model, "history_")}
+    """Return the history of the first network of each model by title; those that are no networks have none."""
+    found = {title: model.describe().histories for title, model in models.items()}
+    return {title: histories[0] for title, histories in found.items() if histories}
 
 
 def kept_epoch(history: Any) -> str:
@@ -155,7 +156,7 @@ def kept_epoch(history: Any) -> str:
 
 def importance_section(task: TableTask[T], model: Any, table: T) -> tuple[list[Section], dict[str, Any]]:
     """Return the section of a report on the columns, and its numbers for the JSON."""
-    if is_linear(model) and task.name == "rows":
+    if model.describe().kind == "linear":
         rows = linear_effects(task, model, table)
         caption = f"Change of the score by {len(rows[:_SHOWN])} columns or values."
         text = (
@@ -188,11 +189,6 @@ def importance_section(task: TableTask[T], model: Any, table: T) -> tuple[list[S
         HEADING, [text], columns=heads, rows=cells[:_SHOWN], labels=len(heads) - (2 if shown else 1), images=[image]
     )
     return [section], {key: rows}
-
-
-def is_linear(model: Any) -> bool:
-    """Return whether the scores of a model are a sum of terms of the columns."""
-    return hasattr(model, "coef_") or getattr(model, "module", None) == "linear"
 
 
 def permutation_importance(task: TableTask[T], model: Any, table: T, *, seed: int = 0) -> list[dict[str, Any]]:

@@ -24,7 +24,6 @@ from moreauc.data.duplicates import Hashes, hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.data.texts import normal_text
-from moreauc.methods import METHODS
 
 Array = NDArray[Any]
 Random = np.random.RandomState | np.random.Generator
@@ -124,10 +123,6 @@ class TableTask(ABC, Generic[T]):
         return {}
 
     # Results
-
-    def title(self, model: Any) -> str:
-        """Return the name of a model in tables: that of its loss, or of its class."""
-        return METHODS[self.name][model.loss].title if hasattr(model, "loss") else type(model).__name__
 
     @property
     @abstractmethod

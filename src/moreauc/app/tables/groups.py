@@ -269,16 +269,16 @@ class GroupTableTask(TableTask[GroupedTable]):
                 text.append(f"{title}: groups too small to hold any rows out; the weights of the last epoch were kept.")
             else:
                 loss, when = -history.best_score, kept_epoch(history)
-                chosen = models[title].chosen_by_
+                chosen = models[title].describe().chosen_by
                 text.append(f"{title}: lowest {chosen} {loss:.4f}, of the validation rows, {when}, kept.")
-        what = "; ".join(f"{title}: {model.chosen_by_}" for title, model in models.items())
+        what = "; ".join(f"{title}: {model.describe().chosen_by}" for title, model in models.items())
         caption = (
             f"What the epoch was chosen by, on the validation rows after every epoch ({what}); the weights kept are "
             "dotted. Losses of groups are shrunk towards their mean as far as chance explains how they differ."
         )
         images = draw_training(histories, quantity="validation loss", caption=caption, lower_is_better=True)
         first = next(iter(models.values()))
-        return Section("Training", text, images=images), {"threshold": first.loss_threshold_}
+        return Section("Training", text, images=images), {"threshold": first.describe().loss_threshold}
 
     def predict(self, model: Any, inputs: Any, table: GroupedTable) -> tuple[pd.DataFrame, str]:
         columns: dict[str, Array] = {"row": np.arange(1, len(table) + 1)}
@@ -401,12 +401,10 @@ def _facts(first: GroupEvaluation) -> list[Fact]:
 
 def _result_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Section:
     first = evaluations[0]
-    names = {"squared": "squared error", "absolute": "absolute error"}
-    loss = names.get(getattr(model, "sample_loss", ""), "log loss")
     text = (
-        f"The loss of a group is the mean {loss} of its rows; that of several groups is the mean of theirs, each "
-        "counted as one, however many rows it has. The gap is the worst less the best. The numbers of a small group "
-        "are uncertain."
+        f"The loss of a group is the mean {model.describe().row_loss} of its rows; that of several groups is the mean "
+        "of theirs, each counted as one, however many rows it has. The gap is the worst less the best. The numbers of "
+        "a small group are uncertain."
     )
     rows = [tuple(evaluation.cells.values()) for evaluation in evaluations]
     return Section("Methods", [text], columns=tuple(first.cells), rows=rows, labels=2)
@@ -419,7 +417,7 @@ def _group_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Sectio
         by_name = dict(zip(other.table.name, np.asarray(other.table.loss), strict=True))
         for row in cells:
             row[f"loss by {other.title}"] = f"{by_name[row['group']]:.4f}"
-    threshold = model.loss_threshold_
+    threshold = model.describe().loss_threshold
     text = f"Mean loss of the groups by {first.title}, the worst first."
     if threshold is not None:
         text += " The dashed line is the threshold s at the end of the training: groups above it were trained for."

@@ -287,7 +287,7 @@ class TwoClassTask(TableTask[T]):
 
     def _other_model(self, model: Any) -> str:
         """Return which other model to try."""
-        if hasattr(model, "candidates_"):
+        if model.describe().candidates:
             return f"collect more {self.unit} or columns: linear, forest, trees and network have been tried"
         return "try --model auto, which also has a forest and boosted trees"
 
@@ -296,7 +296,7 @@ class TwoClassTask(TableTask[T]):
         histories = histories_of(models)
         for title, model in models.items():
             if title not in histories:
-                text.append(f"{title}: {_fitted_text(model)}.")
+                text.append(f"{title}: {model.describe().summary}.")
         for title, history in histories.items():
             if history.best_epoch is None:
                 text.append(f"{title}: too few {self.unit} to hold any out; the weights of the last epoch were kept.")
@@ -304,7 +304,7 @@ class TwoClassTask(TableTask[T]):
                 score, when = history.best_score, kept_epoch(history)
                 choice = f" ({history.choice})" if history.choice else ""
                 text.append(f"{title}: best validation TPAUC {score:.4f} {when}{choice}; these weights were kept.")
-            members = len(getattr(models[title], "members_", ()))
+            members = len(models[title].describe().histories)
             if members > 1:
                 text.append(f"{title} is the mean of {members} such networks; shown is the first.")
         return Section("Training", text, images=draw_training(histories) if histories else ()), {}
@@ -406,18 +406,3 @@ def _draw_together(labels: Array, share: float, random: np.random.Generator, sam
                     f"{int(same.max()) + 1} different among {len(same)}; give a table to test on with --test"
                 )
     return np.flatnonzero(held)
-
-
-def _fitted_text(model: Any) -> str:
-    """Return what a model that is no network was made of, for people."""
-    if hasattr(model, "candidates_"):
-        texts = [
-            f"{one.name} {one.tpauc:.4f} ({'used' if one.chosen else 'not used'}, {one.seconds:.1f} s)"
-            for one in model.candidates_
-        ]
-        return f"TPAUC of the {len(model.held_out_)} rows held out to choose by: {', '.join(texts)}"
-    if hasattr(model, "booster_"):
-        used = "the loss over the region after rounds of log loss" if model.regional_ else "the log loss"
-        return f"{model.n_iter_} trees for {used}"
-    tuned = "kept as it is" if model.margin_ is None else f"fine-tuned with margin {model.margin_:g}"
-    return f"logistic regression, {tuned}; {model.n_iter_} steps"
