@@ -1,71 +1,82 @@
 """The part of `size.py` that runs the library: which files of the package a call passes through.
 
 Run by `size.py` in a process of its own, with the checkout to be measured first on the path:
-`python benchmarks/size_probe.py step` or `fit FOLDER` prints a JSON object. Uses only names that DESIGN.md fixes.
+`python benchmarks/size_probe.py import`, `step` or `fit FOLDER [OPTION ...]` prints a JSON object.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import inspect
 import io
 import json
 import random
 import runpy
 import sys
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import moreauc
 
-PACKAGE = str(Path(moreauc.__file__).parent)
-NO_FUNCTIONS = {"<module>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+PACKAGE = f"{Path(moreauc.__file__).parent}/"
+# How often one fit looks at the columns. A function has the first name or, in other states of the code, another.
+WATCHED = {
+    "kinds of columns": ("check_features", "_kind"),
+    "doubtful columns": ("doubtful_columns",),
+    "encoder fitted": ("TableEncoder._fit",),
+}
+Report = dict[str, object]
+
+
+def loaded() -> list[str]:
+    """Return which files of the package were loaded, relative to it."""
+    files = {str(getattr(module, "__file__", None)) for module in sys.modules.values()}
+    return sorted(file.removeprefix(PACKAGE) for file in files if file.startswith(PACKAGE))
 
 
 class Calls:
-    """The calls of functions of the package in order; what runs because a module is imported does not count.
+    """The calls of functions of the package in order, in all threads.
 
-    Comprehensions are no calls: newer versions of Python run them in their function.
+    What runs because a module is imported counts, too; bodies of modules and classes are no calls. Comprehensions are
+    none either: newer versions of Python run them in their function.
 
     Attributes:
         files: file of each function called, relative to the package.
+        functions: how often each function was called, by its qualified name.
     """
 
     def __init__(self) -> None:
         self.files: list[str] = []
-        self._importing = 0
+        self.functions: Counter[str] = Counter()
 
-    def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event not in ("call", "return"):
-            return
+    def _profile(self, frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
-        if code.co_name == "<module>" and frame.f_back and "importlib" in frame.f_back.f_code.co_filename:
-            self._importing += 1 if event == "call" else -1
-        elif self._importing or event == "return" or code.co_name in NO_FUNCTIONS:
-            return
-        elif code.co_filename.startswith(PACKAGE):
-            self.files.append(code.co_filename[len(PACKAGE) + 1 :])
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.endswith(("comp>", "genexpr>"))
+        if event == "call" and is_function and code.co_filename.startswith(PACKAGE):
+            self.files.append(code.co_filename.removeprefix(PACKAGE))
+            self.functions[code.co_qualname] += 1
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
         """Record what is called inside."""
+        threading.setprofile(self._profile)
         sys.setprofile(self._profile)
         try:
             yield
         finally:
             sys.setprofile(None)
+            threading.setprofile(None)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """Return the numbers of files, of calls and of successive calls that lie in different files."""
         changes = sum(one != other for one, other in zip(self.files, self.files[1:], strict=False))
-        return {
-            "files": len(set(self.files)),
-            "calls": len(self.files),
-            "changes": changes,
-            "names": sorted(set(self.files)),
-        }
+        watched = {key: sum(self.functions[name] for name in names) for key, names in WATCHED.items()}
+        names = sorted(set(self.files))
+        return {"files": len(names), "calls": len(self.files), "changes": changes, "names": names} | watched
 
 
 def step() -> Calls:
@@ -95,7 +106,7 @@ def step() -> Calls:
     return calls
 
 
-def fit(folder: Path) -> Calls:
+def fit(folder: Path, options: Sequence[str]) -> Calls:
     """Record `moreauc fit` on a small table that is written to the folder."""
     draw = random.Random(0)
     with open(folder / "data.csv", "w", newline="", encoding="utf-8") as file:
@@ -105,7 +116,7 @@ def fit(folder: Path) -> Calls:
             ill = row % 4 == 0
             dose = "" if row % 17 == 0 else draw.gauss(ill, 1.0)
             writer.writerow([draw.gauss(2.0 * ill, 1.0), dose, draw.choice("ABC"), "ill" if ill else "well"])
-    words = ["fit", str(folder / "data.csv"), "--target", "state", "--out", str(folder / "run"), "--epochs", "3"]
+    words = ["fit", str(folder / "data.csv"), "--target", "state", "--out", str(folder / "run"), *options]
     calls, before = Calls(), sys.argv
     sys.argv = ["moreauc", *words]
     try:
@@ -120,8 +131,14 @@ def fit(folder: Path) -> Calls:
 
 
 def main() -> None:
-    calls = step() if sys.argv[1] == "step" else fit(Path(sys.argv[2]))
-    print(json.dumps(calls.report()))
+    what, *words = sys.argv[1:]
+    if what == "import":
+        from moreauc import TPAUCLinear as TPAUCLinear
+
+        report: Report = {}
+    else:
+        report = (step() if what == "step" else fit(Path(words[0]), words[1:])).report()
+    print(json.dumps(report | {"loaded": len(loaded())}))
 
 
 if __name__ == "__main__":
