@@ -4,7 +4,7 @@
    parameter at which the objective is a plain mean.
 2. Value and gradient of the first step, on the whole data set: with the weight of new values 1, where tables that start
    at 0 hold what was observed as ours do, and with 0.9, LibAUC's default.
-3. Forward and backward from scores, the contestants in turns, one thread each (see `peer.py`). For losses of pairs also
+3. Forward and backward from scores, the candidates in turns, one thread each (see `peer.py`). For losses of pairs also
    a sum of Python over the labels, by which LibAUC asks whether there is a positive.
 
 `python benchmarks/bench_gallery.py --out FILE` writes the report.

@@ -4,9 +4,9 @@
    exact objective) and `tpAUC_KL_Loss` (its smooth relative), from 64 to 10^6 of each class.
 2. Where the pair matrix, sorting and tiles cross: what `moreauc.core.pairs` chooses by.
 
-Contestants take turns, a few calls each, LibAUC's in a process and an environment of their own (see `peer.py`), one
+Candidates take turns, a few calls each, LibAUC's in a process and an environment of their own (see `peer.py`), one
 thread each, never two at once. Memory is that of a fresh process: how far its peak resident size rises over the state
-just before one call of forward and backward, with data and loss in place. A contestant that cannot have the memory it
+just before one call of forward and backward, with data and loss in place. A candidate that cannot have the memory it
 asks for (`--memory-gib`) is reported with its error. `python benchmarks/bench_pairs.py --out FILE` writes the report.
 """
 
@@ -92,7 +92,7 @@ def _step(loss: Callable[[], Tensor], *leaves: Tensor) -> Callable[[], Tensor]:
 
 
 def take_turns(turns: dict[str, Turn], *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Seconds per call of each contestant, a median for each round.
+    """Seconds per call of each candidate, a median for each round.
 
     A turn is as many calls as fill about 20 ms. There are at most `rounds` rounds, at least 3, and fewer than `rounds`
     where they would last longer than `seconds`.
@@ -140,7 +140,7 @@ def memory(name: str, size: int, python: Path | None, limit: float) -> dict[str,
 
 
 def probe(name: str, size: int, limit: float) -> dict[str, Any]:
-    """The process that :func:`memory` starts for our own contestants."""
+    """The process that :func:`memory` starts for our own candidates."""
     limit_memory(limit)
     try:
         our_step(name, 64)[0]()  # loads what the first call loads
@@ -150,7 +150,7 @@ def probe(name: str, size: int, limit: float) -> dict[str, Any]:
 
 
 def compare(size: int, python: Path | None, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each contestant at one size."""
+    """A row for each candidate at one size."""
     names = [*OURS, *(LOSSES if python is not None else ())]
     memories = {name: memory(name, size, python, options.memory_gib) for name in names}
     running = [name for name in names if "error" not in memories[name]]
@@ -163,7 +163,7 @@ def compare(size: int, python: Path | None, options: argparse.Namespace) -> list
             times = take_turns(turns, rounds=options.rounds, seconds=options.seconds)
     rows = []
     for name in names:
-        row: dict[str, Any] = {"per class": size, "contestant": name}
+        row: dict[str, Any] = {"per class": size, "candidate": name}
         if name in times:
             row |= summary(times[name])
             base = "kernel" if name.startswith("kernel") else "TPAUCLoss"
@@ -208,7 +208,7 @@ def crossover(shapes: Sequence[tuple[int, int]], options: argparse.Namespace) ->
 
 def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The targets of the loss, for the sizes that were measured."""
-    found = {(row["per class"], row["contestant"]): row for row in rows}
+    found = {(row["per class"], row["candidate"]): row for row in rows}
     result = []
     for size, least in ((64, 1.0), (8192, 100.0)):
         for name in LOSSES:
@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=60.0, help="about how long one size may take")
-    parser.add_argument("--memory-gib", type=float, default=12.0, help="limit of each contestant's address space")
+    parser.add_argument("--memory-gib", type=float, default=12.0, help="limit of each candidate's address space")
     parser.add_argument("--without-peer", action="store_true", help="leave LibAUC out: nothing is installed")
     parser.add_argument("--without-crossover", action="store_true")
     parser.add_argument("--environment", type=Path, default=HERE / ".libauc-venv", help="where LibAUC is installed")

@@ -37,7 +37,7 @@ def pairs_table() -> str:
     """Forward and backward of the loss beside LibAUC's."""
     sizes, rows = _bench("pairs")["sizes"], []
     for size in dict.fromkeys(entry["per class"] for entry in sizes):
-        own = {entry["contestant"]: entry for entry in sizes if entry["per class"] == size}
+        own = {entry["candidate"]: entry for entry in sizes if entry["per class"] == size}
         ours = own["TPAUCLoss"]
         row = [f"{size:,}", f"{ours['microseconds'] / 1000:.3g} ms", f"{ours['growth_mib']:.0f} MiB"]
         for entry in (own["tpAUC_CVaR_loss"], own["tpAUC_KL_Loss"]):

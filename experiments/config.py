@@ -98,7 +98,7 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """A method of an experiment.
 
     Attributes:
@@ -159,7 +159,7 @@ class Experiment:
     runs: int
     training: Training
     datasets: Mapping[str, DataSet]
-    contestants: Mapping[str, Contestant]
+    candidates: Mapping[str, Candidate]
     ablation: Ablation | None = None
     recipe: Recipe | None = None
     paper_grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -224,15 +224,15 @@ def make_experiment(name: Kind, raw: Mapping[str, Any]) -> Experiment:
             name,
             training=Training(**entries.pop("training")),
             datasets={key: DataSet(key, **{"source": key, **entry}) for key, entry in entries.pop("datasets").items()},
-            contestants={key: Contestant(key, **_tried(entry)) for key, entry in entries.pop("methods").items()},
+            candidates={key: Candidate(key, **_tried(entry)) for key, entry in entries.pop("methods").items()},
             ablation=Ablation(**_tried(entries.pop("ablation"))) if "ablation" in entries else None,
             recipe=Recipe(**entries.pop("recipe")) if "recipe" in entries else None,
             **entries,
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"load_experiment: {name} must have the entries of an experiment, got {error}") from error
-    recipes = [entry for entry in plan.contestants.values() if entry.recipe]
-    others = [entry for entry in plan.contestants.values() if not entry.recipe]
+    recipes = [entry for entry in plan.candidates.values() if entry.recipe]
+    others = [entry for entry in plan.candidates.values() if not entry.recipe]
     if recipes and plan.recipe is None:
         raise ValueError(f"load_experiment: {name} must have an entry recipe for {recipes[0].name}, got none")
     every, alike = ({entry.name: len(entry.settings) for entry in group} for group in (others, recipes))
@@ -280,7 +280,7 @@ def smoke_plan(plan: Experiment) -> Experiment:
         runs=2,
         training=replace(training, epochs=1, milestones=(), pretrain_epochs=min(training.pretrain_epochs, 1)),
         datasets={dataset.name: dataset},
-        contestants={name: replace(entry, settings=few(entry.settings)) for name, entry in plan.contestants.items()},
+        candidates={name: replace(entry, settings=few(entry.settings)) for name, entry in plan.candidates.items()},
         ablation=ablation,
         recipe=None if recipe is None else replace(recipe, pretrain_epochs=2, epochs=1),
     )
@@ -291,26 +291,26 @@ def batch_of(dataset: DataSet) -> dict[str, int]:
     return {"positives": dataset.positives, "negatives": dataset.negatives, "instances": dataset.instances}
 
 
-def made_of(plan: Experiment, dataset: DataSet, contestant: Contestant) -> dict[str, Any]:
+def made_of(plan: Experiment, dataset: DataSet, candidate: Candidate) -> dict[str, Any]:
     """Return data, split, network, preset and recipe of a run."""
     own = {name: getattr(dataset, name) for name in ("source", "by", "width")}
-    recipe = {"recipe": asdict(plan.recipe)} if contestant.recipe and plan.recipe is not None else {}
-    return {**own, "preset": contestant.preset, **recipe}
+    recipe = {"recipe": asdict(plan.recipe)} if candidate.recipe and plan.recipe is not None else {}
+    return {**own, "preset": candidate.preset, **recipe}
 
 
-def own_epochs(dataset: DataSet, contestant: Contestant) -> int | None:
+def own_epochs(dataset: DataSet, candidate: Candidate) -> int | None:
     """Return the epochs of a data set that replace the experiment's; None if they do not apply to the method."""
-    return None if contestant.recipe else dataset.epochs or None
+    return None if candidate.recipe else dataset.epochs or None
 
 
-def training_on(plan: Experiment, dataset: DataSet, contestant: Contestant) -> Training:
+def training_on(plan: Experiment, dataset: DataSet, candidate: Candidate) -> Training:
     """Return the training of a method on a data set: the experiment's, with the changes of both."""
     training = plan.training
-    if contestant.recipe and plan.recipe is not None:
+    if candidate.recipe and plan.recipe is not None:
         names = ("epochs", "optimizer", "momentum", "pretrain_epochs", "pretrain_lr")
         training = replace(training, milestones=(), **{name: getattr(plan.recipe, name) for name in names})
-    training = replace(training, momentum=float(contestant.options.get("momentum", training.momentum)))
-    epochs = own_epochs(dataset, contestant)
+    training = replace(training, momentum=float(candidate.options.get("momentum", training.momentum)))
+    epochs = own_epochs(dataset, candidate)
     if epochs is None:
         return training
     milestones = tuple(epoch * epochs // training.epochs for epoch in training.milestones)

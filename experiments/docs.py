@@ -72,8 +72,8 @@ def experiment_table(name: Kind, dataset: str, protocol: str = "runs", choice: s
     wanted = {"dataset": dataset, "protocol": protocol, "choice": choice}
     cells = [cell for cell in _study(f"experiments/{name}")["cells"] if wanted.items() <= cell.items()]
     beside = plan.datasets[dataset].published is not None
-    for method, contestant in plan.contestants.items():
-        row = [title_of(contestant)]
+    for method, candidate in plan.candidates.items():
+        row = [title_of(candidate)]
         for cell in (cell for cell in cells if cell["method"] == method and cell["number"]):
             published, there = cell["published"], cell["number"] + cell["failed"]
             lost = f" ({cell['failed']} lost)" if cell["failed"] else f" ({there} folds)" if there < plan.runs else ""
@@ -93,8 +93,8 @@ def recipe_table(name: Kind, dataset: str) -> str:
     rows = [["start (CE, best epoch)", *(text for cell in start for text in (show(cell), ""))]]
     cells = [cell for cell in study["cells"] if {**wanted, "choice": "chosen"}.items() <= cell.items()]
     known = {(cell["method"], tuple(cell["region"])): cell for cell in cells if cell["number"]}
-    for method in (entry.name for entry in plan.contestants.values() if entry.recipe):
-        title, row = plan.contestants[method].title.removesuffix(", recipe"), []
+    for method in (entry.name for entry in plan.candidates.values() if entry.recipe):
+        title, row = plan.candidates[method].title.removesuffix(", recipe"), []
         for region in (region for region in plan.regions if (method, region) in known):
             own, paper = known[method, region], known.get((method.removesuffix("_recipe"), region))
             row += [show(own), "" if paper is None else _show_first(paper, own["number"])]
@@ -116,7 +116,7 @@ def caution_table() -> str:
             epochs = [
                 entry["epochs"][column]
                 for entry in study["chosen"]
-                if own <= entry.items() and plan.contestants[entry["method"]].recipe
+                if own <= entry.items() and plan.candidates[entry["method"]].recipe
             ]
             if (plan.datasets[start["dataset"]].splits > 1) == (start["protocol"] == "splits"):
                 means = [float(np.mean([cell[key] for cell in cells])) for key in ("mean", "plain")]
@@ -146,7 +146,7 @@ def larger_table() -> str:
     for method in (name for plain in _LARGER for name in (plain, f"{plain}_large")):
         rows.append(
             [
-                title_of(plan.contestants[method]),
+                title_of(plan.candidates[method]),
                 *(f"{means[dataset, method, region]:.3f}" for dataset, region in columns),
             ]
         )
@@ -155,12 +155,12 @@ def larger_table() -> str:
 
 
 def defaults_table(half: str, extra: str | None = None) -> str:
-    """Ranks, means and seconds of all contestants on one half of the tables, or on those that `extra` has."""
+    """Ranks, means and seconds of all candidates on one half of the tables, or on those that `extra` has."""
     return _markdown(*standing_table(_study("defaults"), half, extra))
 
 
 def defaults_in_short() -> str:
-    """Mean rank over the three regions, and mean scores in two, of all contestants on the confirming half."""
+    """Mean rank over the three regions, and mean scores in two, of all candidates on the confirming half."""
     rows = [row for row in _study("defaults")["standings_with"]["auto"] if row["half"] == "confirm"]
     columns = ["0.5, 0.5", "0, 0.1"]
     means = {(row["method"], row["region"]): row["mean"] for row in rows}
@@ -190,7 +190,7 @@ def graph_table() -> str:
         place = (cell["protocol"], cell["choice"], tuple(cell["region"]))
         wanted = cell["method"] in ("ce", "mb", "sonx", "sonx_recipe") and cell["mean"] is not None
         if wanted and place == ("runs", "chosen", (0.5, 0.5)):
-            title = f"graph network, {title_of(plan.contestants[cell['method']])}"
+            title = f"graph network, {title_of(plan.candidates[cell['method']])}"
             rows.setdefault(title, {})[sets[cell["dataset"]]] = show(cell)
     for cell in _study("screening")["cells"]:
         if cell["table"] in sets.values() and cell["region"] == "0.5, 0.5":

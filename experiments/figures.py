@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.optimize import isotonic_regression
 
-from experiments.config import Contestant, Experiment
+from experiments.config import Candidate, Experiment
 from experiments.tables import Cell, Curve, Table, is_ours, title_of
 from moreauc.app.report.pages import COLORS
 
@@ -49,13 +49,13 @@ def draw_table(table: Table) -> Figure:
     return figure
 
 
-def _color(entry: Contestant) -> str:
+def _color(entry: Candidate) -> str:
     if is_ours(entry):
         return _REMEDY if entry.remedy else _RECIPE if entry.recipe else COLORS[0]
     return _QUIET
 
 
-def _draw_cell(axes: Axes, place: int, entry: Contestant, cell: Cell) -> None:
+def _draw_cell(axes: Axes, place: int, entry: Candidate, cell: Cell) -> None:
     color, scores = _color(entry), np.array(list(cell.values.values()))
     if len(scores):
         # equal scores would hide each other: dots are spread a little, by a fixed pattern

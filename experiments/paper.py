@@ -65,10 +65,10 @@ class PaperStudy(Study):
                 if plan.recipe is not None:
                     where = {"kind": "start", "dataset": name, "of": "recipe", **place}
                     starts.append(Task(where, do_start, {"run": best}))
-                for method, contestant in plan.contestants.items():
+                for method, candidate in plan.candidates.items():
                     where = {"kind": "run", "dataset": name, "method": method, **place}
-                    own = best if contestant.recipe else run
-                    runs.append(Task(where, do_run, {"run": own, "contestant": contestant}, stage=1))
+                    own = best if candidate.recipe else run
+                    runs.append(Task(where, do_run, {"run": own, "candidate": candidate}, stage=1))
                 if ablation is not None and name in ablation.datasets and split == 0:
                     where = {"kind": "ablation", "dataset": name, "method": ablation.method, "run": number}
                     curves.append(Task(where, do_ablation, {"run": run, "ablation": ablation}, stage=1))
@@ -94,17 +94,17 @@ class PaperStudy(Study):
         """Raise ValueError for a record that was made with another plan; ignore runs outside the plan."""
         kind, plan = record["kind"], self.experiment
         if kind == "run" and belongs(plan, record):
-            dataset, contestant = plan.datasets[record["dataset"]], plan.contestants[record["method"]]
+            dataset, candidate = plan.datasets[record["dataset"]], plan.candidates[record["method"]]
             wanted: Record = {
-                "epochs": own_epochs(dataset, contestant),
+                "epochs": own_epochs(dataset, candidate),
                 "regions": plan.regions,
-                "settings": contestant.settings,
+                "settings": candidate.settings,
             }
             found = {**record, "settings": list(map(_setting, record["settings"]))}
-            if "made" in record or contestant.recipe:  # a field newer than most runs
-                wanted["made"] = made_of(plan, dataset, contestant)
+            if "made" in record or candidate.recipe:  # a field newer than most runs
+                wanted["made"] = made_of(plan, dataset, candidate)
             if "batch" in record:  # the first runs have neither
-                wanted |= {"batch": batch_of(dataset), "options": contestant.options}
+                wanted |= {"batch": batch_of(dataset), "options": candidate.options}
         elif kind == "ablation" and plan.ablation is not None and record["dataset"] in plan.ablation.datasets:
             wanted = {key: getattr(plan.ablation, key) for key in ("method", "region", "settings")}
             found = {**record, "settings": [curve["setting"] for curve in record["curves"]]}

@@ -87,7 +87,7 @@ def _by_dataset(plan: Experiment, cells: Sequence[Cell], *, recipe: bool) -> dic
     """Return the cells of each data set that is ranked: over all test splits where there are several."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
-        entry, dataset = plan.contestants[cell["method"]], plan.datasets[cell["dataset"]]
+        entry, dataset = plan.candidates[cell["method"]], plan.datasets[cell["dataset"]]
         wanted = "splits" if dataset.splits > 1 else "runs"
         shown = dataset.name in SETS and cell["choice"] == "chosen" and cell["protocol"] == wanted and cell["number"]
         if shown and entry.recipe == recipe and not entry.remedy:

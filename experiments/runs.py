@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.config import Ablation, Contestant, batch_of, made_of, own_epochs, training_on
+from experiments.config import Ablation, Candidate, batch_of, made_of, own_epochs, training_on
 from experiments.machine import deterministic, device_name
 from experiments.parts import Parts, Run, make_parts
 from experiments.trial import SMOOTHED, Curves, Trial, Weights, pretrain, rounded, score_weights
@@ -21,16 +21,16 @@ from moreauc.methods import METHODS
 Record = dict[str, Any]
 
 
-def do_run(*, run: Run, contestant: Contestant) -> Record:
+def do_run(*, run: Run, candidate: Candidate) -> Record:
     """Train a method with all its settings and test the validation choice, in each region."""
     plan, columns = run.plan, range(len(run.plan.regions))
-    curves, about = _train(run, contestant)
+    curves, about = _train(run, candidate)
     chosen = {"chosen": [curves.choose(column) for column in columns]}
-    if not contestant.recipe:
+    if not candidate.recipe:
         chosen["chosen_smoothed"] = [curves.choose(column, epochs=SMOOTHED) for column in columns]
-    if plan.paper_grid and not contestant.recipe:
+    if plan.paper_grid and not candidate.recipe:
         chosen["chosen_paper"] = [curves.only(plan.in_paper).choose(column) for column in columns]
-    kept = ["merit", "validation", "test", "auc", *(["lead", "test_error"] if contestant.recipe else [])]
+    kept = ["merit", "validation", "test", "auc", *(["lead", "test_error"] if candidate.recipe else [])]
     return {
         **about,
         "regions": [list(region) for region in plan.regions],
@@ -42,9 +42,9 @@ def do_run(*, run: Run, contestant: Contestant) -> Record:
 
 def do_ablation(*, run: Run, ablation: Ablation) -> Record:
     """Train a method with each of the options to be compared, and keep the TPAUC of the training rows at each epoch."""
-    contestant = replace(run.plan.contestants[ablation.method], settings=ablation.settings)
+    candidate = replace(run.plan.candidates[ablation.method], settings=ablation.settings)
     one_region = replace(run, plan=replace(run.plan, regions=(ablation.region,)))
-    curves, about = _train(one_region, contestant, score_training=True)
+    curves, about = _train(one_region, candidate, score_training=True)
     seen = {"training": curves.training, "validation": curves.validation, "test": curves.test}
     return {
         **about,
@@ -118,27 +118,27 @@ def _read_start(file: Path | None) -> Record | None:
         return None
 
 
-def _train(run: Run, contestant: Contestant, *, score_training: bool = False) -> tuple[Curves, Record]:
+def _train(run: Run, candidate: Candidate, *, score_training: bool = False) -> tuple[Curves, Record]:
     """Train a method with all its settings; return the scores, and the entries that all records have."""
     plan, dataset = run.plan, run.dataset
-    pooling: Any = "mean" if plan.task == "rows" else METHODS["bags"][contestant.preset].pooling
+    pooling: Any = "mean" if plan.task == "rows" else METHODS["bags"][candidate.preset].pooling
     weights, scores = None, {}
     with deterministic():
         parts = make_parts(run, pooling)
-        if training_on(plan, dataset, contestant).pretrain_epochs:
+        if training_on(plan, dataset, candidate).pretrain_epochs:
             weights, _ = start_weights(run, parts)
             scores = score_weights(run, parts, weights)
-        curves = Trial(run, contestant, parts, weights, score_training).train()
+        curves = Trial(run, candidate, parts, weights, score_training).train()
     about: Record = {
         "counts": parts.counts,
         "data": parts.data,
         "batch": batch_of(dataset),
-        "options": dict(contestant.options),
-        "made": made_of(plan, dataset, contestant),
+        "options": dict(candidate.options),
+        "made": made_of(plan, dataset, candidate),
         "ties": "curve",
         "device": device_name(run.device),
     }
-    epochs = own_epochs(dataset, contestant)
+    epochs = own_epochs(dataset, candidate)
     if epochs is not None:
         about["epochs"] = epochs
     if scores:

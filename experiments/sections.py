@@ -93,12 +93,12 @@ def _compared(table: Table, dataset: DataSet, column: int, name: str) -> list[st
     published = [table.cell(dataset.name, own, column).published for own in table.literal]
     goal = next((value for value in published if value is not None), None)
     best = table.best(table.baselines(name), dataset.name, column)
-    row = [title_of(table.plan.contestants[name]), show(mean), NONE if goal is None else show(goal[0])]
+    row = [title_of(table.plan.candidates[name]), show(mean), NONE if goal is None else show(goal[0])]
     if best is None:
         return [*row, NONE, NONE, _yes(mean, goal), NONE]
     other = table.cell(dataset.name, best, column).mean or 0.0
     beats = "yes" if mean > other else "no"
-    return [*row, title_of(table.plan.contestants[best]), show(other), _yes(mean, goal), beats]
+    return [*row, title_of(table.plan.candidates[best]), show(other), _yes(mean, goal), beats]
 
 
 def _yes(mean: float, goal: tuple[float, float] | None) -> str:
@@ -193,7 +193,7 @@ def _not_run(plan: Experiment, dataset: DataSet) -> Section:
     """Return the published numbers of a data set without runs, and why there are none."""
     why = dataset.note if not dataset.available else f"No runs yet: `python -m experiments run {plan.name}` does them."
     rows = [
-        [title_of(plan.contestants[name]), *(show(*value) for value in values)]
+        [title_of(plan.candidates[name]), *(show(*value) for value in values)]
         for name, values in (dataset.published or {}).items()
     ]
     columns = ["method", *(f"{region_name(region)} published" for region in plan.regions)]
@@ -221,7 +221,7 @@ def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section |
             PairedTest(0, None, 0, None) if name is None else table.test(name, other, dataset.name, column)
             for column, name in enumerate(pick)
         ]
-        row = [title_of(plan.contestants[other])]
+        row = [title_of(plan.candidates[other])]
         for test in tests:
             difference = NONE if test.difference is None else f"{test.difference:+.3f}"
             row += [difference, f"{test.better}/{test.number}", NONE if test.p is None else f"{test.p:.3g}"]
@@ -231,7 +231,7 @@ def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section |
         return None
     columns = ["against"]
     for region, name in zip(plan.regions, pick, strict=True):
-        own = f"{title_of(plan.contestants[name])}, " if len(names) > 1 and name is not None else ""
+        own = f"{title_of(plan.candidates[name])}, " if len(names) > 1 and name is not None else ""
         columns += [f"{own}{region_name(region)}", "better", "p"]
     text = (
         f"Mean difference of test TPAUC over the {what} that both have, in how many of these ours is better, and the "
@@ -240,7 +240,7 @@ def _paired(table: Table, dataset: DataSet, pick: list[str | None]) -> Section |
     if len(names) > 1:
         text += " In each region the remedy is the one with the best mean validation score there."
     caveat = f"With {most} {what} the smallest possible p is {smallest_p(most):.4g}."
-    ours = " or ".join(title_of(plan.contestants[name]) for name in names)
+    ours = " or ".join(title_of(plan.candidates[name]) for name in names)
     return Section(
         f"{heading(table, dataset)}: {ours} against the baselines", [text, caveat], columns=columns, rows=rows, labels=1
     )
@@ -269,7 +269,7 @@ def recipes(plan: Experiment, cells: Sequence[Mapping[str, Any]]) -> list[Sectio
 def gamma(plan: Experiment, curves: Sequence[Curve], figure: str) -> Section:
     """Return the training curves and their last values."""
     low, high = plan.ablation.region if plan.ablation is not None else (0.0, 1.0)
-    title = plan.contestants[plan.ablation.method].title if plan.ablation is not None else ""
+    title = plan.candidates[plan.ablation.method].title if plan.ablation is not None else ""
     rows = [
         [
             plan.datasets[curve.dataset].title,
@@ -327,7 +327,7 @@ def diverged(plan: Experiment, records: Sequence[Record]) -> Section:
     """Return the settings whose scores became infinite or NaN."""
     rows = []
     for dataset in plan.datasets.values():
-        for entry in plan.contestants.values():
+        for entry in plan.candidates.values():
             own = [r for r in records if r["dataset"] == dataset.name and r["method"] == entry.name]
             tried = [row for record in own for row in record["settings"]]
             broken = [row for row in tried if "error" in row]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
-from experiments.config import Contestant, DataSet, Experiment, Setting
+from experiments.config import Candidate, DataSet, Experiment, Setting
 from experiments.engine import Record
 
 Numbers = NDArray[np.float64]
@@ -60,7 +60,7 @@ def sort_records(plan: Experiment, records: Sequence[Record]) -> Records:
         data = known.setdefault((record["dataset"], record["split"], record["run"]), record["data"])
         if data != record["data"]:
             raise ValueError(f"report {plan.name}: {record['key']} must have the data {data}, got {record['data']}")
-    datasets, methods = list(plan.datasets), list(plan.contestants)
+    datasets, methods = list(plan.datasets), list(plan.candidates)
     runs.sort(key=lambda r: (datasets.index(r["dataset"]), methods.index(r["method"]), r["split"], r["run"]))
     shown = () if plan.ablation is None else plan.ablation.datasets
     return Records(
@@ -83,7 +83,7 @@ def _is_planned(plan: Experiment, start: Record) -> bool:
 def belongs(plan: Experiment, record: Record) -> bool:
     """Return whether a record is of a run of the plan."""
     dataset = plan.datasets.get(record["dataset"])
-    known = dataset is not None and record["method"] in plan.contestants and record["split"] < dataset.splits
+    known = dataset is not None and record["method"] in plan.candidates and record["split"] < dataset.splits
     # there are as many folds as the plan says; seeds may be more
     return known and (plan.name == "molecules" or record["run"] < plan.runs)
 
@@ -188,12 +188,12 @@ class Table:
         return self.cells[dataset, method, column]
 
     @property
-    def methods(self) -> list[Contestant]:
+    def methods(self) -> list[Candidate]:
         """The methods as rows: those of the paper, the remedies, then those by the recipe, with their one choice."""
-        entries = [entry for entry in self.plan.contestants.values() if self.choice == "chosen" or not entry.recipe]
+        entries = [entry for entry in self.plan.candidates.values() if self.choice == "chosen" or not entry.recipe]
         return sorted(entries, key=lambda entry: (entry.recipe, entry.remedy))
 
-    def run_on(self, dataset: str) -> list[Contestant]:
+    def run_on(self, dataset: str) -> list[Candidate]:
         """The methods that make a row for a data set: those with published numbers for it, and those that were run."""
         published = self.plan.datasets[dataset].published or {}
         return [entry for entry in self.methods if entry.name in published or (dataset, entry.name) in self.run]
@@ -237,7 +237,7 @@ class Table:
 
         A method by the recipe is compared with the others by it.
         """
-        own = self.plan.contestants[ours]
+        own = self.plan.candidates[ours]
         others = [entry for entry in self.methods if not is_ours(entry) and entry.recipe == own.recipe]
         return [entry.name for entry in others if own.remedy or not entry.remedy]
 
@@ -252,12 +252,12 @@ class Table:
         return PairedTest(len(common), float(differences.mean()), better, signed_rank(differences))
 
 
-def title_of(entry: Contestant) -> str:
+def title_of(entry: Candidate) -> str:
     """Return the name of a method in tables and figures; remedies and those by the recipe are marked."""
     return entry.title + ("†" if entry.remedy else "‡" if entry.recipe else "")
 
 
-def is_ours(entry: Contestant) -> bool:
+def is_ours(entry: Candidate) -> bool:
     """Return whether a method is SONX or SONT."""
     return entry.preset.startswith(("sonx", "sont"))
 
@@ -276,7 +276,7 @@ def make_table(
     for dataset, column in product(datasets, range(len(plan.regions))):
         own = [record for record in used if record["dataset"] == dataset.name and choice in record]
         row = {}
-        for name in plan.contestants:
+        for name in plan.candidates:
             there = [record for record in own if record["method"] == name]
             row[name] = _cell(plan, dataset, name, column, there, protocol, choice)
         cells |= {(dataset.name, name, column): cell for name, cell in _with_wins(plan, row).items()}
@@ -285,7 +285,7 @@ def make_table(
             (record["split"], record["run"]): record["start"][column]["test"]
             for record in used
             if record["dataset"] == dataset.name and "start" in record
-            if plan.contestants[record["method"]].recipe == recipe
+            if plan.candidates[record["method"]].recipe == recipe
         }
         values, _ = _by_unit(plan, [(*place, score) for place, score in sorted(found.items())], protocol)
         if values:
@@ -351,7 +351,7 @@ def _with_wins(plan: Experiment, row: Mapping[str, Cell]) -> dict[str, Cell]:
     """
     counted = {}
     for recipe in (False, True):
-        group = {name: entry for name, entry in plan.contestants.items() if entry.recipe == recipe}
+        group = {name: entry for name, entry in plan.candidates.items() if entry.recipe == recipe}
         paper = [name for name, entry in group.items() if not entry.remedy and row[name].there]
         common = set.intersection(*({*row[name].values, *row[name].lost} for name in paper)) if paper else set()
         best = {unit: max(row[name].values.get(unit, -math.inf) for name in paper) for unit in common}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from experiments.config import Contestant, Experiment, Recipe, Setting, training_on
+from experiments.config import Candidate, Experiment, Recipe, Setting, training_on
 from experiments.machine import seeded
 from experiments.models.side_by_side import CopyRates, SideBySide, SideBySideLoss
 from experiments.parts import Part, Parts, Run
@@ -147,14 +147,14 @@ class Trial:
 
     Attributes:
         run: the run; its number is the seed of weights and dropout.
-        contestant: the method.
+        candidate: the method.
         parts: the data.
         start: weights that all settings start from; None for new ones.
         score_training: whether to score the training rows, too.
     """
 
     run: Run
-    contestant: Contestant
+    candidate: Candidate
     parts: Parts
     start: Weights | None = None
     score_training: bool = False
@@ -165,23 +165,23 @@ class Trial:
         A setting that diverges has no merit from then on, which may be so for all of them. Without `settings` those of
         the method are tried.
         """
-        settings = self.contestant.settings if settings is None else settings
+        settings = self.candidate.settings if settings is None else settings
         pieces = [self._train(together) for together in _batches_of(settings, self.run.plan.training.side_by_side)]
         names = ["merit", "validation", "test", "auc", *(["training"] if self.score_training else [])]
-        names += ["lead", "test_error"] if self.contestant.recipe else []
+        names += ["lead", "test_error"] if self.candidate.recipe else []
         joined: dict[str, Any] = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
         errors = [error for piece in pieces for error in piece.errors]
         return Curves(settings, **joined, errors=errors, start=pieces[0].start)
 
     def _train(self, settings: Sequence[Setting]) -> Curves:
         plan, parts, seed = self.run.plan, self.parts, self.run.number
-        training = training_on(plan, self.run.dataset, self.contestant)
+        training = training_on(plan, self.run.dataset, self.candidate)
         first = seeded(seed, parts.model)
         if self.start is not None:
             first.load_state_dict(self.start)
         model: nn.Module = _SingleModel(first) if len(settings) == 1 else SideBySide([first] * len(settings))
         model.to(self.run.device)
-        guarded = [_GuardedLoss(_criterion(plan, self.contestant, setting, parts.labels)) for setting in settings]
+        guarded = [_GuardedLoss(_criterion(plan, self.candidate, setting, parts.labels)) for setting in settings]
         rates = [float(setting.get("lr", training.lr)) for setting in settings]
         options: dict[str, Any] = {"lr": max(rates), "weight_decay": training.weight_decay}
         weights = list(model.parameters())
@@ -192,7 +192,7 @@ class Trial:
             optimizer = SGD(weights, momentum=training.momentum, **options)
         copies = CopyRates(optimizer, [rate / max(rates) for rate in rates]) if len(set(rates)) > 1 else None
         recorder = _Recorder(plan, parts, training.epochs, self.score_training)
-        if self.contestant.recipe and plan.recipe is not None:
+        if self.candidate.recipe and plan.recipe is not None:
             recorder = _RecipeRecorder(plan, parts, training.epochs, plan.recipe, _SingleModel(first))
         try:
             fit(
@@ -202,7 +202,7 @@ class Trial:
                 epochs=training.epochs,
                 optimizer=optimizer,
                 milestones=training.milestones,
-                proximal=METHODS[plan.task][self.contestant.preset].proximal,
+                proximal=METHODS[plan.task][self.candidate.preset].proximal,
                 seed=seed,
                 callbacks=[recorder],
             )
@@ -276,10 +276,10 @@ def score_weights(run: Run, parts: Parts, weights: Weights) -> dict[str, Numbers
     return {name: _scores(part.labels, part.scores(single), run.plan.regions)[0] for name, part in named.items()}
 
 
-def _criterion(plan: Experiment, contestant: Contestant, setting: Setting, labels: Tensor) -> nn.Module:
-    options = {key: value for key, value in {**contestant.options, **setting}.items() if key not in _NOT_OF_THE_LOSS}
+def _criterion(plan: Experiment, candidate: Candidate, setting: Setting, labels: Tensor) -> nn.Module:
+    options = {key: value for key, value in {**candidate.options, **setting}.items() if key not in _NOT_OF_THE_LOSS}
     share = float(setting.get("share", 1.0))
-    criterion: nn.Module = build(plan.task, contestant.preset, labels, min_tpr=1.0 - share, max_fpr=share, **options)
+    criterion: nn.Module = build(plan.task, candidate.preset, labels, min_tpr=1.0 - share, max_fpr=share, **options)
     return criterion
 
 

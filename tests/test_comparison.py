@@ -17,7 +17,7 @@ from test_estimators import make_bags
 from moreauc._checks import NotFiniteError
 from moreauc.app.baselines import BASELINES, BagStatistics, group_weights
 from moreauc.app.cli.compare import tie_warnings
-from moreauc.app.comparison import NETWORK_GRID, Comparison, Contestant, Table, contestants, every_method, network
+from moreauc.app.comparison import NETWORK_GRID, Candidate, Comparison, Table, candidates, every_method, network
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators import TPAUCBooster, TPAUCClassifier
 from moreauc.methods import METHODS
@@ -45,7 +45,7 @@ class Fake:
 
 
 def fake(regional=False, columns=(0, 1, 2)):
-    return Contestant("fake", "Fake", regional, {"column": columns}, Fake)
+    return Candidate("fake", "Fake", regional, {"column": columns}, Fake)
 
 
 @pytest.fixture
@@ -119,8 +119,8 @@ def test_errors_of_another_kind_are_passed_on(table):
 
 def test_rows_ranks_and_joined_scores(table):
     X, y = table
-    good = Contestant("good", "Good", False, {"column": (2,)}, Fake)
-    poor = Contestant("poor", "Poor", False, {"column": (0,)}, Fake)
+    good = Candidate("good", "Good", False, {"column": (2,)}, Fake)
+    poor = Candidate("poor", "Poor", False, {"column": (0,)}, Fake)
     seen = []
     result = Comparison([poor, good], (REGION,), folds=3, seeds=2, trials=1).run(
         X, y, progress=lambda done, total: seen.append((done, total))
@@ -138,23 +138,23 @@ def test_rows_ranks_and_joined_scores(table):
 
 
 def test_draws_begin_with_the_defaults_and_are_all_different():
-    for contestant in contestants([*every_method("rows")[0], *every_method("bags")[0]]):
+    for candidate in candidates([*every_method("rows")[0], *every_method("bags")[0]]):
         for seed in range(5):
-            drawn = contestant.draw(8, seed)
-            assert drawn[0] == {name: values[0] for name, values in contestant.grid.items()}
+            drawn = candidate.draw(8, seed)
+            assert drawn[0] == {name: values[0] for name, values in candidate.grid.items()}
             assert all(one not in drawn[:number] for number, one in enumerate(drawn)) and len(drawn) == 8
-            assert drawn == contestant.draw(8, seed) and drawn[:5] == contestant.draw(5, seed)
+            assert drawn == candidate.draw(8, seed) and drawn[:5] == candidate.draw(5, seed)
     assert len(fake().draw(10, 0)) == 3  # the grid has no more
 
 
 def test_draws_go_round_all_values_and_do_not_tie_options_together():
-    (sonx,) = contestants(["sonx"])
+    (sonx,) = candidates(["sonx"])
     assert {options["lr"] for options in sonx.draw(4, seed=0)} == set(sonx.grid["lr"])
     pairs = [(o["margin"], o["gamma"]) for seed in range(40) for o in sonx.draw(8, seed)[1:]]
     counts = [pairs.count(pair) for pair in set(pairs)]
     assert len(counts) == 6 and min(counts) > len(pairs) / 12
     # losses share the learning rates and weight decays of a trial
-    (mb,) = contestants(["mb"])
+    (mb,) = candidates(["mb"])
     for a, b in zip(sonx.draw(6, seed=2), mb.draw(6, seed=2), strict=True):
         assert (a["lr"], a["weight_decay"]) == (b["lr"], b["weight_decay"])
 
@@ -168,25 +168,25 @@ def test_a_model_that_ties_everything_is_not_chosen(table):
             return self
 
     assert 0.0 < tpauc_score(y, X[:, 1], min_tpr=0.5, max_fpr=0.5) < 0.5
-    flat = Contestant("flat", "Flat", False, {"column": (3, 1)}, Flat)
+    flat = Candidate("flat", "Flat", False, {"column": (3, 1)}, Flat)
     result = Comparison([flat], (REGION,), folds=3, inner_folds=2, trials=2).run(X, y)
     assert [record["options"] for record in result.records] == [{"column": 1}] * 3
     assert result.rows[0]["tied"] == 0.0 and not tie_warnings(result.rows)
-    only = Contestant("flat", "Flat", False, {"column": (3,)}, Flat)
+    only = Candidate("flat", "Flat", False, {"column": (3,)}, Flat)
     result = Comparison([only], (REGION,), folds=3, inner_folds=2, trials=1).run(X, y)
     assert result.rows[0]["tied"] == 1.0 and result.rows[0]["mean"] == 0.0
     assert tie_warnings(result.rows)[0].startswith("Flat: 100.0% of the rows of the region")
 
 
 @pytest.mark.parametrize("name", ["sonx", "ce", "linear", *BASELINES["rows"]])
-def test_contestants_learn_a_frame_with_levels_and_missing_values(name):
+def test_candidates_learn_a_frame_with_levels_and_missing_values(name):
     X, y = make_classification(300, 6, weights=[0.8], flip_y=0, class_sep=2.0, random_state=0)
     frame = pd.DataFrame(X, columns=list("abcdef"))
     frame["level"] = pd.Categorical(np.where(X[:, 0] > 0, "high", "low"))
     frame.loc[::7, "a"] = np.nan
-    (contestant,) = contestants([name], module="linear")
+    (candidate,) = candidates([name], module="linear")
     rows = np.arange(300)
-    scores = contestant.fit_and_score(contestant.draw(1, 0)[0], REGION, Table(frame, y), rows[:200], rows[200:], 0)
+    scores = candidate.fit_and_score(candidate.draw(1, 0)[0], REGION, Table(frame, y), rows[:200], rows[200:], 0)
     assert tpauc_score(y[200:], scores, min_tpr=0.5, max_fpr=0.5) > 0.6
 
 
@@ -220,8 +220,8 @@ def library_default(name, seed):
 @pytest.mark.parametrize("name", BASELINES["rows"])
 def test_the_first_trial_of_a_baseline_is_the_library_as_it_comes(name):
     X, y = make_classification(200, 5, weights=[0.8], flip_y=0.1, random_state=3)
-    (contestant,) = contestants([name])
-    scores = contestant.fit_and_score(contestant.draw(1, 5)[0], REGION, Table(X, y), np.arange(150), np.arange(200), 5)
+    (candidate,) = candidates([name])
+    scores = candidate.fit_and_score(candidate.draw(1, 5)[0], REGION, Table(X, y), np.arange(150), np.arange(200), 5)
     inputs = TableEncoder(standardize=name == "lr").fit(X[:150]).transform(X)
     model = library_default(name, seed=5).fit(inputs[:150], y[:150])
     raw = hasattr(model, "decision_function")
@@ -233,11 +233,11 @@ def test_balanced_xgboost_weighs_positives_as_lightgbm_does():
     from xgboost import XGBClassifier
 
     X, y = make_classification(200, 5, weights=[0.8], flip_y=0.1, random_state=3)
-    (contestant,) = contestants(["xgboost"])
-    options = {**contestant.draw(1, 0)[0], "class_weight": "balanced"}
+    (candidate,) = candidates(["xgboost"])
+    options = {**candidate.draw(1, 0)[0], "class_weight": "balanced"}
     weighted = XGBClassifier(scale_pos_weight=(y == 0).sum() / y.sum(), random_state=0, n_jobs=1)
     expected = weighted.fit(X.astype(np.float32), y).predict_proba(X.astype(np.float32))
-    np.testing.assert_array_equal(contestant.make(options, REGION, 0).fit(X, y).predict_proba(X), expected)
+    np.testing.assert_array_equal(candidate.make(options, REGION, 0).fit(X, y).predict_proba(X), expected)
 
 
 def test_statistics_of_bags_by_loops():
@@ -274,12 +274,12 @@ def test_every_comparison_has_the_baselines(monkeypatch):
     with pytest.warns(UserWarning, match="(LightGBM|XGBoost) is left out"):
         assert Comparison().methods == (*METHODS["rows"], "linear", "lr", "forest")
     with pytest.raises(ModuleNotFoundError, match="boosting"):
-        contestants(["trees"])
+        candidates(["trees"])
 
 
-def test_models_that_are_no_networks_are_contestants():
+def test_models_that_are_no_networks_are_candidates():
     X, y = make_classification(160, 4, n_informative=3, n_redundant=0, weights=[0.7], random_state=0)
-    auto, trees = contestants(["auto", "trees"])
+    auto, trees = candidates(["auto", "trees"])
     assert (auto.title, trees.title) == ("TPAUCAuto", "TPAUCBooster") and auto.regional and trees.regional
     assert trees.draw(1, 0) == [{"n_estimators": 100, "booster_options": None}]
     rows, others = np.arange(100), np.arange(100, 160)
@@ -300,10 +300,10 @@ def test_bags_are_compared_as_rows_are():
     assert [row["title"] for row in result.rows] == ["SONT (attention)", "CE (attention)", *statistics]
     assert all(row["mean"] > 0.4 for row in result.rows)
     for record in result.records:  # the chosen settings, trained again by hand, score the test bags alike
-        (contestant,) = contestants([record["method"]], **settings)
+        (candidate,) = candidates([record["method"]], **settings)
         test = np.array(record["test_rows"])
         train = np.setdiff1d(np.arange(48), test)
-        scores = contestant.fit_and_score(record["options"], REGION, Table(bags, y), train, test, 0)
+        scores = candidate.fit_and_score(record["options"], REGION, Table(bags, y), train, test, 0)
         np.testing.assert_array_equal(scores, record["test_scores"])
 
 
@@ -363,4 +363,4 @@ def test_wrong_labels(table):
 def test_a_missing_booster_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'moreauc\[boosting\]'"):
-        contestants(["lightgbm"])
+        candidates(["lightgbm"])

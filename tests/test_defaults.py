@@ -19,7 +19,7 @@ from experiments.data.fingerprints import load_fingerprints
 from experiments.data.smiles import MoleculeReader, example_smiles, split_by_group
 from experiments.engine import RECORDS, Setup, run_missing
 from experiments.studies import load_studies
-from experiments.studies.defaults import run_contestant, split_table
+from experiments.studies.defaults import run_candidate, split_table
 from experiments.studies.defaults_entries import ENTRIES
 from experiments.studies.defaults_page import against_table, standing_table, summary, top_table
 from moreauc.metrics import tpauc_score
@@ -87,7 +87,7 @@ def test_rows_are_drawn_by_the_seed_in_the_shares_of_the_classes():
 
 def run(method, seed=0, regions=REGIONS):
     options = {"dataset": "made 0", "test_fraction": 0.3, "most_rows": 1000, "folder": None}
-    return run_contestant(method=method, seed=seed, regions=regions, **options)
+    return run_candidate(method=method, seed=seed, regions=regions, **options)
 
 
 def test_logistic_regression_as_it_comes():
@@ -188,7 +188,7 @@ def test_paired_tests_by_hand():
     assert (pair["won"], pair["higher"], pair["tables"]) == (1, 2, 2)
 
 
-def test_a_contestant_that_is_not_ranked_changes_no_ranks():
+def test_a_candidate_that_is_not_ranked_changes_no_ranks():
     records = [record(name, "lr", seed, 0.5, 0.5 + seed / 10) for name in "ab" for seed in range(3)]
     records += [record(name, "ce", 0, 0.6, 0.6) for name in "ab"]
     halves = {"choose": ["a"], "confirm": ["b"]}

@@ -163,10 +163,10 @@ def make_report(plan, out):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_plan_is_whole(name):
     plan = load_experiment(name)
-    assert len({len(entry.settings) for entry in plan.contestants.values() if not entry.recipe}) == 1
-    assert {len(entry.settings) for entry in plan.contestants.values() if entry.recipe} == {3}
+    assert len({len(entry.settings) for entry in plan.candidates.values() if not entry.recipe}) == 1
+    assert {len(entry.settings) for entry in plan.candidates.values() if entry.recipe} == {3}
     known = METHODS["rows"] if name == "molecules" else METHODS["bags"]
-    for entry in plan.contestants.values():
+    for entry in plan.candidates.values():
         assert entry.preset in known
         assert len({json.dumps(setting) for setting in entry.settings}) == len(entry.settings)
         for setting in entry.settings:  # each can be made
@@ -174,7 +174,7 @@ def test_every_plan_is_whole(name):
     for dataset in plan.datasets.values():
         assert dataset.note or dataset.available
         for method, values in (dataset.published or {}).items():
-            assert plan.contestants[method].literal and len(values) == len(plan.regions)
+            assert plan.candidates[method].literal and len(values) == len(plan.regions)
     if plan.ablation is not None:
         assert set(plan.ablation.datasets) <= set(plan.datasets) and len(plan.ablation.datasets) == 2
         assert [s["gamma"] for s in plan.ablation.settings] == [0.0, 0.001, 0.01, 0.1, "theory"]
@@ -282,7 +282,7 @@ def test_a_region_that_holds_no_row_is_widened(positives, negatives, region, exp
 def curves_of(merit, test=None):
     values = np.array(merit, dtype=float)[:, :, None]
     tests = np.arange(values.size, dtype=float).reshape(values.shape) / 100 if test is None else np.array(test)
-    return Curves(plan_for_tables().contestants["base"].settings, values, values + 0.001, tests)
+    return Curves(plan_for_tables().candidates["base"].settings, values, values + 0.001, tests)
 
 
 GONE = [-math.inf] * 20
@@ -391,12 +391,12 @@ def test_what_is_chosen_of_the_papers_grid_alone():
 def test_a_setting_that_diverges_is_reported_and_leaves_the_others_alone():
     plan = smoke_plan(load_experiment("bags"))
     plan = replace(plan, training=replace(plan.training, epochs=2, side_by_side=3))
-    contestant = plan.contestants["auc_m_att"]
+    candidate = plan.candidates["auc_m_att"]
     settings = [{"lr": 0.01, "margin": 0.5, "dual_lr": rate} for rate in (0.1, 1e30, 1.0)]
     calm = [settings[0], {**settings[1], "dual_lr": 0.5}, settings[2]]
     run = example(plan)
     parts = make_parts(run, "attention")
-    wild, quiet = (Trial(run, contestant, parts).train(found) for found in (settings, calm))
+    wild, quiet = (Trial(run, candidate, parts).train(found) for found in (settings, calm))
     assert wild.errors[0] is None and wild.errors[2] is None and "finite" in wild.errors[1]
     assert quiet.errors == [None] * 3
     assert np.isneginf(wild.merit[1]).all() and np.isfinite(wild.merit[::2]).all()  # so it cannot be chosen
@@ -404,10 +404,10 @@ def test_a_setting_that_diverges_is_reported_and_leaves_the_others_alone():
         for name in ("merit", "validation", "test"):
             assert np.array_equal(getattr(wild, name)[kept], getattr(quiet, name)[kept])
     one_by_one = replace(plan, training=replace(plan.training, side_by_side=1))
-    errors = Trial(example(one_by_one), contestant, parts).train(settings).errors
+    errors = Trial(example(one_by_one), candidate, parts).train(settings).errors
     assert [error is None for error in errors] == [True, False, True]
     broken = {name: torch.full_like(value, math.nan) for name, value in parts.model().state_dict().items()}
-    lost = Trial(run, contestant, parts, broken).train(settings[::2])
+    lost = Trial(run, candidate, parts, broken).train(settings[::2])
     assert np.isneginf(lost.merit).all() and all("finite" in error for error in lost.errors)
 
 
@@ -418,10 +418,10 @@ def test_training_ends_where_all_settings_have_diverged():
     begun = []
     parts = replace(made, train=lambda kind: Counted(made.train(kind), begun))
     broken = {name: torch.full_like(value, math.nan) for name, value in made.model().state_dict().items()}
-    curves = Trial(example(plan), plan.contestants["auc_m_att"], parts, broken).train()
+    curves = Trial(example(plan), plan.candidates["auc_m_att"], parts, broken).train()
     assert begun == [0] and curves.merit.shape == (2, 5, 3) and np.isneginf(curves.merit).all()
     assert np.isnan(curves.validation).all() and np.isnan(curves.test).all()
-    Trial(example(plan), plan.contestants["auc_m_att"], parts).train()
+    Trial(example(plan), plan.candidates["auc_m_att"], parts).train()
     assert begun == [0, 0, 1, 2, 3, 4]
 
 
@@ -451,7 +451,7 @@ def test_the_average_of_the_weights_is_what_is_scored(size):
     run = example(plan, recipe=True)
     parts = make_parts(run, "attention")
     start = pretrain(run, parts)
-    entry = plan.contestants["sota_s_att_recipe"]
+    entry = plan.candidates["sota_s_att_recipe"]
     settings = [{"lr": 0.1}, {"lr": 0.01}][:size]
     still, moved = (
         Trial(replace(run, plan=recipe_plan(epochs=2, average=average)), entry, parts, start).train(settings)
@@ -487,7 +487,7 @@ def test_recipes_start_from_the_best_epoch_of_cross_entropy():
 def test_recipe_rows_are_trained_and_shown_by_themselves(tmp_path):
     plan = recipe_plan()
     names = ["sota_s_att", "sont_att", "sota_s_att_recipe", "sont_att_recipe"]
-    plan = replace(plan, contestants={name: plan.contestants[name] for name in names}, ablation=None)
+    plan = replace(plan, candidates={name: plan.candidates[name] for name in names}, ablation=None)
     found = reproduce(plan, tmp_path, splits=1)
     assert sorted(key for key in found if key.startswith("start/")) == [f"start/example/recipe/0/{k}" for k in (0, 1)]
     assert "start" not in found["run/example/sont_att/0/0"]
@@ -512,7 +512,7 @@ def test_recipe_rows_are_trained_and_shown_by_themselves(tmp_path):
 
 def test_methods_and_data_sets_may_be_trained_otherwise():
     plan = load_experiment("molecules")
-    plain, usual = plan.contestants["sonx_plain"], plan.contestants["sonx"]
+    plain, usual = plan.candidates["sonx_plain"], plan.candidates["sonx"]
     few = replace(plan.datasets["moltox21"], epochs=9)
     assert training_on(plan, plan.datasets["moltox21"], usual) == plan.training
     assert training_on(plan, few, plain) == replace(plan.training, momentum=0.0, epochs=9, milestones=(3, 6))
@@ -521,18 +521,14 @@ def test_methods_and_data_sets_may_be_trained_otherwise():
 
 def test_a_record_says_what_is_particular(tmp_path):
     plan = smoke_plan(load_experiment("bags"))
-    contestant = replace(plan.contestants["auc_m_att"], settings=({"lr": 0.3}, {"lr": 0.1}))
-    quick = replace(contestant, name="quick", options={**contestant.options, "momentum": 0.9})
+    candidate = replace(plan.candidates["auc_m_att"], settings=({"lr": 0.3}, {"lr": 0.1}))
+    quick = replace(candidate, name="quick", options={**candidate.options, "momentum": 0.9})
     dataset = replace(plan.datasets["example"], epochs=2, splits=1)
     plan = replace(
-        plan,
-        runs=2,
-        datasets={"example": dataset},
-        contestants={"auc_m_att": contestant, "quick": quick},
-        ablation=None,
+        plan, runs=2, datasets={"example": dataset}, candidates={"auc_m_att": candidate, "quick": quick}, ablation=None
     )
     found, tests = reproduce(plan, tmp_path), []
-    for name in plan.contestants:
+    for name in plan.candidates:
         record = found[f"run/example/{name}/0/0"]
         assert record["epochs"] == 2 and record["options"].get("momentum") == (0.9 if name == "quick" else None)
         tests.append(np.array(stored(tmp_path, "details.jsonl")[record["key"]]["test"]))
@@ -683,13 +679,13 @@ def test_threads_of_the_parent_do_not_matter(tmp_path, two_threads):
     loose = runs.pretrain(place, parts)
     torch.set_num_threads(1)
     expected = runs.pretrain(place, parts)
-    run = runs.do_run(run=place, contestant=plan.contestants["ce"])
+    run = runs.do_run(run=place, candidate=plan.candidates["ce"])
     assert not same(loose, expected)  # else this would show nothing
     torch.set_num_threads(2)
     assert same(start_of(tmp_path, plan), expected)
     record = stored(tmp_path)[RUN]
     assert record["where"]["threads"] == 1 and record["chosen"] == run["chosen"]
-    again = runs.do_run(run=place, contestant=plan.contestants["ce"])
+    again = runs.do_run(run=place, candidate=plan.candidates["ce"])
     assert again["settings"] == run["settings"] and torch.get_num_threads() == 2
 
 
@@ -830,9 +826,9 @@ def test_the_commit_is_that_of_the_package_or_none(tmp_path, monkeypatch):
 
 def test_a_run_in_which_everything_diverges_is_written(tmp_path):
     plan = smoke_plan(load_experiment("bags"))
-    wild = replace(plan.contestants["auc_m_att"], settings=tuple({"lr": 0.01, "dual_lr": r} for r in (1e30, 1e31)))
-    both = {"auc_m_att": wild, "midam_att": plan.contestants["midam_att"]}
-    plan = replace(plan, contestants=both, ablation=None)
+    wild = replace(plan.candidates["auc_m_att"], settings=tuple({"lr": 0.01, "dual_lr": r} for r in (1e30, 1e31)))
+    both = {"auc_m_att": wild, "midam_att": plan.candidates["midam_att"]}
+    plan = replace(plan, candidates=both, ablation=None)
     found = reproduce(plan, tmp_path, splits=1)
     assert len(found) == 4
     record = found["run/example/auc_m_att/0/1"]
@@ -884,8 +880,8 @@ def test_tasks_are_chosen_by_name(tmp_path):
 
 
 def record(plan, dataset, method, test, *, split=0, run=0, merit=0.5, smoothed=None):
-    contestant = plan.contestants[method]
-    chosen = {"setting": contestant.settings[0], "epoch": 2, "validation": merit, "test": test, "last": test}
+    candidate = plan.candidates[method]
+    chosen = {"setting": candidate.settings[0], "epoch": 2, "validation": merit, "test": test, "last": test}
     made = {
         "key": f"run/{dataset}/{method}/{split}/{run}",
         "kind": "run",
@@ -895,11 +891,11 @@ def record(plan, dataset, method, test, *, split=0, run=0, merit=0.5, smoothed=N
         "run": run,
         "counts": {"train": [20 + run, 6], "validation": [6 - run, 2], "test": [4, 2]},
         "batch": batch_of(plan.datasets[dataset]),
-        "options": dict(contestant.options),
+        "options": dict(candidate.options),
         "ties": "curve",
         "regions": [list(region) for region in plan.regions],
         "chosen": [chosen] * len(plan.regions),
-        "settings": [{**setting, "merit": [merit] * len(plan.regions)} for setting in contestant.settings],
+        "settings": [{**setting, "merit": [merit] * len(plan.regions)} for setting in candidate.settings],
         "device": "CPU",
         "seconds": 2.0,
         "plan": study_of(plan).plan,
@@ -951,7 +947,7 @@ def test_records_are_read_in_the_order_of_the_plan(tmp_path):
 
 def made_otherwise(name):
     plan = plan_for_tables()
-    made = made_of(plan, plan.datasets["first"], plan.contestants["base"])
+    made = made_of(plan, plan.datasets["first"], plan.candidates["base"])
     return lambda r: r.update(made={**made, name: "x"})
 
 
@@ -1014,7 +1010,7 @@ def test_all_methods_of_a_run_have_the_same_data(tmp_path):
         entry["data"] = {"train": data}
     write_runs(tmp_path, records)
     assert len(read_records(plan, tmp_path).runs) == 4
-    records[0]["made"] = made_of(plan, plan.datasets["first"], plan.contestants["base"])  # which is right
+    records[0]["made"] = made_of(plan, plan.datasets["first"], plan.candidates["base"])  # which is right
     records[3]["data"] = {"train": "a"}
     write_runs(tmp_path, records)
     with pytest.raises(ValueError, match=r"run/first/sont/0/1 must have the data .*'b'.*, got .*'a'"):
@@ -1174,7 +1170,7 @@ def test_a_split_with_such_a_run_has_no_value_and_is_not_missing(tmp_path):
 
 def test_more_seeds_than_planned_are_no_lack(tmp_path):
     plan = replace(plan_for_tables(), name="molecules", ablation=None)
-    methods = list(plan.contestants)
+    methods = list(plan.candidates)
     records = [entry for method in methods for entry in runs_of(plan, "second", method, [0.2, 0.4, 0.6, 0.8])]
     table = make_table(plan, records)
     assert all(table.cell("second", method, 0).complete for method in methods) and table.number("second") == 4
@@ -1536,14 +1532,14 @@ def test_the_choices_of_the_runs_on_tissue_are_those_of_their_curves():
     assert set(found) == set(details)
     for key, run in found.items():
         kept = {name: np.array(values, dtype=float) for name, values in details[key].items() if name != "key"}
-        contestant, start = plan.contestants[run["method"]], None
+        candidate, start = plan.candidates[run["method"]], None
         kept["merit"] = np.nan_to_num(kept["merit"], nan=-math.inf)
-        if contestant.recipe:
+        if candidate.recipe:
             start = {name: np.array([entry[name] for entry in run["start"]]) for name in ("validation", "test")}
-        curves = Curves(contestant.settings, **kept, start=start)
+        curves = Curves(candidate.settings, **kept, start=start)
         for column in range(len(plan.regions)):
             choices = {"chosen": curves.choose(column)}
-            if not contestant.recipe:
+            if not candidate.recipe:
                 choices["chosen_smoothed"] = curves.choose(column, epochs=SMOOTHED)
                 choices["chosen_paper"] = curves.only(plan.in_paper).choose(column)
             for name, choice in choices.items():

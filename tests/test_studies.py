@@ -42,7 +42,7 @@ def few_bags(monkeypatch):
 
 
 def test_every_method_of_bags_tries_as_many_settings():
-    entrants = bags.bag_contestants().values()
+    entrants = bags.bag_candidates().values()
     assert [entry.title for entry in entrants if entry.literal] == [
         "SONT (mean), rows before",
         "SONT (smoothed max), rows before",

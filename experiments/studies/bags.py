@@ -41,7 +41,7 @@ _FEW = ("sont_att", "sont_mean", "ce_att")  # methods of the tiny version
 
 
 @dataclass(frozen=True)
-class BagContestant:
+class BagCandidate:
     """A method of the study.
 
     Attributes:
@@ -69,13 +69,13 @@ class BagContestant:
         return [{"lr": rate, option: value} for value, rate in product(values, RATES)][:number]
 
 
-def bag_contestants() -> dict[str, BagContestant]:
+def bag_candidates() -> dict[str, BagCandidate]:
     """Return every method and baseline, and SONT with the rows before their update, as in the paper."""
     titles = {name: entry.title for name, entry in METHODS["bags"].items()}
     titles |= {name: entry.title for name, entry in BASELINES["bags"].items()}
-    every = [BagContestant(name, title, name) for name, title in titles.items()]
+    every = [BagCandidate(name, title, name) for name, title in titles.items()]
     literal = [
-        BagContestant(
+        BagCandidate(
             f"{entry.name}_literal", f"{entry.title}, rows before", entry.method, {"update_order": "before"}, True
         )
         for entry in every
@@ -108,14 +108,14 @@ def draw_parts(name: str, seed: int, folder: Path | None) -> Parts:
 
 def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: int, folder: Path | None) -> Record:
     """Train by every setting, choose by the validation part, test the choice once."""
-    parts, contestant = draw_parts(dataset, seed, folder), bag_contestants()[method]
-    what = f"{dataset}, {contestant.title}, seed {seed}"
+    parts, candidate = draw_parts(dataset, seed, folder), bag_candidates()[method]
+    what = f"{dataset}, {candidate.title}, seed {seed}"
     if method in BASELINES["bags"]:
-        model, choice = tune(contestant.settings(trials), partial(_fit, method, parts, seed), "scores", what)
+        model, choice = tune(candidate.settings(trials), partial(_fit, method, parts, seed), "scores", what)
         found = tpauc_score(parts.test.labels.numpy(), _bag_scores(model, parts.test), **REGION)
         return {"score": found, **choice}
-    model, choice = tune(contestant.settings(trials), partial(_train, contestant, parts, seed, epochs), "scores", what)
-    pooling = METHODS["bags"][contestant.method].pooling
+    model, choice = tune(candidate.settings(trials), partial(_train, candidate, parts, seed, epochs), "scores", what)
+    pooling = METHODS["bags"][candidate.method].pooling
     scores, labels = predict_scores(model, WholeBags(parts.test, pooling))
     result: Record = {"score": tpauc_score(labels.numpy(), scores.numpy(), **REGION), **choice}
     if parts.target is not None and pooling != "mean":
@@ -124,13 +124,13 @@ def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: 
 
 
 def _train(
-    contestant: BagContestant, parts: Parts, seed: int, epochs: int, setting: Record
+    candidate: BagCandidate, parts: Parts, seed: int, epochs: int, setting: Record
 ) -> tuple[nn.Module | None, Record]:
     """Return the model of the best epoch, or None where it diverged, and its validation scores."""
-    preset = METHODS["bags"][contestant.method]
+    preset = METHODS["bags"][candidate.method]
     labels = parts.train.labels
-    options = {key: value for key, value in setting.items() if key != "lr"} | contestant.options
-    criterion = build("bags", contestant.method, labels, **REGION, **options)
+    options = {key: value for key, value in setting.items() if key != "lr"} | candidate.options
+    criterion = build("bags", candidate.method, labels, **REGION, **options)
     features = parts.train.instances(0, torch.tensor([0])).shape[1]
     model = seeded(seed, InstanceMLP, features, attention=preset.pooling == "attention")
     sampler = PosNegSampler(labels, num_positives=BAGS, num_negatives=BAGS, seed=seed)
@@ -208,7 +208,7 @@ class BagStudy(Study):
     dataset: str
     trials: int
     epochs: int
-    methods: tuple[str, ...] = tuple(bag_contestants())
+    methods: tuple[str, ...] = tuple(bag_candidates())
     planned: ClassVar = ("trials", "epochs")
     tiny: ClassVar = {"dataset": "digits", "seeds": 1, "trials": 1, "epochs": 1, "methods": _FEW}
 
@@ -219,7 +219,7 @@ class BagStudy(Study):
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
         """Return mean, rank and whether the heaviest instance is the target, and example bags."""
-        cells = _cells({name: entry for name, entry in bag_contestants().items() if name in self.methods}, records)
+        cells = _cells({name: entry for name, entry in bag_candidates().items() if name in self.methods}, records)
         region = [REGION["min_tpr"], REGION["max_fpr"]]
         results = {"set": self.dataset, "region": region, "seeds": self.seeds, **self.plan, "cells": cells}
         return Report(self.title, "", results, [self._section(cells), *_shown(records)])
@@ -247,7 +247,7 @@ def bag_rows(cells: Sequence[Record]) -> list[list[str]]:
     return rows
 
 
-def _cells(entrants: dict[str, BagContestant], records: Sequence[Record]) -> list[Record]:
+def _cells(entrants: dict[str, BagCandidate], records: Sequence[Record]) -> list[Record]:
     scores = {name: [record["score"] for record in records if record["method"] == name] for name in entrants}
     main = [name for name, entry in entrants.items() if not entry.literal]
     every = [rankdata([-score for score in row]) for row in zip(*(scores[name] for name in main), strict=True)]

@@ -38,15 +38,15 @@ _INNER = 0.25  # of the training rows, to tune by
 
 @dataclass(frozen=True, kw_only=True)
 class DefaultsStudy(Study):
-    """TPAUC, AUC and seconds of every contestant on every table.
+    """TPAUC, AUC and seconds of every candidate on every table.
 
     Args:
         regions: pairs of the lowest TPR and the highest FPR.
         test_fraction: share of the rows to test on.
         most_rows: larger tables are sampled down to this many rows.
         parts: tables by part; ranks and tests are made for each.
-        methods: names of contestants.
-        unranked: contestants that lack runs of some tables: compared on those they have, without changing the ranks.
+        methods: names of candidates.
+        unranked: candidates that lack runs of some tables: compared on those they have, without changing the ranks.
     """
 
     regions: tuple[Region, ...]
@@ -63,12 +63,12 @@ class DefaultsStudy(Study):
         return tuple(name for names in self.parts.values() for name in names)
 
     def smoke(self) -> DefaultsStudy:
-        """Return a version with a made table in each part, one seed and few contestants."""
+        """Return a version with a made table in each part, one seed and few candidates."""
         made = {part: (f"made {number}",) for number, part in enumerate(self.parts)}
         return replace(self, seeds=1, parts=made, methods=_FEW, unranked=())
 
     def tasks(self, setup: Setup) -> list[Task]:
-        """Return a task for each seed, table, contestant and, where its training depends on it, region."""
+        """Return a task for each seed, table, candidate and, where its training depends on it, region."""
         tasks = []
         for at in combinations(seed=range(self.seeds), dataset=self.tables, method=self.methods):
             entry, dataset, seed = ENTRIES[at["method"]], at["dataset"], at["seed"]
@@ -79,7 +79,7 @@ class DefaultsStudy(Study):
                 place = {"dataset": dataset, "method": at["method"], "region": name, "seed": seed}
                 options = {"dataset": dataset, "method": at["method"], "seed": seed, "regions": regions}
                 where = {"folder": setup.data, "device": setup.device}
-                tasks.append(Task(place, run_contestant, {**options, **self.plan, **where}))
+                tasks.append(Task(place, run_candidate, {**options, **self.plan, **where}))
         return tasks
 
     def prepare(self, tasks: Sequence[Task]) -> None:
@@ -91,11 +91,11 @@ class DefaultsStudy(Study):
             load_fingerprints(name, tasks[0].options["folder"])
 
     def report(self, records: Sequence[Record], out: Path) -> Report:
-        """Return ranks, paired tests and scores of the tables that have records of all contestants."""
+        """Return ranks, paired tests and scores of the tables that have records of all candidates."""
         return make_page(self, records, out)
 
 
-def run_contestant(
+def run_candidate(
     *,
     dataset: str,
     method: str,
@@ -106,7 +106,7 @@ def run_contestant(
     folder: Path | None,
     device: str = "cpu",
 ) -> Record:
-    """Train a contestant, tuned where it has several settings, and score it on the test rows in each region.
+    """Train a candidate, tuned where it has several settings, and score it on the test rows in each region.
 
     Networks are trained on the device. Molecules are also scored by what the top of their list holds.
     """

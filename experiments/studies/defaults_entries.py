@@ -1,4 +1,4 @@
-"""The contestants of the studies of tables, molecules and bags: ours, logistic regression, forests, boosters."""
+"""The candidates of the studies of tables, molecules and bags: ours, logistic regression, forests, boosters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant.
+    """A candidate.
 
     Attributes:
         title: its name in tables.

@@ -36,17 +36,17 @@ def summary(
     regions: Sequence[Sequence[float]],
     unranked: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the cells (table, region and contestant), and for each part standings and paired tests.
+    """Return the cells (table, region and candidate), and for each part standings and paired tests.
 
-    In each part, the contestants are those that have records there, and the tables those that all of them have records
-    of, in every region; the seeds of a table are those that all have. A contestant that is not ranked is compared with
+    In each part, the candidates are those that have records there, and the tables those that all of them have records
+    of, in every region; the seeds of a table are those that all have. A candidate that is not ranked is compared with
     the others on the tables and seeds that it has, and changes nothing else.
 
     Args:
-        records: of :func:`~experiments.studies.defaults.run_contestant`, with their places.
+        records: of :func:`~experiments.studies.defaults.run_candidate`, with their places.
         tables: tables of each part.
         regions: pairs of the lowest TPR and the highest FPR.
-        unranked: contestants that are not ranked.
+        unranked: candidates that are not ranked.
     """
     runs: dict[tuple[str, str, str], dict[int, Record]] = {}
     for record in records:
@@ -76,14 +76,14 @@ def _all_cells(
     runs: dict[tuple[str, str, str], dict[int, Record]],
     tables: Mapping[str, Sequence[str]],
     regions: Sequence[Sequence[float]],
-    contestants: Sequence[str],
+    candidates: Sequence[str],
 ) -> tuple[list[Record], list[str]]:
-    """Return the cells of the tables that all contestants of a half have records of, and the tables left out."""
+    """Return the cells of the tables that all candidates of a half have records of, and the tables left out."""
     cells: list[Record] = []
     left_out: list[str] = []
     for half, region in product(tables, map(region_name, regions)):
         there = {method for name, _, method in runs if name in tables[half]}
-        methods = [method for method in contestants if method in there]
+        methods = [method for method in candidates if method in there]
         for name in tables[half]:
             found = {method: runs.get((name, region, method), {}) for method in methods}
             seeds = _common_seeds(name, found)
@@ -98,16 +98,16 @@ def _common_cells(
     runs: dict[tuple[str, str, str], dict[int, Record]],
     tables: Mapping[str, Sequence[str]],
     regions: Sequence[Sequence[float]],
-    *contestants: str,
+    *candidates: str,
 ) -> list[Record]:
-    """Return the cells of some contestants, of the tables and seeds that all of them have in all regions."""
+    """Return the cells of some candidates, of the tables and seeds that all of them have in all regions."""
     places = [region_name(region) for region in regions]
 
     def has_all(name: str) -> bool:
-        return all((name, place, method) in runs for place in places for method in contestants)
+        return all((name, place, method) in runs for place in places for method in candidates)
 
     common = {half: [name for name in names if has_all(name)] for half, names in tables.items()}
-    return _all_cells(runs, common, regions, contestants)[0]
+    return _all_cells(runs, common, regions, candidates)[0]
 
 
 def region_name(region: Sequence[float]) -> str:
@@ -116,7 +116,7 @@ def region_name(region: Sequence[float]) -> str:
 
 
 def _common_seeds(table: str, found: dict[str, dict[int, Record]]) -> list[int]:
-    """Return the seeds that all contestants have; one whose training is the same for every seed has them all."""
+    """Return the seeds that all candidates have; one whose training is the same for every seed has them all."""
     once = [method for method in found if table in FINGERPRINT_SETS and not ENTRIES[method].random]
     if not found or any(0 not in found[method] for method in once):
         return []
@@ -162,7 +162,7 @@ def _mean_seconds(runs: Iterable[Record]) -> float | None:
 
 
 def _standings(cells: Sequence[Record]) -> list[Record]:
-    """Return for each half, region (and all regions) and contestant its mean rank and other statistics."""
+    """Return for each half, region (and all regions) and candidate its mean rank and other statistics."""
     rows = []
     for half, region in _places(cells):
         some = [cell for cell in cells if cell["half"] == half and region in (cell["region"], _ALL)]
@@ -196,7 +196,7 @@ def _places(cells: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 def _not_below(own: Sequence[Record], cells: Sequence[Record], others: Sequence[str]) -> float | None:
-    """Return the share of a contestant's cells that are not below the best of others; None where none has records."""
+    """Return the share of a candidate's cells that are not below the best of others; None where none has records."""
     best: dict[tuple[str, str], float] = {}
     for cell in (cell for cell in cells if cell["method"] in others):
         place = cell["table"], cell["region"]
@@ -206,7 +206,7 @@ def _not_below(own: Sequence[Record], cells: Sequence[Record], others: Sequence[
 
 
 def _against(cells: Sequence[Record], ours: Sequence[str]) -> list[Record]:
-    """Compare each of ours with every other contestant: a signed-rank test over tables, and tables won and lost.
+    """Compare each of ours with every other candidate: a signed-rank test over tables, and tables won and lost.
 
     A table is won or lost where the mean difference over seeds is more than twice its standard error; over all regions
     a table counts once, with its mean.
@@ -247,7 +247,7 @@ def _scores(cells: Iterable[Record]) -> Any:
 
 
 def standing_table(results: Record, half: str, extra: str | None = None) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of a half's standings, the best mean rank first; with an unranked contestant or not."""
+    """Return columns and rows of a half's standings, the best mean rank first; with an unranked candidate or not."""
     regions = results["regions"]
     standings = results["standings"] if extra is None else results["standings_with"][extra]
     by = {(row["method"], row["region"]): row for row in standings if row["half"] == half}
@@ -307,7 +307,7 @@ def _factors(cell: Record) -> dict[str, float]:
 
 
 def score_table(results: Record, half: str, region: str) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of TPAUC in a region: a row for each table, a column for each contestant."""
+    """Return columns and rows of TPAUC in a region: a row for each table, a column for each candidate."""
     cells = [cell for cell in results["cells"] if (cell["half"], cell["region"]) == (half, region)]
     titles = [ENTRIES[method].title for method in dict.fromkeys(cell["method"] for cell in cells)]
     tables = dict.fromkeys(cell["table"] for cell in cells)
@@ -338,8 +338,8 @@ def _sections(results: Record, half: str) -> list[Section]:
     missing = [name for name in results["tables"][half] if name in results["left_out"]]
     seeds = next(row["seeds"] for row in results["standings"] if row["half"] == half)
     many = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-    text = [f"{len(there)} tables: {', '.join(there)}. Seeds common to all contestants: {many}."]
-    text += [f"Left out, because some contestants have no runs: {', '.join(missing)}."] if missing else []
+    text = [f"{len(there)} tables: {', '.join(there)}. Seeds common to all candidates: {many}."]
+    text += [f"Left out, because some candidates have no runs: {', '.join(missing)}."] if missing else []
     columns, rows = standing_table(results, half)
     sections = [Section(f"{title}: standings", text, columns=columns, rows=rows, labels=1)]
     if all("bedroc" in cell for cell in results["cells"]):
@@ -365,7 +365,7 @@ def _sections(results: Record, half: str) -> list[Section]:
 
 
 def draw_ranks(results: Record) -> Figure:
-    """Draw the average ranks: a panel for each part, a row for each contestant, a marker for each region."""
+    """Draw the average ranks: a panel for each part, a row for each candidate, a marker for each region."""
     halves = _parts(results)
     standings = {(row["half"], row["method"], row["region"]): row for row in results["standings"]}
     shown = [row for row in results["standings"] if row["half"] == halves[-1] and row["region"] == _ALL]

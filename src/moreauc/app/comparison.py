@@ -32,7 +32,7 @@ from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores, tied_share
 from moreauc.tasks.bags import as_bags
 
-__all__ = ["Comparison", "Contestant", "contestants"]
+__all__ = ["Candidate", "Comparison", "candidates"]
 
 Array = NDArray[Any]
 Region = tuple[float, float]
@@ -111,7 +111,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """A method that can be tuned.
 
     Attributes:
@@ -168,13 +168,13 @@ class Contestant:
         return scores if np.isfinite(scores).all() else None
 
 
-def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Contestant]:
-    """Return the contestants of these names.
+def candidates(names: Sequence[str | Candidate], **settings: Any) -> list[Candidate]:
+    """Return the candidates of these names.
 
     Args:
         names: methods of rows or bags, keys of :data:`moreauc.methods.METHODS`; for rows also "linear", "trees" and
             "auto" (:class:`~moreauc.TPAUCLinear`, `TPAUCBooster`, `TPAUCAuto`), "lr", "forest", "lightgbm"
-            and "xgboost"; for bags "lr_bags" and "forest_bags"; contestants are returned unchanged.
+            and "xgboost"; for bags "lr_bags" and "forest_bags"; candidates are returned unchanged.
         settings: arguments of :class:`~moreauc.TPAUCClassifier` or
             :class:`~moreauc.MultiInstanceClassifier` for all networks.
 
@@ -183,13 +183,13 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
         ModuleNotFoundError: if boosted trees are requested and not installed; the message names the extra.
 
     Example:
-        >>> [contestant.title for contestant in contestants(["sonx", "ce"])]
+        >>> [candidate.title for candidate in candidates(["sonx", "ce"])]
         ['SONX', 'CE']
     """
     others = {**BASELINES["rows"], **BASELINES["bags"]}
     chosen = []
     for name in names:
-        if isinstance(name, Contestant):
+        if isinstance(name, Candidate):
             chosen.append(name)
         elif name in others:
             chosen.append(baseline("rows" if name in BASELINES["rows"] else "bags", name))
@@ -197,12 +197,12 @@ def contestants(names: Sequence[str | Contestant], **settings: Any) -> list[Cont
             kind, grid = _MODELS[name]
             if name == "trees":
                 import_extra("lightgbm", "boosting")
-            chosen.append(Contestant(name, kind.__name__, True, grid, partial(_make_model, kind)))
+            chosen.append(Candidate(name, kind.__name__, True, grid, partial(_make_model, kind)))
         elif name in METHODS["rows"] or name in METHODS["bags"]:
             chosen.append(network(name, settings=settings))
         else:
             known = [*method_names("rows"), *method_names("bags")]
-            raise ValueError(f"contestants: names must be among {known}, got {name!r}")
+            raise ValueError(f"candidates: names must be among {known}, got {name!r}")
     return chosen
 
 
@@ -233,7 +233,7 @@ def _every_row_method() -> tuple[str, ...]:
     return names
 
 
-def baseline(task: TaskName, name: str) -> Contestant:
+def baseline(task: TaskName, name: str) -> Candidate:
     """Return a baseline of a task, key of `BASELINES[task]`; a missing package is a ModuleNotFoundError.
 
     Example:
@@ -242,7 +242,7 @@ def baseline(task: TaskName, name: str) -> Contestant:
     """
     found = BASELINES[task][name]
     found.check_installed()
-    return Contestant(name, found.title, False, found.grid, partial(_make_baseline, found))
+    return Candidate(name, found.title, False, found.grid, partial(_make_baseline, found))
 
 
 def network(
@@ -252,8 +252,8 @@ def network(
     title: str | None = None,
     grid: Mapping[str, tuple[Any, ...]] | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> Contestant:
-    """Return a contestant that trains a network with a loss of this package.
+) -> Candidate:
+    """Return a candidate that trains a network with a loss of this package.
 
     Args:
         method: of rows or bags, key of :data:`moreauc.methods.METHODS`.
@@ -275,7 +275,7 @@ def network(
     every = {**_network_grid(kind), **(found.grid if grid is None else grid)}
     tuned = {option: values for option, values in every.items() if option not in given}
     make = partial(_make_network, kind, method, given)  # can be sent to another process
-    return Contestant(name or method, title or found.title, found.regional, tuned, make)
+    return Candidate(name or method, title or found.title, found.regional, tuned, make)
 
 
 def _network_grid(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
@@ -315,7 +315,7 @@ class Comparison:
     choose the epoch, or use all of them until the last epoch, is one of the options, as is the number of epochs.
 
     Args:
-        methods: names as for :func:`contestants`, or contestants; all for rows, or all for bags. By default all methods
+        methods: names as for :func:`candidates`, or candidates; all for rows, or all for bags. By default all methods
             for rows, with boosted trees if they are installed.
         regions: pairs `(min_tpr, max_fpr)`. Methods whose training does not depend on the region are trained once and
             scored in each.
@@ -335,7 +335,7 @@ class Comparison:
         [('SONX', 2), ('CE', 2)]
     """
 
-    methods: Sequence[str | Contestant] = field(default_factory=_every_row_method)
+    methods: Sequence[str | Candidate] = field(default_factory=_every_row_method)
     regions: Sequence[Region] = ((0.5, 0.5),)
     folds: int = 5
     inner_folds: int = 3
@@ -353,7 +353,7 @@ class Comparison:
             raise ValueError(f"{_OWNER}: regions must not be empty, got {self.regions!r}")
         for region in self.regions:
             check_region(_OWNER, *region)
-        names = [contestant.name for contestant in contestants(self.methods, **self._for_all)]
+        names = [candidate.name for candidate in candidates(self.methods, **self._for_all)]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"{_OWNER}: methods must be names without repeats, at least one, got {names}")
 
@@ -364,10 +364,10 @@ class Comparison:
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of work: one for each seed, fold and method (and region, if the training depends on it)."""
-        pieces, methods = [], contestants(self.methods, **self._for_all)
-        for seed, fold, contestant in product(range(self.seeds), range(self.folds), methods):
-            groups = [(region,) for region in self.regions] if contestant.regional else [tuple(self.regions)]
-            pieces += [Piece(contestant, regions, seed, fold) for regions in groups]
+        pieces, methods = [], candidates(self.methods, **self._for_all)
+        for seed, fold, candidate in product(range(self.seeds), range(self.folds), methods):
+            groups = [(region,) for region in self.regions] if candidate.regional else [tuple(self.regions)]
+            pieces += [Piece(candidate, regions, seed, fold) for regions in groups]
         return pieces
 
     def run(self, X: Any, y: ArrayLike, *, progress: Callable[[int, int], None] | None = None) -> ComparisonResult:
@@ -447,13 +447,13 @@ class ComparisonResult:
         rows: list[dict[str, Any]] = []
         for region in self.comparison.regions:
             group: list[dict[str, Any]] = []
-            for contestant in contestants(self.comparison.methods):
-                own = [r for r in self.records if r["method"] == contestant.name and r["region"] == tuple(region)]
+            for candidate in candidates(self.comparison.methods):
+                own = [r for r in self.records if r["method"] == candidate.name and r["region"] == tuple(region)]
                 scores = [record["score"] for record in own]
                 row: dict[str, Any] = {
                     "region": tuple(region),
-                    "method": contestant.name,
-                    "title": contestant.title,
+                    "method": candidate.name,
+                    "title": candidate.title,
                     "scores": scores,
                 }
                 row |= {"mean": float(np.mean(scores)), "std": float(np.std(scores, ddof=1))}
@@ -470,15 +470,15 @@ class ComparisonResult:
         """
         min_tpr, max_fpr = self.comparison.regions[0] if region is None else region
         joined = {}
-        for contestant in contestants(self.comparison.methods):
+        for candidate in candidates(self.comparison.methods):
             values = np.full(len(self.positive), np.nan)
             for record in self.records:
-                if (record["method"], record["region"], record["seed"]) == (contestant.name, (min_tpr, max_fpr), 0):
+                if (record["method"], record["region"], record["seed"]) == (candidate.name, (min_tpr, max_fpr), 0):
                     rows, scores = np.asarray(record["test_rows"]), np.asarray(record["test_scores"])
                     negatives = np.sort(scores[self.positive[rows] == 0])
                     below = np.searchsorted(negatives, scores, "left") + np.searchsorted(negatives, scores, "right")
                     values[rows] = below / (2.0 * len(negatives))
-            joined[contestant.title] = values
+            joined[candidate.title] = values
         return joined
 
     def to_dict(self) -> dict[str, Any]:
@@ -499,7 +499,7 @@ class ComparisonResult:
 class Piece:
     """A piece of work: one method in one fold, scored in one or more regions."""
 
-    contestant: Contestant
+    candidate: Candidate
     regions: tuple[Region, ...]
     seed: int
     fold: int
@@ -509,7 +509,7 @@ class Piece:
         started = time.perf_counter()
         train, test = table.split_rows(plan.folds, self.seed, self.fold)
         parts = table.inner_rows(train, plan.inner_folds, self.seed)
-        options = self.contestant.draw(plan.trials, self.seed)
+        options = self.candidate.draw(plan.trials, self.seed)
         means = np.array([self._inner_scores(option, table, parts) for option in options])  # (trials, regions, 4)
         diverged = int(np.isnan(means).any(axis=(1, 2)).sum())
         means = np.where(np.isnan(means), -1.0, means)
@@ -518,7 +518,7 @@ class Piece:
         for column, region in enumerate(self.regions):
             for choice in np.lexsort(-means[:, column].T[::-1]).tolist():  # stable: the first of equal trials
                 if choice not in tested:
-                    tested[choice] = self.contestant.fit_and_score(
+                    tested[choice] = self.candidate.fit_and_score(
                         options[choice], region, table, train, test, self.seed
                     )
                 scores = tested[choice]
@@ -527,7 +527,7 @@ class Piece:
                 diverged += 1
             else:
                 raise ValueError(
-                    f"{_OWNER}: every trial of {self.contestant.title} diverged in fold {self.fold}; are there columns "
+                    f"{_OWNER}: every trial of {self.candidate.title} diverged in fold {self.fold}; are there columns "
                     "of very large numbers?"
                 )
             numbers = {"inner_score": float(means[choice, column, 0]), "failures": diverged}
@@ -539,7 +539,7 @@ class Piece:
         """Return the mean selection scores over the inner folds, shape `(regions, 4)`; NaN where it diverged."""
         scores = []
         for rows, others in parts:
-            values = self.contestant.fit_and_score(option, self.regions[0], table, rows, others, self.seed)
+            values = self.candidate.fit_and_score(option, self.regions[0], table, rows, others, self.seed)
             if values is None:
                 return np.full((len(self.regions), 4), math.nan)
             labels = table.positive[others]
@@ -550,7 +550,7 @@ class Piece:
     def _record(self, region: Region, positive: Array, test: Array, scores: Array, options: Options) -> dict[str, Any]:
         area: dict[str, Any] = {"min_tpr": region[0], "max_fpr": region[1]}
         return {
-            "method": self.contestant.name,
+            "method": self.candidate.name,
             "region": tuple(region),
             "seed": self.seed,
             "fold": self.fold,
