@@ -18,13 +18,12 @@ from torch import Tensor
 
 from experiments.files import save_figure
 from moreauc.app.report.pages import COLORS
-from moreauc.core.objectives import tpauc_objective
-from moreauc.core.surrogates import SmoothRamp, SquaredHinge
+from moreauc.core.region import region_loss_and_gradient
+from moreauc.core.surrogates import SmoothRamp, SquaredHinge, Surrogate, scale_of
 from moreauc.metrics import tpauc_score
 
 REGION: dict[str, Any] = {"min_tpr": 0.5, "max_fpr": 0.5}
-RAMP: dict[str, Any] = {"surrogate": "smooth_ramp", "link": "standardized", **REGION}
-HINGE: dict[str, Any] = {"surrogate": "squared_hinge", **REGION}
+RAMP, HINGE = SmoothRamp(0.2), SquaredHinge(1.0)
 PICTURE = Path(__file__).parents[1] / "docs/reports/surrogates/surrogates.png"
 
 
@@ -37,12 +36,21 @@ def made_up(rows: int = 6000, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x, y
 
 
+def objective(scores: Tensor, labels: Tensor, surrogate: Surrogate, link: str) -> float:
+    """Return the exact objective over the region."""
+    if link == "sigmoid":
+        scores = torch.sigmoid(scores)
+    elif link == "standardized":
+        scores = scores / scale_of(scores[labels == 0])
+    return region_loss_and_gradient(scores[labels == 1], scores[labels == 0], surrogate, **REGION)[0]
+
+
 def along_the_ray(scores: Tensor, labels: Tensor, factors: np.ndarray[Any, Any]) -> dict[str, list[float]]:
     """Return each objective of the scores times a factor, over its value at the constant model."""
     return {
-        "squared hinge": [tpauc_objective(t * scores, labels, link="identity", **HINGE) for t in factors],
-        "squared hinge, sigmoid link": [tpauc_objective(t * scores, labels, link="sigmoid", **HINGE) for t in factors],
-        "smooth ramp, standardized": [tpauc_objective(t * scores, labels, **RAMP) for t in factors],
+        "squared hinge": [objective(t * scores, labels, HINGE, "identity") for t in factors],
+        "squared hinge, sigmoid link": [objective(t * scores, labels, HINGE, "sigmoid") for t in factors],
+        "smooth ramp, standardized": [objective(t * scores, labels, RAMP, "standardized") for t in factors],
     }
 
 
@@ -55,9 +63,9 @@ def by_direction(x: Tensor, labels: Tensor, angles: np.ndarray[Any, Any]) -> dic
     lengths = np.concatenate([[0.0], np.geomspace(0.01, 2.0, 15)])
     for angle in angles:
         scores = x @ torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
-        values = [tpauc_objective(t * scores, labels, link="identity", **HINGE) for t in lengths]
+        values = [objective(t * scores, labels, HINGE, "identity") for t in lengths]
         found["squared hinge, best length"].append(min(values))
-        found["smooth ramp"].append(tpauc_objective(scores, labels, **RAMP))
+        found["smooth ramp"].append(objective(scores, labels, RAMP, "standardized"))
         found["1 - TPAUC"].append(1.0 - tpauc_score(labels.numpy(), scores.numpy(), **REGION))
     return found
 
@@ -67,8 +75,8 @@ def draw() -> Figure:
     figure = Figure(figsize=(12.5, 3.7), layout="constrained")
     shapes, ray, turn = figure.subplots(1, 3)
     z = torch.linspace(-1.6, 1.6, 400, dtype=torch.float64)
-    shapes.plot(z, SquaredHinge(1.0).value(z), color=COLORS[1], label="squared hinge, margin 1")
-    shapes.plot(z, SmoothRamp(0.2).value(z), color=COLORS[0], label="smooth ramp, margin 0.2")
+    shapes.plot(z, HINGE.value(z), color=COLORS[1], label="squared hinge, margin 1")
+    shapes.plot(z, RAMP.value(z), color=COLORS[0], label="smooth ramp, margin 0.2")
     shapes.plot(z, (z > 0).double(), color="#66717f", linestyle=":", label="a lost pair counts 1")
     shapes.set(title="What a pair costs", xlabel="score of the negative minus that of the positive", ylim=(-0.1, 5))
     x, y = made_up()

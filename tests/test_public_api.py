@@ -21,7 +21,7 @@ HOMES = [
     *("moreauc", "moreauc.boosting", "moreauc.checkpoint", "moreauc.contrib"),
     *("moreauc.contrib.cuda_graphs", "moreauc.contrib.lightning", "moreauc.criteria", "moreauc.data"),
     *("moreauc.distributed", "moreauc.estimators"),
-    *("moreauc.methods", "moreauc.metrics", "moreauc.models", "moreauc.optim", "moreauc.problems"),
+    *("moreauc.methods", "moreauc.metrics", "moreauc.models", "moreauc.optim"),
     *("moreauc.app.comparison", "moreauc.app.molecules"),
     *("moreauc.samplers", "moreauc.solver", "moreauc.theory", "moreauc.train"),
 ]

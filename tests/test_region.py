@@ -7,7 +7,6 @@ import itertools
 import pytest
 import torch
 
-from moreauc.core.objectives import tpauc_objective
 from moreauc.core.region import region_derivatives, region_loss_and_gradient
 from moreauc.core.surrogates import get_surrogate
 
@@ -70,14 +69,19 @@ def test_the_sorted_kernel_gives_the_same_as_the_pair_matrix(region):
     torch.testing.assert_close(gradients[1], slope.sum(0), atol=1e-12, rtol=0)
 
 
+def cvar(values, share):
+    """The least value over a threshold, which a breakpoint attains."""
+    return min(s + sum(max(value - s, 0.0) for value in values) / (share * len(values)) for s in values)
+
+
 @pytest.mark.parametrize("region", REGIONS)
-def test_it_is_the_objective_minimised_over_thresholds(region):
+@pytest.mark.parametrize(("name", "margin"), LOSSES)
+def test_it_is_the_objective_minimised_over_thresholds(name, margin, region):
     (positive, negative), _ = sides(2)
-    labels = torch.cat([torch.ones(len(positive)), torch.zeros(len(negative))])
-    options = {"min_tpr": region[0], "max_fpr": region[1], "link": "identity"}
-    expected = tpauc_objective(torch.cat([positive, negative]), labels, surrogate="hinge", margin=1.0, **options)
-    value, *_ = region_loss_and_gradient(positive, negative, get_surrogate("hinge", 1.0), *region)
-    assert value == pytest.approx(expected, rel=1e-12)
+    loss = get_surrogate(name, margin)
+    psi = [cvar(loss.value(negative - score).tolist(), region[1]) for score in positive]
+    value, *_ = region_loss_and_gradient(positive, negative, loss, *region)
+    assert value == pytest.approx(cvar(psi, 1.0 - region[0]), rel=1e-12, abs=1e-14)
 
 
 @pytest.mark.parametrize("region", REGIONS)

@@ -7,11 +7,16 @@ from test_tpauc import LOSSES, STEPS, SURROGATES, Data
 from torch import nn
 
 from moreauc import TPAUCLoss
-from moreauc.core.objectives import tpauc_objective
+from moreauc.core.region import region_loss_and_gradient
+from moreauc.core.surrogates import SquaredHinge
 from moreauc.criteria import STACOLoss
 from moreauc.optim import ProximalPoint
 
 LABELS = (torch.arange(40) % 4 == 0).long()
+
+
+def exact_objective(h, labels, min_tpr, max_fpr):
+    return region_loss_and_gradient(h[labels == 1], h[labels == 0], SquaredHinge(1.0), min_tpr, max_fpr)[0]
 
 
 @pytest.mark.parametrize(("min_tpr", "max_fpr"), [(0.4, 0.5), (0.0, 1.0), (0.6, 0.3)])
@@ -71,7 +76,7 @@ def test_long_dual_steps_give_the_subgradient_of_the_objective(float64, max_fpr)
 def test_the_saddle_point_is_the_exact_objective():
     """Fixed scores, all of them in each batch: the means of the iterates of a convex-concave problem converge."""
     scores = torch.randn(40, dtype=torch.float64) + LABELS
-    exact = tpauc_objective(scores, LABELS, min_tpr=0.4, max_fpr=0.5, link="identity")
+    exact = exact_objective(scores, LABELS, 0.4, 0.5)
     criterion = STACOLoss(LABELS, min_tpr=0.4, max_fpr=0.5, link="identity", dual_lr=0.02, threshold_lr=(0.3, 0.05))
     mean = {name: torch.zeros((), dtype=torch.float64) for name in ("s", "s_prime")}
     for step in range(4000):
@@ -95,7 +100,7 @@ def test_training_lowers_the_exact_objective(centre):
     positives, negatives = labels.nonzero().squeeze(1), (labels == 0).nonzero().squeeze(1)
 
     def objective():
-        return tpauc_objective(model(x).squeeze(1).detach(), labels, min_tpr=0.5, max_fpr=0.3)
+        return exact_objective(torch.sigmoid(model(x)).squeeze(1).detach().double(), labels, 0.5, 0.3)
 
     before = objective()
     for step in range(600):

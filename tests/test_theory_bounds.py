@@ -1,12 +1,9 @@
-"""The lemmas' error bounds, against arithmetic done by hand, the recursions of the proofs, and a simulation."""
+"""The lemmas' error bounds, against arithmetic done by hand and the recursions of the proofs."""
 
 import math
 
 import pytest
-import torch
-
-from moreauc import theory
-from moreauc.core.tables import theory_gamma, update_row
+import theory_bounds as theory
 
 MA = dict(moving_average=True)
 COMMON = dict(step=3, initial_error=5.0, sigma=1.5, gradient_bound=2.5)
@@ -160,89 +157,3 @@ def test_norm_bound_follows_from_the_squared_one(lemma):
     function, arguments = CASES[lemma]
     squared = function(**{**arguments, "initial_error": 25.0, "squared": True})
     assert math.sqrt(squared) <= function(**arguments)
-
-
-@pytest.mark.parametrize(("negative", "other"), [(False, "negatives"), (True, "positives")])
-def test_bags_of_the_other_class_do_not_enter(negative, other):
-    function, arguments = CASES["lem:11+"]
-    changed = {**arguments, f"num_{other}": 1000, f"{other}_per_batch": 1, "negative": negative}
-    assert function(**changed) == function(**{**arguments, "negative": negative})
-
-
-@pytest.mark.parametrize("lemma", ["lem:14", "lem:12"])
-def test_table_of_tables_does_not_profit_from_a_flat_inner_function(lemma):
-    # C_2 is a maximum: below C_h = 1 it no longer depends on C_h.
-    function, arguments = CASES[lemma]
-    assert function(**{**arguments, "lipschitz_inner": 0.0}) == function(**{**arguments, "lipschitz_inner": 1.0})
-
-
-def simulated_errors(gamma, tau, *, lr, steps, runs):
-    """Mean norms and mean squared norms of the error of a table of 12 rows of which 3 move, over all runs."""
-    generator = torch.Generator().manual_seed(0)
-    slopes = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64)
-    weights = previous = torch.zeros(runs, dtype=torch.float64)
-    table = torch.full((runs, 12), 0.5, dtype=torch.float64)
-    for _ in range(steps):
-        rows = torch.rand(runs, 12, generator=generator).argsort(dim=1)[:, :3]
-        # One sample per row: the same noise, of variance 1 / 4, at both iterates.
-        noise = torch.randn(runs, 3, generator=generator, dtype=torch.float64) / 2
-        now, before = (slopes[rows] * point[:, None] + noise for point in (weights, previous))
-        new = update_row(table.gather(1, rows), now, before, tau=tau, gamma=gamma)
-        table = table.scatter(1, rows, new)
-        signs = torch.randint(0, 2, (runs,), generator=generator) * 2.0 - 1.0
-        weights, previous = weights + lr * (0.5 + 0.5 * signs), weights
-    error = (table - slopes * weights[:, None]).abs()
-    return error.mean().item(), (error**2).mean().item()
-
-
-@pytest.mark.parametrize("steps", [1, 10, 200])
-@pytest.mark.parametrize(
-    ("tau", "gamma"), [(0.25, theory_gamma(12, 3, 0.25)), (0.5, theory_gamma(12, 3, 0.5)), (0.25, 0.0), (1.0, 0.0)]
-)
-def test_bound_holds_in_a_simulation(tau, gamma, steps):
-    bound, arguments = theory.sonx_table_bound, dict(moving_average=gamma == 0.0, step=steps, tau=tau, lr=0.02)
-    arguments |= dict(num_blocks=12, blocks_per_batch=3, samples_per_block=1)
-    constants = dict(sigma=0.5, lipschitz=1.0, gradient_bound=1.0)
-    norm, square = simulated_errors(gamma, tau, lr=0.02, steps=steps, runs=400)
-    assert norm <= bound(**arguments, **constants, initial_error=0.5)
-    assert square <= bound(**arguments, **constants, initial_error=0.25, squared=True)
-
-
-PAIRS_OF_SIZES = [
-    *(("num_blocks", "blocks_per_batch"), ("num_outer", "outer_per_batch"), ("num_inner", "inner_per_batch")),
-    *(("num_positives", "positives_per_batch"), ("num_negatives", "negatives_per_batch")),
-]
-
-
-@pytest.mark.parametrize("lemma", CASES)
-def test_arguments_out_of_range(lemma):
-    function, arguments = CASES[lemma]
-
-    def refuses(name, value, message):
-        with pytest.raises(ValueError, match=f"{function.__name__}: {name} {message}"):
-            function(**{**arguments, name: value})
-
-    for value in (-1, 1.0):
-        refuses("step", value, f"must be an integer of at least 0, got {value}")
-    for name in (
-        "initial_error",
-        "sigma",
-        "gradient_bound",
-        "lr",
-        *(n for n in arguments if n.startswith("lipschitz")),
-    ):
-        if name in arguments:
-            for value in (-0.1, math.nan):
-                refuses(name, value, rf"must be a number in \[0, inf\), got {value}")
-    limit = 1.0 if "moving_average" in arguments else 0.5
-    for name in (name for name in arguments if name.startswith("tau")):
-        assert function(**{**arguments, name: limit}) > 0.0
-        for value in (0.0, limit + 0.25):
-            refuses(name, value, rf"must be a number in \(0, {limit:g}\], got {value}")
-    for set_name, batch_name in PAIRS_OF_SIZES:
-        if set_name in arguments:
-            size = arguments[set_name]
-            refuses(batch_name, size + 1, f"must be at most {set_name} = {size}, got {size + 1}")
-    for name in ("samples_per_block", "samples_per_pair", "instances_per_bag"):
-        if name in arguments:
-            refuses(name, 0, "must be an integer of at least 1, got 0")

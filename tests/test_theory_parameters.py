@@ -5,6 +5,7 @@ import inspect
 import math
 
 import pytest
+import theory_bounds
 
 from moreauc import theory
 
@@ -324,9 +325,9 @@ UNIT = dict(step=10**9, initial_error=0.0, sigma=1.0, gradient_bound=1.0)
 @pytest.mark.parametrize(
     ("function", "bound", "sizes"),
     [
-        (theory.sonx_parameters, theory.sonx_table_bound, SONX),
-        (theory.tpauc_parameters, theory.tpauc_table_bound, TPAUC),
-        (theory.sonx_parameters, theory.sonx_table_bound, SONX_MA),
+        (theory.sonx_parameters, theory_bounds.sonx_table_bound, SONX),
+        (theory.tpauc_parameters, theory_bounds.tpauc_table_bound, TPAUC),
+        (theory.sonx_parameters, theory_bounds.sonx_table_bound, SONX_MA),
     ],
 )
 def test_two_level_error_is_of_order_epsilon_squared(function, bound, sizes):
@@ -339,8 +340,8 @@ def test_two_level_error_is_of_order_epsilon_squared(function, bound, sizes):
 def test_sont_error_is_of_order_epsilon_squared(sizes, limits):
     p = theory.sont_parameters(epsilon=0.05, **sizes)
     outer_sizes = {name: value for name, value in sizes.items() if name != "samples_per_pair"}
-    inner = theory.sont_inner_table_bound(**UNIT, **sizes, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
-    outer = theory.sont_outer_table_bound(
+    inner = theory_bounds.sont_inner_table_bound(**UNIT, **sizes, tau1=p.tau1, lr=p.lr, lipschitz=1.0)
+    outer = theory_bounds.sont_outer_table_bound(
         **UNIT, **outer_sizes, tau1=p.tau1, tau2=p.tau2, lr=p.lr, lipschitz_middle=1.0, lipschitz_inner=1.0
     )
     assert inner <= limits[0] * 0.05**2 * (1 + 1e-9) and outer <= limits[1] * 0.05**2 * (1 + 1e-9)
@@ -352,9 +353,9 @@ def test_bags_error_is_of_order_epsilon_squared(sizes):
     p = theory.multi_instance_tpauc_parameters(epsilon=0.01, **sizes)
     pair_sizes = {name: value for name, value in sizes.items() if name != "instances_per_bag"}
     rest = dict(tau1=p.tau1, lr=p.lr)
-    positive = theory.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0)
-    negative = theory.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0, negative=True)
-    pair = theory.bag_pair_table_bound(
+    positive = theory_bounds.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0)
+    negative = theory_bounds.bag_table_bound(**UNIT, **sizes, **rest, lipschitz=1.0, negative=True)
+    pair = theory_bounds.bag_pair_table_bound(
         **UNIT, **pair_sizes, **rest, tau2=p.tau2, lipschitz_middle=1.0, lipschitz_inner=1.0
     )
     assert max(positive, negative) <= 6 * 0.01**2 * (1 + 1e-9)

@@ -16,20 +16,22 @@ from typing import Any, ClassVar
 import torch
 
 from experiments.engine import Record, Setup, Study, Task
+from experiments.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, WorstOfLosses
+from experiments.problems.base import KnownOptimum
+from experiments.problems.bounds import sonx_table_bound
 from experiments.studies import convergence_page as page
 from moreauc.app.report.pages import Report
 from moreauc.core.tables import Gamma
-from moreauc.problems import BagRanking, CVaRAbsoluteLoss, HingedSquares, ThreeLevelProblem, WorstOfLosses
-from moreauc.problems.base import Problem
-from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Subgradient, minimize
+from moreauc.solver import SONT, SONX, PlugIn, PowerDecay, Subgradient, ThreeLevelProblem, minimize
 from moreauc.solver.methods import Method
-from moreauc.theory import sonx_table_bound
 
 METHODS = ("table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in", "full subgradient")
 _GAMMAS: dict[str, Gamma] = dict(zip(METHODS, ("theory", 0.1, 0.0), strict=False))
 
+Make = Callable[[], KnownOptimum]
+
 # problem, first step size, first tau, samples for each innermost expectation
-PROBLEMS: dict[str, tuple[Callable[[], Problem], float, float, int]] = {
+PROBLEMS: dict[str, tuple[Make, float, float, int]] = {
     "CVaR of absolute losses": (CVaRAbsoluteLoss, 0.03, 0.1, 2),
     "hinge of |squares| (not convex)": (HingedSquares, 0.02, 0.1, 1),
     "worst of three losses (vector blocks)": (WorstOfLosses, 0.1, 0.1, 2),
@@ -95,9 +97,7 @@ class ConvergenceStudy(Study):
         page.draw(parts, out)
         return Report(self.title, "", {**self.plan, "findings": page.findings(parts), **parts}, page.sections(parts))
 
-    def _task(
-        self, place: dict[str, Any], problem: Callable[[], Problem], method: Method, lr: Any, steps: int, **options: Any
-    ) -> Task:
+    def _task(self, place: dict[str, Any], problem: Make, method: Method, lr: Any, steps: int, **options: Any) -> Task:
         options = {"seeds": range(self.seeds), **options}
         return Task(
             place,
@@ -142,7 +142,7 @@ class ConvergenceStudy(Study):
                 yield self._task(place, problem, method, named["lr"], steps, **options)
 
 
-def solve(*, part: str, problem: Callable[[], Problem], method: Method, lr: Any, steps: int, **options: Any) -> Record:
+def solve(*, part: str, problem: Make, method: Method, lr: Any, steps: int, **options: Any) -> Record:
     """Run a method on a problem, all seeds side by side, and return means and spreads."""
     made = _made(problem)
     found = _summary(made, minimize(made, method, lr=lr, steps=steps, **options))
@@ -155,17 +155,17 @@ class _CVaR:
 
     num_blocks: int
 
-    def __call__(self) -> Problem:
+    def __call__(self) -> KnownOptimum:
         return CVaRAbsoluteLoss(num_blocks=self.num_blocks)
 
 
 @cache
-def _made(problem: Callable[[], Problem]) -> Problem:
+def _made(problem: Make) -> KnownOptimum:
     """Make a problem once in each process: finding its optimum takes longer than many runs."""
     return problem()
 
 
-def make_method(label: str, problem: Problem, tau: PowerDecay) -> Method:
+def make_method(label: str, problem: KnownOptimum, tau: PowerDecay) -> Method:
     """Return the method that a label of `METHODS` stands for on a problem."""
     if label == "plug-in":
         return PlugIn()
@@ -177,7 +177,7 @@ def make_method(label: str, problem: Problem, tau: PowerDecay) -> Method:
     return SONX(tau=tau, gamma=gamma)
 
 
-def _summary(problem: Problem, run: Any) -> dict[str, Any]:
+def _summary(problem: KnownOptimum, run: Any) -> dict[str, Any]:
     """Means over seeds, and their spread, as plain data."""
     optimum = problem.optimum.value
     late = run.step >= run.step[-1] // 2
@@ -215,7 +215,7 @@ def _bound(problem: CVaRAbsoluteLoss, run: Any) -> list[float]:
             samples_per_block=run.options["samples_per_batch"],
             sigma=run.noise,
             lipschitz=problem.lipschitz_inner,
-            gradient_bound=problem.gradient_bound,
+            gradient_bound=problem.lipschitz_outer * problem.lipschitz_inner,
         )
         for step in run.step.tolist()
     ]

@@ -7,8 +7,8 @@
 - :class:`TPAUCClassifier`, :class:`TPAUCLinear`, :class:`TPAUCForest`, :class:`TPAUCBooster`, :class:`TPAUCAuto`,
   :class:`MultiInstanceClassifier`, :class:`GroupDROClassifier`, :class:`GroupDRORegressor`: estimators with
   scikit-learn's interface;
-- :func:`minimize`: one loop for the problems of :mod:`moreauc.problems` and your own;
-- :mod:`moreauc.theory`: the paper's parameters and bounds, the Moreau envelope, a test of assumptions.
+- :func:`minimize`: one loop for finite-sum problems of your own, by the paper's algorithms;
+- :mod:`moreauc.theory`: the parameters of the paper's theorems, and the Moreau envelope.
 
 Modules and names are loaded on first use.
 """
@@ -54,7 +54,7 @@ __all__ = [
 
 _MODULES = {
     *("boosting", "checkpoint", "contrib", "criteria", "data", "distributed", "estimators", "methods"),
-    *("metrics", "models", "optim", "problems", "samplers", "solver", "theory", "train"),
+    *("metrics", "models", "optim", "samplers", "solver", "theory", "train"),
 }
 
 

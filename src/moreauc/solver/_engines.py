@@ -9,13 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from moreauc._checks import check_count, check_real
-from moreauc.core.pooling import UpdateOrder
-from moreauc.core.tables import Gamma
 from moreauc.criteria import FCCOLoss, TCCOLoss
 from moreauc.optim import PreviousIterate
-from moreauc.problems.base import Problem, ThreeLevelProblem, TwoLevelProblem
-from moreauc.solver.methods import ALEXR2, SONT, SONX, Method, PlugIn, Subgradient, at_step
+from moreauc.solver.methods import SONT, SONX, Method, PlugIn, Subgradient, at_step
+from moreauc.solver.problems import Problem, ThreeLevelProblem, TwoLevelProblem
 
 _CHUNK = 128  # steps whose batches are drawn at once
 
@@ -74,8 +71,7 @@ class Engine(ABC):
     draws = True
     warm_samples = 0
     scheduled: tuple[str, ...] = ()
-    momentum = 0.0  # of the optimizer
-    method: SONX | ALEXR2 | SONT
+    method: SONX | SONT
     criterion: FCCOLoss | TCCOLoss
 
     def __init__(self, problem: TwoLevelProblem | ThreeLevelProblem, start: Tensor, batches: Batches) -> None:
@@ -89,16 +85,8 @@ class Engine(ABC):
 
     @property
     def point(self) -> Tensor:
-        """The iterates of the method, shape `(seeds, dim)`."""
+        """The iterates, shape `(seeds, dim)`."""
         return self.w.detach()
-
-    def step_size(self, lr: float) -> float:
-        """Return the optimizer's step size for that of the method."""
-        return lr
-
-    def finish_step(self, step: int) -> None:
-        """Do what follows a step of the optimizer; mostly nothing."""
-        return
 
     def set_step(self, step: int) -> None:
         """Set the scheduled parameters of the loss, which are attributes of the method."""
@@ -140,18 +128,10 @@ class _SONXEngine(Engine):
     criterion: FCCOLoss
 
     def __init__(
-        self,
-        problem: TwoLevelProblem,
-        method: SONX | ALEXR2,
-        start: Tensor,
-        batches: Batches,
-        warm_start: bool,
-        gamma: Gamma,
-        rows_used: UpdateOrder = "before",
+        self, problem: TwoLevelProblem, method: SONX, start: Tensor, batches: Batches, warm_start: bool
     ) -> None:
         super().__init__(problem, start, batches)
         self.method, self.two_level, rows = method, problem, problem.num_outer
-        self.momentum = check_real("minimize", "momentum", method.momentum, low=0.0, high=1.0, high_open=True)
         initial = None
         if warm_start:
             initial = self.model(self.every, batches.warm()).detach().flatten(0, 1)
@@ -161,18 +141,11 @@ class _SONXEngine(Engine):
             lambda u, index: problem.outer(u, index % rows),
             dim=problem.dim_block,
             tau=at_step(method.tau, 0, "tau"),
-            gamma=gamma,
-            bound=getattr(method, "bound", None),
+            gamma=method.gamma,
+            bound=method.bound,
             initial=initial,
-            rows=rows_used,
-            smoothing=method.smoothing,
-            prox=None if problem.prox is None else self._prox,
         ).double()
-        self.corrects = gamma != 0.0
-
-    def _prox(self, u: Tensor, index: Tensor, smoothing: float) -> Tensor:
-        assert self.two_level.prox is not None  # for the type checker
-        return self.two_level.prox(u, index % self.two_level.num_outer, smoothing)
+        self.corrects = method.gamma != 0.0
 
     def loss(self, batch: tuple[Tensor, ...], previous: PreviousIterate | None) -> Tensor:
         shape = (-1, self.two_level.dim_block)
@@ -186,50 +159,6 @@ class _SONXEngine(Engine):
         held = self.criterion.table_u.visited.view(self.seeds, -1)
         error = torch.linalg.vector_norm(rows - self.two_level.full_inner(w), dim=-1)
         return _mean_where(error, held), super().table_errors(w)[1]
-
-
-class _ALEXR2Engine(_SONXEngine):
-    method: ALEXR2
-
-    def __init__(
-        self, problem: TwoLevelProblem, method: ALEXR2, start: Tensor, batches: Batches, warm_start: bool
-    ) -> None:
-        theta = check_real("minimize", "theta", method.theta, low=0.0)
-        self.weight = check_real("minimize", "weight", method.weight, low=0.0, low_open=True)
-        self.inner_steps = check_count("minimize", "inner_steps", method.inner_steps)
-        rate = 1.0 / self.weight if method.centre_lr is None else method.centre_lr
-        self.centre_lr = check_real("minimize", "centre_lr", rate, low=0.0, low_open=True)
-        gamma = theta * at_step(method.tau, 0, "tau")
-        super().__init__(problem, method, start, batches, warm_start, gamma, "after")
-        self.kept, self.momentum = self.momentum, 0.0  # that of the centre
-        self.centre = self.w.detach().clone()
-        self.direction: Tensor | None = None
-
-    @property
-    def point(self) -> Tensor:
-        return self.centre
-
-    def step_size(self, lr: float) -> float:
-        return lr / (1.0 + lr * self.weight)  # with it the gradient step is the proximal step of size `lr`
-
-    def set_step(self, step: int) -> None:
-        super().set_step(step)
-        self.criterion.gamma = self.method.theta * self.criterion.tau
-
-    def loss(self, batch: tuple[Tensor, ...], previous: PreviousIterate | None) -> Tensor:
-        pull = 0.5 * self.weight * (self.w - self.centre).square().sum(dim=-1)
-        return super().loss(batch, previous) + pull.mean()
-
-    def finish_step(self, step: int) -> None:
-        if (step + 1) % self.inner_steps:
-            return
-        gradient = self.weight * (self.centre - self.w.detach())
-        old = gradient if self.direction is None else self.direction
-        self.direction = self.kept * old + (1.0 - self.kept) * gradient
-        self.centre = self.centre - self.centre_lr * self.direction
-
-    def table_errors(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        return super().table_errors(self.w.detach())  # rows follow the inner loop
 
 
 class _SONTEngine(Engine):
@@ -290,10 +219,9 @@ def _mean_where(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def make_engine(problem: Problem, method: Method, start: Tensor, batches: Batches, warm_start: bool) -> Engine:
+    """Return the engine of a method on a problem that fits it."""
     if isinstance(method, SONX) and isinstance(problem, TwoLevelProblem):
-        return _SONXEngine(problem, method, start, batches, warm_start, method.gamma)
-    if isinstance(method, ALEXR2) and isinstance(problem, TwoLevelProblem):
-        return _ALEXR2Engine(problem, method, start, batches, warm_start)
+        return _SONXEngine(problem, method, start, batches, warm_start)
     if isinstance(method, SONT) and isinstance(problem, ThreeLevelProblem):
         return _SONTEngine(problem, method, start, batches, warm_start)
     assert isinstance(problem, TwoLevelProblem | ThreeLevelProblem)  # _check_sizes has seen to it
@@ -301,5 +229,4 @@ def make_engine(problem: Problem, method: Method, start: Tensor, batches: Batche
         return _PlugInEngine(problem, start, batches)
     if isinstance(method, Subgradient):
         return _SubgradientEngine(problem, start, batches)
-    kind = type(method).__name__
-    raise ValueError(f"minimize: method must be SONX, ALEXR2, SONT, PlugIn or Subgradient, got {kind}")
+    raise ValueError(f"minimize: method must be SONX, SONT, PlugIn or Subgradient, got {type(method).__name__}")

@@ -6,16 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from moreauc._checks import check_count, check_real, check_shape
 from moreauc.optim import PreviousIterate
-from moreauc.problems.base import Problem, ThreeLevelProblem, TwoLevelProblem
 from moreauc.solver._engines import Batches, Engine, make_engine
-from moreauc.solver.methods import ALEXR2, SONT, SONX, Method, Schedule, at_step
+from moreauc.solver.methods import SONT, SONX, Method, Schedule, at_step
+from moreauc.solver.problems import Problem, ThreeLevelProblem, TwoLevelProblem
 from moreauc.theory import moreau_envelope
 
 
@@ -30,8 +29,7 @@ class Run:
         objective: full objective, shape `(S, K)`.
         stationarity: :math:`\|\nabla F_{1/\bar\rho}(w_t)\|`, shape `(S, K)`; NaN where not asked for.
         table_error: mean over rows of :math:`\|u_i - g_i(w_t)\|` (for SONT, of
-            :math:`\|v_{ij} - h_{ij}(w_t)\|`; for ALEXR2 at the points of the inner loop), shape `(S, K)`; NaN for
-            methods without a table.
+            :math:`\|v_{ij} - h_{ij}(w_t)\|`), shape `(S, K)`; NaN for methods without a table.
         outer_table_error: for SONT, mean of :math:`\|u_i - \frac1{n_2} \sum_j g_i(v_{ij})\|`; else NaN.
         last: the last iterates, shape `(S, dim)`.
         best: the recorded iterates of lowest full objective, shape `(S, dim)`.
@@ -53,7 +51,7 @@ class Run:
     drawn: Tensor
     drawn_step: Tensor
     noise: float = math.nan
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
 
 class Recorder:
@@ -92,7 +90,7 @@ class Recorder:
         ]
         return torch.tensor(norms, dtype=torch.float64)
 
-    def finish(self, last: Tensor, drawn: Tensor, drawn_step: Tensor, options: dict[str, Any]) -> Run:
+    def finish(self, last: Tensor, drawn: Tensor, drawn_step: Tensor, options: dict[str, object]) -> Run:
         step = torch.tensor(self.steps)
         history = {name: torch.stack([row[name] for row in self.rows], dim=1) for name in self.rows[0]}
         return Run(
@@ -129,8 +127,8 @@ def minimize(
     r"""Minimise a problem and record what a researcher wants to see.
 
     Args:
-        problem: a :class:`~moreauc.problems.TwoLevelProblem` or :class:`~moreauc.problems.ThreeLevelProblem`.
-        method: SONX, ALEXR2, SONT, PlugIn or Subgradient of :mod:`moreauc.solver`, with its parameters.
+        problem: a :class:`~moreauc.solver.TwoLevelProblem` or :class:`~moreauc.solver.ThreeLevelProblem`.
+        method: SONX, SONT, PlugIn or Subgradient of :mod:`moreauc.solver`, with its parameters.
         steps: number of iterations :math:`T`.
         lr: step size :math:`\eta`, or a function of the step number.
         outer_per_batch: blocks (outer items) of a batch, :math:`B_1`, drawn without replacement.
@@ -156,9 +154,17 @@ def minimize(
         ValueError: for an argument out of range, or a method that does not fit the problem.
 
     Example:
-        >>> from moreauc.problems import CVaRAbsoluteLoss
-        >>> problem = CVaRAbsoluteLoss(num_blocks=10, num_samples=5, num_features=2)
-        >>> run = minimize(problem, SONX(tau=0.2, gamma=0.1), steps=300, lr=0.02, seeds=[0, 1])
+        >>> class Distances(TwoLevelProblem):
+        ...     "Six points, each seen with noise; what counts is a mean distance beyond 1."
+        ...     dim, dim_block, num_outer, num_samples = 1, 1, 6, 2
+        ...     lipschitz_outer, lipschitz_inner, rho_outer, rho_inner = 1.0, 1.0, 0.0, 0.0
+        ...     start = torch.zeros(1, dtype=torch.float64)
+        ...     def sample(self, w, index, samples):
+        ...         return (w[..., None, None, :] - index[..., None, None] - samples[..., None]).abs()
+        ...     def outer(self, u, index):
+        ...         return torch.relu(u.squeeze(-1) - 1.0)
+        >>> options = {"steps": 300, "lr": 0.02, "outer_per_batch": 2, "seeds": [0, 1]}
+        >>> run = minimize(Distances(), SONX(tau=0.2, gamma=0.1), **options)
         >>> bool((run.objective[:, -1] < run.objective[:, 0]).all())
         True
     """
@@ -167,17 +173,19 @@ def minimize(
     if not len(seeds):
         raise ValueError("minimize: seeds must not be empty, got []")
     sizes = _check_sizes(problem, method, outer_per_batch, inner_per_batch, samples_per_batch)
-    if rho_bar is None:
-        rho_bar = 2.0 * problem.weak_convexity or 1.0
-    rho_bar = check_real("minimize", "rho_bar", rho_bar, low=problem.weak_convexity, low_open=True)
+    if stationarity:
+        rho_bar = 2.0 * problem.weak_convexity or 1.0 if rho_bar is None else rho_bar
+        rho_bar = check_real("minimize", "rho_bar", rho_bar, low=problem.weak_convexity, low_open=True)
+    else:
+        rho_bar = None
     point = problem.start if start is None else torch.as_tensor(start, dtype=torch.float64)
     check_shape("minimize", "start", point, [(problem.dim,)])
 
     batches = Batches(problem, sizes, seeds)
     engine = make_engine(problem, method, point, batches, warm_start)
-    optimizer = torch.optim.SGD([engine.w], lr=0.0, momentum=engine.momentum, dampening=engine.momentum)
+    optimizer = torch.optim.SGD([engine.w], lr=0.0)
     previous = PreviousIterate(engine.model, optimizer) if engine.corrects else None
-    recorder = Recorder(problem, engine, rho_bar if stationarity else None, tuple(seeds))
+    recorder = Recorder(problem, engine, rho_bar, tuple(seeds))
     drawn_step = torch.tensor([torch.randint(steps, (), generator=g) for g in batches.generators])
     drawn = engine.point.clone()
     with _counter(steps, progress) as advance:
@@ -187,15 +195,19 @@ def minimize(
                 recorder.record(step)
             engine.set_step(step)
             # the loss is a mean over all replicas, each of which takes its own full step
-            optimizer.param_groups[0]["lr"] = engine.step_size(at_step(lr, step, "lr")) * len(seeds)
+            optimizer.param_groups[0]["lr"] = at_step(lr, step, "lr") * len(seeds)
             loss = engine.loss(batches.draw(step) if engine.draws else (), previous)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
-            engine.finish_step(step)
             advance(1)
     recorder.record(steps)
-    options = {"method": repr(method), "lr": lr if isinstance(lr, float) else repr(lr), "steps": steps, **sizes}
+    options: dict[str, object] = {
+        "method": repr(method),
+        "lr": lr if isinstance(lr, float) else repr(lr),
+        "steps": steps,
+        **sizes,
+    }
     options |= {"rho_bar": rho_bar, "warm_start": warm_start}
     options |= {name: value for name, value in vars(method).items() if isinstance(value, float | int | str)}
     return recorder.finish(engine.point.clone(), drawn, drawn_step, options)
@@ -204,12 +216,10 @@ def minimize(
 def _check_sizes(problem: Problem, method: Method, outer: int, inner: int, samples: int) -> dict[str, int]:
     if isinstance(problem, TwoLevelProblem):
         if isinstance(method, SONT):
-            known = "SONX, ALEXR2, PlugIn or Subgradient for a two-level problem"
-            raise ValueError(f"minimize: method must be {known}, got SONT")
+            raise ValueError("minimize: method must be SONX, PlugIn or Subgradient for a two-level problem, got SONT")
     elif isinstance(problem, ThreeLevelProblem):
-        if isinstance(method, SONX | ALEXR2):
-            known, kind = "SONT, PlugIn or Subgradient for a three-level problem", type(method).__name__
-            raise ValueError(f"minimize: method must be {known}, got {kind}")
+        if isinstance(method, SONX):
+            raise ValueError("minimize: method must be SONT, PlugIn or Subgradient for a three-level problem, got SONX")
     else:
         kind = type(problem).__name__
         raise ValueError(f"minimize: problem must be a TwoLevelProblem or ThreeLevelProblem, got {kind}")

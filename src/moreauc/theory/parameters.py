@@ -26,7 +26,7 @@ _SETS = {
     "positives_per_batch": "num_positives",
     "negatives_per_batch": "num_negatives",
 }
-# What the arguments of all functions of this module, of `bounds` and of `successors` mean, by name.
+# What the arguments of all functions of this module mean, by name.
 _SIZE = "at least 1"
 _CONSTANT = "positive factor of `{}`, which theory fixes only up to a factor."
 _TOGETHER = "at least 0; where None is allowed, these constants are given all or not at all"
@@ -54,41 +54,24 @@ _MEANINGS = {
     "dim": r"number :math:`d_1` of outputs of :math:`g_i`, at least 1.",
     "dim_middle": r"number :math:`d_1` of outputs of :math:`g_i`, at least 1.",
     "dim_inner": r"number :math:`d_2` of outputs of :math:`h_{ij}`, at least 1.",
-    "step": r"updates done, :math:`t + 1` in the paper; 0 gives the initial error and the constant terms.",
-    "initial_error": "mean over the rows of the error's norm at the start, or of its square if `squared`; at least 0.",
-    "tau": "averaging weight, above 0 and at most 1/2; at most 1 for the moving average.",
-    "tau1": "averaging weight of the inner table, above 0 and at most 1/2; at most 1 for the moving average.",
-    "tau2": "averaging weight of the outer table, above 0 and at most 1/2; at most 1 for the moving average.",
     "moving_average": "whether the correction weights are 0 instead of those of the theory.",
-    "lr": r"step size :math:`\eta` of the weights and of the thresholds, at least 0.",
-    "sigma": r"root of the bound :math:`\sigma^2` on the variance of one sample, at least 0; for a table of "
-    "tables that of :math:`g_i` over the inner functions.",
-    "lipschitz": "Lipschitz constant of what the table tracks, at least 0.",
-    "gradient_bound": r":math:`M \ge 0` with :math:`E\|G_t\|^2 \le M^2`; for a table of tables it also bounds what the "
-    "inner table holds, and the root mean square of :math:`h`.",
-    "squared": "whether to bound the mean squared norm instead of the mean norm.",
-    "negative": "whether the rows are those of the negative bags.",
     "constant_tau": _CONSTANT.format("tau"),
     "constant_tau1": _CONSTANT.format("tau1"),
     "constant_tau2": _CONSTANT.format("tau2"),
     "constant_lr": _CONSTANT.format("lr"),
     "constant_iterations": _CONSTANT.format("iterations"),
-    "constant_smoothing": _CONSTANT.format("smoothing"),
-    "constant_momentum": "positive factor of one minus `momentum`, which theory fixes only up to a factor.",
-    "constant_inner_steps": _CONSTANT.format("inner_steps"),
 }
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., object])
 
 
-def checked(function: _F) -> _F:
+def _checked(function: _F) -> _F:
     """Check the keyword arguments of a function by their names, and describe them in its docstring."""
-    optional = {name for name, argument in signature(function).parameters.items() if argument.default is None}
+    owner, parameters = function.__name__, signature(function).parameters
 
     @wraps(function)
-    def call(**given: Any) -> Any:
-        owner, largest_tau = function.__name__, 1.0 if given.get("moving_average") else 0.5
+    def call(**given: Any) -> object:
         values: dict[str, Any] = {
-            name: None if value is None and name in optional else _check(owner, name, value, largest_tau)
+            name: None if value is None and parameters[name].default is None else _check(owner, name, value)
             for name, value in given.items()
         }
         for batch, whole in _SETS.items():
@@ -97,34 +80,28 @@ def checked(function: _F) -> _F:
         return function(**values)
 
     if function.__doc__:  # the arguments come before the example
-        described = "".join(f"    {name}: {_MEANINGS[name]}\n" for name in signature(function).parameters)
+        described = "".join(f"    {name}: {_MEANINGS[name]}\n" for name in parameters)
         text, example, rest = cleandoc(function.__doc__).partition("Example:\n")
         call.__doc__ = f"{text.rstrip()}\n\nArgs:\n{described}\n{example}{rest}"
     return cast(_F, call)
 
 
-def _check(owner: str, name: str, value: Any, largest_tau: float) -> Any:
+def _check(owner: str, name: str, value: Any) -> Any:
     if name == "epsilon":  # beyond this range its powers leave double precision
         return check_real(owner, name, value, low=1e-20, high=1e20)
-    if name.startswith("tau"):
-        return check_real(owner, name, value, low=0.0, high=largest_tau, low_open=True)
     if name.startswith("constant_"):
         return check_real(owner, name, value, low=0.0, low_open=True)
-    if name.startswith(("rho_", "lipschitz")) or name in ("initial_error", "sigma", "gradient_bound", "lr"):
+    if name.startswith(("rho_", "lipschitz")):
         return check_real(owner, name, value, low=0.0)
-    if name == "step":
-        return check_count(owner, name, value, minimum=0)
-    if name.startswith(("num_", "dim")) or "_per_" in name:
-        return check_count(owner, name, value)
-    return value
+    return value if name == "moving_average" else check_count(owner, name, value)
 
 
-def all_or_none(owner: str, result: str = "rho_bar", /, **values: float | None) -> dict[str, float] | None:
-    """Return the values by name, or None where none is given; `result` is what they are for."""
+def _all_or_none(owner: str, **values: float | None) -> dict[str, float] | None:
+    """Return the constants that `rho_bar` needs, by name, or None where none is given."""
     given = {name: value for name, value in values.items() if value is not None}
     missing = [name for name in values if name not in given]
     if given and missing:
-        raise ValueError(f"{owner}: {result} needs all of {', '.join(values)} or none, got no {', '.join(missing)}")
+        raise ValueError(f"{owner}: rho_bar needs all of {', '.join(values)} or none, got no {', '.join(missing)}")
     return given or None
 
 
@@ -173,7 +150,7 @@ class MultiInstanceTPAUCParameters(SONTParameters):
     gamma3: float
 
 
-@checked
+@_checked
 def fcco_weak_convexity(
     *, rho_outer: float, lipschitz_outer: float, rho_inner: float, lipschitz_inner: float, dim: int = 1
 ) -> float:
@@ -190,7 +167,7 @@ def fcco_weak_convexity(
     return math.sqrt(dim) * rho_inner * lipschitz_outer + rho_outer * lipschitz_inner**2
 
 
-@checked
+@_checked
 def tcco_weak_convexity(
     *,
     rho_outer: float,
@@ -218,7 +195,7 @@ def tcco_weak_convexity(
     return math.sqrt(dim_middle) * middle * lipschitz_outer + rho_outer * lipschitz_middle**2 * lipschitz_inner**2
 
 
-@checked
+@_checked
 def sonx_parameters(
     *,
     epsilon: float,
@@ -264,7 +241,7 @@ def sonx_parameters(
         >>> p.tau, p.gamma, p.lr, p.iterations
         (0.25, 0.0, 0.00625, 640)
     """
-    given = all_or_none(
+    given = _all_or_none(
         "sonx_parameters",
         rho_outer=rho_outer,
         lipschitz_outer=lipschitz_outer,
@@ -282,12 +259,12 @@ def sonx_parameters(
         tau=min(constant_tau * b2 * epsilon**4, 1.0),
         gamma=0.0,
         lr=constant_lr * b1 * b2 / n * epsilon**6,
-        iterations=round_up(constant_iterations * n / (b1 * b2) / epsilon**8),
+        iterations=_round_up(constant_iterations * n / (b1 * b2) / epsilon**8),
         rho_bar=rho_bar,
     )
 
 
-@checked
+@_checked
 def tpauc_parameters(
     *,
     epsilon: float,
@@ -317,13 +294,13 @@ def tpauc_parameters(
         >>> p.tau, p.gamma, p.lr, p.iterations
         (0.25, 12.75, 0.0125, 320)
     """
-    given = all_or_none("tpauc_parameters", lipschitz_outer=lipschitz_outer, rho_inner=rho_inner)
+    given = _all_or_none("tpauc_parameters", lipschitz_outer=lipschitz_outer, rho_inner=rho_inner)
     rho_bar = None if given is None else 2.0 * math.prod(given.values())
     sizes = num_positives, positives_per_batch, negatives_per_batch
     return _two_level_msvr(epsilon, *sizes, constant_tau, constant_lr, constant_iterations, rho_bar)
 
 
-@checked
+@_checked
 def sont_parameters(
     *,
     epsilon: float,
@@ -387,7 +364,7 @@ def sont_parameters(
         >>> p.tau1, p.tau2, p.lr, p.iterations
         (0.03125, 0.25, 0.00048828125, 8192)
     """
-    given = all_or_none(
+    given = _all_or_none(
         "sont_parameters",
         rho_outer=rho_outer,
         lipschitz_outer=lipschitz_outer,
@@ -422,12 +399,12 @@ def sont_parameters(
         gamma1=0.0 if moving_average else theory_gamma(n1 * n2, b1 * b2, tau1),
         gamma2=0.0 if moving_average else theory_gamma(n1, b1, tau2),
         lr=constant_lr * lr,
-        iterations=round_up(constant_iterations * iterations),
+        iterations=_round_up(constant_iterations * iterations),
         rho_bar=rho_bar,
     )
 
 
-@checked
+@_checked
 def multi_instance_tpauc_parameters(
     *,
     epsilon: float,
@@ -476,7 +453,7 @@ def multi_instance_tpauc_parameters(
         >>> p.tau1, p.tau2, p.iterations
         (0.03125, 0.25, 2048)
     """
-    given = all_or_none(
+    given = _all_or_none(
         "multi_instance_tpauc_parameters",
         lipschitz_outer=lipschitz_outer,
         rho_middle=rho_middle,
@@ -503,7 +480,7 @@ def multi_instance_tpauc_parameters(
         gamma2=theory_gamma(num_negatives, b2, tau1),
         gamma3=theory_gamma(num_positives, positives_per_batch, tau2),
         lr=constant_lr * epsilon**4 / max(max(a, b) * r, last),
-        iterations=round_up(constant_iterations * max(max(a, b) * max(r, r_squared), last) / epsilon**6),
+        iterations=_round_up(constant_iterations * max(max(a, b) * max(r, r_squared), last) / epsilon**6),
         rho_bar=rho_bar,
     )
 
@@ -525,12 +502,12 @@ def _two_level_msvr(
         tau=tau,
         gamma=theory_gamma(num_rows, rows, tau),
         lr=constant_lr * speed * epsilon**4,
-        iterations=round_up(constant_iterations / speed / epsilon**6),
+        iterations=_round_up(constant_iterations / speed / epsilon**6),
         rho_bar=rho_bar,
     )
 
 
-def round_up(value: float) -> int:
+def _round_up(value: float) -> int:
     """Return the next integer, at least 1."""
     # the factor keeps the rounding errors of an exact integer from pushing it to the next one
     return max(1, math.ceil(value * (1.0 - 1e-12)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from experiments.problems.base import KnownOptimum, LinearProgram
 from moreauc._checks import check_count, check_real
-from moreauc.problems.base import LinearProgram, ThreeLevelProblem
+from moreauc.solver.problems import ThreeLevelProblem
 
 
-class BagRanking(ThreeLevelProblem):
+class BagRanking(ThreeLevelProblem, KnownOptimum):
     r"""Rank positive bags above negative ones, where the worst positives count: a linear form of partial AUC.
 
     A bag's score is the mean of the scores :math:`w^\top x` of its instances, of which a step sees a few.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from experiments.problems.base import KnownOptimum, LinearProgram
 from moreauc._checks import check_count, check_real
-from moreauc.core.outer import prox_maximum, prox_positive_part
-from moreauc.problems.base import LinearProgram, TwoLevelProblem
+from moreauc.solver.problems import TwoLevelProblem
 
 
 def _affine(a: Tensor, b: Tensor, w: Tensor, index: Tensor, samples: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def _planted(num_blocks: int, num_samples: int, dim_block: int, dim: int, seed: 
     return a, (a * truth).sum(-1) + noise * skewed
 
 
-class CVaRAbsoluteLoss(TwoLevelProblem):
+class CVaRAbsoluteLoss(TwoLevelProblem, KnownOptimum):
     r"""Mean of the worst fraction of blocks, each with a mean absolute loss, and the threshold as a variable.
 
     .. math::
@@ -87,10 +87,6 @@ class CVaRAbsoluteLoss(TwoLevelProblem):
         r"""Return :math:`(u_1)_+ / \alpha + u_2`."""
         return torch.relu(u[..., 0]) / self.alpha + u[..., 1]
 
-    def prox(self, u: Tensor, index: Tensor, smoothing: float) -> Tensor:
-        """Return the proximal points, entry by entry."""
-        return torch.stack([prox_positive_part(u[..., 0], smoothing, 1.0 / self.alpha), u[..., 1] - smoothing], dim=-1)
-
     def minimizer(self) -> Tensor:
         """Solve a linear program."""
         program = LinearProgram()
@@ -103,7 +99,7 @@ class CVaRAbsoluteLoss(TwoLevelProblem):
         return program.solve()[: self.dim]
 
 
-class WorstOfLosses(TwoLevelProblem):
+class WorstOfLosses(TwoLevelProblem, KnownOptimum):
     r"""Blocks with several mean absolute losses each, of which the worst counts: vector-valued blocks.
 
     .. math:: F(w) = \frac1n \sum_i \max_k L_{ik}(w), \qquad L_{ik}(w) = \frac1m \sum_\xi |a_{ik\xi}^\top w - b_{ik\xi}|
@@ -143,10 +139,6 @@ class WorstOfLosses(TwoLevelProblem):
         r"""Return :math:`\max_k u_k`."""
         return u.amax(dim=-1)
 
-    def prox(self, u: Tensor, index: Tensor, smoothing: float) -> Tensor:
-        """Return the proximal points."""
-        return prox_maximum(u, smoothing)
-
     def minimizer(self) -> Tensor:
         """Solve a linear program."""
         program = LinearProgram()
@@ -159,7 +151,7 @@ class WorstOfLosses(TwoLevelProblem):
         return program.solve()[: self.dim]
 
 
-class HingedSquares(TwoLevelProblem):
+class HingedSquares(TwoLevelProblem, KnownOptimum):
     r"""Weakly convex and not convex: absolute values of quadratics inside a hinge, as :math:`|x^2 - b|`.
 
     .. math::
@@ -222,10 +214,6 @@ class HingedSquares(TwoLevelProblem):
     def outer(self, u: Tensor, index: Tensor) -> Tensor:
         r"""Return :math:`(u - c)_+`."""
         return torch.relu(u.squeeze(-1) - self.level)
-
-    def prox(self, u: Tensor, index: Tensor, smoothing: float) -> Tensor:
-        """Return the proximal points."""
-        return self.level + prox_positive_part(u - self.level, smoothing)
 
     def minimizer(self) -> Tensor:
         """Solve a linear program in the squares; return the solution with positive signs."""
