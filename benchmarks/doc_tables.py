@@ -20,19 +20,6 @@ def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
 
 
-def fcco_step_table() -> str:
-    """A step of FCCOLoss over that of the mean loss."""
-    variants, rows = ("FCCOLoss, gamma 0", "mean loss + forward without gradient", "FCCOLoss, gamma 0.1"), []
-    for name, machine, model in [("step", "CPU", "mlp"), ("step_h200", "H200", "resnet20")]:
-        for batch in (64, 1024):
-            entry = _bench(name)[f"training {model}, batch {batch}"]
-            ratios = [f"{entry[f'{variant} / mean loss']['median']:.2f}" for variant in variants]
-            rows.append([f"{machine}, batch {batch}", *ratios])
-    return _markdown(["", "FCCOLoss, gamma 0", "floor with correction", "FCCOLoss, gamma 0.1"], rows).replace(
-        "|  |", "| |", 1
-    )
-
-
 def pairs_table() -> str:
     """Forward and backward of the loss beside LibAUC's."""
     sizes, rows = _bench("pairs")["sizes"], []
@@ -69,24 +56,6 @@ def mlp_step_table() -> str:
         cells = [f"{r['median']:.2f} ({r['quartiles'][0]:.2f} to {r['quartiles'][1]:.2f})" for r in ratios]
         rows.append([name, f"{report[name]['microseconds']['cross entropy'] / 1000:.2f} ms", *cells])
     return _markdown(["MLP", "CE step", "gamma 0", "floor with correction", "gamma 0.1"], rows)
-
-
-def device_step_table(device: str, *techniques: str) -> str:
-    """Cross entropy in milliseconds, the other losses in times of it by the same technique."""
-    done = [row for row in _bench(f"step_{device}")["rows"] if "error" not in row]
-    found = {(row["case"], row["loss"], row["technique"]): row for row in done}
-    rows = []
-    for case, loss in dict.fromkeys(key[:2] for key in found):
-        row = [case, loss]
-        for entry in (found.get((case, loss, technique)) for technique in techniques):
-            if entry is None:
-                row.append("")
-            elif loss == "CE":
-                row.append(f"{entry['milliseconds']['median']:.3g} ms")
-            else:
-                row.append(f"{entry['times CE by the same technique']['median']:.2f}")
-        rows.append(row)
-    return _markdown(["model", "loss", *techniques], rows)
 
 
 def target_table() -> str:
@@ -149,12 +118,9 @@ def processes_line() -> str:
     return f"Processes with six copies each, under NVIDIA's MPS: steps of single models per second {', '.join(rates)}."
 
 
-_TECHNIQUES = ("eager", "compiled", "graphed", "compiled and graphed")
-
-
-def linear_quality_table(half: str) -> str:
+def linear_quality_table() -> str:
     """Two-way partial AUC of logistic regression and of TPAUCLinear, the mean over splits, by table and region."""
-    cells = _bench(f"linear_{half}")["cells"]
+    cells = _bench("linear_confirming")["cells"]
     regions = list(dict.fromkeys((cell["min_tpr"], cell["max_fpr"]) for cell in cells))
     names = ("LR", "LR, C tuned", "TPAUCLinear")
 
@@ -256,17 +222,6 @@ def gallery_first_step_table() -> str:
     return _markdown([*columns, "values, ours and theirs", "why they differ"], rows)
 
 
-def gallery_time_table() -> str:
-    """Time of forward and backward beside LibAUC's."""
-    rows = []
-    for entry in _bench("gallery")["times"]:
-        times = [f"{entry[who]['microseconds'] / 1000:.2f} ms" for who in ("gallery", "LibAUC")]
-        labels = entry.get("sum of the labels")
-        shown = "" if labels is None else f"{labels['microseconds'] / 1000:.2f} ms"
-        rows.append([entry["example"], str(entry["size"]), *times, f"{entry['ratio']:.1f}", shown])
-    return _markdown(["example", "size", "gallery", "LibAUC", "LibAUC over gallery", "sum over the labels"], rows)
-
-
 def libauc_table() -> str:
     """Value and gradient of the first step of each pair of code in docs/libauc.md."""
     report, rows = _bench("libauc"), []
@@ -316,26 +271,22 @@ def mutants_table() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "bench FCCOLoss": fcco_step_table,
     "bench pairs": pairs_table,
     "bench metrics": metric_table,
     "bench MLP": mlp_step_table,
-    "bench cuda": partial(device_step_table, "cuda", *_TECHNIQUES),
-    "bench cpu": partial(device_step_table, "cpu", *_TECHNIQUES[:2]),
     "bench targets": target_table,
     "bench bags": bag_memory_table,
     "bench models": model_table,
     "bench tissue": tissue_step_table,
     "bench copies": copies_table,
     "bench processes": processes_line,
-    **{f"bench linear {half}": partial(linear_quality_table, half) for half in ("choosing", "confirming")},
+    "bench linear confirming": linear_quality_table,
     "bench linear time": linear_time_table,
     "bench boosting": boosting_table,
     "bench fit": fit_time_table,
     **{f"gallery {path.stem}": partial(gallery_code, path.stem) for path in GALLERY.glob("*.py")},
     "gallery, runs": gallery_run_table,
     "bench gallery, first step": gallery_first_step_table,
-    "bench gallery, times": gallery_time_table,
     "bench libauc": libauc_table,
     "bench libauc, found": libauc_found_table,
     "mutants": mutants_table,

@@ -22,8 +22,7 @@ from experiments.files import write_bytes
 from experiments.ranks import difference_table, rank_table
 from experiments.studies._shared import show
 from experiments.studies.bags import bag_rows
-from experiments.studies.defaults_entries import ENTRIES
-from experiments.studies.defaults_page import against_table, standing_table, top_table
+from experiments.studies.defaults_page import against_table, standing_table
 from experiments.studies.groups import group_table
 from experiments.studies.when import capacity_table, condition_table, fit_table
 from experiments.tables import title_of
@@ -61,9 +60,9 @@ def bag_table() -> str:
     return _markdown(columns, bag_rows(_study("bags")["cells"]))
 
 
-def groups_table(name: str) -> str:
-    """Losses and accuracies of groups by method."""
-    return _markdown(*group_table(_study(f"groups/{name}")["cells"]))
+def planted_groups_table() -> str:
+    """Losses and accuracies of planted groups by method."""
+    return _markdown(*group_table(_study("groups/planted")["cells"]))
 
 
 def experiment_table(name: Kind, dataset: str, protocol: str = "runs", choice: str = "chosen") -> str:
@@ -181,27 +180,6 @@ def defaults_against(method: str) -> str:
     return _markdown(*against_table(_study("defaults"), "confirm", method))
 
 
-def graph_table() -> str:
-    """TPAUC (0.5, 0.5) of graph networks and of fingerprints on the three sets that both studies have."""
-    sets = {"moltox21": "NR-AR", "molmuv": "MUV-548", "molhiv": "HIV"}
-    rows: dict[str, dict[str, str]] = {}
-    plan = load_experiment("molecules")
-    for cell in _study("experiments/molecules")["cells"]:
-        place = (cell["protocol"], cell["choice"], tuple(cell["region"]))
-        wanted = cell["method"] in ("ce", "mb", "sonx", "sonx_recipe") and cell["mean"] is not None
-        if wanted and place == ("runs", "chosen", (0.5, 0.5)):
-            title = f"graph network, {title_of(plan.candidates[cell['method']])}"
-            rows.setdefault(title, {})[sets[cell["dataset"]]] = show(cell)
-    for cell in _study("screening")["cells"]:
-        if cell["table"] in sets.values() and cell["region"] == "0.5, 0.5":
-            title = f"fingerprints, {ENTRIES[cell['method']].title}"
-            rows.setdefault(title, {})[cell["table"]] = show(cell)
-    return _markdown(
-        ["method", *sets.values()],
-        [[title, *(row.get(name, "") for name in sets.values())] for title, row in rows.items()],
-    )
-
-
 def size_table() -> str:
     """Sizes of the library, in one column for each state that was measured."""
     columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
@@ -215,7 +193,7 @@ TABLES: dict[str, Callable[[], str]] = {
         convergence_table, "table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in"
     ),
     "digit_bags": bag_table,
-    **{f"{name}_groups": partial(groups_table, name) for name in ("planted", "adult", "compas")},
+    "planted_groups": planted_groups_table,
     **{name: partial(experiment_table, "molecules", name) for name in ("moltox21", "molmuv", "molhiv")},
     **{name: partial(experiment_table, "bags", name) for name in ("musk2", "fox")},
     **{f"{name}, all splits": partial(experiment_table, "bags", name, "splits") for name in ("musk2", "fox")},
@@ -235,28 +213,9 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"defaults, {half}": partial(defaults_table, half) for half in ("choose", "confirm")},
     "defaults, in short": defaults_in_short,
     "defaults, with auto": partial(defaults_table, "confirm", "auto"),
-    **{
-        f"defaults, {method} against": partial(defaults_against, method)
-        for method in ("sonx", "linear", "booster", "auto")
-    },
-    **{
-        f"screening, {part}": partial(lambda part: _markdown(*standing_table(_study("screening"), part)), part)
-        for part in ("assays", "muv")
-    },
+    **{f"defaults, {method} against": partial(defaults_against, method) for method in ("sonx", "linear", "auto")},
+    "screening, assays": lambda: _markdown(*standing_table(_study("screening"), "assays")),
     "screening, assays with auto": lambda: _markdown(*standing_table(_study("screening"), "assays", "auto")),
-    **{
-        f"screening, {part}, top": partial(
-            lambda part: _markdown(*top_table(_study("screening"), part, "0, 0.1")), part
-        )
-        for part in ("assays", "muv")
-    },
-    **{
-        f"screening, {method} against": partial(
-            lambda method: _markdown(*against_table(_study("screening"), "assays", method)), method
-        )
-        for method in ("sonx", "linear", "booster", "auto")
-    },
-    "screening, graphs": graph_table,
     **{
         f"bag_defaults, {half}": partial(lambda half: _markdown(*standing_table(_study("bag_defaults"), half)), half)
         for half in ("choose", "confirm")
