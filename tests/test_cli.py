@@ -107,24 +107,6 @@ def test_columns_that_number_rows_are_named(tmp_path):
     assert call("compare", *words[:3], *few, "--out", tmp_path / "compared").stderr == result.stderr
 
 
-def test_written_numbers_are_read_the_same_way_everywhere(tmp_path):
-    frame = make_table()
-    price = [f"${1000 + 200 * value:,.2f}" for value in frame["age"]]
-    frame.assign(age=price, dose=(10 * frame["dose"]).map("{:.1f} %".format)).to_csv(tmp_path / "a.csv", index=False)
-    words = ["--target", "state", "--epochs", "1", "--loss", "ce"]
-    result = call("fit", tmp_path / "a.csv", *words, "--out", tmp_path / "run")
-    assert (result.exit_code, result.stderr) == (0, "")
-    kinds = json.loads((tmp_path / "run" / "report.json").read_text())["data"]["columns"]
-    assert kinds == {"age": "number like 1,234.5 $", "dose": "number like 1234.5 %", "gap": "number", "ward": "text"}
-    assert "4 columns: 3 of numbers, 1 of text." in (tmp_path / "run" / "report.html").read_text()
-    result = call("predict", tmp_path / "run", tmp_path / "a.csv", "--out", tmp_path / "scores.csv")
-    assert (result.exit_code, result.stderr) == (0, "")
-    frame.assign(age=price, dose=frame["dose"] / 10).to_csv(tmp_path / "b.csv", index=False)
-    result = call("predict", tmp_path / "run", tmp_path / "b.csv", "--out", tmp_path / "other.csv")
-    assert result.exit_code == 2
-    assert "column 'dose' must hold numbers like 1234.5 %, as in training, got " in result.stderr
-
-
 def bag_table(**changes: object) -> bytes:
     """Return a small table with some cells changed, given as column_row."""
     frame = pd.DataFrame({"bag": list("aabbccddee"), "x": np.arange(10.0), "y": [0, 0, 1, 1, 0, 0, 1, 1, 0, 0]})
