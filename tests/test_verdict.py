@@ -20,6 +20,7 @@ from moreauc.app.report.verdict import (
 from moreauc.app.tables.base import Table
 from moreauc.app.tables.rows import RowTableTask
 from moreauc.data.columns import Target
+from moreauc.estimators.description import Description
 from moreauc.metrics import bootstrap_interval, tpauc_score
 from moreauc.metrics.bootstrap import Resamples, resample_scores
 
@@ -112,7 +113,10 @@ def test_the_difference_is_that_of_the_same_resamples():
 class Weights:
     """Scores by known weights: 2 for a, -1 for b, none for c, and 0.5 for the text x of t."""
 
-    module = "mlp"
+    kind = "network"
+
+    def describe(self) -> Description:
+        return Description(kind=self.kind, title="weights")
 
     def decision_function(self, X: pd.DataFrame) -> Any:
         return (2.0 * X["a"] - X["b"].fillna(0.0)).to_numpy() + 0.5 * (X["t"].astype(str) == "x").to_numpy()
@@ -163,7 +167,7 @@ def test_advice_says_what_no_loss_can_help(case):
 def test_effects_of_a_linear_model_are_its_weights(case):
     task, table = case
     model = Weights()
-    model.module = "linear"
+    model.kind = "linear"
     effects = {(row["column"], row["value"][:3]): row["effect"] for row in linear_effects(task, model, table)}
     spread, share = table.features.std(numeric_only=True), (table.features["t"] == "x").mean()
     assert effects[("a", next(iter(effects))[1])] == pytest.approx(2.0 * spread["a"])

@@ -13,7 +13,7 @@ from typing import Any
 from moreauc._checks import check_choice, check_region
 from moreauc.app.baselines import ADVICE, BASELINES
 from moreauc.app.cli.console import command_line, print_table, progress_bar, say, warn, without_column_warnings
-from moreauc.app.cli.options import CompareOptions
+from moreauc.app.cli.options import CompareOptions, FitOptions
 from moreauc.app.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
 from moreauc.app.comparison import Comparison, ComparisonResult, every_method, method_names
 from moreauc.app.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
@@ -119,7 +119,9 @@ def read_data(options: CompareOptions) -> tuple[Table, str]:
         return Table(features, labels), description
     if target is None:
         raise TableError(f"{data}: --target must name the column with the two classes")
-    task, table = RowTableTask.read(read_texts(str(data)), options, source=str(data))
+    shared = {name: getattr(options, name) for name in ("positive", "id", "drop", "min_tpr", "max_fpr")}
+    own = FitOptions(data=Path(str(data)), target=target, **shared)
+    task, table = RowTableTask.read(read_texts(str(data)), own, source=str(data))
     positive = f"{target} = {task.target.positive}, {task.target.reason}"
     return table, f"{data}: {table.targets.sum()} of {len(table)} rows are positive ({positive})."
 

@@ -51,7 +51,7 @@ def evaluate_report(
     data: Path,
     command: str,
     heading: str,
-    task: TableTask[Any],
+    task: TableTask[Any, Any, Any],
     table: Table,
     model: Any,
     evaluation: Any,

@@ -13,7 +13,7 @@ from typing import Any
 from moreauc._checks import check_choice, check_path, check_real, check_region
 from moreauc.app.baselines import BASELINES, Baseline, fit_baseline
 from moreauc.app.cli.console import command_line, print_table, say, warn, without_column_warnings
-from moreauc.app.cli.options import REGION, SURROGATES, FitOptions
+from moreauc.app.cli.options import SURROGATES, FitOptions
 from moreauc.app.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
 from moreauc.app.report.pages import Report, Section
 from moreauc.app.report.verdict import histories_of, kept_epoch, warning_text
@@ -155,7 +155,7 @@ def _train(title: str, model: Any, inputs: Any, targets: Any, **options: Any) ->
     return model
 
 
-def choose_task(options: FitOptions) -> type[TableTask[Any]]:
+def choose_task(options: FitOptions) -> type[TableTask[Any, Any, Any]]:
     """Return the task that was asked for, after a check that the options fit it and each other."""
     bags, groups = options.bags, options.groups
     if bags is not None and groups is not None:
@@ -197,7 +197,7 @@ def _refuse(options: FitOptions, names: tuple[str, ...], why: str) -> None:
             raise ValueError(f"{_OWNER}: --{name.replace('_', '-')} {why}, got {value!r}")
 
 
-def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
+def complete(options: FitOptions, kind: type[TableTask[Any, Any, Any]]) -> FitOptions:
     """Return the options with the defaults of the task, after a check of their values."""
     rows = issubclass(kind, RowTableTask)
     changes: dict[str, Any] = {"loss": options.loss or (None if rows and options.model in _MODELS else kind.default)}
@@ -206,9 +206,7 @@ def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
     if kind is not BagTableTask:
         changes["model"] = options.model or "mlp"
     if kind is not GroupTableTask:
-        given = (options.min_tpr, options.max_fpr)
-        low, high = (default if edge is None else edge for edge, default in zip(given, REGION, strict=True))
-        region = check_region(_OWNER, low, high, names=("--min-tpr", "--max-fpr"))
+        region = check_region(_OWNER, *options.region, names=("--min-tpr", "--max-fpr"))
         changes["min_tpr"], changes["max_fpr"] = region
     options = replace(options, **changes)
     for name, limits in _RANGES.items():
@@ -229,7 +227,7 @@ def complete(options: FitOptions, kind: type[TableTask[Any]]) -> FitOptions:
     return options
 
 
-def choose_baselines(options: FitOptions, kind: type[TableTask[Any]]) -> tuple[str, ...]:
+def choose_baselines(options: FitOptions, kind: type[TableTask[Any, Any, Any]]) -> tuple[str, ...]:
     """Return the methods to compare with."""
     if options.baselines is None:
         return kind.baselines
@@ -244,18 +242,18 @@ def choose_baselines(options: FitOptions, kind: type[TableTask[Any]]) -> tuple[s
     return names
 
 
-def _others(kind: type[TableTask[Any]]) -> Mapping[str, Baseline]:
+def _others(kind: type[TableTask[Any, Any, Any]]) -> Mapping[str, Baseline]:
     """Return the classifiers of other libraries to compare with."""
     return {} if kind is GroupTableTask else BASELINES[kind.name]
 
 
-def _estimator(task: TableTask[Any], options: FitOptions) -> Any:
+def _estimator(task: TableTask[Any, Any, Any], options: FitOptions) -> Any:
     """Return the estimator to train; what was not given is left to its own defaults."""
     kind, names = _ESTIMATORS[task.name]
     given = {name: getattr(options, name) for name in (*names, *(_NETWORK if options.loss else ("surrogate",)))}
     if options.loss and options.surrogate is not None:
         given["loss_options"] = {"surrogate": options.surrogate}
-    if task.name == "groups":
+    if isinstance(task, GroupTableTask):
         kind = GroupDRORegressor if task.target.task == "regression" else GroupDROClassifier
         given["hidden"] = () if options.model == "linear" else None
         if options.top_k is not None and options.top_k >= 1.0 and float(options.top_k).is_integer():

@@ -239,6 +239,12 @@ class FitOptions:
         _option("Steps between two saves; by default only the end of each epoch is saved; needs --checkpoint.", min=1),
     ] = None
 
+    @property
+    def region(self) -> tuple[float, float]:
+        """Least true and largest false positive rate of the region."""
+        low, high = REGION
+        return low if self.min_tpr is None else self.min_tpr, high if self.max_fpr is None else self.max_fpr
+
 
 def _group(options: type, panels: dict[str, tuple[str, ...]]) -> None:
     """Group the options in --help; those that commands share are in the same group in all of them."""

@@ -260,12 +260,12 @@ class SavedModel:
     """A fitted model and the tables it takes."""
 
     model: Any  # the estimator
-    task: TableTask[Any]  # what a table must hold
+    task: TableTask[Any, Any, Any]  # what a table must hold
     trained_on: Hashes  # hashes of the rows, or bags, that it was trained on
     versions: dict[str, str]  # of what it was trained with
 
 
-def save_model(folder: Path, model: Any, task: TableTask[Any], trained_on: Hashes) -> None:
+def save_model(folder: Path, model: Any, task: TableTask[Any, Any, Any], trained_on: Hashes) -> None:
     """Write a fitted model into the folder of a run."""
     with written_whole(folder / MODEL) as part:
         joblib.dump(SavedModel(model, task, trained_on, versions()), part, compress=3)

@@ -21,7 +21,7 @@ from moreauc.app.tables.molecules import MoleculeTableTask
 from moreauc.data.tables import TableError, stream_texts, write_table
 
 
-def of_molecules(task: TableTask[Any], options: PredictOptions | EvaluateOptions) -> TableTask[Any]:
+def of_molecules(task: TableTask[Any, Any, Any], options: PredictOptions | EvaluateOptions) -> TableTask[Any, Any, Any]:
     """Return the task with the options about molecules, which other tasks do not have."""
     if isinstance(task, MoleculeTableTask):
         return task.reading(options.smiles, options.invalid, options.jobs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,8 @@ from moreauc.app.report.pages import Section, draw_bars
 from moreauc.metrics.bootstrap import BootstrapInterval, Resamples
 
 if TYPE_CHECKING:
-    from moreauc.app.tables.base import T, TableTask
+    from moreauc.app.tables.base import E, M, Model, T, TableTask, TwoClassModel
+    from moreauc.train import History
 
 Outcome = Literal["better", "worse", "equal", "alone"]
 
@@ -52,7 +53,7 @@ class Verdict:
     other: str | None = None  # title of the best of the others
     difference: BootstrapInterval | None = None  # how much better the first is, over resamples of the test data
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the verdict as plain data, without the text."""
         return {"outcome": self.outcome, "other": self.other, "difference": self.difference and asdict(self.difference)}
 
@@ -138,13 +139,13 @@ def warning_text(lines: Sequence[str]) -> list[str]:
     return [f"Warning: {line.removesuffix('.')}." for line in lines]
 
 
-def histories_of(models: Mapping[str, Any]) -> dict[str, Any]:
+def histories_of(models: Mapping[str, Model]) -> dict[str, History]:
     """Return the history of the first network of each model by title; those that are no networks have none."""
     found = {title: model.describe().histories for title, model in models.items()}
     return {title: histories[0] for title, histories in found.items() if histories}
 
 
-def kept_epoch(history: Any) -> str:
+def kept_epoch(history: History) -> str:
     """Return which weights were kept: those after an epoch, of the start if need be, or those before training."""
     if history.best_epoch == -1 and history.start_epoch not in (None, -1):
         return f"at the start, after epoch {history.start_epoch + 1} of cross entropy"
@@ -154,10 +155,10 @@ def kept_epoch(history: Any) -> str:
 # Importance of columns
 
 
-def importance_section(task: TableTask[T], model: Any, table: T) -> tuple[list[Section], dict[str, Any]]:
+def importance_section(task: TableTask[T, M, E], model: M, table: T) -> tuple[list[Section], dict[str, object]]:
     """Return the section of a report on the columns, and its numbers for the JSON."""
     if model.describe().kind == "linear":
-        rows = linear_effects(task, model, table)
+        rows = linear_effects(task, cast("TwoClassModel", model), table)
         caption = f"Change of the score by {len(rows[:_SHOWN])} columns or values."
         text = (
             "How much the score changes if a number rises by one standard deviation of the test rows, or if a text is "
@@ -191,7 +192,7 @@ def importance_section(task: TableTask[T], model: Any, table: T) -> tuple[list[S
     return [section], {key: rows}
 
 
-def permutation_importance(task: TableTask[T], model: Any, table: T, *, seed: int = 0) -> list[dict[str, Any]]:
+def permutation_importance(task: TableTask[T, M, E], model: M, table: T, *, seed: int = 0) -> list[dict[str, Any]]:
     """Return how much worse a model does where a column is shuffled, the most important first.
 
     Only some of the rows and columns of a large table are used.
@@ -213,7 +214,7 @@ def permutation_importance(task: TableTask[T], model: Any, table: T, *, seed: in
     return sorted(found, key=lambda row: -row["loss"])
 
 
-def _nearest(task: TableTask[T], table: T) -> list[str]:
+def _nearest(task: TableTask[T, M, E], table: T) -> list[str]:
     """Return all columns, or columns of text and those most correlated with the target."""
     names = list(task.kinds)
     if len(names) <= _MOST_COLUMNS:
@@ -225,7 +226,7 @@ def _nearest(task: TableTask[T], table: T) -> list[str]:
     return ranked[:_MOST_COLUMNS]
 
 
-def linear_effects(task: TableTask[T], model: Any, table: T) -> list[dict[str, Any]]:
+def linear_effects(task: TableTask[T, M, E], model: TwoClassModel, table: T) -> list[dict[str, Any]]:
     """Return by how much columns change the score of a linear model, the largest change first."""
     features, probes = table.features, []
     for name in task.kinds:

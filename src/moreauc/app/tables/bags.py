@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import pandas as pd
 
 from moreauc.app.report.pages import Section, as_image
-from moreauc.app.tables.base import Table, read_features
+from moreauc.app.tables.base import Inputs, Table, TwoClassModel, read_features
 from moreauc.app.tables.rows import Evaluation, TwoClassTask
 from moreauc.data import FlatBags
 from moreauc.data.bags import Bags
@@ -21,6 +21,10 @@ from moreauc.data.tables import TableError
 from moreauc.data.tabular import TableEncoder
 from moreauc.data.texts import class_text, name_texts, normal_text
 from moreauc.tasks.base import Array
+
+if TYPE_CHECKING:
+    from moreauc.app.cli.options import FitOptions
+    from moreauc.estimators import MultiInstanceClassifier
 
 _MOST = 10  # instances shown of a bag
 _BEST = ("best scored positive bag", "No other positive bag has a higher score.")
@@ -74,8 +78,8 @@ class BagTableTask(TwoClassTask[BagTable]):
     instance_encoder: TableEncoder | None = None  # turns rows into what the classifier takes; None before training
 
     @classmethod
-    def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, BagTable]:
-        column, name = normal_text(options.bags), normal_text(options.target)
+    def read(cls, frame: pd.DataFrame, options: FitOptions, *, source: str) -> tuple[Self, BagTable]:
+        column, name = normal_text(str(options.bags)), normal_text(options.target)
         if column == name:
             raise TableError(f"--bags and --target must name two columns, got {column!r} for both")
         codes, names, first = find_bags(frame, column, source)
@@ -83,7 +87,7 @@ class BagTableTask(TwoClassTask[BagTable]):
         _, labels, target = split_target(frame.iloc[first], name, positive=options.positive, source=source, unit="bags")
         _check_agreement(frame, name, codes, names, first, source)
         features, kinds, _ = read_features(frame.drop(columns=[column, name]), options, source)
-        task = cls(kinds, target, options.min_tpr, options.max_fpr, column, fpr_budget=options.fpr_budget)
+        task = cls(kinds, target, *options.region, column, fpr_budget=options.fpr_budget)
         return task, BagTable(features, labels, codes, names)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> BagTable:
@@ -98,7 +102,7 @@ class BagTableTask(TwoClassTask[BagTable]):
     def fitted(self, train: BagTable) -> Self:
         return replace(self, instance_encoder=TableEncoder(owner="fit").fit(self.typed(train.features)))
 
-    def encoder(self, model: Any) -> TableEncoder:
+    def encoder(self, model: TwoClassModel | None) -> TableEncoder:
         if self.instance_encoder is None:
             raise ValueError("BagTableTask: the encoder must be fitted, got a task that was not")
         return self.instance_encoder
@@ -107,7 +111,7 @@ class BagTableTask(TwoClassTask[BagTable]):
         encoded = self.encoder(None).transform(self.typed(table.features))
         return FlatBags.from_ids(encoded, table.codes, table.targets[table.codes])
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"bags": self.column, **super().facts()}
 
     def description(self) -> str:
@@ -122,19 +126,20 @@ class BagTableTask(TwoClassTask[BagTable]):
     def result(
         self,
         evaluations: Sequence[Evaluation],
-        model: Any,
-        inputs: Bags,
+        model: TwoClassModel,
+        inputs: Inputs,
         table: BagTable,
         notes: Sequence[str],
         train: BagTable | None = None,
-    ) -> tuple[list[Section], dict[str, Any]]:
+    ) -> tuple[list[Section], dict[str, object]]:
         sections, further = super().result(evaluations, model, inputs, table, notes, train)
+        classifier, bags = cast("MultiInstanceClassifier", model), cast(Bags, inputs)
         distance, positive = evaluations[0].scores, table.targets == 1
         best = int(np.argmax(np.where(positive, distance, -np.inf)))
         hardest = int(np.argmax(np.where(positive, -distance, distance)))
         shown = []
         for bag, (role, why) in ((best, _BEST), (hardest, _HARDEST)):
-            found = self.instances(model, inputs, table, bag)
+            found = self.instances(classifier, bags, table, bag)
             entry = {"role": role, "why": why, "bag": table.names[bag], "size": len(found)}
             entry |= {"label": int(table.targets[bag]), "distance": float(distance[bag])}
             sections.append(_instance_section(entry, found, evaluations[0].title))
@@ -145,16 +150,16 @@ class BagTableTask(TwoClassTask[BagTable]):
     def row_targets(self, table: BagTable) -> Array:
         return super().row_targets(table)[table.codes]
 
-    def _other_model(self, model: Any) -> str:
+    def _other_model(self, model: TwoClassModel) -> str:
         return "try another pooling with --loss sont_smx or sont_mean, or trees with --baselines forest_bags"
 
-    def instances(self, model: Any, bags: Bags, table: BagTable, bag: int) -> pd.DataFrame:
+    def instances(self, model: MultiInstanceClassifier, bags: Bags, table: BagTable, bag: int) -> pd.DataFrame:
         """Return row of the file, score, weight and contribution of each instance of a bag."""
         found = model.instance_scores(bags.instances(bag))
         numbers = {"score": found.score, "weight": found.weight, "contribution": found.contribution}
         return pd.DataFrame({"row": table.rows[bag], **numbers})
 
-    def predict_instances(self, model: Any, bags: Bags, table: BagTable) -> pd.DataFrame:
+    def predict_instances(self, model: MultiInstanceClassifier, bags: Bags, table: BagTable) -> pd.DataFrame:
         """Return bag, row of the file, score and weight of every instance."""
         parts = [self.instances(model, bags, table, bag).drop(columns="contribution") for bag in range(len(table))]
         for name, part in zip(table.names, parts, strict=True):

@@ -8,25 +8,34 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.util import hash_array
+from scipy.sparse import csr_array
 
 from moreauc.app.report.pages import Section
+from moreauc.app.report.verdict import Evaluated
+from moreauc.data.bags import Bags
 from moreauc.data.columns import check_features, check_present, doubtful_columns, drop_columns
 from moreauc.data.duplicates import Hashes, hash_rows, number_equal
 from moreauc.data.tables import TableError, read_texts
 from moreauc.data.tabular import ColumnWarning, TableEncoder
 from moreauc.data.texts import normal_text
+from moreauc.methods import TaskName
+
+if TYPE_CHECKING:
+    from moreauc.app.cli.options import FitOptions
+    from moreauc.estimators.description import Description
 
 Array = NDArray[Any]
 Random = np.random.RandomState | np.random.Generator
+Inputs: TypeAlias = "pd.DataFrame | csr_array | Bags"  # what models take
 Cells = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, head and rows of a printed table
 TEST_SIZE = 0.25
 _MANY_EQUAL = 0.1  # share of rows that equal others, above which a split is far from random
@@ -56,28 +65,53 @@ class Table:
         return hash_rows(self.features)
 
 
+class Model(Protocol):
+    """A fitted estimator of this package."""
+
+    def describe(self) -> Description:
+        """Return what a page shows of it."""
+
+
+class TableModel(Model, Protocol):
+    """A fitted estimator whose columns are encoded."""
+
+    preprocessor_: TableEncoder | None
+
+
+class TwoClassModel(Model, Protocol):
+    """A fitted estimator of two classes."""
+
+    def decision_function(self, X: Inputs, /) -> Array:
+        """Return a score for each row or bag, above 0 where the decision is positive."""
+
+    def predict_proba(self, X: Inputs, /) -> Array:
+        """Return the probabilities of both classes, shape `(n, 2)`."""
+
+
 T = TypeVar("T", bound=Table)
+M = TypeVar("M", bound=Model)
+E = TypeVar("E", bound=Evaluated)
 
 
 @dataclass(frozen=True)
-class TableTask(ABC, Generic[T]):
+class TableTask(ABC, Generic[T, M, E]):
     """What a table of rows, bags or groups holds, and how a model of it is tested and reported."""
 
-    name: ClassVar[Any]  # key of the task in `moreauc.methods.METHODS`
+    name: ClassVar[TaskName]  # key of the task in `moreauc.methods.METHODS`
     unit: ClassVar[str] = "rows"
     default: ClassVar[str]  # loss to train with
     baselines: ClassVar[tuple[str, ...]]  # methods to compare with
     measure: ClassVar[str]  # name of the measure that models are compared by
 
     kinds: dict[str, str]  # the columns to learn from, and whether they hold numbers or text
-    target: Any  # what is predicted
+    target: object  # what is predicted
     id_column: str | None = field(default=None, kw_only=True)  # names rows; it is not learnt from
 
     # Reading
 
     @classmethod
     @abstractmethod
-    def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, T]:
+    def read(cls, frame: pd.DataFrame, options: FitOptions, *, source: str) -> tuple[Self, T]:
         """Return the task that a table and the options of `moreauc fit` make, and the table; both are checked."""
 
     @abstractmethod
@@ -88,7 +122,7 @@ class TableTask(ABC, Generic[T]):
         """Return the task with what must be learnt from the training rows before a model is fitted."""
         return self
 
-    def inputs(self, table: T) -> Any:
+    def inputs(self, table: T) -> Inputs:
         """Return what the model takes."""
         return self.typed(table.features)
 
@@ -96,14 +130,13 @@ class TableTask(ABC, Generic[T]):
         """Return features with texts as categories, whose kind an encoder need not infer again."""
         return features.astype({name: "category" for name, kind in self.kinds.items() if kind == "text"})
 
-    def fit_options(self, table: T) -> dict[str, Any]:
+    def fit_options(self, table: T) -> dict[str, Array]:
         """Return what `fit` of the model takes besides inputs and targets."""
         return {}
 
-    def encoder(self, model: Any) -> TableEncoder | None:
+    def encoder(self, model: M) -> TableEncoder | None:
         """Return the fitted encoder, which holds the levels seen in training; None where there are no columns."""
-        encoder: TableEncoder = model.preprocessor_
-        return encoder
+        return cast("TableModel", model).preprocessor_
 
     # Test rows
 
@@ -118,7 +151,7 @@ class TableTask(ABC, Generic[T]):
         """Return a sentence about what is not tested; None if there is nothing to say."""
         return None
 
-    def split_facts(self, split: Split[T]) -> dict[str, Any]:
+    def split_facts(self, split: Split[T]) -> dict[str, object]:
         """Return further numbers on the two parts for the JSON of a report."""
         return {}
 
@@ -130,7 +163,7 @@ class TableTask(ABC, Generic[T]):
         """What is predicted, for people."""
 
     @abstractmethod
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what was chosen for a table, as plain data: target and columns with a role."""
 
     @abstractmethod
@@ -161,11 +194,11 @@ class TableTask(ABC, Generic[T]):
         """Return the size of a table in words."""
 
     @abstractmethod
-    def evaluate(self, title: str, model: Any, inputs: Any, table: T) -> Any:
+    def evaluate(self, title: str, model: M, inputs: Inputs, table: T) -> E:
         """Return the numbers of a model on a table; `inputs` are those of the table."""
 
     @abstractmethod
-    def goodness(self, model: Any, table: T) -> float:
+    def goodness(self, model: M, table: T) -> float:
         """Return the measure of a model on a table; higher is better."""
 
     def sample(self, table: T, number: int, random: np.random.Generator) -> Array:
@@ -177,19 +210,13 @@ class TableTask(ABC, Generic[T]):
         return np.unique(table.targets, return_inverse=True)[1]
 
     @abstractmethod
-    def printed(self, title: str, evaluations: Sequence[Any]) -> list[Cells]:
+    def printed(self, title: str, evaluations: Sequence[E]) -> list[Cells]:
         """Return the tables to print."""
 
     @abstractmethod
     def result(
-        self,
-        evaluations: Sequence[Any],
-        model: Any,
-        inputs: Any,
-        table: T,
-        notes: Sequence[str],
-        train: T | None = None,
-    ) -> tuple[list[Section], dict[str, Any]]:
+        self, evaluations: Sequence[E], model: M, inputs: Inputs, table: T, notes: Sequence[str], train: T | None = None
+    ) -> tuple[list[Section], dict[str, object]]:
         """Return the sections of a report on the first model beside the others, and further numbers for its JSON.
 
         The first section is the verdict, which the JSON has as well; `notes` are warnings to show there. The table that
@@ -197,11 +224,11 @@ class TableTask(ABC, Generic[T]):
         """
 
     @abstractmethod
-    def training(self, models: dict[str, Any], split: Split[T]) -> tuple[Section, dict[str, Any]]:
+    def training(self, models: Mapping[str, M], split: Split[T]) -> tuple[Section, dict[str, object]]:
         """Return the section of a report on the training of models by title, and further numbers for its JSON."""
 
     @abstractmethod
-    def predict(self, model: Any, inputs: Any, table: T) -> tuple[pd.DataFrame, str]:
+    def predict(self, model: M, inputs: Inputs, table: T) -> tuple[pd.DataFrame, str]:
         """Return the predictions as a table, and a line that sums them up."""
 
 
@@ -209,14 +236,14 @@ class TableTask(ABC, Generic[T]):
 class Split(Generic[T]):
     """A table in two parts."""
 
-    task: TableTask[T]  # what the table holds
+    task: TableTask[T, Any, Any]  # what the table holds
     train: T  # rows (or bags) to train on
     test: T  # rows (or bags) to test on
     warnings: tuple[str, ...] = ()  # about columns and rows
     test_name: str | None = None  # name of the table to test on; None where the test rows are drawn from the one table
 
 
-def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
+def read_split(kind: type[TableTask[T, M, E]], options: FitOptions) -> Split[T]:
     """Read and check a table, and draw rows to test on, or read those as well."""
     if options.test is not None and options.test_size is not None:
         raise TableError("--test and --test-size exclude each other")
@@ -242,7 +269,7 @@ def read_split(kind: type[TableTask[T]], options: Any) -> Split[T]:
 
 
 def read_features(
-    frame: pd.DataFrame, options: Any, source: str, *others: str
+    frame: pd.DataFrame, options: FitOptions, source: str, *others: str
 ) -> tuple[pd.DataFrame, dict[str, str], str | None]:
     """Return the columns to learn from, checked, their kinds, and the column that names rows.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from moreauc.app.report.verdict import (
     kept_epoch,
     warning_text,
 )
-from moreauc.app.tables.base import Cells, Split, Table, TableTask, named_columns, num_resamples, read_features
+from moreauc.app.tables.base import Cells, Inputs, Split, Table, TableTask, named_columns, num_resamples, read_features
 from moreauc.data.columns import check_classes, check_present, match_features
 from moreauc.data.duplicates import Codes, Hashes, number_equal
 from moreauc.data.groups import hold_out, name_groups
@@ -30,6 +30,10 @@ from moreauc.metrics import group_loss, plot_groups
 from moreauc.metrics.bootstrap import Resamples, resample_scores
 from moreauc.metrics.groups import GroupTable
 from moreauc.tasks.base import Array
+
+if TYPE_CHECKING:
+    from moreauc.app.cli.options import FitOptions
+    from moreauc.estimators.group_dro import GroupDROEstimator
 
 _LOGGER = logging.getLogger("moreauc.app.cli.fit")
 KINDS = ("auto", "classification", "regression")
@@ -118,7 +122,7 @@ class GroupEvaluation:
             )
         return cells
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         accuracy = {} if self.worst_accuracy is None else {"worst_accuracy": self.worst_accuracy}
         summary = {"title": self.title, "top_k": self.top_k, **{f"{key}_loss": x for key, x in self.losses.items()}}
@@ -129,7 +133,7 @@ _QUANTITIES = {"loss": "loss", "accuracy": "accuracy", "auc": "AUC"}
 
 
 @dataclass(frozen=True)
-class GroupTableTask(TableTask[GroupedTable]):
+class GroupTableTask(TableTask[GroupedTable, "GroupDROEstimator", GroupEvaluation]):
     """A table whose rows are in groups."""
 
     name = "groups"
@@ -141,7 +145,7 @@ class GroupTableTask(TableTask[GroupedTable]):
     columns: tuple[str, ...]  # name the group of a row; they need not be among `kinds`
 
     @classmethod
-    def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, GroupedTable]:
+    def read(cls, frame: pd.DataFrame, options: FitOptions, *, source: str) -> tuple[Self, GroupedTable]:
         columns = named_columns("--groups", options.groups, frame)
         if len(set(columns)) < len(columns):
             raise TableError(f"--groups must name every column once, got {options.groups!r}")
@@ -161,7 +165,7 @@ class GroupTableTask(TableTask[GroupedTable]):
             groups = find_groups(frame, list(self.columns), source=source)
         return GroupedTable(match_features(frame, self.kinds, source=source), values, groups)
 
-    def fit_options(self, table: GroupedTable) -> dict[str, Any]:
+    def fit_options(self, table: GroupedTable) -> dict[str, Array]:
         return {"groups": table.groups}
 
     def draw_test(self, table: GroupedTable, share: float, seed: int, hashes: Hashes) -> Array:
@@ -189,7 +193,7 @@ class GroupTableTask(TableTask[GroupedTable]):
             f"not tested: {', '.join(named[:_SHOWN])}{more}."
         )
 
-    def split_facts(self, split: Split[GroupedTable]) -> dict[str, Any]:
+    def split_facts(self, split: Split[GroupedTable]) -> dict[str, object]:
         groups = [{"name": name, "rows": size} for name, size in untested(split).items()]
         return {"untested": {"note": self.test_note(split), "groups": groups}}
 
@@ -197,7 +201,7 @@ class GroupTableTask(TableTask[GroupedTable]):
     def announcement(self) -> str:
         return f"Task: {self.target.task} of {self.target.name} ({self.target.reason})"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         target = {"column": self.target.name, "task": self.target.task, "classes": list(self.target.classes)}
         return {"target": target, "groups": list(self.columns)}
 
@@ -215,7 +219,7 @@ class GroupTableTask(TableTask[GroupedTable]):
     def headline(self, table: GroupedTable) -> str:
         return f"{len(table)} rows"
 
-    def evaluate(self, title: str, model: Any, inputs: Any, table: GroupedTable) -> GroupEvaluation:
+    def evaluate(self, title: str, model: GroupDROEstimator, inputs: Inputs, table: GroupedTable) -> GroupEvaluation:
         groups = model.group_score(inputs, table.targets, table.groups)
         score, top_k = float(model.score(inputs, table.targets)), min(model.top_k_, len(groups))
         quantity = "R2" if groups.accuracy is None else "accuracy"
@@ -227,7 +231,7 @@ class GroupTableTask(TableTask[GroupedTable]):
         )
         return GroupEvaluation(title, groups, top_k, score, quantity, resamples)
 
-    def goodness(self, model: Any, table: GroupedTable) -> float:
+    def goodness(self, model: GroupDROEstimator, table: GroupedTable) -> float:
         losses = model.row_losses(self.inputs(table), table.targets)
         return -group_loss(losses, table.codes, top_k=min(model.top_k_, int(table.codes.max()) + 1))
 
@@ -243,12 +247,12 @@ class GroupTableTask(TableTask[GroupedTable]):
     def result(
         self,
         evaluations: Sequence[GroupEvaluation],
-        model: Any,
-        inputs: Any,
+        model: GroupDROEstimator,
+        inputs: Inputs,
         table: GroupedTable,
         notes: Sequence[str],
         train: GroupedTable | None = None,
-    ) -> tuple[list[Section], dict[str, Any]]:
+    ) -> tuple[list[Section], dict[str, object]]:
         measure = "loss of the worst group" if evaluations[0].top_k == 1 else "mean loss of the worst groups"
         verdict = compare_models(evaluations, measure, self.unit, lower_is_better=True)
         text = [*verdict.text, *_advice(verdict, evaluations)]
@@ -261,14 +265,16 @@ class GroupTableTask(TableTask[GroupedTable]):
         ]
         return sections, {"verdict": {**verdict.to_dict(), "description": text}, **numbers}
 
-    def training(self, models: dict[str, Any], split: Split[GroupedTable]) -> tuple[Section, dict[str, Any]]:
+    def training(
+        self, models: Mapping[str, GroupDROEstimator], split: Split[GroupedTable]
+    ) -> tuple[Section, dict[str, object]]:
         text = []
         histories = histories_of(models)
         for title, history in histories.items():
             if history.best_epoch is None:
                 text.append(f"{title}: groups too small to hold any rows out; the weights of the last epoch were kept.")
             else:
-                loss, when = -history.best_score, kept_epoch(history)
+                loss, when = -(history.best_score or 0.0), kept_epoch(history)
                 chosen = models[title].describe().chosen_by
                 text.append(f"{title}: lowest {chosen} {loss:.4f}, of the validation rows, {when}, kept.")
         what = "; ".join(f"{title}: {model.describe().chosen_by}" for title, model in models.items())
@@ -280,7 +286,7 @@ class GroupTableTask(TableTask[GroupedTable]):
         first = next(iter(models.values()))
         return Section("Training", text, images=images), {"threshold": first.describe().loss_threshold}
 
-    def predict(self, model: Any, inputs: Any, table: GroupedTable) -> tuple[pd.DataFrame, str]:
+    def predict(self, model: GroupDROEstimator, inputs: Inputs, table: GroupedTable) -> tuple[pd.DataFrame, str]:
         columns: dict[str, Array] = {"row": np.arange(1, len(table) + 1)}
         if self.target.task == "regression":
             columns["prediction"] = model.predict(inputs)
@@ -399,7 +405,7 @@ def _facts(first: GroupEvaluation) -> list[Fact]:
     return facts
 
 
-def _result_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Section:
+def _result_section(evaluations: Sequence[GroupEvaluation], model: GroupDROEstimator) -> Section:
     first = evaluations[0]
     text = (
         f"The loss of a group is the mean {model.describe().row_loss} of its rows; that of several groups is the mean "
@@ -410,7 +416,7 @@ def _result_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Secti
     return Section("Methods", [text], columns=tuple(first.cells), rows=rows, labels=2)
 
 
-def _group_section(evaluations: Sequence[GroupEvaluation], model: Any) -> Section:
+def _group_section(evaluations: Sequence[GroupEvaluation], model: GroupDROEstimator) -> Section:
     """Return the table of groups by the first model, with the losses of the others, and the plot."""
     first, cells = evaluations[0], evaluations[0].group_cells()
     for other in evaluations[1:]:

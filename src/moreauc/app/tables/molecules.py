@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -15,13 +15,16 @@ from moreauc.app.molecules import SmilesFingerprints, with_progress
 from moreauc.app.report.molecules import molecule_sections, screening, screening_cells, screening_row
 from moreauc.app.report.pages import Section
 from moreauc.app.smiles import CHUNK, Chunk, InvalidSmiles, Morgan, read_chunks, stack
-from moreauc.app.tables.base import Cells, Split, Table
+from moreauc.app.tables.base import Cells, Inputs, Split, Table, TwoClassModel
 from moreauc.app.tables.rows import Evaluation, RowTableTask, draw_test_rows
 from moreauc.data.columns import check_present, match_target, split_target
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError, list_names
 from moreauc.data.texts import normal_text
 from moreauc.tasks.base import Array
+
+if TYPE_CHECKING:
+    from moreauc.app.cli.options import FitOptions
 
 CHOICES = {"split": ("scaffold", "random"), "invalid": ("error", "skip")}
 _COMMON = 0.1  # share of the test part above which a scaffold is not tested on
@@ -65,14 +68,16 @@ class MoleculeTableTask(RowTableTask):
     unused: tuple[str, ...] = field(default=(), kw_only=True)  # the other columns
 
     @classmethod
-    def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, MoleculeTable]:
+    def read(cls, frame: pd.DataFrame, options: FitOptions, *, source: str) -> tuple[Self, MoleculeTable]:
         rest, labels, target = split_target(frame, options.target, positive=options.positive, source=source)
         identity = None if options.id is None else normal_text(options.id)
         if identity is not None:
             check_present(rest, identity, "id column", source)
-        column = normal_text(options.smiles)
+        column = normal_text(str(options.smiles))
         task = cls(
-            *({}, target, options.min_tpr, options.max_fpr),
+            {},
+            target,
+            *options.region,
             fpr_budget=options.fpr_budget,
             id_column=identity,
             smiles=column,
@@ -153,10 +158,10 @@ class MoleculeTableTask(RowTableTask):
     def inputs(self, table: Table) -> csr_array:
         return _molecules(table).fingerprints
 
-    def encoder(self, model: Any) -> None:
+    def encoder(self, model: TwoClassModel) -> None:
         return None
 
-    def fit_options(self, table: Table) -> dict[str, Any]:
+    def fit_options(self, table: Table) -> dict[str, Array]:
         """Return what stays on one side of a hold-out: scaffolds, or equal molecules."""
         return {"groups": self._together(_molecules(table))}
 
@@ -183,7 +188,7 @@ class MoleculeTableTask(RowTableTask):
         unused = f"; not used: {list_names(list(self.unused))}" if self.unused else ""
         return f"{super().announcement}. Learnt from: the molecules of column {self.smiles!r}{unused}"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {**super().facts(), "smiles": self.smiles, "fingerprint": self.morgan._asdict(), "split": self.split}
 
     def columns_text(self) -> str:
@@ -194,12 +199,15 @@ class MoleculeTableTask(RowTableTask):
             f"radius of up to {self.morgan.radius} bonds, of the largest organic fragment.{unused}"
         )
 
-    def split_facts(self, split: Split[Table]) -> dict[str, Any]:
+    def split_facts(self, split: Split[Table]) -> dict[str, object]:
+        return {"scaffolds": self._scaffolds(split)}
+
+    def _scaffolds(self, split: Split[Table]) -> dict[str, int]:
         parts = {"training": split.train, "test": split.test}
-        return {"scaffolds": {name: len(set(_molecules(part).scaffolds)) for name, part in parts.items()}}
+        return {name: len(set(_molecules(part).scaffolds)) for name, part in parts.items()}
 
     def test_note(self, split: Split[Table]) -> str | None:
-        counts = self.split_facts(split)["scaffolds"]
+        counts = self._scaffolds(split)
         if self.split != "scaffold" or split.test_name is not None:
             return None
         return (
@@ -212,13 +220,13 @@ class MoleculeTableTask(RowTableTask):
         rows = [screening_row(one.title, one.screening) for one in evaluations if one.screening is not None]
         return [*super().printed(title, evaluations), ("Top of the list", *screening_cells(rows))]
 
-    def evaluate(self, title: str, model: Any, inputs: Any, table: Table) -> Evaluation:
+    def evaluate(self, title: str, model: TwoClassModel, inputs: Inputs, table: Table) -> Evaluation:
         found = super().evaluate(title, model, inputs, table)
         return replace(found, screening=screening(table.targets, found.scores))
 
     def explain(
-        self, evaluations: Sequence[Evaluation], model: Any, inputs: Any, table: Table
-    ) -> tuple[list[Section], dict[str, Any]]:
+        self, evaluations: Sequence[Evaluation], model: TwoClassModel, inputs: Inputs, table: Table
+    ) -> tuple[list[Section], dict[str, object]]:
         known = _molecules(table)
         scores = {one.title: one.scores for one in evaluations}
         rows = [screening_row(one.title, one.screening) for one in evaluations if one.screening is not None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,17 @@ from moreauc.app.report.verdict import (
     kept_epoch,
     warning_text,
 )
-from moreauc.app.tables.base import Cells, Split, T, Table, TableTask, num_resamples, read_features
+from moreauc.app.tables.base import (
+    Cells,
+    Inputs,
+    Split,
+    T,
+    Table,
+    TableTask,
+    TwoClassModel,
+    num_resamples,
+    read_features,
+)
 from moreauc.data.columns import Target, match_features, match_target, split_target
 from moreauc.data.duplicates import Codes, Hashes, any_equal, number_equal, take_together
 from moreauc.data.tables import TableError
@@ -31,6 +41,9 @@ from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import BootstrapInterval, Resamples, resample_scores
 from moreauc.metrics.ranking import tied_share, ties_text
 from moreauc.tasks.base import Array
+
+if TYPE_CHECKING:
+    from moreauc.app.cli.options import FitOptions
 
 _LOGGER = logging.getLogger("moreauc.app.cli.fit")
 _COLUMNS = ("method", "TPAUC", "95 % interval", "AUC", "TPR at budget", "TPR", "FPR", "precision", "alerts per 1,000")
@@ -82,7 +95,7 @@ class Evaluation:
         precision = "-" if math.isnan(self.precision) else f"{self.precision:.4f}"
         return (self.title, f"{self.tpauc.estimate:.4f}", interval, *rates, precision, f"{self.alerts:.1f}")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the numbers as plain data, without the scores."""
         left_out = ("scores", "resamples", *(() if self.screening else ("screening",)))
         return {key: value for key, value in asdict(self).items() if key not in left_out}
@@ -121,7 +134,7 @@ def evaluate_scores(
 
 
 @dataclass(frozen=True)
-class TwoClassTask(TableTask[T]):
+class TwoClassTask(TableTask[T, TwoClassModel, Evaluation]):
     """A table with two classes, scored by the two-way partial AUC."""
 
     role: ClassVar[str] = "row"  # of a line of predictions
@@ -147,7 +160,7 @@ class TwoClassTask(TableTask[T]):
     def announcement(self) -> str:
         return f"Positive class: {self.target.name} = {self.target.positive} ({self.target.reason})"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         target = self.target
         return {"target": {"column": target.name, "positive": target.positive, "negative": target.negative}}
 
@@ -168,7 +181,7 @@ class TwoClassTask(TableTask[T]):
     def headline(self, table: T) -> str:
         return f"{len(table)} {self.unit}, {table.targets.sum()} positives"
 
-    def evaluate(self, title: str, model: Any, inputs: Any, table: T) -> Evaluation:
+    def evaluate(self, title: str, model: TwoClassModel, inputs: Inputs, table: T) -> Evaluation:
         scores = model.decision_function(inputs)
         region = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
         evaluation = evaluate_scores(title, table.targets, scores, **region, budget=self.budget, unit=self.unit)
@@ -178,7 +191,7 @@ class TwoClassTask(TableTask[T]):
             _LOGGER.warning("%s", line)
         return evaluation
 
-    def goodness(self, model: Any, table: T) -> float:
+    def goodness(self, model: TwoClassModel, table: T) -> float:
         scores = model.decision_function(self.inputs(table))
         return tpauc_score(table.targets, scores, min_tpr=self.min_tpr, max_fpr=self.max_fpr)
 
@@ -195,12 +208,12 @@ class TwoClassTask(TableTask[T]):
     def result(
         self,
         evaluations: Sequence[Evaluation],
-        model: Any,
-        inputs: Any,
+        model: TwoClassModel,
+        inputs: Inputs,
         table: T,
         notes: Sequence[str],
         train: T | None = None,
-    ) -> tuple[list[Section], dict[str, Any]]:
+    ) -> tuple[list[Section], dict[str, object]]:
         first, unit = evaluations[0], self.unit
         verdict = compare_models(evaluations, self.measure, unit)
         doubts = warning_text([*notes, *(line for evaluation in evaluations for line in evaluation.warnings)])
@@ -233,8 +246,8 @@ class TwoClassTask(TableTask[T]):
         return sections, {"verdict": {**verdict.to_dict(), "description": text}, **numbers}
 
     def explain(
-        self, evaluations: Sequence[Evaluation], model: Any, inputs: Any, table: T
-    ) -> tuple[list[Section], dict[str, Any]]:
+        self, evaluations: Sequence[Evaluation], model: TwoClassModel, inputs: Inputs, table: T
+    ) -> tuple[list[Section], dict[str, object]]:
         """Return the sections of a report on what the scores of the first model go by, and their numbers."""
         return importance_section(self, model, table)
 
@@ -248,7 +261,7 @@ class TwoClassTask(TableTask[T]):
             f"positive rate is {first.fpr:.3f}; the budget is {self.budget:g}."
         )
 
-    def _advice(self, verdict: Verdict, model: Any, table: T, train: T | None) -> list[str]:
+    def _advice(self, verdict: Verdict, model: TwoClassModel, table: T, train: T | None) -> list[str]:
         """Return what to try next, by the results in docs/when_it_pays.md."""
         positives = int(table.targets.sum())
         if verdict.difference is None or train is None:
@@ -267,7 +280,7 @@ class TwoClassTask(TableTask[T]):
             )
         return [text, *self._limits(model, table, train)]
 
-    def _limits(self, model: Any, table: T, train: T) -> list[str]:
+    def _limits(self, model: TwoClassModel, table: T, train: T) -> list[str]:
         """Return limits of the data that no loss can change."""
         positives, lines = int(train.targets.sum()), []
         if positives < _LEAST_POSITIVES:
@@ -285,13 +298,13 @@ class TwoClassTask(TableTask[T]):
             )
         return lines
 
-    def _other_model(self, model: Any) -> str:
+    def _other_model(self, model: TwoClassModel) -> str:
         """Return which other model to try."""
         if model.describe().candidates:
             return f"collect more {self.unit} or columns: linear, forest, trees and network have been tried"
         return "try --model auto, which also has a forest and boosted trees"
 
-    def training(self, models: dict[str, Any], split: Split[T]) -> tuple[Section, dict[str, Any]]:
+    def training(self, models: Mapping[str, TwoClassModel], split: Split[T]) -> tuple[Section, dict[str, object]]:
         text = []
         histories = histories_of(models)
         for title, model in models.items():
@@ -310,15 +323,15 @@ class TwoClassTask(TableTask[T]):
         return Section("Training", text, images=draw_training(histories) if histories else ()), {}
 
     @abstractmethod
-    def names(self, table: T) -> Any:
+    def names(self, table: T) -> Array | list[str]:
         """Return the names of the rows or bags in a file of predictions."""
 
-    def predict(self, model: Any, inputs: Any, table: T) -> tuple[pd.DataFrame, str]:
+    def predict(self, model: TwoClassModel, inputs: Inputs, table: T) -> tuple[pd.DataFrame, str]:
         found = self.predictions(model, inputs, self.names(table))
         number, target = int((found["score"] > 0).sum()), self.target
         return found, f"{number} of {len(found)} {self.unit} are called {target.name} = {target.positive}"
 
-    def predictions(self, model: Any, inputs: Any, names: Any) -> pd.DataFrame:
+    def predictions(self, model: TwoClassModel, inputs: Inputs, names: Array | pd.Index | list[str]) -> pd.DataFrame:
         """Return name, score, probability and decision of rows or bags."""
         scores = model.decision_function(inputs)
         columns = {
@@ -339,11 +352,10 @@ class RowTableTask(TwoClassTask[Table]):
     baselines = ("lr",)
 
     @classmethod
-    def read(cls, frame: pd.DataFrame, options: Any, *, source: str) -> tuple[Self, Table]:
+    def read(cls, frame: pd.DataFrame, options: FitOptions, *, source: str) -> tuple[Self, Table]:
         rest, labels, target = split_target(frame, options.target, positive=options.positive, source=source)
         features, kinds, identity = read_features(rest, options, source)
-        budget = getattr(options, "fpr_budget", None)  # only an option of `fit`
-        task = cls(kinds, target, options.min_tpr, options.max_fpr, fpr_budget=budget, id_column=identity)
+        task = cls(kinds, target, *options.region, fpr_budget=options.fpr_budget, id_column=identity)
         return task, Table(features, labels)
 
     def match(self, frame: pd.DataFrame, *, source: str, labelled: bool = True) -> Table:
