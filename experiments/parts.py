@@ -18,7 +18,7 @@ from experiments.data.graphs import GRAPH_FIELDS, GraphBatches, Graphs
 from experiments.data.splits import test_and_folds
 from experiments.models.gin import GIN
 from experiments.models.resnet import ResNet20
-from moreauc._description import checksum
+from moreauc._settings import checksum
 from moreauc.core.pooling import Pooling, PoolingName, get_pooling
 from moreauc.data import BagBatches, Bags, digit_bags
 from moreauc.models import InstanceMLP

@@ -363,7 +363,7 @@ def test_a_shorter_loader_is_refused_when_its_batches_are_skipped(tmp_path):
     with pytest.raises(Killed):
         small_run(tmp_path, callbacks=[Kill(4)], **options)
     loader._batches = loader._batches[:2]
-    with pytest.raises(CheckpointError, match="must give the 3 batches that were used of epoch 0, got 2"):
+    with pytest.raises(CheckpointError, match="step 3 in epoch 0, and the loader gives 2 batches"):
         small_run(tmp_path, **options)
 
 
@@ -466,7 +466,7 @@ def test_callbacks_with_a_state_get_it_back_and_others_need_none(tmp_path):
 
     with pytest.raises(Killed):
         small_run(tmp_path, callbacks=[Count(), Foreign(), Count(), Kill(8)])
-    message = r"callbacks with a state must be \['Count 0'\] as in this run, got Count 1"
+    message = r"a state of callback Count 1, this run has \['Count 0'\]"
     with pytest.raises(CheckpointError, match=message):
         small_run(tmp_path, callbacks=[Count()])
     counts = [Count(), Count()]
@@ -552,7 +552,7 @@ def test_a_late_buffer_is_none_again_after_an_error():
     state["position"]["random"]["torch"] = torch.zeros(3, dtype=torch.uint8)
     fresh = late_run()
     before = copy.deepcopy(fresh.state_dict())
-    with pytest.raises(CheckpointError, match="a part refuses its state"):
+    with pytest.raises(CheckpointError, match="a state that a part refuses"):
         fresh.load_state_dict(state)
     assert fresh.model.inner.mean is None and same(fresh.state_dict()["model"]["state"], before["model"]["state"]) == []
 
@@ -595,15 +595,15 @@ def killed_in_training(tmp_path_factory):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: s["others"]["loop"]["state"].update(phase="x"), "the phase must be one of warm start, train, done"),
-        (lambda s: s["position"].update(epoch=9), "the epoch must be at most 4 as in this run, got 9"),
-        (lambda s: s["position"].update(epoch=-1), "epoch must be a number of at least 0, got -1"),
-        (lambda s: s["position"].update(step=-1), "step must be a number of at least 0, got -1"),
-        (lambda s: s["position"].update(step="a"), "step must be a number of at least 0, got 'a'"),
-        (lambda s: s["position"].update(step=6), "step must be at most 5, got 6"),
+        (lambda s: s["others"]["loop"]["state"].update(phase="x"), "checkpoint has phase 'x'"),
+        (lambda s: s["position"].update(epoch=9), "epoch 9, this run has at most 4"),
+        (lambda s: s["position"].update(epoch=-1), "checkpoint has epoch -1"),
+        (lambda s: s["position"].update(step=-1), "checkpoint has step -1"),
+        (lambda s: s["position"].update(step="a"), "checkpoint has step 'a'"),
+        (lambda s: s["position"].update(step=6), "checkpoint has step 6, this run has at most 5"),
         (lambda s: s["others"]["loop"]["state"].pop("phase"), "must be that of a run of fit, got another: KeyError"),
         (lambda s: s.pop("others"), "must be that of a run of fit, got another: KeyError"),
-        (lambda s: s.pop("attributes"), "must hold the attributes of the loss, got .* needs another folder"),
+        (lambda s: s.pop("attributes"), "checkpoint has no attributes of the criterion; .* needs another folder"),
     ],
 )
 def test_an_altered_state_is_refused_before_anything_changes(change, message, killed_in_training, tmp_path):

@@ -184,7 +184,7 @@ def test_wrong_options_are_named(table, tmp_path):
     text = error("--checkpoint", folder, "--resume", source=other)
     assert f"saved: holds a training on another table than {other}" in text
     text = error("--checkpoint", folder, "--resume", "--seed", 4)
-    assert "error: checkpoint: TPAUCClassifier.random_state of the run must be 4 as in this run, got 3 in the" in text
+    assert "error: checkpoint has TPAUCClassifier.random_state 3, this run has 4" in text
     assert f"the checkpoint is in {folder / 'sonx'}" in text
     assert f"{folder}: holds a training with other features: [['a', 'number'], " in error(
         "--checkpoint", folder, "--resume", "--drop", "a"

@@ -80,14 +80,14 @@ def test_sharded_models_are_resumed_by_another_number_of_processes(results):
 def test_the_state_of_a_sharded_model_is_that_of_torch(results):
     for found in (*results[1], *results[2]):
         assert found["as torch"] and found["kept"]
-        assert found["message"] == "checkpoint: a part refuses its state: KeyError: 'refused'"
+        assert found["message"] == "checkpoint has a state that a part refuses: KeyError: 'refused'"
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_what_the_first_process_refuses_all_refuse(results, world):
     first, *others = (found["refused"] for found in results[world])
     assert first[0].startswith("ValueError: fit: checkpoint must hold no checkpoints where resume is False, got ")
-    assert all(found[0].startswith("CheckpointError: checkpoint: process 0 must be able to go on") for found in others)
+    assert all(found[0].startswith("CheckpointError: process 0 cannot go on") for found in others)
     for found in (first, *others):
         assert "lr_factor" in found[1] and found[1].startswith("CheckpointError")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conformance import CASES, LABELS, Case
 
-from moreauc.checkpoint.parts import label_checksum
+from moreauc._settings import texts_of
 from moreauc.criteria._base import Criterion
 
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -59,9 +59,9 @@ def test_buffers_with_labels_are_named_for_checkpoints(case):
             ]
             assert [name for name in part.label_buffers if getattr(part, name) is not None] == whole_numbers
             for name in whole_numbers:
-                before, buffer = label_checksum(criterion), part.get_buffer(name)
+                before, buffer = texts_of(criterion), part.get_buffer(name)
                 buffer[0] = ~buffer[0] if buffer.dtype == torch.bool else buffer[0] + 1
-                assert label_checksum(criterion) != before
+                assert texts_of(criterion) != before
 
 
 @EVERY

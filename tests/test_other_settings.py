@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc import TPAUCLoss
-from moreauc._description import describe, describe_network, text_of
+from moreauc._settings import text_of, texts_of, texts_of_network
 from moreauc.checkpoint import CheckpointError, Checkpoints, RunState
 from moreauc.checkpoint.loader import held_labels
 from moreauc.core.pooling import SmoothedMaxPooling
@@ -92,7 +92,7 @@ def wider():
 
 
 def tpauc(**options):
-    return TPAUCLoss(Y, gamma=0.1, **{**REGION, **options})
+    return TPAUCLoss(Y, **{"gamma": 0.1, **REGION, **options})
 
 
 def grouped(name):
@@ -136,54 +136,50 @@ def given(y):
     return DataLoader(IndexedDataset(list(X), y), batch_size=12)
 
 
-LABELS = "labels and groups of the training set must be those of this run, got others"
-LOADED = "labels of the training set must be those of this run, got others"
-VALIDATION = "validation_labels of the run must be"
-REFUSED = [  # the run that is saved, what another run has instead, and the message
-    ("plain", lambda: {"model": OtherNames()}, "names of the model must be the same as in this run, got a checkpoint"),
-    ("plain", lambda: {"model": wider()}, r"the shape of '0.weight' of the model must be \(7, 4\) .*, got \(6, 4\)"),
-    ("plain", lambda: {"model": network().double()}, "the type of '0.weight' of the model must be torch.float64 as in"),
-    ("plain", lambda: {"model": network(dropout=0.1)}, "3.p of the model must be 0.1 as in this run, got 0.4 in the"),
+REFUSED = [  # the run that is saved, what another run has instead, and what the error names
+    ("plain", lambda: {"model": OtherNames()}, "unexpected parameter '0.bias' in the model"),
+    ("plain", lambda: {"model": wider()}, r"'0.weight' in the model of shape \(6, 4\), this run has \(7, 4\)"),
+    ("plain", lambda: {"model": network().double()}, "'0.weight' in the model of type torch.float32, this run has"),
+    ("plain", lambda: {"model": network(dropout=0.1)}, "3.p 0.4 in the model, this run has 0.1"),
     (
         "plain",
         lambda: {"model": nn.Sequential(*(nn.Tanh() if isinstance(part, nn.ReLU) else part for part in network()))},
-        "the class of 2 of the model must be torch.nn.modules.activation.Tanh as in this run, got torch.*ReLU",
+        "the class of 2 torch.nn.modules.activation.ReLU in the model",
     ),
-    ("plain", lambda: {"criterion": CrossEntropyLoss(Y)}, "the class of the criterion must be CrossEntropyLoss as in"),
-    ("plain", lambda: {"criterion": tpauc(min_tpr=0.4)}, "min_tpr of the criterion must be 0.4 as in this run, got"),
+    ("plain", lambda: {"criterion": CrossEntropyLoss(Y)}, "the class TPAUCLoss in the criterion"),
     (
         "plain",
-        lambda: {"criterion": TPAUCLoss(Y, gamma=0.2, **REGION)},
-        "gamma of the criterion must be 0.2 as in this run, got 0.1 in the checkpoint; a run with other settings or "
-        "data needs another folder; the checkpoint is in ",
+        lambda: {"criterion": tpauc(gamma=0.2)},
+        "gamma 0.1 in the criterion, this run has 0.2; a run with other settings or data needs another folder; ",
     ),
-    ("plain", lambda: {"criterion": tpauc(surrogate="hinge")}, r"surrogate of the criterion must be Hinge\(margin=1\)"),
-    ("plain", lambda: {"criterion": tpauc(surrogate="logistic")}, r"got SquaredHinge\(margin=1\) in the checkpoint"),
-    ("plain", lambda: {"criterion": tpauc(margin=0.5)}, r"surrogate of .* must be SquaredHinge\(margin=0.5\)"),
-    ("plain", lambda: {"criterion": tpauc(link="identity")}, "link of the criterion must be 'identity' .* 'sigmoid'"),
-    ("erm", lambda: {"criterion": grouped("cvar")}, "the class of criterion of the criterion must be SampleCVaR"),
-    ("plain", lambda: {"optimizer": "adam"}, "the class of the optimizer must be AdamW as in this run, got SGD"),
-    ("plain", lambda: {"lr": 0.1}, "lr of the run must be 0.1 as in this run, got 0.05"),
-    ("plain", lambda: {"epochs": 4}, "epochs of the run must be 4 as in this run, got 3"),
-    ("plain", lambda: {"seed": 4}, "seed of the run must be 4 as in this run, got 3"),
-    ("plain", lambda: {"loader": batches(Y, seed=1)}, "loader.sampler.seed must be as in this run, 1, got 0: the"),
-    ("plain", lambda: {"loader": batches(Y, num_positives=5)}, "num_positives must be as in this run, 5, got 4"),
-    ("plain", lambda: {"loader": pairs(Y)}, "must be as in this run, .*: the batches would differ"),
-    ("plain", lambda: {"loader": batches(Y, OTHER_Y)}, "loader.sampler.checksum_of_labels must be as in this run"),
-    ("plain", lambda: {"labels": OTHER_Y}, LABELS),
-    ("groups", lambda: {"criterion": of_groups(torch.arange(60).flip(0))}, LABELS),
-    ("groups", lambda: {"loader": batches(OTHER_Y)}, LOADED),
-    ("loss without labels", lambda: {"loader": batches(OTHER_Y)}, LOADED),
-    ("pairs", lambda: {"loader": pairs(OTHER_Y)}, LOADED),
-    ("given", lambda: {"loader": given(OTHER_Y)}, LOADED),
-    ("plain", lambda: {"validation": TensorBatches(X, Y)}, "validation of the run must be True as in this run"),
-    ("validation", lambda: {"validation": TensorBatches(X, OTHER_Y)}, VALIDATION),
-    ("validation", lambda: {"validation": TensorBatches(X[:30], Y[:30])}, VALIDATION),
-    ("validation", lambda: {"validation": Evaluated(60)}, VALIDATION),
-    ("unseen validation", lambda: {"validation": Evaluated(50)}, "validation_length of the run must be 50 .* got 60"),
-    ("validation", lambda: {"score": gap}, f"score of the run must be {__name__}.gap as in this run, got None in"),
-    ("score", lambda: {"score": None}, f"score of the run must be None as in this run, got {__name__}.gap in"),
-    ("score", lambda: {"score": other_gap}, "score of the run must be .*.other_gap as in this run, got .*.gap in"),
+    ("plain", lambda: {"criterion": tpauc(surrogate="hinge")}, r"surrogate SquaredHinge\(margin=1\) in the"),
+    ("erm", lambda: {"criterion": grouped("cvar")}, "criterion GroupERMLoss.* this run has SampleCVaRLoss"),
+    ("plain", lambda: {"optimizer": "adam"}, "the class torch.optim.sgd.SGD in the optimizer"),
+    ("plain", lambda: {"lr": 0.1}, "lr 0.05, this run has 0.1"),
+    ("plain", lambda: {"epochs": 4}, "epochs 3, this run has 4"),
+    (
+        "plain",
+        lambda: {"loader": batches(Y, seed=1)},
+        "loader.sampler.seed 0, this run has 1: the batches would differ",
+    ),
+    ("plain", lambda: {"loader": batches(Y, num_positives=5)}, "num_positives 4, this run has 5"),
+    ("plain", lambda: {"loader": pairs(Y)}, "the batches would differ"),
+    ("plain", lambda: {"loader": batches(Y, OTHER_Y)}, "loader.sampler.checksum_of_labels"),
+    ("plain", lambda: {"labels": OTHER_Y}, "other labels in the criterion"),
+    ("plain", lambda: {"criterion": tpauc(sample_weight=torch.ones(60))}, "sample_weight"),
+    ("groups", lambda: {"criterion": of_groups(torch.arange(60).flip(0))}, "other groups in the criterion"),
+    ("groups", lambda: {"loader": batches(OTHER_Y)}, "other labels in the loader"),
+    ("loss without labels", lambda: {"loader": batches(OTHER_Y)}, "other labels in the loader"),
+    ("pairs", lambda: {"loader": pairs(OTHER_Y)}, "other labels in the loader"),
+    ("given", lambda: {"loader": given(OTHER_Y)}, "other labels in the loader"),
+    ("plain", lambda: {"validation": TensorBatches(X, Y)}, "validation False, this run has True"),
+    ("validation", lambda: {"validation": TensorBatches(X, OTHER_Y)}, "validation_labels"),
+    ("validation", lambda: {"validation": TensorBatches(X[:30], Y[:30])}, "validation_labels"),
+    ("validation", lambda: {"validation": Evaluated(60)}, "validation_labels"),
+    ("unseen validation", lambda: {"validation": Evaluated(50)}, "validation_length 60, this run has 50"),
+    ("validation", lambda: {"score": gap}, f"score None, this run has {__name__}.gap"),
+    ("score", lambda: {"score": None}, f"score {__name__}.gap, this run has None"),
+    ("score", lambda: {"score": other_gap}, "score .*.gap, this run has .*.other_gap"),
 ]
 KILLS = {"warm start": 3, "train": 13, "done": 0}
 
@@ -206,8 +202,8 @@ def saved(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("first", "other", "message", "phase"),  # the check is the same in every phase, whatever the saved run is
-    [(*row, phase) for row in REFUSED for phase in (KILLS if row[0] == "plain" else ["train"])],
+    ("first", "other", "message", "phase"),  # the check is the same in every phase
+    [(*row, "train") for row in REFUSED] + [(*REFUSED[5], phase) for phase in ("warm start", "done")],
 )
 def test_a_checkpoint_of_another_run_is_refused_and_nothing_changes(first, other, message, phase, saved, tmp_path):
     saved(first, phase, tmp_path)
@@ -217,7 +213,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_changes(first, other
     criterion = options.pop("criterion", None) or TPAUCLoss(options.get("labels", Y), gamma=0.1, **REGION)
     before = copy.deepcopy([model.state_dict(), criterion.state_dict()])
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    with pytest.raises(CheckpointError, match=f"^checkpoint: .*{message}"):
+    with pytest.raises(CheckpointError, match=f"^checkpoint has .*{message}"):
         small_run(tmp_path, model=model, criterion=criterion, **options)
     assert same([model.state_dict(), criterion.state_dict()], before) == []
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
@@ -238,11 +234,10 @@ def test_the_batch_size_of_the_validation_is_free(saved, tmp_path):
 
 def test_checkpoints_are_resumed_only_where_asked_and_only_those_of_fit(saved, tmp_path):
     saved("plain", "done", tmp_path / "a")
-    with pytest.raises(ValueError, match="fit: checkpoint must hold no checkpoints where resume is False, got"):
+    with pytest.raises(ValueError, match="resume is False"):
         small_run(tmp_path / "a", resume=False)
     Checkpoints(tmp_path / "b").save({"epoch": 3})
-    message = "fit: checkpoint must be that of a run of fit, got another: KeyError: 'others'; the"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match="fit: checkpoint must be that of a run of fit, got another"):
         small_run(tmp_path / "b")
 
 
@@ -254,7 +249,7 @@ def test_a_setting_that_a_schedule_changes_is_compared_with_where_it_began(tmp_p
 
     with pytest.raises(Killed):
         small_run(tmp_path, criterion=tpauc(tau=0.8), callbacks=[Lower(12)])
-    with pytest.raises(CheckpointError, match=r"tau of the criterion must be 0.7 as in this run, got 0.8 in the check"):
+    with pytest.raises(CheckpointError, match=r"tau 0\.8 in the criterion, this run has 0\.7"):
         small_run(tmp_path, criterion=tpauc(tau=0.7), callbacks=[Lower(0)])
     _, criterion, _ = small_run(tmp_path, criterion=tpauc(tau=0.8), callbacks=[Lower(0)])
     assert criterion.tau == 0.1
@@ -279,12 +274,12 @@ def test_settings_of_the_user(tmp_path):
     with pytest.raises(Killed):
         small_run(tmp_path, settings=first, callbacks=[Kill(9)])
     for other, message in [
-        ({**first, "tokens": 256}, "tokens of the run must be 256 as in this run, got 512 in the checkpoint"),
-        ({**first, "augment": functools.partial(torch.clamp, min=1)}, r"augment .* must be partial\(.*clamp, min=1\)"),
-        ({**first, "network": nn.Dropout(0.3)}, r"network of the run must be torch.*Dropout\(p=0.3, inplace=False\)"),
-        ({"augment": first["augment"], "network": first["network"]}, "tokens of the run must be absent .* got 512"),
-        ({**first, "more": 2}, "more of the run must be 2 as in this run, got absent"),
-        ({"epochs": 3}, "fit: settings must not hold 'epochs', which is compared anyway"),
+        ({**first, "tokens": 256}, "tokens 512, this run has 256"),
+        ({**first, "augment": functools.partial(torch.clamp, min=1)}, r"augment .* this run has partial\(.*min=1\)"),
+        ({**first, "network": nn.Dropout(0.3)}, r"network .* this run has torch.*Dropout\(p=0.3, inplace=False\)"),
+        ({"augment": first["augment"], "network": first["network"]}, "tokens 512, this run has none"),
+        ({**first, "more": 2}, "more none, this run has 2"),
+        ({"epochs": 3}, "fit: settings must not hold 'epochs'"),
         ({3: 3}, "fit: names of settings must be texts, got 3"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -319,42 +314,10 @@ def test_labels_of_bags_and_lists():
 
 # Estimators
 
-ESTIMATORS = {
-    "dropout": (TPAUCClassifier, {}, {"dropout": 0.3}),
-    "hidden": (TPAUCClassifier, {}, {"hidden": (64,)}),
-    "loss_options": (TPAUCClassifier, {}, {"loss_options": {"surrogate": "logistic"}}),
-    "module": (
-        TPAUCClassifier,
-        {"module": nn.Sequential(nn.Linear(4, 1), nn.Dropout(0.1))},
-        {"module": nn.Sequential(nn.Linear(4, 1), nn.Dropout(0.2))},
-    ),
-    "loss": (GroupDROClassifier, {"loss": "erm"}, {"loss": "cvar"}),
-    "pooling": (MultiInstanceClassifier, {"loss": "sont_mean"}, {"loss": "sont_smx"}),
-    "temperature": (
-        MultiInstanceClassifier,
-        {"loss": "sont_smx", "loss_options": {"temperature": 0.1}},
-        {"loss": "sont_smx", "loss_options": {"temperature": 1.0}},
-    ),
-}
-
 
 def inputs_of(kind):
     more = {"groups": np.arange(60) % 3} if kind is GroupDROClassifier else {}
     return list(X.numpy()[:, None]) if kind is MultiInstanceClassifier else X.numpy(), more
-
-
-@pytest.mark.parametrize("what", ESTIMATORS)
-def test_a_complete_estimator_is_not_restored_as_another(what, tmp_path):
-    kind, first, second = ESTIMATORS[what]
-    inputs, more = inputs_of(kind)
-    make = functools.partial(kind, epochs=1, random_state=0)
-    make(**first).fit(inputs, Y.numpy(), **more, checkpoint=tmp_path)
-    name = next(name for name in second if first.get(name) != second[name])
-    other = make(**second)
-    message = rf"checkpoint: {kind.__name__}.{name} of the run must be .* as in this run"
-    with pytest.raises(CheckpointError, match=message):
-        other.fit(inputs, Y.numpy(), **more, checkpoint=tmp_path)
-    assert not hasattr(other, "classes_")
 
 
 @pytest.mark.parametrize("kind", [TPAUCClassifier, MultiInstanceClassifier, GroupDROClassifier])
@@ -367,10 +330,9 @@ def test_other_inputs_or_labels_of_an_estimator_are_refused(kind, tmp_path):
 
     scores = fitted(inputs).predict(inputs)
     other = [-bag for bag in inputs] if isinstance(inputs, list) else -inputs
-    message = r"loader.checksum_of_inputs must be as in this run, '[0-9a-f]{8}', got '"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match="checksum_of_inputs"):
         fitted(other)
-    with pytest.raises(CheckpointError, match=r"labels (and groups )?of the training set must be those of this run"):
+    with pytest.raises(CheckpointError, match="other labels in the"):
         fitted(inputs, OTHER_Y)
     np.testing.assert_array_equal(fitted(inputs).predict(inputs), scores)
 
@@ -385,27 +347,37 @@ def test_repr_shows_the_description():
     assert repr(SmoothedMaxPooling(1 / 3)) == f"SmoothedMaxPooling(temperature={1 / 3!r})"
 
 
-def test_descriptions_hold_settings_and_no_state():
+def test_settings_of_a_loss_hold_options_and_data_and_no_state():
     criterion = tpauc(initial=torch.linspace(0.0, 1.0, 20))
-    before = describe(criterion)
-    assert before["gamma"] == "0.1" and before["the class of table_u"] == "EstimatorTable"
-    assert before["table_u.initial"].startswith("'torch.float32 of shape (20,) with checksum ")
+    before = texts_of(criterion)
+    assert before["gamma"] == "0.1" and before["table_u"].startswith("EstimatorTable(")
+    assert before["initial"].startswith("'torch.float32 of shape (20,) with checksum ")
+    assert before["labels"].startswith("torch.int64 of shape (60,) with checksum ")
+    assert criterion.settings()["labels"] is criterion.position
     scores = torch.zeros(60)
     criterion(scores, Y, torch.arange(60), previous_scores=scores)
     criterion.eval()
     criterion.checks = "late"
-    assert describe(criterion) == before
+    assert texts_of(criterion) == before
 
 
-def test_attributes_of_classes_of_the_users_own_are_described():
+def test_a_part_of_the_users_own_is_described_by_its_attributes_or_says_its_settings_itself():
     class Weighted(PooledLoss):
         def __init__(self, criterion, weight):
             super().__init__(criterion, "mean")
             self.weight = weight
 
-    first, second = (describe(Weighted(tpauc(), torch.tensor([1.0, weight]))) for weight in (1.0, 2.0))
+    first, second = (texts_of(Weighted(tpauc(), torch.tensor([1.0, weight]))) for weight in (1.0, 2.0))
     assert {name for name in first if first[name] != second[name]} == {"weight"}
-    assert "test_other_settings" in first["the class"] and first["criterion.gamma"] == "0.1"
+    assert "test_other_settings" in first["the class"] and "gamma=0.1" in first["criterion"]
+
+    class Answering(nn.Linear):
+        def settings(self):
+            return {"width": self.out_features}
+
+    assert list(texts_of(Answering(2, 3)).values()) == list(texts_of_network(Answering(2, 3)).values())
+    assert texts_of(Answering(2, 3))["width"] == "3"
+    assert text_of([Answering(2, 3)]).endswith("Answering(width=3),)")
 
 
 class Power:
@@ -418,7 +390,7 @@ class Power:
 
 def test_functions_are_described_by_their_names_and_objects_by_what_they_hold():
     def loss(outer):
-        return describe(FCCOLoss(4, outer, tau=0.5))["outer"]
+        return texts_of(FCCOLoss(4, outer, tau=0.5))["outer"]
 
     assert loss(torch.abs) != loss(torch.relu)
     name = f"{__name__}.test_functions_are_described_by_their_names_and_objects_by_what_they_hold.<locals>.<lambda>"
@@ -491,10 +463,10 @@ def test_equal_values_have_one_text(one, other):
 def test_a_logger_of_a_loss_is_its_name():
     criterion = tpauc()
     criterion.log = logging.getLogger("loss")
-    before = describe(criterion)
+    before = texts_of(criterion)
     criterion.log.isEnabledFor(logging.INFO)  # is remembered inside of it
     logging.getLogger("loss.child")
-    assert describe(criterion) == before and before["log"] == "logging.Logger('loss')"
+    assert texts_of(criterion) == before and before["log"] == "logging.Logger('loss')"
 
 
 def test_objects_that_know_each_other_are_described_once():
@@ -513,7 +485,7 @@ def test_learning_rates_of_any_kind_are_compared(kind):
 
     saved = run(0.1).state_dict()
     run(0.1).check(saved)
-    with pytest.raises(CheckpointError, match="lr of group 0 of the optimizer must be"):
+    with pytest.raises(CheckpointError, match="lr of group 0"):
         run(0.2).check(saved)
 
 
@@ -524,7 +496,7 @@ def test_numpy_numbers_that_a_schedule_set_are_restored():
 
     first, second = run(), run()
     first.criterion.temperature = second.criterion.temperature = 1.0
-    first.start = first._present_settings()
+    first.start = first.settings()
     first.criterion.temperature = np.float64(0.25)
     second.load_state_dict(first.state_dict())
     assert second.criterion.temperature == 0.25
@@ -533,5 +505,5 @@ def test_numpy_numbers_that_a_schedule_set_are_restored():
 def test_a_model_is_described_by_plain_attributes():
     model = MLP(3, hidden=(4,), dropout=0.25)
     model.configuration, model.calls = object(), 3
-    found = describe_network(model)
+    found = texts_of_network(model)
     assert found["calls"] == "3" and "configuration" not in found and "0.25" in found.values()

@@ -29,10 +29,10 @@ def test_a_state_that_is_no_run_is_refused(tmp_path):
     run = RunState(model, CrossEntropyLoss(y), optimizer, TensorBatches(x, y))
     state = copy.deepcopy(run.state_dict())
     state["position"]["step"] = 2
-    with pytest.raises(CheckpointError, match="checkpoint: random_at_epoch must be there in the middle of an epoch"):
+    with pytest.raises(CheckpointError, match="checkpoint has no random_at_epoch"):
         run.load_state_dict(state)
     for state in ({}, {"model": 3}, {**run.state_dict(), "position": None}, {**run.state_dict(), "optimizers": [{}]}):
-        with pytest.raises(CheckpointError, match="checkpoint: state must be that of a RunState, got another"):
+        with pytest.raises(CheckpointError, match="checkpoint must be the state of a RunState"):
             run.load_state_dict(state)
 
 
@@ -122,16 +122,16 @@ def test_several_optimizers_and_a_gradient_scaler():
     again.load_state_dict(state)
     assert scaler.get_scale() == 133.0 and same(again.state_dict(), state) == []
     alone = RunState(run.model, run.criterion, run.optimizer[0], TensorBatches(*data(), planned(Y)))
-    with pytest.raises(CheckpointError, match="the number of optimizers must be 1 as in this run, got 2"):
+    with pytest.raises(CheckpointError, match="optimizers: 2, this run has 1"):
         alone.check(state)
     without = RunState(run.model, run.criterion, run.optimizer, TensorBatches(*data(), planned(Y)))
-    with pytest.raises(CheckpointError, match="scaler must be absent as in this run, got a checkpoint with it"):
+    with pytest.raises(CheckpointError, match="checkpoint has 'scaler', this run has none"):
         without.check(state)
     disabled = RunState(
         *(run.model, run.criterion, run.optimizer, TensorBatches(*data(), planned(Y))),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
     )
-    with pytest.raises(CheckpointError, match="names of the scaler must be"):
+    with pytest.raises(CheckpointError, match="scaler with entries"):
         disabled.check(state)
 
 
@@ -146,28 +146,28 @@ def test_optimizers_and_other_parts_of_another_kind_are_refused():
     run, _model, optimizer = parts_run()
     state = run.state_dict()
     optimizer.param_groups[0]["lr"] = 0.2
-    with pytest.raises(CheckpointError, match=r"lr of group 0 of the optimizer must be 0.2 as in this run, got 0.1"):
+    with pytest.raises(CheckpointError, match=r"lr of group 0 0\.1 in the optimizer, this run has 0\.2"):
         run.check(state)
     optimizer.param_groups[0]["lr"] = 0.1
     frozen, model, _ = parts_run()
     frozen.optimizer = torch.optim.SGD(list(model.parameters())[:2], 0.1)
-    with pytest.raises(CheckpointError, match="the shapes of the parameters of the optimizer must be"):
+    with pytest.raises(CheckpointError, match="parameters in the optimizer of shapes"):
         frozen.check(state)
     other, _, _ = parts_run(others={"average": Part()})
-    with pytest.raises(CheckpointError, match="average must be there as in this run, got a checkpoint without"):
+    with pytest.raises(CheckpointError, match="checkpoint has no average"):
         other.check(state)
-    with pytest.raises(CheckpointError, match="average must be absent as in this run, got a checkpoint with"):
+    with pytest.raises(CheckpointError, match="checkpoint has 'average', this run has none"):
         run.check(other.state_dict())
     named, _, _ = parts_run(others={"average": Failing()})
-    with pytest.raises(CheckpointError, match="the class of the average must be Failing as in this run, got Part"):
+    with pytest.raises(CheckpointError, match="average of class Part, this run has Failing"):
         named.check(other.state_dict())
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"size": 3}, "step_size of the scheduler must be 3 as in this run, got 2 in the checkpoint"),
-        ({"weight": 0.2}, "weight of the proximal must be 0.2 as in this run, got 0.1 in the checkpoint"),
+        ({"size": 3}, "step_size 2 in the scheduler, this run has 3"),
+        ({"weight": 0.2}, "weight 0.1 in the reference point, this run has 0.2"),
     ],
 )
 def test_settings_of_schedulers_and_reference_points(other, message):
@@ -288,7 +288,7 @@ def test_a_part_that_fails_while_loading_leaves_everything_as_before():
     for tensor in state["model"]["state"].values():
         tensor.add_(1.0)
     before = copy.deepcopy(run.state_dict())
-    with pytest.raises(CheckpointError, match="a part refuses its state: RuntimeError: not thirteen"):
+    with pytest.raises(CheckpointError, match="a part refuses: RuntimeError: not thirteen"):
         run.load_state_dict(state)
     assert same(run.state_dict(), before) == [] and part.value == 0
     state["others"]["b"]["state"]["value"] = 14
@@ -310,11 +310,11 @@ def test_previous_weights_and_reference_point_of_another_model_are_refused():
         ({"0.bias": torch.zeros(1)}, "PreviousIterate: state"),
     ]:
         wrong["others"]["previous"]["state"]["weights"] = weights
-        with pytest.raises(CheckpointError, match=f"a part refuses its state: ValueError: {message}"):
+        with pytest.raises(CheckpointError, match=f"a part refuses: ValueError: {message}"):
             run.load_state_dict(wrong)
     wrong["others"]["previous"]["state"]["weights"] = {}
     wrong["others"]["proximal"]["state"]["average"].pop()
-    with pytest.raises(CheckpointError, match="a part refuses its state: ValueError: ProximalPoint: state"):
+    with pytest.raises(CheckpointError, match="a part refuses: ValueError: ProximalPoint: state"):
         run.load_state_dict(wrong)
     assert same(run.state_dict(), before) == []
 

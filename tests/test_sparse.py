@@ -11,7 +11,7 @@ import scipy.sparse
 import torch
 from scipy.sparse import csc_matrix, csr_array, csr_matrix
 
-from moreauc._description import checksum
+from moreauc._settings import checksum
 from moreauc.data import TensorBatches
 from moreauc.data.batches import SparseRows, rows_at_once, tensors_of
 from moreauc.data.tabular import TableEncoder, same_rows

@@ -7,18 +7,18 @@ skipped: workers then draw the same numbers again, at the cost of reading these 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from moreauc._checks import shown
+from moreauc._settings import checksum, settings_of
 from moreauc.checkpoint.file import CheckpointError
 from moreauc.checkpoint.rng import State, loader_parts, random_states, set_random_states, whole_sampler
 from moreauc.data.bag_batches import BagBatches, BagSampler
@@ -71,13 +71,26 @@ class LoaderPosition(EpochBatches):
             raise
         self.epoch, self.step, self._begun = epoch + 1, 0, None
 
+    def settings(self) -> dict[str, int | str]:
+        """Return what the batches depend on, by name: what samplers answer, else attributes of known names."""
+        found: dict[str, object] = {}
+        for name, part in loader_parts(self.loader):
+            if isinstance(part, PlannedSampler):
+                values = settings_of(part)
+                values.pop("rank", None)  # processes share their checkpoints
+            else:
+                values = {key: getattr(part, key, None) for key in _SETTINGS if not isinstance(part, list | tuple)}
+                values["length"] = length_of(part)
+            found |= {f"{name}.{key}": value for key, value in values.items()}
+        return {name: value for name, value in found.items() if isinstance(value, int | str)}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position, the states of the generators, and what the batches depend on."""
         waiting = self._begun is not None and not self.step  # the epoch has drawn random numbers but yielded no batch
         return {
             "epoch": self.epoch,
             "step": self.step,
-            "settings": loader_settings(self.loader),
+            "settings": self.settings(),
             "labels": self._labels,
             "random": self._begun if waiting else random_states(self.loader),
             "random_at_epoch": self._begun if self.step else None,
@@ -91,22 +104,19 @@ class LoaderPosition(EpochBatches):
         """
         for name in _POSITION:
             if type(state[name]) is not int or state[name] < 0:
-                raise CheckpointError(f"checkpoint: {name} must be a number of at least 0, got {state[name]!r}")
+                raise CheckpointError(f"checkpoint has {name} {state[name]!r}, which must be a number of at least 0")
         sampler = sampler_with_position(self.loader)  # the length of any other loader is not known
         if sampler is not None and state["step"] > len(sampler):
-            raise CheckpointError(f"checkpoint: step must be at most {len(sampler)}, got {state['step']}")
+            raise CheckpointError(f"checkpoint has step {state['step']}, this run has at most {len(sampler)}")
         if state["step"] and state["random_at_epoch"] is None:
-            raise CheckpointError("checkpoint: random_at_epoch must be there in the middle of an epoch, got None")
-        saved, settings = state["settings"], loader_settings(self.loader)
+            raise CheckpointError("checkpoint has no random_at_epoch, which the middle of an epoch needs")
+        saved, settings = state["settings"], self.settings()
         for name in sorted({*saved, *settings}):
             if saved.get(name) != settings.get(name):
-                found = f"{settings.get(name)!r}, got {saved.get(name)!r}"
-                raise CheckpointError(f"checkpoint: {name} must be as in this run, {found}: the batches would differ")
+                found = f"{name} {saved.get(name)!r}, this run has {settings.get(name)!r}"
+                raise CheckpointError(f"checkpoint has {found}: the batches would differ")
         if state["labels"] != self._labels:
-            raise CheckpointError(
-                "checkpoint: labels of the training set must be those of this run, got others (the checksum of what "
-                "the loader holds differs)"
-            )
+            raise CheckpointError("checkpoint has other labels in the loader than this run (their checksums differ)")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the position and set all generators."""
@@ -137,8 +147,7 @@ class LoaderPosition(EpochBatches):
             skipped = sum(1 for _ in islice(rest, self.step))
             if skipped < self.step:
                 raise CheckpointError(
-                    f"checkpoint: the loader must give the {self.step} batches that were used of epoch {self.epoch}, "
-                    f"got {skipped}"
+                    f"checkpoint has step {self.step} in epoch {self.epoch}, and the loader gives {skipped} batches"
                 )
         set_random_states(now, self.loader)
         return rest
@@ -176,20 +185,6 @@ def sampler_with_position(loader: Any) -> PlannedSampler | DistributedBatchSampl
     return sampler if isinstance(whole_sampler(sampler), PlannedSampler) else None
 
 
-def loader_settings(loader: Any) -> dict[str, Any]:
-    """Return the attributes that the batches of a loader depend on, by name."""
-    settings: dict[str, Any] = {}
-    for name, part in loader_parts(loader):
-        values = {key: getattr(part, key, None) for key in _SETTINGS if not isinstance(part, list | tuple)}
-        if isinstance(part, PlannedSampler):
-            values |= {key: value for key, value in part.state_dict().items() if key not in _POSITION}
-            values.pop("rank")  # processes share their checkpoints
-        else:
-            values["length"] = length_of(part)
-        settings |= {f"{name}.{key}": value for key, value in values.items() if isinstance(value, int | str)}
-    return settings
-
-
 def held_labels(loader: Any) -> dict[str, str]:
     """Return a checksum for each part of a loader that holds labels in memory, by the part's name.
 
@@ -202,10 +197,10 @@ def held_labels(loader: Any) -> dict[str, str]:
         (['loader.labels'], False)
     """
     labels = {name: _labels_of(part) for name, part in loader_parts(loader)}
-    return {f"{name}.labels": _checksum(values) for name, values in labels.items() if values is not None}
+    return {f"{name}.labels": checksum([values.double()]) for name, values in labels.items() if values is not None}
 
 
-def _labels_of(part: Any) -> NDArray[Any] | None:
+def _labels_of(part: object) -> Tensor | None:
     attributes = getattr(part, "__dict__", {})
     if isinstance(part, IndexedDataset) and attributes["_paired"]:
         return None  # its cached labels are not a setting
@@ -214,11 +209,7 @@ def _labels_of(part: Any) -> NDArray[Any] | None:
         values.append(part.tensors[-1])
     for value in values:
         if isinstance(value, Tensor):
-            return value.detach().cpu().numpy()
+            return value
         if isinstance(value, np.ndarray) or (isinstance(value, list) and value and isinstance(value[0], int | float)):
-            return np.asarray(value)
+            return torch.as_tensor(np.asarray(value, dtype=np.float64))
     return None
-
-
-def _checksum(labels: NDArray[Any]) -> str:
-    return hashlib.sha256(f"{labels.shape} ".encode() + labels.astype(np.float64).tobytes()).hexdigest()[:16]

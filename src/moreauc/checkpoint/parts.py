@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -25,15 +23,41 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc import _parallel
-from moreauc._description import text_of
 from moreauc._parallel import gathered, is_shard, spread_as
+from moreauc._settings import CLASS, Texts
 from moreauc.checkpoint.file import CheckpointError
-from moreauc.checkpoint.rng import GENERATORS, set_state, state_of
+from moreauc.checkpoint.rng import GENERATORS, Generator, set_state, state_of
 from moreauc.distributed import DistributedCriterion
 
-_OWNER = "checkpoint"
 _OF_ALL_MODULES = frozenset(vars(nn.Module()))
 _NOTHING = object()
+_MISSING = "none"  # stands for the text of a setting that is not there
+
+
+class Stateful(Protocol):
+    """Anything with a state, such as a scheduler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object:
+        """Take a state."""
+
+
+class ModuleState(TypedDict):
+    """Weights and all buffers, persistent or not, which parameters are frozen, and generators."""
+
+    state: dict[str, Tensor]
+    other_buffers: dict[str, Tensor]
+    frozen: list[str]
+    generators: dict[str, object]
+
+
+class OptimizerState(TypedDict):
+    """The state of an optimizer, and the shapes of its parameters."""
+
+    shapes: list[list[list[int]]]
+    state: dict[str, Any]
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -42,67 +66,71 @@ def bare(model: nn.Module) -> nn.Module:
     return bare(inner.criterion) if isinstance(inner, DistributedCriterion) else inner
 
 
-def refuse(what: str, allowed: Any, found: Any) -> CheckpointError:
-    """Return the error for a checkpoint of another run."""
-    return CheckpointError(f"{_OWNER}: {what} must be {allowed} as in this run, got {found}")
+def refuse(what: str, saved: object, here: object) -> CheckpointError:
+    """Return the error for a checkpoint in which something differs from this run."""
+    return CheckpointError(f"checkpoint has {what} {saved}, this run has {here}")
 
 
-def check_class(what: str, part: Any, state: Mapping[str, Any]) -> None:
-    """Check that a state is that of an object of the same class."""
-    name = type(part).__name__
-    if state["class"] != name:
-        raise refuse(what, name, state["class"])
+# Settings: texts by name
+
+
+def check_settings(part: str, start: Texts, now: Texts, present: Texts) -> None:
+    """Check that the settings of a part are those of the saved run; `part` is empty for those of the run itself.
+
+    A number that a schedule changes may be as at the `start` of the saved run, or as when it was saved, `now`.
+    """
+    for name in {**present, **start}:
+        here, begun, saved = (values.get(name, _MISSING) for values in (present, start, now))
+        if here not in (begun, saved):
+            where = f" in the {part}" if part else ""
+            if "checksum" in here and "checksum" in begun:
+                raise CheckpointError(f"checkpoint has other {name}{where} than this run (their checksums differ)")
+            raise CheckpointError(f"checkpoint has {name} {begun}{where}, this run has {here}")
+
+
+def check_fixed(part: str, start: Texts, now: Texts, present: Texts) -> None:
+    """Check attributes that the saved run left alone; what has changed in it, or only this run has, is no setting."""
+    names = {name for name, value in start.items() if now.get(name) == value}
+    names |= {name for name in present if name.startswith(CLASS)}
+    check_settings(part, *({name: text[name] for name in text if name in names} for text in (start, now, present)))
 
 
 # Modules
 
 
-def module_state(module: nn.Module) -> dict[str, Any]:
-    """Return weights and all buffers, persistent or not, which parameters are frozen, and generators."""
+def module_state(module: nn.Module) -> ModuleState:
+    """Return the state of a module without its wrappers."""
     inner = bare(module)
     state = {name: gathered(value) for name, value in inner.state_dict().items()}
-    others = {name: value for name, value in inner.named_buffers() if name not in state}
     return {
-        "class": type(inner).__name__,
         "state": state,
-        "other_buffers": others,
+        "other_buffers": {name: value for name, value in inner.named_buffers() if name not in state},
         "frozen": [name for name, value in inner.named_parameters() if not value.requires_grad],
         "generators": {name: state_of(generator) for name, generator in _generators(inner).items()},
     }
 
 
-def check_module(what: str, module: nn.Module, state: Mapping[str, Any], *, widened: bool = False) -> None:
+def check_tensors(part: str, module: nn.Module, saved: Mapping[str, object], *, widened: bool = False) -> None:
     """Check names, shapes and types; `widened`: floating types of tables may have changed since they were made."""
     inner = bare(module)
-    check_tensors(what, dict(inner.state_dict()), state["state"], widened=widened, unset=_unset_buffers(inner))
-    check_class(f"the class of the {what}", inner, state)
-
-
-def check_tensors(
-    what: str,
-    present: Mapping[str, Any],
-    saved: Mapping[str, Any],
-    *,
-    widened: bool = False,
-    unset: AbstractSet[str] = frozenset(),
-) -> None:
-    """Check that saved tensors have the names, shapes and types of the current ones; `unset`: names yet without."""
-    extra = saved.keys() - present.keys() - unset
-    for names, text in ((present.keys() - saved.keys(), "is missing"), (extra, "is too much")):
-        if names:
-            raise refuse(f"names of the {what}", "the same", f"a checkpoint in which {min(names)!r} {text}")
+    present: dict[str, object] = dict(inner.state_dict())
+    kind = "buffer" if part == "criterion" else "parameter"
+    for name in sorted(saved.keys() - present.keys() - _unset_buffers(inner)):
+        raise CheckpointError(f"checkpoint has unexpected {kind} {name!r} in the {part}")
     for name, value in present.items():
+        if name not in saved:
+            raise CheckpointError(f"checkpoint has no {kind} {name!r} in the {part}")
         other = saved[name]
         if not isinstance(value, Tensor) or not isinstance(other, Tensor):
             continue
         if value.shape != other.shape:
-            raise refuse(f"the shape of {name!r} of the {what}", tuple(value.shape), tuple(other.shape))
+            raise refuse(f"{name!r} in the {part} of shape", tuple(other.shape), tuple(value.shape))
         if value.dtype != other.dtype and not (widened and value.is_floating_point() and other.is_floating_point()):
-            raise refuse(f"the type of {name!r} of the {what}", value.dtype, other.dtype)
+            raise refuse(f"{name!r} in the {part} of type", other.dtype, value.dtype)
 
 
 @torch.no_grad()
-def load_module(module: nn.Module, state: Mapping[str, Any]) -> None:
+def load_module(module: nn.Module, state: ModuleState) -> None:
     """Load a checked state."""
     inner = bare(module)
     _set_buffers(inner, {name: state["state"][name] for name in _unset_buffers(inner) & state["state"].keys()})
@@ -146,32 +174,16 @@ def _set_buffers(module: nn.Module, values: Mapping[str, Tensor | None]) -> None
         module.get_submodule(owner)._buffers[key] = None if value is None else value.to(device, copy=True)
 
 
-def _generators(module: nn.Module) -> dict[str, Any]:
+def _generators(module: nn.Module) -> dict[str, Generator]:
     """Return the generators that are attributes of a module or of one inside it, by name."""
     found = [(f"{path}.{name}", value) for path, part in module.named_modules() for name, value in vars(part).items()]
     return {name: value for name, value in found if isinstance(value, GENERATORS)}
 
 
-# Losses: what they were made with
+# Losses: the numbers that a schedule may change
 
 
-def label_checksum(criterion: nn.Module) -> str | None:
-    """Return a checksum of the labels or groups that a loss was made with; None where it holds none.
-
-    A loss, of the library or of the user, names the buffers that hold them in `label_buffers`.
-    """
-    digest, found = hashlib.sha256(), False
-    for path, part in bare(criterion).named_modules():
-        for name in getattr(part, "label_buffers", ()):
-            buffer = getattr(part, name)
-            if buffer is not None:
-                exact = buffer.detach().cpu().double().contiguous().numpy()  # whatever integer or floating type it has
-                digest.update(f"{path}.{name} {exact.shape} ".encode() + exact.tobytes())
-                found = True
-    return digest.hexdigest() if found else None
-
-
-def loss_attributes(criterion: nn.Module) -> dict[str, Any]:
+def loss_attributes(criterion: nn.Module) -> dict[str, object]:
     """Return the numbers and texts that are attributes of losses of the library, and of classes derived from them."""
     return {f"{place}{name}": _as_plain(value) for place, _, name, value in _attributes(bare(criterion))}
 
@@ -193,18 +205,18 @@ def _attributes(criterion: nn.Module) -> Iterator[tuple[str, nn.Module, str, Any
                 yield f"{path}." if path else "", part, name, value
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple):
         return all(_is_plain(entry) for entry in value)
     return value is None or type(value) in (bool, int, float, str) or isinstance(value, np.number | np.bool_)
 
 
-def _is_plain_data_class(value: Any) -> bool:
+def _is_plain_data_class(value: object) -> bool:
     ours = type(value).__module__.partition(".")[0] == "moreauc"
     return ours and dataclasses.is_dataclass(value) and all(_is_plain(entry) for entry in vars(value).values())
 
 
-def _as_plain(value: Any) -> Any:
+def _as_plain(value: object) -> object:
     if dataclasses.is_dataclass(value):
         return {name: _as_plain(entry) for name, entry in vars(value).items()}
     if isinstance(value, tuple):
@@ -212,54 +224,23 @@ def _as_plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-# Settings: texts by name
-
-
-Texts = Mapping[str, str]
-
-
-def check_settings(what: str, start: Texts, now: Texts, present: Texts) -> None:
-    """Check that the settings of this run are those of the saved one.
-
-    A number that a schedule changes may be as at the `start` of the saved run, or as when it was saved, `now`.
-    """
-    for name in {**present, **start}:
-        here, begun, saved = (values.get(name, "absent") for values in (present, start, now))
-        if here not in (begun, saved):
-            raise refuse(f"{name} of the {what}", here, f"{begun} in the checkpoint")
-
-
-def check_fixed(what: str, start: Texts, now: Texts, present: Texts) -> None:
-    """Check attributes that the saved run left alone; what has changed in it, or only this run has, is no setting."""
-    names = {name for name, value in start.items() if now.get(name) == value}
-    names |= {name for name in present if name.startswith("the class")}
-    check_settings(what, *({name: part[name] for name in part if name in names} for part in (start, now, present)))
-
-
-def scheduler_settings(scheduler: Any) -> dict[str, str]:
-    """Return the public attributes of a scheduler of learning rates, by name."""
-    attributes = getattr(scheduler, "__dict__", {})
-    return {name: text_of(attributes[name]) for name in attributes if name != "optimizer" and not name.startswith("_")}
-
-
 # Optimizers
 
 
-def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+def optimizer_state(optimizer: Optimizer) -> OptimizerState:
     """Return the state of an optimizer, and the shapes of its parameters."""
     state = optimizer.state_dict()
     kept = {number: {name: gathered(v) for name, v in values.items()} for number, values in state["state"].items()}
-    return {"class": type(optimizer).__name__, "shapes": _shapes(optimizer), "state": {**state, "state": kept}}
+    return {"shapes": _shapes(optimizer), "state": {**state, "state": kept}}
 
 
-def check_optimizer(what: str, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Check class, parameters, and shapes of what it keeps for them."""
-    check_class(f"the class of the {what}", optimizer, state)
+def check_optimizer(what: str, optimizer: Optimizer, state: OptimizerState) -> None:
+    """Check the parameters."""
     if state["shapes"] != _shapes(optimizer):
-        raise refuse(f"the shapes of the parameters of the {what}", _shapes(optimizer), state["shapes"])
+        raise refuse(f"parameters in the {what} of shapes", state["shapes"], _shapes(optimizer))
 
 
-def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+def load_optimizer(optimizer: Optimizer, state: OptimizerState) -> None:
     """Load a checked state; torch alone would keep the tensors themselves, cast to the types of the weights."""
     saved = state["state"]
     optimizer.load_state_dict(copy.deepcopy(saved))
@@ -275,48 +256,28 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
                     now[name] = spread_as(now[name], parameter)
 
 
-def optimizer_settings(optimizers: Sequence[Optimizer]) -> dict[str, str]:
-    """Return learning rates and the like of all groups of all optimizers, by name."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return {
-        f"{name} of group {number}": text_of(value)
-        for number, group in enumerate(groups)
-        for name, value in group.items()
-        if name != "params"
-    }
-
-
 def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
     return [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
-
-
-# What belongs to the weights
-
-
-def check_best(model: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Check the weights of the best epoch, if they are kept."""
-    if weights:
-        inner = bare(model)
-        check_tensors("best weights", inner.state_dict(), weights, unset=_unset_buffers(inner))
-
-
-# Anything else that has a state
-
-
-def other_state(part: Any) -> dict[str, Any]:
-    """Return the state of a scheduler, a gradient scaler or the like."""
-    return {"class": type(part).__name__, "state": part.state_dict()}
-
-
-def check_other(what: str, part: Any, state: Mapping[str, Any]) -> None:
-    """Check the class, and what the part can check itself by a method `check_state`."""
-    check_class(f"the class of the {what}", part, state)
-    if hasattr(part, "check_state"):
-        part.check_state(state["state"])
-    if isinstance(part, torch.amp.GradScaler) and part.state_dict().keys() != state["state"].keys():
-        raise refuse(f"names of the {what}", sorted(part.state_dict()), sorted(state["state"]))
 
 
 def as_sequence(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     """Return one or several optimizers as a list."""
     return [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+
+
+# Anything else that has a state
+
+
+def other_state(part: Stateful) -> dict[str, Any]:
+    """Return the state of a scheduler, a gradient scaler or the like."""
+    return {"class": type(part).__name__, "state": part.state_dict()}
+
+
+def check_other(what: str, part: Stateful, state: Mapping[str, Any]) -> None:
+    """Check the class, and what the part can check itself by a method `check_state`."""
+    if state["class"] != type(part).__name__:
+        raise refuse(f"{what} of class", state["class"], type(part).__name__)
+    if hasattr(part, "check_state"):
+        part.check_state(state["state"])
+    if isinstance(part, torch.amp.GradScaler) and part.state_dict().keys() != state["state"].keys():
+        raise refuse(f"{what} with entries", sorted(state["state"]), sorted(part.state_dict()))

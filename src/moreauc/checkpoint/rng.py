@@ -17,6 +17,7 @@ import torch
 from moreauc.samplers import DistributedBatchSampler
 
 State = dict[str, Any]
+Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 _LOGGER = logging.getLogger(__name__)

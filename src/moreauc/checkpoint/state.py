@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc._checks import check_mapping, shown
-from moreauc._description import describe, describe_network, text_of
 from moreauc._parallel import parallel_of
+from moreauc._settings import Texts, text_of, texts_of, texts_of_network
 from moreauc.checkpoint import parts
 from moreauc.checkpoint.file import CheckpointError
 from moreauc.checkpoint.loader import LoaderPosition, check_loader
@@ -105,9 +105,9 @@ class RunState:
         self.scheduler, self.scaler = scheduler, scaler
         check_names("others", others)
         check_names("settings", settings)
-        self.others, self.settings = dict(others or {}), dict(settings or {})
+        self.others, self.own_settings = dict(others or {}), dict(settings or {})
         self._check_parts()
-        self.start = self._present_settings()  # settings at the beginning of the run, also of a resumed one
+        self.start = self.settings()  # settings at the beginning of the run, also of a resumed one
 
     @property
     def epoch(self) -> int:
@@ -118,6 +118,18 @@ class RunState:
     def step(self) -> int:
         """Number of batches of this epoch that were consumed."""
         return self.position.step
+
+    def settings(self) -> dict[str, Texts]:
+        """Return what must be the same in a resumed run, as texts: the settings of each part."""
+        optimizers = {_numbered(n): texts_of(one) for n, one in enumerate(parts.as_sequence(self.optimizer))}
+        return {
+            "": {name: text_of(value) for name, value in self.own_settings.items()},
+            "criterion": texts_of(parts.bare(self.criterion)),
+            "model": texts_of_network(parts.bare(self.model)),
+            "scheduler": texts_of(self.scheduler),
+            "reference point": texts_of(self.proximal),
+            **optimizers,
+        }
 
     def batches(self, epoch: int) -> Iterator[Any]:
         """Yield the batches of an epoch; after :meth:`load_state_dict`, those left in it.
@@ -130,9 +142,8 @@ class RunState:
         """Return everything as plain data; tensors are those of the parts, not copies."""
         optimizers = parts.as_sequence(self.optimizer)
         return {
-            "labels": parts.label_checksum(self.criterion),
             "start": self.start,
-            "now": self._present_settings(),
+            "now": self.settings(),
             "attributes": parts.loss_attributes(self.criterion),
             "model": parts.module_state(self.model),
             "criterion": parts.module_state(self.criterion),
@@ -154,7 +165,7 @@ class RunState:
             raise CheckpointError(f"{error}; a run with other settings or data needs another folder") from error
         except Exception as error:  # an unrelated dictionary may raise anything
             raise CheckpointError(
-                f"checkpoint: state must be that of a RunState, got another: {type(error).__name__}: {error}"
+                f"checkpoint must be the state of a RunState, got another: {type(error).__name__}: {error}"
             ) from error
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -169,7 +180,9 @@ class RunState:
             self._load(state)
         except Exception as error:
             self._load(before)
-            raise CheckpointError(f"checkpoint: a part refuses its state: {type(error).__name__}: {error}") from error
+            raise CheckpointError(
+                f"checkpoint has a state that a part refuses: {type(error).__name__}: {error}"
+            ) from error
 
     def _check_parts(self) -> None:
         _check_part("model", self.model, nn.Module)
@@ -194,44 +207,28 @@ class RunState:
         own = {name: getattr(self, name) for name in _OPTIONAL}
         return {**{name: part for name, part in own.items() if part is not None}, **self.others}
 
-    def _present_settings(self) -> dict[str, parts.Texts]:
-        return {
-            "run": {name: text_of(value) for name, value in self.settings.items()},
-            "model": describe_network(parts.bare(self.model)),
-            "criterion": describe(parts.bare(self.criterion)),
-            "scheduler": parts.scheduler_settings(self.scheduler),
-            "proximal": {} if self.proximal is None else {"weight": text_of(self.proximal.weight)},
-            "optimizers": parts.optimizer_settings(parts.as_sequence(self.optimizer)),
-        }
-
     def _check(self, state: Mapping[str, Any]) -> None:
-        times = state["start"], state["now"], self._present_settings()
+        times, optimizers = (state["start"], state["now"], self.settings()), parts.as_sequence(self.optimizer)
         if "attributes" not in state:  # not checked elsewhere
-            raise CheckpointError("checkpoint: state must hold the attributes of the loss, got a state without them")
-        for name in ("run", "criterion"):
-            parts.check_settings(name, *(settings[name] for settings in times))
-        parts.check_module("model", self.model, state["model"])
-        for name in ("model", "scheduler", "proximal"):
-            parts.check_fixed(name, *(settings[name] for settings in times))
-        if state["labels"] != parts.label_checksum(self.criterion):
-            raise CheckpointError(
-                "checkpoint: labels and groups of the training set must be those of this run, got others "
-                "(the checksum of what the criterion was made with differs)"
-            )
-        parts.check_module("criterion", self.criterion, state["criterion"], widened=True)
-        optimizers = parts.as_sequence(self.optimizer)
+            raise CheckpointError("checkpoint has no attributes of the criterion")
+        for part in ("", "criterion"):
+            parts.check_settings(part, *(settings[part] for settings in times))
         if len(state["optimizers"]) != len(optimizers):
-            raise parts.refuse("the number of optimizers", len(optimizers), len(state["optimizers"]))
-        for optimizer, one in zip(optimizers, state["optimizers"], strict=True):
-            parts.check_optimizer("optimizer", optimizer, one)
-        parts.check_settings("optimizer", *(settings["optimizers"] for settings in times))
+            raise parts.refuse("optimizers:", len(state["optimizers"]), len(optimizers))
         stateful, saved = self._stateful(), state["others"]
-        for name in sorted({*stateful, *saved}):
-            if name not in saved:
-                raise parts.refuse(name, "there", "a checkpoint without it")
-            if name not in stateful:
-                raise parts.refuse(name, "absent", "a checkpoint with it")
-            parts.check_other(name, stateful[name], saved[name])
+        for name in sorted(stateful.keys() - saved.keys()):
+            raise CheckpointError(f"checkpoint has no {name}")
+        for name in sorted(saved.keys() - stateful.keys()):
+            raise CheckpointError(f"checkpoint has {name!r}, this run has none")
+        parts.check_tensors("model", self.model, state["model"]["state"])
+        for part in ("model", "scheduler", "reference point"):
+            parts.check_fixed(part, *(settings[part] for settings in times))
+        parts.check_tensors("criterion", self.criterion, state["criterion"]["state"], widened=True)
+        for number, (optimizer, one) in enumerate(zip(optimizers, state["optimizers"], strict=True)):
+            parts.check_settings(_numbered(number), *(settings[_numbered(number)] for settings in times))
+            parts.check_optimizer(_numbered(number), optimizer, one)
+        for name, part in stateful.items():
+            parts.check_other(name, part, saved[name])
         self.position.check(state["position"])
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -244,6 +241,10 @@ class RunState:
             part.load_state_dict(copy.deepcopy(state["others"][name]["state"]))
         self.start = state["start"]
         self.position.load_state_dict(state["position"])
+
+
+def _numbered(number: int) -> str:
+    return f"optimizer {number}" if number else "optimizer"
 
 
 def check_names(argument: str, values: Any, owner: str = _OWNER) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moreauc._checks import check_count, check_real
-from moreauc._description import describe
+from moreauc._settings import texts_of
 from moreauc._system import import_extra
 from moreauc.checkpoint import CheckpointError
 from moreauc.checkpoint.parts import bare, check_settings
@@ -219,7 +219,7 @@ class _Run:
         self._exchange = self.criterion.exchange if isinstance(self.criterion, DistributedCriterion) else None
         self.restarts = restarts
         self._own = {"proximal": repr(proximal), "restarts": repr(restarts)}
-        self._start = describe(bare(self.criterion))
+        self._start = texts_of(bare(self.criterion))
         self.renewed = 0  # the epoch before which the reference point was last renewed
         self.previous: PreviousIterate | None = None
         self.point: ProximalPoint | None = None
@@ -256,7 +256,7 @@ class _Run:
             "previous": None if self.previous is None else self.previous.state_dict(),
             "proximal": None if self.point is None else self.point.state_dict(),
             "renewed": self.renewed,
-            "settings": {"start": self._start, "now": describe(bare(self.criterion)), "own": self._own},
+            "settings": {"start": self._start, "now": texts_of(bare(self.criterion)), "own": self._own},
             "processes": self._exchange.gather_objects(own) if of_all and self._exchange is not None else [own],
         }
 

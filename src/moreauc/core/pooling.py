@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from moreauc._checks import check_real
-from moreauc._description import text_of
+from moreauc._settings import text_of
 
 PoolingName = Literal["mean", "smoothed_max", "attention"]
 UpdateOrder = Literal["before", "after"]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 
 from moreauc._checks import check_count, check_finite, check_real, check_shape
-from moreauc._description import settings_text, tensor_text
+from moreauc._settings import module_settings, tensor_text, text_of
 
 Gamma = float | Literal["theory"]
 
@@ -347,7 +347,7 @@ class Table(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the settings, as checkpoints and processes compare them."""
-        return settings_text(self)
+        return ", ".join(f"{name}={text_of(value)}" for name, value in module_settings(self).items())
 
 
 class EstimatorTable(Table):

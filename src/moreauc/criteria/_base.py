@@ -24,7 +24,7 @@ from moreauc._checks import (
     check_same_shape,
     check_shape,
 )
-from moreauc._description import arguments_text
+from moreauc._settings import arguments_text, module_settings
 from moreauc.core.pairs import refuse_second_derivatives
 from moreauc.criteria._validation import FLAGS, NEVER, Pending, capturing, several_processes
 
@@ -272,6 +272,10 @@ class Criterion(nn.Module):
         else:
             self._pending.evaluation_messages = tuple(check.messages)
         return bad
+
+    def settings(self) -> dict[str, object]:
+        """Return what the results depend on besides tables, by name: options, and the labels or groups of the set."""
+        return module_settings(self)
 
     def extra_repr(self) -> str:
         """Return the arguments of the constructor, with their present values."""

@@ -90,6 +90,10 @@ class LabelledCriterion(Criterion):
         weights = None if sample_weight is None else _checked_weights(self._owner, sample_weight, positive)
         self.register_buffer("sample_weight", weights)
 
+    def settings(self) -> dict[str, object]:
+        """Return what the results depend on, the weights of the rows included."""
+        return {**super().settings(), "sample_weight": self._buffers["sample_weight"]}
+
     def extra_repr(self) -> str:
         """Return the sizes of the training set, and the arguments of the constructor."""
         rest = super().extra_repr()

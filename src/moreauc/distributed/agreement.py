@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from moreauc._description import describe, tensor_text, text_of
+from moreauc._settings import Texts, tensor_text, text_of, texts_of
 from moreauc.distributed.exchange import Exchange
 
 _DATA = ("checksum_of_labels", "checksum_of_groups", "n")  # by which samplers know what they draw from
@@ -29,7 +29,7 @@ def check_agreement(exchange: Exchange, criterion: nn.Module) -> None:
                 )
 
 
-def fingerprint(criterion: nn.Module) -> dict[str, str]:
+def fingerprint(criterion: nn.Module) -> Texts:
     """Return what tells one loss from another: types, settings, and checksums of tensors, by name."""
     found = _settings(criterion, contents=True)
     for name, value in criterion.state_dict().items():
@@ -37,14 +37,14 @@ def fingerprint(criterion: nn.Module) -> dict[str, str]:
     return found
 
 
-def checksum(criterion: nn.Module, *, state: bool) -> int:
-    """Return a checksum of the settings of a loss and of the mode it is in; with its state or without."""
+def settings_number(criterion: nn.Module, *, state: bool) -> int:
+    """Return a number for the settings of a loss and the mode it is in; with its state or without."""
     found = fingerprint(criterion) if state else _settings(criterion, contents=False)
     return zlib.crc32(repr(found).encode())
 
 
-def _settings(criterion: nn.Module, *, contents: bool) -> dict[str, str]:
-    found = describe(criterion, contents=contents)
+def _settings(criterion: nn.Module, *, contents: bool) -> Texts:
+    found = texts_of(criterion, contents=contents)
     for path, part in criterion.named_modules():
         begin = f"{path}." if path else ""
         found[f"{begin}training"] = repr(part.training)

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from moreauc._parallel import parallel_of
+from moreauc._settings import settings_of
 from moreauc.criteria import TCCOLoss
 from moreauc.criteria._base import Criterion
-from moreauc.distributed.agreement import check_agreement, check_draws, checksum
+from moreauc.distributed.agreement import check_agreement, check_draws, settings_number
 from moreauc.distributed.exchange import ChecksumMismatch, Exchange, Whole, check_part
 from moreauc.samplers.base import latest_draw
 
@@ -117,6 +118,10 @@ class DistributedCriterion(Criterion):
         self.load_state_dict(state)
         self._loaded = False
 
+    def settings(self) -> dict[str, object]:
+        """Return those of the loss inside."""
+        return settings_of(self.criterion)
+
     @property
     def needs_previous(self) -> bool:
         """Whether a call in training mode needs what the model gave at its previous weights."""
@@ -142,7 +147,7 @@ class DistributedCriterion(Criterion):
         A loaded state and the draws of a pass over a sampler are compared once.
         """
         loaded, self._loaded = self._loaded, False
-        draw, note = latest_draw(), checksum(self.criterion, state=loaded)
+        draw, note = latest_draw(), settings_number(self.criterion, state=loaded)
         if draw != self._compared:
             note = zlib.crc32(repr(draw).encode(), note)
         try:
@@ -150,7 +155,7 @@ class DistributedCriterion(Criterion):
         except ChecksumMismatch:
             check_agreement(self.exchange, self.criterion)
             check_draws(self.exchange, draw)
-            whole = self.exchange.gather(parts, problem, checksum(self.criterion, state=False))
+            whole = self.exchange.gather(parts, problem, settings_number(self.criterion, state=False))
         self._compared = draw
         return whole
 

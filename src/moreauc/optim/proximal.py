@@ -76,6 +76,10 @@ class ProximalPoint:
             optimizer.register_step_post_hook(self._after_step),
         ]
 
+    def settings(self) -> dict[str, object]:
+        """Return what must be the same in a resumed run."""
+        return {"weight": self.weight}
+
     def __repr__(self) -> str:
         return f"ProximalPoint({type(self.optimizer).__name__}, weight={self.weight:g})"
 

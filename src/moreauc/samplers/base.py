@@ -112,7 +112,7 @@ def move_sampler(owner: str, sampler: Any, epoch: int, step: int) -> None:
 class PlannedSampler(Sampler[list[int]]):
     """A batch sampler whose epochs are planned as a whole; the last plan is kept.
 
-    A subclass checks its arguments, calls `_begin` and gives `_make` and `_settings`.
+    A subclass checks its arguments, calls `_begin` and gives `_make` and `settings`.
     """
 
     _owner: ClassVar[str]
@@ -129,7 +129,7 @@ class PlannedSampler(Sampler[list[int]]):
         """Return the plan of an epoch: a tensor with a row for each step, or a sequence of tensors."""
 
     @abstractmethod
-    def _settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, int]:
         """Return what the batches depend on."""
 
     def __len__(self) -> int:
@@ -170,7 +170,7 @@ class PlannedSampler(Sampler[list[int]]):
 
     def state_dict(self) -> dict[str, int]:
         """Return the position and what the batches depend on; the same in all processes at the same position."""
-        return {"epoch": self.epoch, "step": self.start, **self._settings()}
+        return {"epoch": self.epoch, "step": self.start, **self.settings()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go to the position of a `state_dict()`, taken from a sampler of the same settings.
@@ -179,7 +179,7 @@ class PlannedSampler(Sampler[list[int]]):
             ValueError: if an entry is missing or a setting differs, since the batches would not be the same.
         """
         check_mapping(self._owner, "state", state)
-        for name, value in {"epoch": None, "step": None, **self._settings()}.items():
+        for name, value in {"epoch": None, "step": None, **self.settings()}.items():
             if name not in state:
                 raise ValueError(f"{self._owner}: state must have the entry {name!r}, got {sorted(state)}")
             if value is not None and state[name] != value:
@@ -462,7 +462,8 @@ class PosNegSampler(PlannedSampler):
         rest: Tensor = self._plan(self.epoch)[self.start :]
         return rest.clone()
 
-    def _settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, int]:
+        """Return what the batches depend on."""
         return {
             "plan": PLAN,
             "seed": self.seed,

@@ -137,7 +137,8 @@ class GroupSampler(_UnevenSampler):
         number = self._check_step(epoch, step)
         return torch.tensor(self._visits(epoch)[number])
 
-    def _settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, int]:
+        """Return what the batches depend on."""
         return {
             "plan": PLAN,
             "seed": self.seed,
@@ -219,7 +220,8 @@ class ShuffledSampler(_UnevenSampler):
         self._equal = self.n <= self.batch_size or self.n % self.batch_size == 0
         self._begin(seed, -(-self.n // self.batch_size))
 
-    def _settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, int]:
+        """Return what the batches depend on."""
         return {"seed": self.seed, "n": self.n, "batch_size": self.batch_size}
 
     def _make(self, epoch: int) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ from sklearn.utils import column_or_1d
 from torch import Tensor, nn
 
 from moreauc._checks import check_finite
-from moreauc._description import checksum
+from moreauc._settings import checksum
 from moreauc.data import BagBatches, WholeBags
 from moreauc.data.bags import Bags, ListBags
 from moreauc.data.tables import as_frame

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from moreauc._description import checksum
+from moreauc._settings import checksum
 from moreauc.data import TensorBatches
 from moreauc.data.bags import Bags
 from moreauc.data.batches import rows_at_once, tensors_of

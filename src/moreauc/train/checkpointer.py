@@ -16,7 +16,7 @@ from moreauc.checkpoint.file import CheckpointError, check_plain
 from moreauc.checkpoint.folder import Checkpoints
 from moreauc.checkpoint.interrupt import Interrupted, SignalWatch
 from moreauc.checkpoint.loader import LoaderPosition, held_labels
-from moreauc.checkpoint.parts import check_best, refuse
+from moreauc.checkpoint.parts import check_tensors, refuse
 from moreauc.checkpoint.rng import random_states
 from moreauc.checkpoint.state import RunState
 from moreauc.distributed.exchange import Exchange
@@ -182,16 +182,16 @@ class Checkpointer(Callback):
             return
         run, phase, phases = self._run, _loop_state(saved)["phase"], (WARM_START, TRAIN, DONE)
         if phase not in phases:
-            raise refuse("the phase", f"one of {', '.join(phases)}", repr(phase))
+            raise CheckpointError(f"checkpoint has phase {phase!r}, which must be one of {', '.join(phases)}")
         self._take_selector(self._selector if phase == TRAIN else None)
         parts = saved["others"]
         present = {name: part for name, part in parts.items() if name not in ("previous", "proximal", "scheduler")}
         run.check({**saved, "others": present})
-        epochs = run.settings["warm_start_epochs"] + run.settings["epochs"]
+        epochs = run.own_settings["warm_start_epochs"] + run.own_settings["epochs"]
         if saved["position"]["epoch"] > epochs:
-            raise refuse("the epoch", f"at most {epochs}", saved["position"]["epoch"])
-        if "selector" in parts:
-            check_best(run.model, parts["selector"]["state"]["best"])
+            raise refuse("epoch", saved["position"]["epoch"], f"at most {epochs}")
+        if "selector" in parts and (best := parts["selector"]["state"]["best"]):
+            check_tensors("best weights", run.model, best)
 
     # What the checkpointer of several processes overrides
 
@@ -267,7 +267,7 @@ class DistributedCheckpointer(Checkpointer):
             raise problem
         for text in texts:
             if text is not None:
-                raise CheckpointError(f"checkpoint: all processes must be able to go on, got from one of them: {text}")
+                raise CheckpointError(f"checkpoint cannot be resumed in another process: {text}")
 
     def _prepare(self) -> None:
         self._first(super()._prepare)
@@ -294,7 +294,7 @@ class DistributedCheckpointer(Checkpointer):
         if problem is not None:
             raise problem
         if text is not None:
-            raise CheckpointError(f"checkpoint: process 0 must be able to go on, got {text}")
+            raise CheckpointError(f"process 0 cannot go on: {text}")
         return result  # type: ignore[no-any-return]
 
 
@@ -352,7 +352,9 @@ class _CallbackStates:
         """Check that every callback whose state was saved is there."""
         for name in state:
             if name not in self._callbacks:
-                raise refuse("callbacks with a state", sorted(self._callbacks), name)
+                raise CheckpointError(
+                    f"checkpoint has a state of callback {name}, this run has {sorted(self._callbacks)}"
+                )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Give the states back."""

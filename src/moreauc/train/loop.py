@@ -202,7 +202,7 @@ def fit(
     checkpointer = None
     if checkpoint is not None:
         check_names("settings", settings, _OWNER)
-        compared: dict[str, Any] = {"validation": False} if selector is None else selector.settings
+        compared: dict[str, Any] = {"validation": False} if selector is None else selector.settings()
         compared |= {"epochs": epochs, "milestones": list(milestones), "lr_factor": lr_factor, "proximal": proximal}
         compared |= {"warm_start_epochs": warm_start_epochs, "patience": patience, "seed": seed}
         if not isinstance(optimizer, Optimizer):

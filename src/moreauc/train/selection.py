@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from moreauc._checks import NotFiniteError, check_region
-from moreauc._description import checksum
 from moreauc._parallel import bare, gathered, spread_as
+from moreauc._settings import checksum
 from moreauc.checkpoint.loader import held_labels
 from moreauc.data.batches import length_of
 from moreauc.data.scoring import Evaluation, predict_scores
@@ -100,9 +100,8 @@ class ModelSelector:
         if text is not None:
             warnings.warn(f"{_OWNER}: {text}", TiedScoresWarning, stacklevel=4)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the choice depends on, for a checkpoint."""
+    def settings(self) -> dict[str, object]:
+        """Return what the choice depends on."""
         labels = held_labels(self._validation)
         length = None if labels else length_of(getattr(self._validation, "dataset", self._validation))
         data = {"validation": True, "validation_labels": labels, "validation_length": length}

@@ -1,10 +1,13 @@
-"""Settings as text, by which losses and runs are compared: for checkpoints, agreement of processes, and `repr`.
+"""Settings of the parts of a run: one description for checkpoints, for the agreement of processes, and for `repr`.
 
-A value is described by its type and its contents. Weights and buffers are state and left out; other tensors
-are described by a checksum, functions by their qualified names (so two lambdas of one line look alike), with the
-arguments of a `functools.partial` and the object of a bound method, loggers by their names. Objects whose attributes
-cannot be listed are described by their `repr`, or by their type where it names an address. Values that are equal in
-Python have one text: 1 and 1.0, and a list and a tuple of the same values.
+A part says itself what its results depend on: `settings()` returns values by name, as all losses and samplers of the
+library do. For a part without that method one rule finds them, :func:`settings_of`.
+
+Settings are compared as texts, of a value's type and contents. Weights and buffers are state and left out; other
+tensors are described by a checksum, functions by their qualified names (so two lambdas of one line look alike), with
+the arguments of a `functools.partial` and the object of a bound method, loggers by their names. Objects whose
+attributes cannot be listed are described by their `repr`, or by their type where it names an address. Values that are
+equal in Python have one text: 1 and 1.0, and a list and a tuple of the same values.
 """
 
 from __future__ import annotations
@@ -16,81 +19,94 @@ import logging
 import sys
 import types
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Texts = dict[str, str]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+CLASS = "the class"  # name of the type of a part, among its settings
 
 _OF_ALL_MODULES = frozenset(vars(nn.Module())) | {"_compiled_call_impl"}
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type, types.MethodWrapperType, np.ufunc)
+_NOTHING = object()
 
 
-def describe(module: nn.Module, *, contents: bool = True) -> dict[str, str]:
-    """Return the settings of a loss, by name: types and attributes of it and of all modules inside of it.
+def settings_of(part: object) -> dict[str, object]:
+    """Return what a part of a run answers to `settings()`, or else what the rule finds.
 
-    Arguments of the constructor that are attributes or properties come first, under the names that users know. A class
-    names attributes that are no settings in `_UNDESCRIBED`.
-
-    Args:
-        module: the loss.
-        contents: whether tensors are described by what they hold; their types and shapes alone cost less.
+    The rule takes the arguments of a module's constructor and its other attributes, among them modules inside, but no
+    weights and buffers; the options of an optimizer's groups; and the public attributes of anything else, such as a
+    scheduler, but for its optimizer.
 
     Example:
         >>> from moreauc.criteria import CrossEntropyLoss
-        >>> describe(CrossEntropyLoss([0, 1, 1], positive_weight=2.0))
-        {'the class': 'CrossEntropyLoss', 'positive_weight': '2', 'num_positives': '2', 'num_negatives': '1'}
+        >>> settings_of(nn.Dropout(0.3))
+        {'p': 0.3, 'inplace': False}
+        >>> settings_of(torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.ones(1)], 0.1), 2))["step_size"]
+        2
     """
-    found: dict[str, str] = {}
-    for path, part in module.named_modules():
-        found[f"the class of {path}" if path else "the class"] = _type_name(type(part))
-        begin = f"{path}." if path else ""
-        found |= {begin + name: text_of(value, contents=contents) for name, value in settings_of(part)}
-    return found
+    if _answers(part):
+        return dict(part.settings())  # type: ignore[attr-defined]
+    if isinstance(part, nn.Module):
+        return module_settings(part)
+    if isinstance(part, Optimizer):
+        groups = enumerate(part.param_groups)
+        return {f"{key} of group {n}": value for n, group in groups for key, value in group.items() if key != "params"}
+    attributes = getattr(part, "__dict__", {})
+    return {name: value for name, value in attributes.items() if name != "optimizer" and not name.startswith("_")}
 
 
-def describe_network(model: nn.Module) -> dict[str, str]:
-    """Return what is known of a model: the types of all modules in it, and their attributes that are plain data.
+def texts_of(part: object, *, contents: bool = True) -> Texts:
+    """Return the settings of a part as texts, with its type; nothing for None.
 
+    Args:
+        part: a loss, an optimizer, a scheduler, or the like.
+        contents: whether tensors are described by what they hold; their types and shapes alone cost less.
+
+    Example:
+        >>> from moreauc.criteria import GroupDROLoss
+        >>> texts_of(GroupDROLoss(3, top_k=2))["tau"]
+        '0.9'
+    """
+    if part is None:
+        return {}
+    found = {name: text_of(value, contents=contents) for name, value in settings_of(part).items()}
+    return {CLASS: _type_name(type(part)), **found}
+
+
+def texts_of_network(model: nn.Module) -> Texts:
+    """Return the settings of a model as texts.
+
+    Where it does not answer itself these are the types of all modules in it, and their attributes that are plain data.
     Objects are left out: a model may hold anything, its own configuration with paths and versions, for instance.
 
     Example:
-        >>> describe_network(nn.Sequential(nn.Dropout(0.3)))
+        >>> texts_of_network(nn.Sequential(nn.Dropout(0.3)))
         {'the class': 'torch.nn.modules.container.Sequential',
          'the class of 0': 'torch.nn.modules.dropout.Dropout', '0.p': '0.3', '0.inplace': 'False'}
     """
-    found: dict[str, str] = {}
+    if _answers(model):
+        return texts_of(model)
+    found: Texts = {}
     for path, part in model.named_modules():
-        found[f"the class of {path}" if path else "the class"] = _type_name(type(part))
+        found[f"{CLASS} of {path}" if path else CLASS] = _type_name(type(part))
         for name, value in vars(part).items():
             if name not in _OF_ALL_MODULES and not name.startswith("_") and _is_plain(value):
                 found[f"{path}.{name}" if path else name] = text_of(value)
     return found
 
 
-def settings_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a module that are settings, by the names that users know; no state, no module inside."""
-    kind: Any = type(module)
-    left_out, seen = _left_out(kind), set()
-    for name in _arguments(kind):
-        value = getattr(module, name, module)  # the module itself stands for a missing attribute
-        if not isinstance(value, nn.Module) and name not in module._buffers and name not in module._parameters:
-            seen.add(name)
-            yield name, value
-    for key, value in vars(module).items():
-        name = key.removeprefix("_")
-        if key not in left_out and name not in seen:
-            yield name, value
-
-
-def settings_text(module: nn.Module) -> str:
-    """Return the settings of a module in one line, for `extra_repr`."""
-    return ", ".join(f"{name}={text_of(value)}" for name, value in settings_of(module))
+def _answers(part: object) -> bool:
+    return callable(getattr(type(part), "settings", None))
 
 
 # arguments that are no attributes of the loss itself: where their values are
@@ -105,28 +121,51 @@ _PLACES = {
 _LONGEST = 100  # letters of one argument
 
 
+def module_settings(module: nn.Module) -> dict[str, object]:
+    """Return the attributes of a module that are settings, with the modules inside; no weights and no buffers.
+
+    Arguments of the constructor come first, under the names that users know. A class names attributes that are no
+    settings in `_UNDESCRIBED`, and buffers with labels or groups of the training set, which are, in `label_buffers`.
+    """
+    found: dict[str, object] = {}
+    kind: Any = type(module)
+    left_out = _left_out(kind) | module._buffers.keys() | module._parameters.keys()
+    for name in _arguments(kind):
+        if name not in left_out and (value := _argument(module, name)) is not _NOTHING:
+            found[name] = value
+    for key, value in {**vars(module), **module._modules}.items():
+        if key not in left_out:
+            found.setdefault(key.removeprefix("_"), value)
+    for name in getattr(module, "label_buffers", ()):
+        found[name if name in _arguments(kind) or "labels" in found else "labels"] = getattr(module, name)
+    return found
+
+
+def _argument(module: nn.Module, name: str) -> object:
+    """Return the present value of an argument of the constructor, if it is known."""
+    for place in (name, *_PLACES.get(name, ())):
+        value: object = module
+        for step in place.split("."):
+            value = getattr(value, step, _NOTHING)
+        if value is not _NOTHING:
+            return value
+    return _NOTHING
+
+
 def arguments_text(module: nn.Module) -> str:
     """Return the arguments of a module's constructor in one line, with their present values; None is left out.
 
     Tensors are described by type and shape, surrogates and poolings by their names, networks by their classes.
     """
     kind: Any = type(module)
-    found = ((name, _argument(module, name)) for name in _arguments(kind))
+    settings = settings_of(module)
+    for name in ("surrogate", "pooling"):
+        settings[name] = getattr(settings.get(name), "name", settings.get(name))
+    found = ((name, settings.get(name)) for name in _arguments(kind))
     return ", ".join(f"{name}={_short(value)}" for name, value in found if value is not None)
 
 
-def _argument(module: nn.Module, name: str) -> Any:
-    """Return the value of an argument; None where it is not known."""
-    for place in (name, *_PLACES.get(name, ())):
-        value: Any = module
-        for step in place.split("."):
-            value = getattr(value, step, None)
-        if value is not None:
-            return getattr(value, "name", value) if name in ("surrogate", "pooling") else value
-    return None
-
-
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, nn.Module):
         return repr(value) if type(value).__module__.startswith("moreauc.criteria") else _type_name(type(value))
     if isinstance(value, float):
@@ -137,12 +176,12 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def text_of(value: Any, *, contents: bool = True) -> str:
+def text_of(value: object, *, contents: bool = True) -> str:
     """Return a text that is equal for equal values: the type and all that a value holds.
 
     Args:
         value: anything.
-        contents: as for :func:`describe`.
+        contents: as for :func:`texts_of`.
 
     Example:
         >>> from moreauc.core.surrogates import get_surrogate
@@ -154,7 +193,7 @@ def text_of(value: Any, *, contents: bool = True) -> str:
     return _text(value, contents, (), {})
 
 
-def _text(value: Any, contents: bool, above: tuple[int, ...], seen: dict[int, Any]) -> str:
+def _text(value: object, contents: bool, above: tuple[int, ...], seen: dict[int, object]) -> str:
     """Return the text of a value inside those `above`; `seen`: objects that have been described already."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -171,14 +210,14 @@ def _text(value: Any, contents: bool, above: tuple[int, ...], seen: dict[int, An
     if id(value) in above or id(value) in seen:
         return "..."
 
-    def inner(part: Any) -> str:
+    def inner(part: object) -> str:
         return _text(part, contents, (*above, id(value)), seen)
 
     if isinstance(value, Mapping):
         return "{" + ", ".join(sorted(f"{inner(key)}: {inner(entry)}" for key, entry in value.items())) + "}"
     if isinstance(value, AbstractSet):
         return "{" + ", ".join(sorted(map(inner, value))) + "}"
-    if type(value) in (tuple, list):
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
         return f"({', '.join(map(inner, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, types.MethodType):
         return f"{inner(value.__self__)}.{value.__name__}"
@@ -201,10 +240,10 @@ def _number_text(value: float) -> str:
     return repr(int(value)) if whole else repr(float(value))
 
 
-def _contents(value: Any) -> Iterable[tuple[str, Any]] | None:
+def _contents(value: object) -> Iterable[tuple[str, object]] | None:
     """Return the attributes of an object by name; None where they cannot be listed."""
-    if isinstance(value, nn.Module):
-        return (*settings_of(value), *value.named_children())
+    if _answers(value) or isinstance(value, nn.Module):
+        return settings_of(value).items()
     if dataclasses.is_dataclass(value):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr]
     if isinstance(value, tuple | list):  # of a class of its own
@@ -223,7 +262,7 @@ def _slots(kind: type) -> list[str]:
     return [f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") else name for name in names]
 
 
-def tensor_text(value: Tensor | np.ndarray[Any, Any], *, contents: bool = True) -> str:
+def tensor_text(value: Tensor | NDArray[np.generic], *, contents: bool = True) -> str:
     """Return type, shape and, if asked for, a checksum of what a tensor or an array holds."""
     kind = f"{value.dtype} of shape {tuple(value.shape)}"
     if not contents:
@@ -236,15 +275,15 @@ def tensor_text(value: Tensor | np.ndarray[Any, Any], *, contents: bool = True) 
     return f"{kind} with checksum {zlib.crc32(data):08x}"
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple | list):
         return all(_is_plain(entry) for entry in value)
     return isinstance(value, PLAIN)
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: object) -> str:
     """Return the name of a class or a function, with that of its module unless it is the library's."""
-    name = str(getattr(kind, "__qualname__", None) or kind.__name__)
+    name = str(getattr(kind, "__qualname__", None) or getattr(kind, "__name__", ""))
     place = getattr(kind, "__module__", None) or ""
     return name if place.partition(".")[0] in ("moreauc", "builtins", "") else f"{place}.{name}"
 
