@@ -161,7 +161,7 @@ def arguments_text(module: nn.Module) -> str:
     settings = settings_of(module)
     for name in ("surrogate", "pooling"):
         settings[name] = getattr(settings.get(name), "name", settings.get(name))
-    found = ((name, settings.get(name)) for name in _arguments(kind))
+    found = ((name, settings.get(name)) for name in _arguments(kind) if name != "labels")  # a loss shows their number
     return ", ".join(f"{name}={_short(value)}" for name, value in found if value is not None)
 
 
