@@ -32,7 +32,8 @@ __all__ = ["ResumableLoader", "StatefulCriterion", "criterion_loss", "previous_i
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 else:
-    Callback = import_extra("lightning.pytorch", "lightning").Callback
+    _lightning = import_extra("lightning.pytorch", "lightning")
+    Callback, LightningModule = _lightning.Callback, _lightning.LightningModule
 
 _OWNER = "StatefulCriterion"
 _log = logging.getLogger(__name__)

@@ -124,7 +124,7 @@ class ScoringEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def title(self) -> str:
-        """Name in tables: that of the loss of a network, else that of the class."""
+        """The name in tables, that of the loss of a network, else that of the class."""
         return self._owner
 
     def settings(self) -> dict[str, object]:
