@@ -346,7 +346,8 @@ def test_what_cannot_work_is_refused():
         "criterion must name a submodule of Own", parts.module, parts.loader, [StatefulCriterion(model="part.net")]
     )
     fit_error("model must name a submodule of Own", parts.module, parts.loader, [StatefulCriterion(criterion="loss")])
-    fit_error("model must name the submodule that training_step calls", Elsewhere(rows()[0]), parts.loader)
+    with pytest.raises(RuntimeError, match="cannot match this call to a forward pass"):
+        trainer_of([StatefulCriterion(**NAMES)]).fit(Elsewhere(rows()[0]), parts.loader, parts.validation)
     fit_error("the loss must need previous scores", Needless(TPAUCLoss(Y, **REGION)), parts.loader)
 
 

@@ -1,15 +1,17 @@
-"""`PreviousIterate` against a model whose old weights are put in place by hand."""
+"""`PreviousIterate` against a model with its old weights put in place by hand, and which forward a call belongs to."""
 
 from __future__ import annotations
 
 import copy
 import io
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import dropout
+from torch.utils.checkpoint import checkpoint
 
 from moreauc import PreviousIterate
 
@@ -81,12 +83,11 @@ def same(one, other):
 
 
 @ON_EACH_DEVICE
-@pytest.mark.parametrize("first", ["model", "previous"])
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [*((name, torch.float32) for name in OPTIMIZERS), ("sgd", torch.float16), ("sgd", torch.bfloat16)],
 )
-def test_equals_the_old_model_with_the_same_masks(name, dtype, first, device):
+def test_equals_the_old_model_with_the_same_masks(name, dtype, device):
     """Also in a second micro batch of a step, which sees the same old weights."""
     model = Net().to(device, dtype)
     optimizer = OPTIMIZERS[name](model.parameters())
@@ -97,11 +98,7 @@ def test_equals_the_old_model_with_the_same_masks(name, dtype, first, device):
         for _ in range(2):
             x = torch.randn(6, 5, device=device, dtype=dtype)
             start = random_state()
-            if first == "model":
-                scores, before = model(x), previous(x)
-            else:
-                before = previous(x)
-                scores = model(x)
+            scores, before = model(x), previous(x)
             assert torch.equal(before, evaluate(model, old, x, start))
             assert before.dtype == dtype and not before.requires_grad
             assert torch.equal(scores == 0, before == 0), "dropped entries differ"
@@ -139,8 +136,10 @@ def test_batch_norm_statistics_and_other_buffers_are_untouched():
     previous = PreviousIterate(model, optimizer)
     model(torch.randn(6, 5)).sum().backward()
     optimizer.step()
+    x = torch.randn(6, 5) * 100
+    model(x)
     before, objects = buffers_of(model), dict(model.named_buffers())
-    previous(torch.randn(6, 5) * 100)
+    previous(x)
     assert same(before, buffers_of(model))
     assert all(objects[name] is buffer for name, buffer in model.named_buffers())
 
@@ -455,14 +454,10 @@ def test_copies_of_the_model_are_free_of_it():
     model = Net()
     previous = PreviousIterate(model, torch.optim.SGD(model.parameters(), lr=0.1))
     x = torch.randn(4, 5)
-    before = previous(x)
+    scores = model(x)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        state = torch.get_rng_state()
         twin(x)
-        torch.set_rng_state(state)
-        assert previous.unpaired == 1
-    assert torch.equal(model(x) == 0, before == 0)
-    assert previous.unpaired == 0
+    assert torch.equal(scores == 0, previous(x) == 0)
     for duplicate in (copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="save its state_dict"):
             duplicate(previous)
@@ -473,13 +468,11 @@ def test_removed_hooks_do_nothing():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     previous = PreviousIterate(model, optimizer)
     x = torch.randn(4, 5)
-    previous(x)
     previous.remove()
     model(x).sum().backward()
     optimizer.step()
-    assert previous.unpaired == 0 and not previous.state_dict()["weights"]
+    assert not previous.state_dict()["weights"]
     previous(x)
-    optimizer.step()
 
 
 def test_an_error_in_the_model_restores_everything():
@@ -524,3 +517,334 @@ def test_an_error_in_the_model_restores_everything():
 def test_wrong_arguments(model, optimizer, message):
     with pytest.raises(ValueError, match=message):
         PreviousIterate(model, optimizer())
+
+
+# Which forward a call belongs to: the same dropout masks, or an error.
+
+REFUSED = "call previous\\(x\\) directly after model\\(x\\)"
+
+
+class Masked(nn.Module):
+    """Returns inputs with dropout, so that outputs show masks, and can be interrupted after it."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.weight, self.p = nn.Parameter(torch.ones(40)), p
+        self.after = lambda: None
+
+    def forward(self, x, shift=None):
+        x = self.weight * dropout(x, self.p, self.training)
+        self.after()
+        return x if shift is None else x + shift
+
+
+def parts(**options):
+    model = Masked(**options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    stepped(model, [optimizer], torch.ones(40))
+    return model, optimizer, previous
+
+
+def masks(values):
+    return (values != 0).tolist()
+
+
+def batch():
+    return torch.rand(40) + 1
+
+
+@pytest.mark.parametrize("keyword", [True, False])
+def test_calls_are_matched_by_their_input_objects(keyword):
+    model, optimizer, previous = parts()
+    one, two, shift = batch(), batch(), torch.zeros(40)
+    now = [model(x=x, shift=shift) if keyword else model(x, shift) for x in (one, two)]
+    before = [previous(shift=shift, x=x) if keyword else previous(x, shift) for x in (two, one)]
+    assert [masks(value) for value in before] == [masks(value) for value in reversed(now)]
+    assert masks(previous(x=one, shift=shift) if keyword else previous(one, shift)) == masks(now[0])  # once more
+    optimizer.step()
+
+
+def test_inputs_made_anew_belong_to_the_only_forward_without_a_call():
+    model, _, previous = parts()
+    for _ in range(3):
+        x = batch()
+        now = model(x * 1)
+        assert masks(previous(x * 1)) == masks(now)
+    model(x * 1), model(x * 1)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        previous(x * 1)
+
+
+def test_two_forwards_of_one_input_need_their_calls_in_turn():
+    model, _, previous = parts()
+    x = batch()
+    for _ in range(2):
+        now = model(x)
+        assert masks(previous(x)) == masks(now)
+    model(x), model(x)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        previous(x)
+
+
+def test_a_call_without_a_forward_is_refused_and_changes_nothing():
+    model, optimizer, previous = parts()
+    x = batch()
+    model(x)
+    optimizer.step()
+    weights, state = model.weight.detach().clone(), torch.get_rng_state()
+    with pytest.raises(RuntimeError, match=REFUSED):
+        previous(x)  # its forward is to come, or was one of the last step
+    assert torch.equal(model.weight, weights) and torch.equal(torch.get_rng_state(), state)
+    now = model(x)
+    assert masks(previous(x)) == masks(now)
+
+
+def test_a_call_inside_of_a_forward_is_refused():
+    model, _, previous = parts()
+    x = batch()
+
+    def inside():
+        model.after = lambda: None
+        previous(x)
+
+    model.after = inside
+    with pytest.raises(RuntimeError, match=REFUSED):
+        model(x)
+    now = model(x)
+    assert masks(previous(x)) == masks(now)
+
+
+def test_the_oldest_of_very_many_forwards_are_forgotten():
+    model, _, previous = parts()
+    inputs = [batch() for _ in range(1025)]
+    now = [masks(model(x)) for x in inputs]
+    assert masks(previous(inputs[1])) == now[1]
+    with pytest.raises(RuntimeError, match=REFUSED):
+        previous(inputs[0])
+
+
+def test_a_call_that_draws_another_amount_is_refused():
+    model, _, previous = parts()
+    model.after = lambda: torch.rand(1)
+    x = batch()
+    model(x)
+    model.after = lambda: torch.rand(2)
+    state = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="drew other random numbers"):
+        previous(x)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_validation_between_a_forward_and_its_call(grad):
+    """Also where it forgets `no_grad`."""
+    model, optimizer, previous = parts()
+    x, y = batch(), batch()
+    for _ in range(2):
+        now = model(x)
+        model.eval()
+        with torch.set_grad_enabled(grad):
+            model(y), previous(y), model(x)
+        model.train()
+        assert masks(now) == masks(previous(x))
+        optimizer.step()
+
+
+def test_a_forward_that_failed_is_none():
+    model, optimizer, previous = parts()
+
+    def fail():
+        raise ValueError("halfway")
+
+    model.after = fail
+    for _ in range(2):
+        with pytest.raises(ValueError, match="halfway"):
+            model(batch())
+    model.after = lambda: None
+    x = batch()
+    now = model(x)
+    assert masks(previous(x.clone())) == masks(now)
+    optimizer.step()
+
+
+def test_draws_of_other_hooks_are_replayed():
+    model = Masked(p=0.5)
+    model.register_forward_pre_hook(lambda module, args: (args[0] * (torch.rand(40) < 0.5),))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    x = batch()
+    assert masks(model(x)) == masks(previous(x))
+
+
+def test_a_model_that_calls_itself_is_called_once():
+    class Recursive(Masked):
+        def forward(self, x, depth=3):
+            return super().forward(self(x, depth - 1) if depth else x)
+
+    model = Recursive(p=0.2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    previous = PreviousIterate(model, optimizer)
+    for _ in range(2):
+        x = batch()
+        now = model(x)
+        assert masks(previous(x.clone())) == masks(now)
+        now.sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_is_no_forward(reentrant):
+    """Activation checkpointing of the whole model, with several micro batches in a step."""
+    model, optimizer, previous = parts()
+    for _ in range(2):
+        optimizer.zero_grad()
+        for given in (lambda x: x, lambda x: x.clone()):
+            x = batch().requires_grad_()
+            now = checkpoint(model, given(x), use_reentrant=reentrant)
+            assert masks(previous(given(x))) == masks(now)
+            now.sum().backward()
+            assert torch.equal(x.grad != 0, now != 0), "recomputed with other masks"
+        optimizer.step()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_of_parts(reentrant):
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = Masked()
+
+        def forward(self, x):
+            return checkpoint(self.part, x, use_reentrant=reentrant)
+
+    model = Parts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for watched in (model, model.part):
+        previous = PreviousIterate(watched, optimizer)
+        for _ in range(3):
+            x = batch().requires_grad_()
+            now = model(x)
+            with torch.no_grad():
+                before = previous(x) if watched is model.part else None
+            if watched is model.part:
+                assert masks(before) == masks(now)
+            now.sum().backward()
+            optimizer.step()
+        previous.remove()
+
+
+def test_closures_and_accumulation_with_checkpointing():
+    model = Masked()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, lr=0.01)
+    previous = PreviousIterate(model, optimizer)
+    x, seen = batch(), []
+
+    def closure():
+        optimizer.zero_grad()
+        for _ in range(2):
+            now = checkpoint(model, x, use_reentrant=False)
+            seen.append(masks(previous(x)) == masks(now))
+            now.square().sum().backward()
+        return now.square().sum()
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert len(seen) > 4 and all(seen)
+
+
+def test_forwards_of_a_step_are_not_kept_for_later_calls():
+    model = Masked()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, lr=0.01)
+    previous = PreviousIterate(model, optimizer)
+    x = batch()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    old = model.weight.detach().clone()
+    optimizer.step(closure)
+    assert torch.equal(previous.state_dict()["weights"]["weight"], old) and not torch.equal(model.weight, old)
+    now = model(x)
+    assert masks(previous(x)) == masks(now)
+
+
+def test_accumulation_without_exchange(tmp_path):
+    """Micro batches of `DistributedDataParallel` in `no_sync`, recomputed."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(Masked())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        previous = PreviousIterate(model, optimizer)
+        for _ in range(2):
+            inputs = [batch(), batch()]
+            with model.no_sync():
+                now = [checkpoint(model, x, use_reentrant=False) for x in inputs]
+                now[0].sum().backward()
+                before = [previous(x) for x in inputs]
+                now[1].sum().backward()
+            assert [masks(value) for value in before] == [masks(value) for value in now]
+            optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_loading_a_state_forgets_forwards():
+    model, _, previous = parts()
+    x = batch()
+    model(x)
+    previous.load_state_dict(previous.state_dict())
+    with pytest.raises(RuntimeError, match=REFUSED):
+        previous(x)
+
+
+def test_models_without_random_numbers_are_called_in_any_order():
+    model, optimizer, previous = parts(p=0.0)
+    x = batch()
+    previous(batch())
+    model(x), model(batch()), model(x), previous(x), previous(batch()), previous(x)
+    optimizer.step()
+
+
+def in_thread(function):
+    """Run something in another thread; raise here what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result(60)
+
+
+def test_another_thread_may_go_on():
+    model, optimizer, previous = parts()
+    x = batch()
+    model(x)
+    in_thread(lambda: (previous(x), optimizer.step()))
+    now, before = model(x), previous(x)
+    assert masks(before) == masks(now)
+
+
+@pytest.mark.parametrize("what", ["forward", "validation", "call", "step"])
+@pytest.mark.parametrize("during", ["forward", "call"])
+def test_another_thread_at_the_same_time_is_refused(during, what):
+    model, optimizer, previous = parts()
+    model.weight.grad = torch.ones(40)
+    x, errors = batch(), []
+
+    def other():
+        with torch.set_grad_enabled(what != "validation"):
+            {"forward": model, "validation": model, "call": previous}.get(what, lambda x: optimizer.step())(x)
+
+    def meanwhile():
+        model.after = lambda: None
+        with pytest.raises(RuntimeError, match="one thread at a time") as found:
+            in_thread(other)
+        errors.append(found.value)
+
+    now = model(x)
+    weights = model.weight.detach().clone()
+    model.after = meanwhile
+    if during == "forward":
+        model(batch())
+    assert masks(previous(x)) == masks(now)
+    assert errors and torch.equal(model.weight, weights)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from moreauc._checks import check_count, check_real
 from moreauc._settings import texts_of
@@ -107,15 +106,6 @@ class StatefulCriterion(Callback):
         """Keep previous weights if the loss needs them now; renew the reference point before some epochs."""
         self.run_of(pl_module).follow()
         self.run_of(pl_module).renew(trainer.current_epoch)
-
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Check that the model followed is the one that was called."""
-        previous = self.run_of(pl_module).previous
-        if previous is not None and previous.unpaired:
-            raise ValueError(
-                f"{_OWNER}: model must name the submodule that training_step calls, got {self.model!r}, which was not "
-                "called, or only before previous_iterate was first: its previous scores would have other dropout masks"
-            )
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Let a checkpoint that is made now resume with the batch that was not finished."""

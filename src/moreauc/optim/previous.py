@@ -2,19 +2,21 @@ r"""The model as it was before the last optimizer step, for the correction :math
 
 from __future__ import annotations
 
-import threading
+import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from threading import get_ident
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import TensorWeakRef
 
 from moreauc._parallel import bare, buffers_left_alone, data_parallel_of, is_shard, is_sharded
-from moreauc.optim._pairing import Draws, Inputs, Pairing, RandomState
 from moreauc.optim.hooks import (
     Arguments,
     Capture,
@@ -31,16 +33,37 @@ from moreauc.optim.hooks import (
     wrap_closure,
 )
 
+RandomState = dict[torch.device, Tensor]  # states of generators
+
 _OWNER = "PreviousIterate"
-_ATTEMPTS = 3  # of a call, if another thread may have drawn the numbers
+_KEPT = 1024  # forwards since the last step; the random state of a CPU has 5 kB
 _CPU = torch.device("cpu")
 _NOTHING = nullcontext()
-_SETTING = threading.RLock()  # held while generators are set, which all threads share
-_times_set = [0]
-_OVERLAP = (
-    f"{_OWNER}: a model must not be used while another thread evaluates it at its previous weights, got {{}}, "
-    "which would have had the wrong ones; use the model in one thread at a time, or a deep copy of it"
-)
+_PLAIN = (bool, int, float, str)
+
+
+class _Forward:
+    """A forward that drew random numbers; tensors among its inputs are not kept alive."""
+
+    def __init__(self, inputs: Sequence[object], start: RandomState, end: RandomState) -> None:
+        self._inputs = [_reference(value) for value in inputs]
+        self.start, self._end = start, end
+        self.called = False
+
+    def has(self, inputs: Sequence[object]) -> bool:
+        """Whether its inputs were these objects, in this order."""
+        return len(self._inputs) == len(inputs) and all(map(_refers_to, self._inputs, inputs))
+
+    def drew(self, start: RandomState, end: RandomState) -> bool:
+        """Whether it drew the random numbers between two states of the generators."""
+        used = {device for one in ((self.start, self._end), (start, end)) for device in _changed(*one)}
+        return all(
+            device in self.start
+            and device in start
+            and torch.equal(self.start[device], start[device])
+            and torch.equal(self._end[device], end[device])
+            for device in used
+        )
 
 
 class PreviousIterate:
@@ -52,13 +75,13 @@ class PreviousIterate:
     later ones see :math:`w_t`. Several optimizers may each have some of the parameters. Before the first step
     :math:`w_{-1} = w_0`.
 
-    A call runs without gradient, in the current mode of the model, and has no side effects:
+    Call it directly after the model. A call runs without gradient, in the current mode of the model, and has no side
+    effects:
 
-    - it draws the **same dropout masks** as the forward it belongs to: the oldest forward with the same input objects
-      since the last step that has not been paired with a call, otherwise the oldest one; a call before its forward is
-      paired with the forward that follows. Only forwards with gradients count, without recomputations by activation
-      checkpointing (`torch.utils.checkpoint`). An ambiguous pair, or one whose random draws differ, is an error. The
-      random state is restored afterwards;
+    - it draws the **same dropout masks** as its forward: the forward of the same input objects since the last step, or
+      where there is none the only forward that has had no call. A call that draws random numbers and has no forward,
+      or several that it may belong to, is an error. Only forwards with gradients count, without recomputations by
+      activation checkpointing (`torch.utils.checkpoint`). The random state is restored afterwards;
     - buffers (batch-norm statistics, counters) are untouched;
     - the weight cache of autocast is not used.
 
@@ -74,9 +97,8 @@ class PreviousIterate:
     Raises:
         ValueError: for arguments of another type, an optimizer with no parameter of the model, and at a step of an
             optimizer that handles the gradient scaler itself.
-        RuntimeError: instead of a wrong result: if a call and its forward draw different random numbers, at a step
-            after calls without a forward or with too few calls for the forwards, if more than 1024 forwards have no
-            call, and if another thread uses the model or draws random numbers during a call.
+        RuntimeError: instead of a wrong result: if a call cannot be matched to a forward or draws other random numbers,
+            and if two threads use the model at the same time.
 
     Limits: forward hooks of the model run in a call, too. Other random numbers than those of torch's generators
     (Python's, NumPy's, the dropout state of cuDNN's recurrent layers) are not replayed, and attributes that are not
@@ -112,11 +134,11 @@ class PreviousIterate:
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: a buffer and its copy
         self._sharded = is_sharded(self.model)
         self._compiled_parallel = data_parallel_of(self.model) is not None
-        self._pairing = Pairing()
-        self._lock = threading.Lock()
-        self._caller: threading.Thread | None = None  # the thread of the present call
-        self._calls = 0
-        self._running = _Running()
+        self._forwards: deque[_Forward] = deque(maxlen=_KEPT)
+        self._thread: int | None = None  # the one that runs a forward or a call
+        self._calling = False
+        self._depth = 0  # of running forwards inside of each other
+        self._begun: tuple[Sequence[object], RandomState] | None = None  # inputs and random state of one that counts
         self._capture: Capture | None = None
         before, after = ForwardHook(self._before_forward), ForwardHook(self._after_forward)
         self._handles = [
@@ -133,11 +155,9 @@ class PreviousIterate:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model returns for these arguments at the previous weights, without gradient."""
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError(_OVERLAP.format("another call"))
+        self._check_thread()
         gradient, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-        self._caller = threading.current_thread()
-        self._calls += 1
+        outside, self._thread, self._calling = self._thread, get_ident(), True
         try:
             torch._C._set_grad_enabled(False)
             torch.set_autocast_cache_enabled(False)  # it casts weights anew, and keeps none of them
@@ -146,15 +166,9 @@ class PreviousIterate:
             with self._capture.random_state():
                 return self._evaluate(args, kwargs)
         finally:
-            self._caller = None
+            self._thread, self._calling = outside, False
             torch._C._set_grad_enabled(gradient)
             torch.set_autocast_cache_enabled(cached)
-            self._lock.release()
-
-    @property
-    def unpaired(self) -> int:
-        """Calls since the last step whose forward is still to come."""
-        return len(self._pairing.ahead)
 
     @property
     def copies(self) -> list[Tensor]:
@@ -175,7 +189,7 @@ class PreviousIterate:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._pairing.clear()
+        self._forwards.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the previous weights by name, for a checkpoint; parameters that did not move are left out.
@@ -195,7 +209,7 @@ class PreviousIterate:
                 raise ValueError(f"{_OWNER}: state must name parameters of the model, got {name!r}")
             check_value(_OWNER, f"state[{name!r}]", old, known[name])
         self._weights = {known[name]: like_parameter(old, known[name]) for name, old in weights.items()}
-        self._pairing.clear()
+        self._forwards.clear()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be pickled or copied: the hooks would be lost silently."""
@@ -203,46 +217,38 @@ class PreviousIterate:
 
     def _replay(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Evaluate the model with the random numbers of the forward that this call belongs to."""
-        pairing, inputs = self._pairing, _leaves(args, kwargs)
-        forwards = pairing.find(Inputs(inputs)) if pairing.forwards else []
-        start = forwards[0].start if forwards else pairing.ahead[-1].end if pairing.ahead else None
-        counts = bool(self._handles) and not self._running.stack
-        for attempt in range(_ATTEMPTS):
-            with _SETTING if attempt else _NOTHING:  # while it is held no other thread sets generators
-                result, drawn = self._evaluate_from(start, args, kwargs)
-            if drawn is None or not counts:
-                return result
-            call = Draws(Inputs(inputs), *drawn)
-            doubt = pairing.doubt(call, forwards)
-            if doubt is None:
-                pairing.add_call(call, forwards)
-                return result
-        raise RuntimeError(f"{_OWNER}: {doubt}")
-
-    def _evaluate_from(
-        self, state: RandomState | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, tuple[RandomState, RandomState, bool] | None]:
-        """Evaluate the model from a random state (None: the present one), and restore the present one.
-
-        Returns:
-            What the model returns, and what it has drawn: states before and after, and whether another thread has set
-            generators meanwhile. None where it has drawn nothing.
-        """
+        forward = self._forward_of(_leaves(args, kwargs)) if self._forwards else None
         devices = _devices_of(self.model)
         start = present = _current_state(devices)
-        if state is not None:
-            _set_state(state)
+        if forward is not None:
+            _set_state(forward.start)
             start = _current_state(devices)
-        times = _times_set[0]
         try:
             result = self._evaluate(args, kwargs)
         finally:
-            end, disturbed = _current_state(devices), _times_set[0] != times
-            moved = not _same_state(end, present)
-            if moved:
+            end = _current_state(devices)
+            if not _same_state(end, present):
                 _set_state(present)
-        drawn = disturbed or (moved if state is None else not _same_state(end, start))
-        return result, (start, end, disturbed) if drawn else None
+        if self._handles and not _same_state(end, start):
+            if forward is None or self._depth:
+                raise RuntimeError(
+                    f"{_OWNER}: cannot match this call to a forward pass; call previous(x) directly after model(x)"
+                )
+            if not forward.drew(start, end):
+                raise RuntimeError(
+                    f"{_OWNER}: the forward pass of this call drew other random numbers, so that dropout masks differ; "
+                    "call previous(x) directly after model(x), and draw none in other threads"
+                )
+            forward.called = True
+        return result
+
+    def _forward_of(self, inputs: Sequence[object]) -> _Forward | None:
+        """Return the forward that a call belongs to, None where it is not known; a call may be repeated."""
+        same = [forward for forward in self._forwards if forward.has(inputs)]
+        waiting = [forward for forward in same or self._forwards if not forward.called]
+        if same and not waiting:
+            return same[-1]
+        return waiting[0] if len(waiting) == 1 else None
 
     def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model at the previous weights, buffers untouched."""
@@ -310,8 +316,8 @@ class PreviousIterate:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Copy the weights now, or after the first evaluation of a closure, which needs the previous copy."""
-        self._check_thread("a step")
-        self._running.stack.clear()  # removes interrupted forwards
+        self._check_thread()
+        self._depth, self._thread, self._begun = 0, None, None  # of forwards that were interrupted
 
         def wrap(closure: Closure) -> Closure:
             waiting = [optimizer]
@@ -332,12 +338,8 @@ class PreviousIterate:
         return None
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """End the iteration that later evaluations of a closure have begun."""
-        self._close()
-
-    def _close(self) -> None:
-        if self._pairing.forwards or self._pairing.ahead:
-            self._pairing.close()
+        """Forget the forwards of later evaluations of a closure."""
+        self._forwards.clear()
 
     def _copy_weights(self, optimizer: Optimizer, kwargs: dict[str, Any]) -> None:
         """Copy what this step may move. A parameter without a gradient stays, so that its live value is the old one.
@@ -347,7 +349,7 @@ class PreviousIterate:
         """
         scaled = kwargs or hasattr(optimizer, "found_inf")
         infinity = found_infinity(_OWNER, optimizer, kwargs) if scaled else None
-        self._close()
+        self._forwards.clear()
         old, new = [], []
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -375,48 +377,34 @@ class PreviousIterate:
         """
         if self._capture is not None:
             return
-        stack = self._running.stack
-        if self._caller is None and not stack and _may_have_gradient():
-            state = _current_state(_devices_of(self.model))
-            stack.append(_Begun(self._calls, _times_set[0], _leaves(args, kwargs), state))
-        else:
-            stack.append(_Begun(self._calls))
-            self._check_thread("a forward")
+        self._check_thread()
+        self._depth += 1
+        if self._depth > 1 or self._calling:
+            return
+        self._thread = get_ident()
+        if _may_have_gradient():
+            self._begun = _leaves(args, kwargs), _current_state(_devices_of(self.model))
 
-    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Remember a forward that counts and has drawn random numbers; without output it has failed."""
-        stack = self._running.stack
-        if self._capture is not None or not stack:
+        if self._capture is not None or not self._depth:
             return
-        begun = stack.pop()
-        if output is None:
+        self._depth -= 1
+        if self._depth or self._calling:
             return
-        if begun.calls != self._calls:
-            raise RuntimeError(_OVERLAP.format("a forward"))
-        if begun.start is not None:
-            end, disturbed = _current_state(begun.start), begun.times_set != _times_set[0]
-            if disturbed or not _same_state(end, begun.start):
-                self._pairing.add_forward(Draws(Inputs(begun.inputs), begun.start, end, disturbed))
+        self._thread = None
+        begun, self._begun = self._begun, None
+        if begun is not None and output is not None:
+            end = _current_state(begun[1])
+            if not _same_state(end, begun[1]):
+                self._forwards.append(_Forward(*begun, end))
 
-    def _check_thread(self, what: str) -> None:
-        if self._caller is not None and self._caller is not threading.current_thread():
-            raise RuntimeError(_OVERLAP.format(what))
-
-
-class _Begun(NamedTuple):
-    """A forward that has begun; `start` is None if it does not count."""
-
-    calls: int
-    times_set: int = 0
-    inputs: Sequence[Any] = ()
-    start: RandomState | None = None
-
-
-class _Running(threading.local):
-    """The running forwards of each thread."""
-
-    def __init__(self) -> None:
-        self.stack: list[_Begun] = []
+    def _check_thread(self) -> None:
+        if self._thread not in (None, get_ident()):
+            raise RuntimeError(
+                f"{_OWNER}: model must be used by one thread at a time, got another thread while one evaluates it; "
+                "use a deep copy of it there"
+            )
 
 
 def _may_have_gradient() -> bool:
@@ -427,7 +415,7 @@ def _may_have_gradient() -> bool:
     return torch.is_grad_enabled() or inside_function
 
 
-def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[object]:
     """Return the tensors and other values inside of arguments."""
     if not kwargs and all(isinstance(value, Tensor) for value in args):
         return args
@@ -469,14 +457,32 @@ def _same_state(one: RandomState, other: RandomState) -> bool:
 
 
 def _set_state(state: RandomState) -> None:
-    with _SETTING:
-        _times_set[0] += 1
-        for device, value in state.items():
-            if device.type == "cpu":
-                torch.set_rng_state(value)
-            else:
-                torch.get_device_module(device).set_rng_state(value, device)
-        _times_set[0] += 1  # for forwards that have begun in between
+    for device, value in state.items():
+        if device.type == "cpu":
+            torch.set_rng_state(value)
+        else:
+            torch.get_device_module(device).set_rng_state(value, device)
+
+
+def _changed(start: RandomState, end: RandomState) -> list[torch.device]:
+    return [device for device, state in start.items() if not torch.equal(state, end[device])]
+
+
+def _reference(value: object) -> object:
+    if isinstance(value, Tensor):
+        return TensorWeakRef(value)
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return value
+
+
+def _refers_to(reference: object, value: object) -> bool:
+    if isinstance(reference, TensorWeakRef | weakref.ref):
+        return value is not None and reference() is value
+    return reference is value or (
+        type(reference) is type(value) and isinstance(value, _PLAIN) and bool(reference == value)
+    )
 
 
 def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
