@@ -24,13 +24,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from experiments.studies.defaults import split_table
-from moreauc.estimators.auto import MODELS, log_odds
+from moreauc.estimators.auto import KINDS, log_odds
+from moreauc.methods import MODELS
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import tpauc_difference
 from moreauc.tasks.rows import RowTask
 
 PLAN = Path(__file__).parent.parent / "experiments" / "plans" / "defaults.toml"
-NAMES = tuple(MODELS)
+NAMES = KINDS
 SETS = ["+".join(some) for size in range(1, len(NAMES) + 1) for some in combinations(NAMES, size)]
 Cell = dict[str, Any]
 
@@ -50,10 +51,10 @@ def try_models(table: Any, region: Mapping[str, Any], seed: int) -> Cell | None:
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     seconds: dict[str, float] = {}
-    for name, kind in MODELS.items():
+    for name in NAMES:
         began = time.process_time()
         for part, others, odds in ((rows[own], rows[held], before), (rows, test, after)):
-            model = kind(**region, positive_label=1, random_state=seed)
+            model = MODELS[name].maker(**region, positive_label=1, random_state=seed)
             odds[name] = log_odds(model.fit(table.take(part), labels[part]), table.take(others))
         seconds[name] = time.process_time() - began
     known = labels[rows[held]]

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from moreauc.app.baselines import BASELINES
 from moreauc.app.cli import options
-from moreauc.app.comparison import method_names
 from moreauc.app.tables.groups import KINDS
 from moreauc.app.tables.molecules import CHOICES
 from moreauc.core.surrogates import _SURROGATES
 from moreauc.data.examples import EXAMPLES
-from moreauc.methods import METHODS
 from tests.cli_cases import call, rows_table
 
 COMMANDS = ["fit", "evaluate", "predict", "compare", "example"]
@@ -34,10 +31,8 @@ def run(*words: str, code: str = "", **environment: str) -> subprocess.Completed
 
 
 def test_the_names_that_options_list_are_those_there_are():
-    assert tuple(map(tuple, METHODS.values())) == (options.ROW_LOSSES, options.BAG_LOSSES, options.GROUP_LOSSES)
     assert tuple(_SURROGATES) == options.SURROGATES and tuple(EXAMPLES) == options.EXAMPLES
-    assert tuple(tuple(BASELINES[task]) for task in ("rows", "bags")) == (options.ROW_BASELINES, options.BAG_BASELINES)
-    assert set(options.METHODS) == set(method_names("rows")) and options.TASKS == KINDS
+    assert options.TASKS == KINDS
     choices = {"split": options.SPLITS, "invalid": options.INVALID}
     assert choices == CHOICES
 
@@ -169,7 +164,7 @@ def completions(line: str, shell: str = "bash") -> list[str]:
         ("moreauc fit a.csv --target y --loss ce", ["ce", "ce_weighted"]),
         ("moreauc fit a.csv --target y --bags b --loss ce", ["ce_att"]),
         ("moreauc fit a.csv --target y --groups g --loss e", ["exponentiated", "erm", "erm_reweighted"]),
-        ("moreauc fit a.csv --model ", list(options.MODELS)),
+        ("moreauc fit a.csv --model ", list(options.MODEL_NAMES)),
         ("moreauc fit a.csv --surrogate s", ["squared_hinge", "squared", "sigmoid", "smooth_ramp"]),
         ("moreauc fit a.csv --baselines lr,fo", ["lr,forest"]),
         ("moreauc fit a.csv --bags b --baselines fo", ["forest_bags"]),

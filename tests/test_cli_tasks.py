@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moreauc.app.baselines import BASELINES
 from moreauc.app.cli.saved import load_model
 from moreauc.app.tables.rows import draw_test_rows
 from moreauc.data.tables import write_table
 from moreauc.estimators import TPAUCAuto, TPAUCLinear
-from moreauc.methods import METHODS
+from moreauc.methods import BASELINES, METHODS
 from moreauc.metrics import tpauc_score
 from tests.cli_cases import CASES, FILES, REGION, Run, call, done, groups_table, score_by_hand, snapshot, train
 

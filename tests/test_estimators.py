@@ -158,7 +158,7 @@ class TestTraining:
         case = CASES[name]
         model = case.fit(loss=loss, epochs=15, lr=0.05)
         inner = getattr(model.loss_, "criterion", model.loss_)
-        assert METHODS[task_of(case)][loss].loss in (type(inner), type(model.loss_))
+        assert METHODS[task_of(case)][loss].maker in (type(inner), type(model.loss_))
         assert model.score(*case.data[:2]) > case.floor and not model.model_.training
         assert model.n_features_in_ == case.width
 

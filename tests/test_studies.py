@@ -15,9 +15,8 @@ from sklearn.linear_model import LogisticRegression
 from experiments import __main__ as command_line
 from experiments.engine import RECORDS, Setup, run_missing
 from experiments.studies import bags, convergence, groups, load_studies
-from moreauc.app.baselines import BASELINES
 from moreauc.data import digit_bags, planted_groups
-from moreauc.methods import METHODS, build
+from moreauc.methods import BASELINES, METHODS, build
 from moreauc.train import fit
 
 DATA = os.environ.get("MOREAUC_DATA")

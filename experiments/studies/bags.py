@@ -21,12 +21,11 @@ from experiments.engine import Record, Setup, Study, Task
 from experiments.machine import seeded
 from experiments.studies._shared import mean_and_std, show, split_rows, tune
 from moreauc._checks import NotFiniteError
-from moreauc.app.baselines import BASELINES
 from moreauc.app.comparison import baseline
 from moreauc.app.report.bag_figures import plot_instance_weights
 from moreauc.app.report.pages import Report, Section, as_image
 from moreauc.data import BagBatches, Bags, WholeBags, digit_bags, instance_outputs, instance_weights
-from moreauc.methods import METHODS, build
+from moreauc.methods import BASELINES, METHODS, build
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores
 from moreauc.models import InstanceMLP
@@ -115,7 +114,7 @@ def tune_and_test(*, dataset: str, method: str, seed: int, trials: int, epochs: 
         found = tpauc_score(parts.test.labels.numpy(), _bag_scores(model, parts.test), **REGION)
         return {"score": found, **choice}
     model, choice = tune(candidate.settings(trials), partial(_train, candidate, parts, seed, epochs), "scores", what)
-    pooling = METHODS["bags"][candidate.method].pooling
+    pooling = METHODS["bags"][candidate.method].pooling or "mean"
     scores, labels = predict_scores(model, WholeBags(parts.test, pooling))
     result: Record = {"score": tpauc_score(labels.numpy(), scores.numpy(), **REGION), **choice}
     if parts.target is not None and pooling != "mean":
@@ -134,7 +133,7 @@ def _train(
     features = parts.train.instances(0, torch.tensor([0])).shape[1]
     model = seeded(seed, InstanceMLP, features, attention=preset.pooling == "attention")
     sampler = PosNegSampler(labels, num_positives=BAGS, num_negatives=BAGS, seed=seed)
-    validation = WholeBags(parts.validation, preset.pooling)
+    validation = WholeBags(parts.validation, preset.pooling or "mean")
     try:
         history = fit(
             model,

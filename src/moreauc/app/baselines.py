@@ -7,9 +7,8 @@ library's defaults. docs/baselines.md says how each is trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -20,77 +19,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
-from moreauc._system import import_extra
 from moreauc.app.tables.base import Table
 from moreauc.data.duplicates import fold_together, number_equal
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.decisions import choose_threshold
-from moreauc.methods import Grid, TaskName
+from moreauc.methods import BASELINES
 from moreauc.tasks.bags import as_bags
 
 Array = NDArray[Any]
 Options = Mapping[str, Any]
 
-_EXTRA = "boosting"
-ADVICE = f"is not installed; pip install 'moreauc[{_EXTRA}]' brings it"  # said of a baseline whose package is missing
 _FOLDS = 3  # of the cross-validation that chooses the threshold of a baseline
 _MOST_STEPS = 1000  # of logistic regression; scikit-learn's default of 100 is too small for some tables
-
-_STRENGTHS = (1.0, 0.1, 0.01, 0.001, 10.0, 100.0, 1e-4, 1e-5)
-
-LR_GRID: Grid = {"C": _STRENGTHS[:5], "class_weight": (None, "balanced")}
-FOREST_GRID: Grid = {
-    "n_estimators": (100, 300),
-    "min_samples_leaf": (1, 3, 10),
-    "max_features": ("sqrt", 0.5, "log2"),
-    "class_weight": (None, "balanced_subsample"),
-}
-LIGHTGBM_GRID: Grid = {
-    "class_weight": (None, "balanced"),
-    "n_estimators": (100, 30, 300),
-    "learning_rate": (0.1, 0.03),
-    "num_leaves": (31, 7, 15),
-    "min_child_samples": (20, 5),
-    "reg_lambda": (0.0, 1.0, 10.0),
-    "subsample": (1.0, 0.8),
-}
-XGBOOST_GRID: Grid = {
-    "class_weight": (None, "balanced"),
-    "n_estimators": (100, 30, 300),
-    "learning_rate": (0.3, 0.1, 0.03),
-    "max_depth": (6, 2, 4),
-    "min_child_weight": (1.0, 0.1, 5.0),
-    "reg_lambda": (1.0, 0.1, 10.0),
-    "subsample": (1.0, 0.8),
-}
-TREES_GRID: Grid = {
-    "max_iter": (100, 30, 300),
-    "learning_rate": (0.1, 0.03),
-    "max_leaf_nodes": (31, 7, 15),
-    "min_samples_leaf": (20, 5),
-    "l2_regularization": (0.0, 1.0, 10.0),
-}
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A classifier of another library."""
-
-    title: str  # name in tables
-    grid: Grid  # options worth tuning, with the values to try; the first of each is the library's default
-    make: Callable[[Options, int], Any]  # (options, seed) -> an unfitted classifier
-    package: str | None = None  # what must be installed, by the extra "boosting"
-    equal_groups: bool = False  # whether rows are weighted so that each group counts the same
-
-    @property
-    def installed(self) -> bool:
-        """Whether the package is there."""
-        return self.package is None or find_spec(self.package) is not None
-
-    def check_installed(self) -> None:
-        """Raise ModuleNotFoundError, naming the extra, where the package is not installed."""
-        if self.package is not None:
-            import_extra(self.package, _EXTRA)
 
 
 class BagStatistics(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -135,15 +75,18 @@ def group_weights(groups: ArrayLike) -> NDArray[np.float64]:
     return weights
 
 
-def _logistic(options: Options, seed: int) -> Any:
+def logistic(options: Options, seed: int) -> Any:
+    """Return logistic regression of rows."""
     return make_pipeline(TableEncoder(), LogisticRegression(**options, max_iter=_MOST_STEPS))
 
 
-def _forest(options: Options, seed: int) -> Any:
+def forest(options: Options, seed: int) -> Any:
+    """Return a random forest of rows."""
     return make_pipeline(TableEncoder(standardize=False), RandomForestClassifier(**options, random_state=seed))
 
 
-def _lightgbm(options: Options, seed: int) -> Any:
+def lightgbm(options: Options, seed: int) -> Any:
+    """Return LightGBM."""
     from lightgbm import LGBMClassifier
 
     # bagging has no effect at subsample 1; the rest changes speed and output only
@@ -151,7 +94,8 @@ def _lightgbm(options: Options, seed: int) -> Any:
     return make_pipeline(TableEncoder(standardize=False), LGBMClassifier(**options, **fixed, random_state=seed))
 
 
-def _xgboost(options: Options, seed: int) -> Any:
+def xgboost(options: Options, seed: int) -> Any:
+    """Return XGBoost."""
     return make_pipeline(TableEncoder(standardize=False), _XGBoost(options, seed))
 
 
@@ -177,41 +121,24 @@ class _XGBoost(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
 
-def _trees(options: Options, seed: int) -> Any:
+def trees(options: Options, seed: int) -> Any:
+    """Return scikit-learn's boosted trees."""
     return HistGradientBoostingClassifier(**options, random_state=seed)
 
 
-def _logistic_of_bags(options: Options, seed: int) -> Any:
-    return make_pipeline(BagStatistics(), _logistic(options, seed))
+def logistic_of_bags(options: Options, seed: int) -> Any:
+    """Return logistic regression of statistics of bags."""
+    return make_pipeline(BagStatistics(), logistic(options, seed))
 
 
-def _forest_of_bags(options: Options, seed: int) -> Any:
-    return make_pipeline(BagStatistics(), _forest(options, seed))
+def forest_of_bags(options: Options, seed: int) -> Any:
+    """Return a random forest of statistics of bags."""
+    return make_pipeline(BagStatistics(), forest(options, seed))
 
 
-def _logistic_of_numbers(options: Options, seed: int) -> Any:
+def logistic_of_numbers(options: Options, seed: int) -> Any:
+    """Return logistic regression of encoded rows."""
     return LogisticRegression(**options, max_iter=_MOST_STEPS)
-
-
-BASELINES: Mapping[TaskName, Mapping[str, Baseline]] = {
-    "rows": {
-        "lr": Baseline("LR", LR_GRID, _logistic),
-        "forest": Baseline("random forest", FOREST_GRID, _forest),
-        "lightgbm": Baseline("LightGBM", LIGHTGBM_GRID, _lightgbm, package="lightgbm"),
-        "xgboost": Baseline("XGBoost", XGBOOST_GRID, _xgboost, package="xgboost"),
-    },
-    "bags": {
-        "lr_bags": Baseline("LR (mean, max, min)", LR_GRID, _logistic_of_bags),
-        "forest_bags": Baseline("random forest (mean, max, min)", FOREST_GRID, _forest_of_bags),
-    },
-    # on encoded rows, as for the networks; without class weights, which would change the loss of the groups
-    "groups": {
-        "lr": Baseline("LR", {"C": _STRENGTHS}, _logistic_of_numbers),
-        "lr_equal": Baseline("LR, equal group weights", {"C": _STRENGTHS}, _logistic_of_numbers, equal_groups=True),
-        "trees": Baseline("boosted trees", TREES_GRID, _trees),
-        "trees_equal": Baseline("boosted trees, equal group weights", TREES_GRID, _trees, equal_groups=True),
-    },
-}
 
 
 @dataclass(frozen=True)

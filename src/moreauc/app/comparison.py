@@ -22,12 +22,23 @@ from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from moreauc._checks import NotFiniteError, check_count, check_region, floor_count
-from moreauc._system import import_extra, one_thread
-from moreauc.app.baselines import ADVICE, BASELINES, Baseline, scores_of
+from moreauc._system import one_thread
+from moreauc.app.baselines import scores_of
 from moreauc.data.duplicates import Codes, any_equal, fold_together, number_equal, same_bags
 from moreauc.data.tabular import same_rows
-from moreauc.estimators import MultiInstanceClassifier, TPAUCAuto, TPAUCBooster, TPAUCClassifier, TPAUCLinear
-from moreauc.methods import METHODS, TaskName
+from moreauc.methods import (
+    BASELINES,
+    METHODS,
+    MODELS,
+    NETWORK_GRID,
+    NETWORKS,
+    OTHER_MODELS,
+    Baseline,
+    TaskName,
+    every_method,
+    load,
+    method_names,
+)
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.ranking import selection_scores, tied_share
 from moreauc.tasks.bags import as_bags
@@ -39,24 +50,6 @@ Region = tuple[float, float]
 Options = dict[str, Any]
 
 _OWNER = "Comparison"
-
-# What every loss of this package is tuned over besides its own options; the estimator's own default comes first.
-# Without a validation part no epoch is chosen, and the model of the last one has learnt from all rows.
-NETWORK_GRID: Mapping[str, tuple[Any, ...]] = {"lr": (0.0015, 0.005, 0.0005), "weight_decay": (0.01, 1.0)}
-
-
-# estimators of rows that are no networks, and what they are tuned over
-_MODELS: Mapping[str, tuple[type[Any], Mapping[str, tuple[Any, ...]]]] = {
-    "linear": (TPAUCLinear, {"C": ("auto", 1.0, 0.1, 0.01, 10.0), "margin": ("auto", 0.2, 0.5, 0.1)}),
-    "trees": (
-        TPAUCBooster,
-        {
-            "n_estimators": (100, 30, 300),
-            "booster_options": (None, {"num_leaves": 7}, {"num_leaves": 15, "min_child_samples": 5}),
-        },
-    ),
-    "auto": (TPAUCAuto, {"combine": (True, False)}),
-}
 
 
 @dataclass(frozen=True)
@@ -193,37 +186,16 @@ def candidates(names: Sequence[str | Candidate], **settings: Any) -> list[Candid
             chosen.append(name)
         elif name in others:
             chosen.append(baseline("rows" if name in BASELINES["rows"] else "bags", name))
-        elif name in _MODELS:
-            kind, grid = _MODELS[name]
-            if name == "trees":
-                import_extra("lightgbm", "boosting")
-            chosen.append(Candidate(name, kind.__name__, True, grid, partial(_make_model, kind)))
+        elif name in OTHER_MODELS:
+            model = MODELS[name]
+            model.check_installed()
+            chosen.append(Candidate(name, model.title, True, model.grid, partial(_make_model, model.maker)))
         elif name in METHODS["rows"] or name in METHODS["bags"]:
             chosen.append(network(name, settings=settings))
         else:
             known = [*method_names("rows"), *method_names("bags")]
             raise ValueError(f"candidates: names must be among {known}, got {name!r}")
     return chosen
-
-
-def method_names(task: TaskName) -> tuple[str, ...]:
-    """Return the names of all methods of rows or bags, whether what they need is installed or not."""
-    return (*METHODS[task], *(_MODELS if task == "rows" else ()), *BASELINES[task])
-
-
-def every_method(task: TaskName) -> tuple[tuple[str, ...], list[str]]:
-    """Return all methods of rows or bags, and a line for each one left out because its package is not installed.
-
-    "auto", which is made of others, is not among them.
-
-    Example:
-        >>> every_method("bags")[0][-3:]
-        ('ce_att', 'lr_bags', 'forest_bags')
-    """
-    missing = {name: entry.title for name, entry in BASELINES[task].items() if not entry.installed}
-    lines = [f"{title} is left out: it {ADVICE}" for title in missing.values()]
-    without = {*missing, "auto", *(("trees",) if "lightgbm" in missing else ())}
-    return tuple(name for name in method_names(task) if name not in without), lines
 
 
 def _every_row_method() -> tuple[str, ...]:
@@ -267,10 +239,10 @@ def network(
         >>> variant.draw(1, seed=0)[0]["threshold_lr"]
         0.1
     """
-    kind, task = (TPAUCClassifier, "rows") if method in METHODS["rows"] else (MultiInstanceClassifier, "bags")
-    found = METHODS[task][method]  # type: ignore[index]
+    task: TaskName = "rows" if method in METHODS["rows"] else "bags"
+    kind, found = load(NETWORKS[task]), METHODS[task][method]
     given = {"ensemble": 1, **(settings or {})}  # several would be fitted for each trial and fold
-    if kind is not TPAUCClassifier:
+    if task == "bags":
         del given["ensemble"]
     every = {**_network_grid(kind), **(found.grid if grid is None else grid)}
     tuned = {option: values for option, values in every.items() if option not in given}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -16,25 +15,16 @@ from sklearn.utils.validation import check_is_fitted
 from moreauc._checks import check_real
 from moreauc.data.tabular import TableEncoder, same_rows
 from moreauc.estimators.base import Array, all_or_nothing
-from moreauc.estimators.boosted import TPAUCBooster
 from moreauc.estimators.decisions import RowRanker
 from moreauc.estimators.description import Description, ModelScore
-from moreauc.estimators.forest import TPAUCForest
-from moreauc.estimators.linear import TPAUCLinear
-from moreauc.estimators.tpauc import TPAUCClassifier
+from moreauc.methods import ADVICE, MODELS
 from moreauc.metrics import tpauc_score
 from moreauc.metrics.bootstrap import tpauc_difference
 from moreauc.tasks.rows import RowTask
 from moreauc.train import UntrainedWarning
 
 _ERRORS = 2.0  # standard errors below the best at which a model is still used; see benchmarks/auto_choice.py
-# from the simplest on, which is kept where several are equal
-MODELS: Mapping[str, type[Any]] = {
-    "linear": TPAUCLinear,
-    "forest": TPAUCForest,
-    "trees": TPAUCBooster,
-    "mlp": TPAUCClassifier,
-}
+KINDS = tuple(name for name in MODELS if name != "auto")  # from the simplest on, which is kept among equals
 
 
 class TPAUCAuto(RowRanker):
@@ -209,7 +199,7 @@ class TPAUCAuto(RowRanker):
         own = dict((self.model_options or {}).get(name, {}))
         if name == "mlp":
             own = {"verbose": self.verbose, **own}
-        return MODELS[name](**self._region(), positive_label=label, random_state=seed, **own)
+        return MODELS[name].maker(**self._region(), positive_label=label, random_state=seed, **own)
 
     def _check_arguments(self) -> tuple[str, ...]:
         """Return the names of the models."""
@@ -223,10 +213,10 @@ class TPAUCAuto(RowRanker):
             low_open=True,
             high_open=True,
         )
-        names = tuple(MODELS if self.models is None else self.models)
-        if isinstance(self.models, str) or not names or len(set(names)) < len(names) or not {*names} <= {*MODELS}:
+        names = tuple(KINDS if self.models is None else self.models)
+        if isinstance(self.models, str) or not names or len(set(names)) < len(names) or not {*names} <= {*KINDS}:
             raise ValueError(
-                f"{self._owner}: models must be None or different names among {list(MODELS)}, got {self.models!r}"
+                f"{self._owner}: models must be None or different names among {list(KINDS)}, got {self.models!r}"
             )
         options = self.model_options
         if options is not None and not (isinstance(options, Mapping) and {*options} <= {*names}):
@@ -234,14 +224,10 @@ class TPAUCAuto(RowRanker):
                 f"{self._owner}: model_options must be None or a dictionary with keys among {list(names)}, "
                 f"got {options!r}"
             )
-        if self.models is None and find_spec("lightgbm") is None:
-            warnings.warn(
-                f"{self._owner}: boosted trees are left out: LightGBM is not installed; "
-                "pip install 'moreauc[boosting]' brings it",
-                stacklevel=4,
-            )
-            names = tuple(name for name in names if name != "trees")
-        return names
+        missing = [name for name in names if not MODELS[name].installed] if self.models is None else []
+        if missing:
+            warnings.warn(f"{self._owner}: boosted trees are left out: LightGBM {ADVICE}", stacklevel=4)
+        return tuple(name for name in names if name not in missing)
 
 
 def log_odds(model: Any, table: Any) -> Array:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_choice, check_region
-from moreauc.app.baselines import ADVICE, BASELINES
 from moreauc.app.cli.console import command_line, print_table, progress_bar, say, warn, without_column_warnings
 from moreauc.app.cli.options import CompareOptions, FitOptions
 from moreauc.app.cli.saved import PAGE, check_free, default_folder, locked_folders, run_folder
-from moreauc.app.comparison import Comparison, ComparisonResult, every_method, method_names
+from moreauc.app.comparison import Comparison, ComparisonResult
 from moreauc.app.report.pages import Fact, Report, Section, draw_comparison, draw_precision_recall, draw_roc
 from moreauc.app.report.verdict import rank, warning_text
 from moreauc.app.tables.base import Table, equal_rows
@@ -23,6 +22,7 @@ from moreauc.app.tables.rows import RowTableTask
 from moreauc.data.columns import doubtful_columns
 from moreauc.data.examples import EXAMPLES, load_example
 from moreauc.data.tables import TableError, read_texts
+from moreauc.methods import ADVICE, BASELINES, every_method, method_names
 from moreauc.metrics.ranking import ties_text
 
 _LOGGER = logging.getLogger("moreauc.app.cli.compare")

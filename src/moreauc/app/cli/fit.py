@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moreauc._checks import check_choice, check_path, check_real, check_region
-from moreauc.app.baselines import BASELINES, Baseline, fit_baseline
+from moreauc.app.baselines import fit_baseline
 from moreauc.app.cli.console import command_line, print_table, say, warn, without_column_warnings
 from moreauc.app.cli.options import SURROGATES, FitOptions
 from moreauc.app.cli.saved import PAGE, Saving, check_free, default_folder, locked_folders, run_folder, save_model
@@ -23,22 +23,11 @@ from moreauc.app.tables.groups import KINDS, GroupTableTask
 from moreauc.app.tables.molecules import CHOICES as MOLECULE_CHOICES
 from moreauc.app.tables.molecules import MoleculeTableTask
 from moreauc.app.tables.rows import RowTableTask
-from moreauc.estimators import (
-    GroupDROClassifier,
-    GroupDRORegressor,
-    MultiInstanceClassifier,
-    TPAUCAuto,
-    TPAUCBooster,
-    TPAUCClassifier,
-    TPAUCLinear,
-)
-from moreauc.methods import METHODS
+from moreauc.methods import BASELINES, METHODS, MODELS, NETWORKS, OTHER_MODELS, Baseline, load
 from moreauc.train import History, UntrainedWarning
 
 _LOGGER = logging.getLogger("moreauc.app.cli.fit")
 _OWNER = "moreauc fit"
-# models of rows that are no networks, among the losses by which networks are named
-_MODELS: dict[str, type[Any]] = {"linear": TPAUCLinear, "trees": TPAUCBooster, "auto": TPAUCAuto}
 _ONLY_NETWORKS = ("epochs", "batch_size", "lr", "patience", "device", "checkpoint")
 _ONLY_BAGS = ("instances_per_bag",)
 _ONLY_MOLECULES = ("split", "invalid", "jobs")
@@ -54,11 +43,11 @@ _RANGES: dict[str, dict[str, Any]] = {
 }
 _NETWORK = ("epochs", "lr", "patience", "device")  # options that are arguments of all networks
 _REGION = ("min_tpr", "max_fpr", "fpr_budget")
-# the estimator of each task, and the options that are arguments of it
-_ESTIMATORS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "rows": (TPAUCClassifier, _REGION),
-    "bags": (MultiInstanceClassifier, (*_REGION, *_ONLY_BAGS)),
-    "groups": (GroupDROClassifier, ("top_k", "groups_per_batch", "samples_per_group")),
+# options that are arguments of the estimator of each task
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "rows": _REGION,
+    "bags": (*_REGION, *_ONLY_BAGS),
+    "groups": ("top_k", "groups_per_batch", "samples_per_group"),
 }
 _WITH = {"rows": "of rows", "bags": "with --bags", "groups": "with --groups"}
 _NOT_REPEATED = ("data", "force", "checkpoint", "resume", "save_every")  # in the command of a report
@@ -124,9 +113,9 @@ def _train_all(
             continue
         own, given = name == first, task.fit_options(train)
         if not own:
-            other = {"loss": None, "model": name} if name in _MODELS else {"loss": name}
+            other = {"loss": None, "model": name} if name in OTHER_MODELS else {"loss": name}
         model = _estimator(task, options if own else replace(options, **other, surrogate=None))
-        if name not in _MODELS:
+        if name not in OTHER_MODELS:
             given |= saving.options(name)
         title = model.title
         models[title] = _train(title, model, train_inputs, train.targets, **given)
@@ -179,7 +168,7 @@ def choose_task(options: FitOptions) -> type[TableTask[Any, Any, Any]]:
         _refuse(options, _ONLY_MOLECULES, "needs --smiles")
     else:
         _refuse(options, ("drop",), "does not go with --smiles, besides which no column is used")
-    if options.model in _MODELS:
+    if options.model in OTHER_MODELS:
         _refuse(options, ("dropout",), "needs --model mlp")
     if options.model == "linear" and options.loss is None:
         _refuse(options, _ONLY_NETWORKS, "does not go with --model linear, unless --loss names how to train a network")
@@ -200,8 +189,10 @@ def _refuse(options: FitOptions, names: tuple[str, ...], why: str) -> None:
 def complete(options: FitOptions, kind: type[TableTask[Any, Any, Any]]) -> FitOptions:
     """Return the options with the defaults of the task, after a check of their values."""
     rows = issubclass(kind, RowTableTask)
-    changes: dict[str, Any] = {"loss": options.loss or (None if rows and options.model in _MODELS else kind.default)}
-    models = ("mlp", *_MODELS) if rows else ("mlp", "linear")
+    changes: dict[str, Any] = {
+        "loss": options.loss or (None if rows and options.model in OTHER_MODELS else kind.default)
+    }
+    models = ("mlp", *OTHER_MODELS) if rows else ("mlp", "linear")
     choices = {"task": KINDS, "model": models, "surrogate": SURROGATES, **MOLECULE_CHOICES}
     if kind is not BagTableTask:
         changes["model"] = options.model or "mlp"
@@ -234,7 +225,7 @@ def choose_baselines(options: FitOptions, kind: type[TableTask[Any, Any, Any]]) 
     names = tuple(name.strip() for name in options.baselines.split(","))
     if names == ("none",):
         return ()
-    others, known = _others(kind), [*METHODS[kind.name], *(_MODELS if issubclass(kind, RowTableTask) else ())]
+    others, known = _others(kind), [*METHODS[kind.name], *(OTHER_MODELS if issubclass(kind, RowTableTask) else ())]
     for name in names:
         check_choice(_OWNER, "--baselines", name, ["none", *known, *others])
         if name in others:
@@ -249,12 +240,15 @@ def _others(kind: type[TableTask[Any, Any, Any]]) -> Mapping[str, Baseline]:
 
 def _estimator(task: TableTask[Any, Any, Any], options: FitOptions) -> Any:
     """Return the estimator to train; what was not given is left to its own defaults."""
-    kind, names = _ESTIMATORS[task.name]
-    given = {name: getattr(options, name) for name in (*names, *(_NETWORK if options.loss else ("surrogate",)))}
+    given = {
+        name: getattr(options, name)
+        for name in (*_ARGUMENTS[task.name], *(_NETWORK if options.loss else ("surrogate",)))
+    }
     if options.loss and options.surrogate is not None:
         given["loss_options"] = {"surrogate": options.surrogate}
+    network: str = task.name
     if isinstance(task, GroupTableTask):
-        kind = GroupDRORegressor if task.target.task == "regression" else GroupDROClassifier
+        network = task.target.task
         given["hidden"] = () if options.model == "linear" else None
         if options.top_k is not None and options.top_k >= 1.0 and float(options.top_k).is_integer():
             given["top_k"] = int(options.top_k)
@@ -268,8 +262,8 @@ def _estimator(task: TableTask[Any, Any, Any], options: FitOptions) -> Any:
         given |= {"module": options.model, "batch_size": options.batch_size, "dropout": options.dropout}
     given = {key: value for key, value in given.items() if value is not None}
     if not options.loss:
-        return _MODELS[str(options.model)](random_state=options.seed, **given)
-    return kind(loss=options.loss, random_state=options.seed, verbose=1, **given)
+        return MODELS[str(options.model)].maker(random_state=options.seed, **given)
+    return load(NETWORKS[network])(loss=options.loss, random_state=options.seed, verbose=1, **given)
 
 
 def _command(options: FitOptions) -> str:

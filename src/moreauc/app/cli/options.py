@@ -1,7 +1,7 @@
 """The options of the commands: names, types, defaults and help texts, one class for each command.
 
-Names that options take are listed here once more, so that help and completion need not import what they name; a test
-compares them.
+Names of losses, models and baselines are those of :mod:`moreauc.methods`. Other names that options take are listed here
+once more, so that help and completion need not import what they name; a test compares them.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,18 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-ROW_LOSSES = ("sonx", "ce", "ce_weighted", "auc_sh", "auc_m", "mb", "aw_poly", "sota_s", "staco")
-BAG_LOSSES = ("sont_mean", "sont_smx", "sont_att", "auc_m_att", "midam_smx", "midam_att", "sota_s_att", "ce_att")
-GROUP_LOSSES = ("sonx", "exponentiated", "erm", "erm_reweighted", "cvar")
-MODELS = ("mlp", "linear", "trees", "auto")
+from moreauc.methods import METHODS, MODELS, OTHER_MODELS, method_names
+
+ROW_LOSSES, BAG_LOSSES, GROUP_LOSSES = METHODS.values()
+MODEL_NAMES = ("mlp", *OTHER_MODELS)
 SURROGATES = ("squared_hinge", "hinge", "squared", "logistic", "sigmoid", "smooth_ramp")
-ROW_BASELINES = ("lr", "forest", "lightgbm", "xgboost")
-BAG_BASELINES = ("lr_bags", "forest_bags")
 SPLITS = ("scaffold", "random")
 INVALID = ("error", "skip")
 TASKS = ("auto", "classification", "regression")
 EXAMPLES = ("digits", "breast_cancer", "diabetes", "fraud", "fraud_test")
-METHODS = (*ROW_LOSSES, *MODELS[1:], *ROW_BASELINES)  # of a comparison
 
 
 def _argument(name: str, text: str, **more: Any) -> Any:
@@ -38,6 +35,12 @@ def _option(text: str, *names: str, **more: Any) -> Any:
 def _listed(names: Iterable[str], default: str = "") -> str:
     *first, last = (f"{name} (default)" if name == default else name for name in names)
     return f"{', '.join(first)} or {last}"
+
+
+def _used(*names: str) -> str:
+    """Return kinds of model with what they are for."""
+    *first, last = (f"{name} {MODELS[name].use}" for name in names)
+    return f"{', '.join(first)}, or {last}"
 
 
 def _one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
@@ -131,9 +134,8 @@ class FitOptions:
     model: Annotated[
         str | None,
         _option(
-            "Kind of model: mlp (default), linear for a scorecard, trees for boosted trees, or auto for the best of "
-            "these and a random forest; with --groups mlp or linear; not with --bags.",
-            autocompletion=_one_of(MODELS),
+            f"Kind of model: mlp (default), {_used(*OTHER_MODELS)}; with --groups mlp or linear; not with --bags.",
+            autocompletion=_one_of(MODEL_NAMES),
         ),
     ] = None
     surrogate: Annotated[
@@ -150,8 +152,8 @@ class FitOptions:
             "linear, trees or auto (see --model), forest, lightgbm or xgboost; with --bags lr_bags (default) or "
             "forest_bags; with --groups erm (default); or none.",
             autocompletion=_by_task(
-                _some_of(("none", *METHODS)),
-                _some_of(("none", *BAG_LOSSES, *BAG_BASELINES)),
+                _some_of(("none", *method_names("rows"))),
+                _some_of(("none", *method_names("bags"))),
                 _some_of(("none", *GROUP_LOSSES)),
             ),
         ),
@@ -333,8 +335,8 @@ class CompareOptions:
     methods: Annotated[
         str | None,
         _option(
-            f"Methods to compare, separated by commas, of {_listed(METHODS)}; all but auto by default.",
-            autocompletion=_some_of(METHODS),
+            f"Methods to compare, separated by commas, of {_listed(method_names('rows'))}; all but auto by default.",
+            autocompletion=_some_of(method_names("rows")),
         ),
     ] = None
     folds: Annotated[int, _option("Folds of the cross-validation; 5 by default.", min=2)] = 5
