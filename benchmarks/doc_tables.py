@@ -245,31 +245,6 @@ def libauc_found_table() -> str:
     return _markdown(["pair", "`found` of LibAUC", "ours"], rows)
 
 
-def mutants_table() -> str:
-    """Small changes of the code that a test noticed, by part of the library, before and after."""
-    report = Path(__file__).parents[1] / "docs" / "reports" / "mutants.jsonl"
-    results, named = (
-        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        for file in (report, report.with_name("equivalent_mutants.jsonl"))
-    )
-    tried = [entry for entry in results if entry["result"] != "missing"]
-    alike = [(entry["part"], entry["key"]) for entry in named]
-
-    def row(title: str, some: Sequence[Any]) -> list[str]:
-        cells = [title]
-        for state in ("before", "after"):
-            own = [entry for entry in some if entry["state"] == state]
-            killed = sum(entry["result"] != "survived" for entry in own)
-            cells.append(f"{killed} of {len(own)}, {100 * killed / len(own):.0f} %")
-        survived = [(entry["part"], entry["key"]) for entry in own if entry["result"] == "survived"]
-        return [*cells, str(sum(key in alike for key in survived))]
-
-    parts = dict.fromkeys(entry["part"] for entry in tried)
-    rows = [row(part, [entry for entry in tried if entry["part"] == part]) for part in parts]
-    columns = ["part", "before", "after", "of the others, cannot change a result"]
-    return _markdown(columns, [*rows, row("all", tried)])
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "bench pairs": pairs_table,
     "bench metrics": metric_table,
@@ -289,5 +264,4 @@ TABLES: dict[str, Callable[[], str]] = {
     "bench gallery, first step": gallery_first_step_table,
     "bench libauc": libauc_table,
     "bench libauc, found": libauc_found_table,
-    "mutants": mutants_table,
 }

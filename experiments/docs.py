@@ -180,14 +180,6 @@ def defaults_against(method: str) -> str:
     return _markdown(*against_table(_study("defaults"), "confirm", method))
 
 
-def size_table() -> str:
-    """Sizes of the library, in one column for each state that was measured."""
-    columns = json.loads((ROOT / "docs" / "reports" / "size.json").read_text(encoding="utf-8"))
-    keys = dict.fromkeys(key for column in columns.values() for key in column)
-    rows = [[key, *(f"{column[key]:,}" if key in column else "" for column in columns.values())] for key in keys]
-    return _markdown(["what", *columns], rows)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "convergence": partial(
         convergence_table, "table, gamma of the theory", "table, gamma 0.1", "table, moving average", "plug-in"
@@ -223,7 +215,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "when, conditions": lambda: _markdown(*condition_table(_study("when"))),
     "when, fit": lambda: _markdown(*fit_table(_study("when"))),
     "when, networks": lambda: _markdown(*capacity_table(_study("when"))),
-    "size": size_table,
     **runpy.run_path(str(ROOT / "benchmarks" / "doc_tables.py"))["TABLES"],
 }
 
