@@ -92,13 +92,11 @@ def test_signatures_of_the_contract():
     def names(function):
         return list(inspect.signature(function).parameters)
 
-    assert names(moreauc.FCCOLoss) == [
-        *("num_blocks", "outer", "dim", "tau", "gamma", "bound", "initial", "rows", "smoothing", "prox")
-    ]
+    assert names(moreauc.FCCOLoss) == [*("num_blocks", "outer", "dim", "tau", "gamma", "bound", "initial")]
     assert names(moreauc.FCCOLoss.forward)[1:] == ["inner", "index", "previous_inner"]
     assert names(moreauc.TCCOLoss) == [
         *("num_outer", "num_inner", "outer", "middle", "dim_middle", "dim_inner", "tau1", "tau2", "gamma1", "gamma2"),
-        *("bound", "initial_u", "initial_v", "smoothing", "prox"),
+        *("bound", "initial_u", "initial_v"),
     ]
     assert names(moreauc.TCCOLoss.forward)[1:] == ["h", "outer_index", "inner_index", "previous_h"]
     assert names(moreauc.PreviousIterate) == ["model", "optimizer"]

@@ -8,15 +8,22 @@ arXiv:2310.03234.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from moreauc._checks import check_count, check_device, check_floating, check_shape
-from moreauc.core.pooling import UpdateOrder, check_update_order
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
-from moreauc.criteria._base import Check, Function, Step, enter, rule_attribute, straight_through
-from moreauc.criteria._outer import OuterCriterion, Prox
+from moreauc.criteria._base import (
+    Check,
+    Criterion,
+    Function,
+    Step,
+    check_function,
+    enter,
+    rule_attribute,
+    straight_through,
+)
 
 
 class _Blocks(NamedTuple):
@@ -28,7 +35,7 @@ class _Blocks(NamedTuple):
     gate: Tensor | None
 
 
-class FCCOLoss(OuterCriterion):
+class FCCOLoss(Criterion):
     r"""Two-level coupled compositional loss, :math:`F(w) = \frac1n \sum_i f_i(g_i(w))` (SONX).
 
     In training mode a call with a batch of blocks :math:`B_1` is one iteration of Algorithm 1, or of Algorithm 6 where
@@ -47,21 +54,6 @@ class FCCOLoss(OuterCriterion):
 
     In `eval()` mode a call returns :math:`\frac1{B_1} \sum_i f_i(\text{inner}_i)` and changes nothing.
 
-    `rows="after"` takes value and gradient at :math:`u_{i,t+1}`. With `gamma` :math:`= \theta \tau` the row then moves
-    toward the extrapolated value :math:`g_i(w_t) + \theta (g_i(w_t) - g_i(w_{t-1}))`, and
-    :math:`\partial f_i(u_{i,t+1})` is a dual variable after a step of mirror ascent: ALEXR, the inner loop of ALEXR2
-    (docs/successors.md).
-
-    With :math:`\lambda` = `smoothing` above 0 all :math:`f_i` are replaced by their Moreau envelopes (SONEX;
-    docs/successors.md)
-
-    .. math::
-        f_{i,\lambda}(u) = \min_v f_i(v) + \frac1{2\lambda} \|v - u\|^2, \qquad
-        \nabla f_{i,\lambda}(u) = (u - \mathrm{prox}_{\lambda f_i}(u)) / \lambda,
-
-    in both modes. They exist where :math:`f_i` is weakly convex with a modulus below :math:`1 / \lambda`. Parameters of
-    `outer` get their gradient through `prox`, which must be given then.
-
     Args:
         num_blocks: number of blocks :math:`n`.
         outer: `outer(u, index) -> (B1,)`, the functions :math:`f_i` at the rows `u`, which have the shape of `inner`.
@@ -72,12 +64,6 @@ class FCCOLoss(OuterCriterion):
             the :math:`B_1` of the batch; 0 is the moving average. May be changed, too.
         bound: radius of the ball that rows are projected onto after the update; None for no projection.
         initial: :math:`u_{i,0}`, a number or a tensor of shape `(num_blocks, dim)` (`(num_blocks,)` where `dim` is 1).
-        rows: "before" for the paper's update order, "after" for the rows after their update.
-        smoothing: :math:`\lambda` of the Moreau envelope of :math:`f_i`, at least 0; 0 for :math:`f_i` itself. May be
-            changed, too.
-        prox: `prox(u, index, smoothing)`, the proximal points of :math:`f_i` at the rows `u`, in their shape; `u` is in
-            float64. :mod:`moreauc.core.outer` has some in closed form. None to search for them row by row, which takes
-            some dozen evaluations of `outer` each, waits for a GPU and cannot be compiled in one graph.
 
     Shape:
         - inner, previous_inner: `(B1, dim)`, or `(B1,)` where `dim` is 1
@@ -86,8 +72,8 @@ class FCCOLoss(OuterCriterion):
 
     Raises:
         ValueError: for an argument out of range, a batch of the wrong shape, type or device, NaN or infinity, an index
-            out of range or repeated, `gamma` above 0 without `previous_inner`, an `outer` or `prox` that returns the
-            wrong shape, NaN or a constant, and a proximal point that was not found; raised before any state changes.
+            out of range or repeated, `gamma` above 0 without `previous_inner`, an `outer` that returns the wrong
+            shape, NaN or a constant; raised before any state changes.
 
     Example:
         >>> import torch
@@ -99,6 +85,8 @@ class FCCOLoss(OuterCriterion):
         (1.5, tensor([0.5000, 0.0000]), tensor([-1.,  0.,  3.,  0.]))
     """
 
+    label_buffers: ClassVar[tuple[str, ...]] = ()
+    _BY_AUTOGRAD = True
     tau = rule_attribute("table_u", "tau", "Averaging weight in (0, 1].")
     gamma = rule_attribute("table_u", "gamma", "Correction weight.")
 
@@ -112,14 +100,11 @@ class FCCOLoss(OuterCriterion):
         gamma: Gamma = 0.0,
         bound: float | None = None,
         initial: float | Tensor | None = None,
-        rows: UpdateOrder = "before",
-        smoothing: float = 0.0,
-        prox: Prox | nn.Module | None = None,
     ) -> None:
-        super().__init__(outer, smoothing, prox)
+        super().__init__()
+        self.outer = check_function(self._owner, "outer", outer)
         self.num_blocks = check_count(self._owner, "num_blocks", num_blocks)
         self.dim = check_count(self._owner, "dim", dim)
-        self.rows = check_update_order(self._owner, rows)
         rule = UpdateRule(self._owner, tau, gamma, bound)
         self.table_u = EstimatorTable(self.num_blocks, self.dim, rule=rule, initial=initial)
 
@@ -156,13 +141,12 @@ class FCCOLoss(OuterCriterion):
         table, size = self.table_u, len(inner)
         now = inner.detach().reshape(size, self.dim)
         if not self.training:
-            value, finite = self._outer(inner, index)
-            return Step(value.mean(), inner, gate=gate, finite=finite)
+            value = self._call("outer", self.outer, inner, index, (size,), (size, 1))
+            return Step(value.mean(), inner, gate=gate, finite={"what outer returns": value})
         row = table.read(index, fill=now)
         new = table.propose(row, now, None if before is None else before.reshape(size, self.dim))
-        used = row if self.rows == "before" else new
-        value, finite = self._outer(straight_through(used.view_as(inner), inner), index)
-        finite["the updated table row"] = new
+        value = self._call("outer", self.outer, straight_through(row.view_as(inner), inner), index, (size,), (size, 1))
+        finite = {"what outer returns": value, "the updated table row": new}
 
         def write(bad: Tensor | None) -> None:
             table.write(index, row, new, bad)

@@ -9,7 +9,7 @@ arXiv:2310.03234.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from moreauc._checks import check_count, check_device, check_floating, check_sha
 from moreauc.core.tables import EstimatorTable, Gamma, UpdateRule
 from moreauc.criteria._base import (
     Check,
+    Criterion,
     Function,
     ParameterSnapshot,
     Step,
@@ -27,7 +28,6 @@ from moreauc.criteria._base import (
     rule_attribute,
     straight_through,
 )
-from moreauc.criteria._outer import OuterCriterion, Prox
 
 
 class _Pairs(NamedTuple):
@@ -40,7 +40,7 @@ class _Pairs(NamedTuple):
     gate: Tensor | None
 
 
-class TCCOLoss(OuterCriterion):
+class TCCOLoss(Criterion):
     r"""Three-level loss, :math:`F(w) = \frac1{n_1} \sum_i f_i(\frac1{n_2} \sum_j g_i(h_{ij}(w)))` (SONT).
 
     In training mode a call with outer items :math:`B_1`, inner items :math:`B_2` and `h`
@@ -64,9 +64,6 @@ class TCCOLoss(OuterCriterion):
 
     In `eval()` mode a call returns the objective at the values `h` and changes nothing.
 
-    With `smoothing` above 0 all :math:`f_i`, and no :math:`g_i`, are replaced by their Moreau envelopes, as in
-    :class:`~moreauc.FCCOLoss`.
-
     Args:
         num_outer: number of outer items :math:`n_1`.
         num_inner: number of inner items :math:`n_2`.
@@ -83,8 +80,6 @@ class TCCOLoss(OuterCriterion):
         bound: radius of the ball that rows of `v` are projected onto; None for no projection.
         initial_u: :math:`u_{i,0}`, a number or a tensor of shape `(num_outer, dim_middle)` (last axis optional at 1).
         initial_v: :math:`v_{ij,0}`, a number or a tensor of shape `(num_outer, num_inner, dim_inner)` (likewise).
-        smoothing: :math:`\lambda` of the Moreau envelope of :math:`f_i`, at least 0, as for :class:`~moreauc.FCCOLoss`.
-        prox: `prox(u, outer_index, smoothing)`, the proximal points of :math:`f_i`; None to search for them.
 
     Shape:
         - h, previous_h: `(B1, B2, dim_inner)`, or `(B1, B2)` where `dim_inner` is 1
@@ -104,6 +99,8 @@ class TCCOLoss(OuterCriterion):
         (1.0, tensor([[ 0.5000, -0.5000]]))
     """
 
+    label_buffers: ClassVar[tuple[str, ...]] = ()
+    _BY_AUTOGRAD = True
     tau1 = rule_attribute("table_v", "tau", "Averaging weight of `v`.")
     tau2 = rule_attribute("table_u", "tau", "Averaging weight of `u`.")
     gamma1 = rule_attribute("table_v", "gamma", "Correction weight of `v`.")
@@ -124,11 +121,10 @@ class TCCOLoss(OuterCriterion):
         bound: float | None = None,
         initial_u: float | Tensor | None = None,
         initial_v: float | Tensor | None = None,
-        smoothing: float = 0.0,
-        prox: Prox | nn.Module | None = None,
     ) -> None:
-        super().__init__(outer, smoothing, prox)
+        super().__init__()
         owner = self._owner
+        self.outer = check_function(owner, "outer", outer)
         self.num_outer = check_count(owner, "num_outer", num_outer)
         self.num_inner = check_count(owner, "num_inner", num_inner)
         self.dim_middle = check_count(owner, "dim_middle", dim_middle)
@@ -239,8 +235,8 @@ class TCCOLoss(OuterCriterion):
         now_u = mean.detach().reshape(len(h), self.dim_middle)
         row_u = u.read(outer_index, fill=now_u) if training else now_u
         observed = straight_through(row_u.view_as(mean), mean) if training else mean
-        value, finite = self._outer(observed, outer_index)
-        finite = {"what middle returns": middle, **finite}
+        value = self._call("outer", self.outer, observed, outer_index, (len(h),), (len(h), 1))
+        finite: dict[str, Tensor | None] = {"what middle returns": middle, "what outer returns": value}
         if not training:
             return Step(value.mean(), h, gate=gate, finite=finite)
         before_u = None
