@@ -80,44 +80,6 @@ def bag_memory_table() -> str:
     return _markdown(["instances in a bag", "one bag", "peak of training", "peak of scoring", "a step"], rows)
 
 
-def model_table() -> str:
-    """A step and an epoch of the paper's networks."""
-    report, rows = _bench("models_h200"), []
-    for network in ("GIN", "ResNet20"):
-        for row in (row for row in report[network]["variants"] if not row["variant"].endswith("the CPU")):
-            numbers = [row[key]["median"] for key in ("milliseconds per step", "seconds per epoch", "times CE")]
-            rows.append([network, row["variant"], *(f"{n:.{d}f}" for n, d in zip(numbers, (1, 2, 2), strict=True))])
-    return _markdown(["network", "loss", "ms per step", "s per epoch", "ratio to CE"], rows)
-
-
-def tissue_step_table() -> str:
-    """Steps per second of ResNet20 in several processes, operation by operation and as one graph."""
-    found = _bench("tissue_h200")["rows"]
-    rows = []
-    for row in found:
-        rates = [f"{entry['steps of models per second, all']['median']:.0f}" for entry in row["processes"]]
-        rows.append([f"SONT, gamma {row['gamma']:g}", "one graph" if row["graphed"] else "operations", *rates])
-    numbers = [entry["processes"] for entry in found[0]["processes"]]
-    return _markdown(["loss", "step", *(f"{n} process{'es' if n > 1 else ''}" for n in numbers)], rows)
-
-
-def copies_table() -> str:
-    """Copies of GIN side by side and one after the other."""
-    rows = []
-    for row in _bench("models_h200")["side by side"]["copies"]:
-        both = [row[key] for key in ("side by side", "one after the other")]
-        times = [f"{entry['milliseconds for a step of all']['median']:.0f}" for entry in both]
-        rows.append([str(row["copies"]), *times, f"{row['one after the other / side by side']['median']:.2f}"])
-    return _markdown(["copies of GIN", "ms for a step of all, side by side", "one after the other", "ratio"], rows)
-
-
-def processes_line() -> str:
-    """Steps of single models per second in several processes, as a sentence."""
-    found = _bench("models_h200")["processes"]["processes"]
-    rates = [f"{row['steps of models per second, all']['median']:,.0f} with {row['processes']}" for row in found]
-    return f"Processes with six copies each, under NVIDIA's MPS: steps of single models per second {', '.join(rates)}."
-
-
 def linear_quality_table() -> str:
     """Two-way partial AUC of logistic regression and of TPAUCLinear, the mean over splits, by table and region."""
     cells = _bench("linear_confirming")["cells"]
@@ -251,10 +213,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "bench MLP": mlp_step_table,
     "bench targets": target_table,
     "bench bags": bag_memory_table,
-    "bench models": model_table,
-    "bench tissue": tissue_step_table,
-    "bench copies": copies_table,
-    "bench processes": processes_line,
     "bench linear confirming": linear_quality_table,
     "bench linear time": linear_time_table,
     "bench boosting": boosting_table,
