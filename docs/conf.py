@@ -82,6 +82,14 @@ maximum_signature_line_length = 88
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+
+def warnings_are_errors(gallery: object, file: object) -> None:
+    """Let a tutorial fail by a warning; `plt.show` has no window to show figures in."""
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message=".*non-interactive.*")
+
+
+# Tutorials run here and nowhere else. Each ends with assertions of what it says, which the page does not show.
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/tutorials",
     "gallery_dirs": "tutorials",
@@ -89,6 +97,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "parallel": 2,
+    "reset_modules": ("matplotlib", warnings_are_errors),
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,

@@ -227,6 +227,13 @@ interval = bootstrap_interval(
 print(f"TPAUCLoss - continued: {interval.estimate:+.3f}")
 print(f"95 % interval {interval.low:+.3f} to {interval.high:+.3f}")
 
+# sphinx_gallery_start_ignore
+# what the text says, not shown on the page
+assert min(tpauc["TPAUCLoss"], tpauc["continued"]) > tpauc["before"] + 0.02
+assert interval.low < 0 < interval.high
+assert max(curve) > curve[0] == max(start_curve)
+# sphinx_gallery_end_ignore
+
 # %%
 # More training improved the network, and the two ways do not differ beyond chance. That
 # was measured for other networks as well: cross entropy that is stopped at its best

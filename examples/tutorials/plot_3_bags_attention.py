@@ -132,6 +132,12 @@ share, chance, hit = np.mean(shares), np.mean(chances), np.mean(hits)
 print(f"weight on the nines: {share:.0%}; with equal weights it would be {chance:.0%}")
 print(f"the heaviest patch is a nine in {hit:.0%} of {len(hits)} patients")
 
+# sphinx_gallery_start_ignore
+# what the text says, not shown on the page
+assert tpauc["ce_att"] > tpauc["sont_att"] > 0.6 > 0.2 > tpauc["forest"]
+assert share > 3 * chance and hit > 0.9
+# sphinx_gallery_end_ignore
+
 # %%
 # A large weight says that a patch counts, not that it is ill: one with a low score
 # counts against it. The attribute ``contribution`` has both.

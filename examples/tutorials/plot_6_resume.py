@@ -148,6 +148,16 @@ axes.set(xlabel="step", ylabel="training loss, mean over 20 steps")
 axes.legend()
 plt.show()
 
+# sphinx_gallery_start_ignore
+# what the text says, not shown on the page
+assert same_weights and same_memory
+start = resumed.steps[0]
+assert 0 < start < KILLED_AT == killed.steps[-1]
+assert resumed.losses == whole.losses[start:]
+assert killed.losses == whole.losses[: KILLED_AT + 1]
+assert off > 0.1
+# sphinx_gallery_end_ignore
+
 # %%
 # A real kill is no different: each file is written under another name and renamed, so
 # that at any moment there is a whole one. ``make torture`` kills processes hundreds of
