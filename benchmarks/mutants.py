@@ -2,8 +2,9 @@
 
 `python benchmarks/mutants.py --state before --root CHECKOUT`, later `--state after`. The first state draws mutants
 with a seed from each part of the library. Any other state looks for the same mutants again, by function, statement and
-change (see `mutations.py`), then by statement and change alone if that is unique: code may have moved. Those that are
-not there any more are `missing`, and the part is filled up to `--per-part` with new ones from the present code. A seed
+change (see `mutations.py`), then by statement and change alone if that is unique, then for the same change of a similar
+statement of the same function: code may have moved or been reworded. Those that are not there any more are `missing`,
+and the part is filled up to `--per-part` with new ones from the present code. A seed
 gives each mutant a place in the draw that depends on its key alone, so that an edit elsewhere leaves the others drawn.
 
 For each part its tests run once without a change, to see which functions each test calls; a mutant is then tried on
@@ -31,9 +32,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
@@ -43,8 +45,8 @@ from mutations import Key, mutated, mutations
 
 HERE = Path(__file__).resolve().parent
 _RUNNING: set[int] = set()  # process groups
+ALIKE = 0.7  # of two statements that are taken for the same, reworded; see difflib
 REPORT = HERE.parent / "docs" / "reports" / "mutants.jsonl"
-_CORE = ["tables", "rules", "outer", "surrogates", "pairs", "_sorted_pairs", "_masked_pairs", "pooling", "objectives"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ _LOSSES = (
 PARTS = {
     "criteria": Part(["criteria/**/*.py"], ["criteria/**/test_*.py", *(f"**/test_{name}.py" for name in _LOSSES)]),
     "core": Part(
-        ["core/**/*.py", "_visits.py", *(f"{name}.py" for name in _CORE)],
+        ["core/**/*.py"],
         [
             "core/**/test_*.py",
             *(f"**/test_{name}.py" for name in ("*pairs*", "surrogate*", "tables", "rules", "outer", "*pooling*")),
@@ -110,6 +112,9 @@ PARTS = {
 }
 
 
+Calls = dict[str, dict[str, Any]]  # of each test
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A mutant of a checkout.
@@ -125,6 +130,9 @@ class Mutant:
     file: str
     local: Key
     key: Key
+
+
+Entry = tuple[Mutant, Key, bool]  # a mutant, the key to report it under, whether it is new
 
 
 def all_mutants(package: Path, part: str) -> list[Mutant]:
@@ -153,11 +161,25 @@ def draw(mutants: Sequence[Mutant], number: int, seed: int, without: Iterable[Ke
 
 
 def find_again(key: Key, mutants: Sequence[Mutant]) -> Mutant | None:
-    """Return the mutant of that key, or the only one with the same statement and change."""
-    same = [mutant for mutant in mutants if mutant.key == key]
-    if not same:
-        same = [other for other in mutants if (other.key.statement, other.key.change) == (key.statement, key.change)]
-    return same[0] if len(same) == 1 else None
+    """Return the mutant of a key, wherever its code is now.
+
+    That is the one of the same key; else the only one with the same statement and change, first among functions of the
+    same name; else, with the same change in that function, the one whose statement is most like the old one.
+    """
+
+    def name(function: str) -> str:
+        return function.split(".")[-1]
+
+    same = [mutant for mutant in mutants if mutant.key.change == key.change]
+    named = [mutant for mutant in same if name(mutant.key.function) == name(key.function)]
+    own = [mutant for mutant in named if mutant.key.function == key.function]
+    found = [mutant for mutant in own if mutant.key == key]
+    for some in (own, named, same):
+        found = found or [mutant for mutant in some if mutant.key.statement == key.statement]
+        if len(found) == 1:
+            return found[0]
+    alike = get_close_matches(key.statement, [mutant.key.statement for mutant in own], n=1, cutoff=ALIKE)
+    return next((mutant for mutant in own if [mutant.key.statement] == alike), None)
 
 
 def test_files(root: Path, part: str) -> list[str]:
@@ -167,7 +189,7 @@ def test_files(root: Path, part: str) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in found)
 
 
-def chosen_tests(calls: dict[str, dict[str, Any]], function: str) -> list[str]:
+def chosen_tests(calls: Calls, function: str) -> list[str]:
     """Return the tests that call a function, the fastest first, or all if none does."""
     passed = {name: test for name, test in calls.items() if test["passed"]}
     files = {name.partition("::")[0] for name, test in passed.items() if function in test["setup"]}
@@ -203,7 +225,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def record_calls(copy: Path, part: str, work: Path, limit: float) -> dict[str, dict[str, Any]]:
+def record_calls(copy: Path, part: str, work: Path, limit: float) -> Calls:
     """Run the tests of a part on the code as it is and return what each calls."""
     file = work / f"calls-{part}.json"
     if not file.exists():
@@ -211,7 +233,7 @@ def record_calls(copy: Path, part: str, work: Path, limit: float) -> dict[str, d
         code = _run(copy, words, limit, MUTANTS_CALLS=str(file))
         if code is None or not file.exists():
             raise SystemExit(f"the tests of {part} end with {code} on the code as it is")
-    calls: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    calls: Calls = json.loads(file.read_text(encoding="utf-8"))
     failed = [name for name, test in calls.items() if not test["passed"]]
     _write_chosen(copy, set(calls) - set(failed))
     if _run(copy, ["--collect-only", "@chosen.txt"], limit) != 0:
@@ -234,7 +256,7 @@ def _forget_bytecode(path: Path) -> None:
         cached.unlink()
 
 
-def is_killed(copy: Path, mutant: Mutant, calls: dict[str, dict[str, Any]], limit: float) -> tuple[str, int]:
+def is_killed(copy: Path, mutant: Mutant, calls: Calls, limit: float) -> tuple[str, int]:
     """Return what the tests say about a mutant, and how many of them could."""
     path = copy / "src" / "moreauc" / mutant.file
     source = path.read_text(encoding="utf-8")
@@ -268,8 +290,8 @@ def read_equivalent(report: Path) -> set[tuple[str, Key]]:
 
 def plan(
     root: Path, part: str, results: Sequence[dict[str, Any]], options: argparse.Namespace
-) -> tuple[list[tuple[Mutant, Key, bool]], list[Key]]:
-    """Return what is to be tried, as (mutant, key to report it under, whether it is new), and the missing keys."""
+) -> tuple[list[Entry], list[Key]]:
+    """Return what is to be tried, and the keys that are missing."""
     mutants = all_mutants(root / "src" / "moreauc", part)
     first = next((result["state"] for result in results), options.state)
     old = [key_of(result) for result in results if result["state"] == first and result["part"] == part]
@@ -322,27 +344,18 @@ def copies(root: Path, work: Path, number: int) -> queue.Queue[Path]:
     return made
 
 
-def try_all(
-    todo: Sequence[tuple[Mutant, Key, bool]],
-    made: queue.Queue[Path],
-    calls: dict[str, dict[str, Any]],
-    options: argparse.Namespace,
-    note: Callable[[dict[str, Any]], None],
-) -> None:
-    """Try mutants of one part on the copies and note each result."""
-
-    def one(mutant: Mutant, key: Key, fresh: bool) -> dict[str, Any]:
-        copy = made.get()
-        try:
-            result, tests = is_killed(copy, mutant, calls, options.timeout)
-        finally:
-            made.put(copy)
-        line = {"state": options.state, "part": mutant.part, "result": result, "tests": tests, "file": mutant.file}
-        return line | ({"fresh": True} if fresh else {}) | {"key": asdict(key)}
-
-    with ThreadPoolExecutor(options.processes) as pool:
-        for future in as_completed([pool.submit(one, *entry) for entry in todo]):
-            note(future.result())
+def try_one(
+    entry: Entry, made: queue.Queue[Path], calls: dict[str, Calls], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Try a mutant on one of the copies and return its line of the report."""
+    mutant, key, fresh = entry
+    copy = made.get()
+    try:
+        result, tests = is_killed(copy, mutant, calls[mutant.part], options.timeout)
+    finally:
+        made.put(copy)
+    line = {"state": options.state, "part": mutant.part, "result": result, "tests": tests, "file": mutant.file}
+    return line | ({"fresh": True} if fresh else {}) | {"key": asdict(key)}
 
 
 def run(options: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
@@ -356,19 +369,28 @@ def run(options: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
             file.write(json.dumps(result) + "\n")
         print(f"{result['part']}: {result['result']}: {key_of(result)}", flush=True)
 
-    made = copies(options.root.resolve(), work, options.processes)
+    todo: list[Entry] = []
     for part in options.parts:
         done = {key_of(result) for result in results if (result["state"], result["part"]) == (options.state, part)}
         wanted, missing = plan(options.root, part, results, options)
         for key in missing:
             if key not in done:
                 note({"state": options.state, "part": part, "result": "missing", "key": asdict(key)})
-        todo = [entry for entry in wanted if entry[1] not in done]
-        if todo:
-            copy = made.get()
-            calls = record_calls(copy, part, work, 10 * options.timeout)
+        todo += [entry for entry in wanted if entry[1] not in done]
+    made = copies(options.root.resolve(), work, options.processes)
+
+    def recorded(part: str) -> Calls:
+        copy = made.get()
+        try:
+            return record_calls(copy, part, work, 10 * options.timeout)
+        finally:
             made.put(copy)
-            try_all(todo, made, calls, options, note)
+
+    with ThreadPoolExecutor(options.processes) as pool:
+        parts = sorted({mutant.part for mutant, _, _ in todo}, key=list(PARTS).index)
+        calls = dict(zip(parts, pool.map(recorded, parts), strict=True))
+        for future in as_completed([pool.submit(try_one, entry, made, calls, options) for entry in todo]):
+            note(future.result())
     return results
 
 
