@@ -138,7 +138,7 @@ def test_images_stay_bytes_for_a_module_of_ones_own():
     y = np.arange(12) % 2
     classifier = quick(loss="sont_smx", module=Patches(), standardize=False).fit(bags, y)
     assert classifier.n_features_in_ == 16 and classifier.scale_ is None
-    with pytest.raises(ValueError, match=r"module must be given for instances that are no vectors, got shape \(4, 4\)"):
+    with pytest.raises(ValueError, match="module"):
         quick().fit(bags, y)
 
 

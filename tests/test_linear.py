@@ -240,7 +240,7 @@ class TestInput:
             ({"C": "large"}, "C must be 'auto' or a number above 0, got 'large'"),
             ({"margin": 0.0}, "margin must be a number"),
             ({"margin": "wide"}, "margin must be 'auto' or a number"),
-            ({"surrogate": "squared"}, "surrogate must be a loss that never falls, got 'squared'"),
+            ({"surrogate": "squared"}, "surrogate must be non-decreasing, got 'squared'"),
             ({"surrogate": "cubic"}, "name must be one of"),
             ({"max_iter": 0}, "max_iter must be an integer"),
             ({"tol": -1.0}, "tol must be a number"),

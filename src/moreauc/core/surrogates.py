@@ -41,7 +41,7 @@ class Surrogate(ABC):
         name: what :func:`get_surrogate` knows it by.
         piecewise_polynomial: the degree :math:`d` where :math:`\ell(z)` is a polynomial in `z` on each of finitely many
             intervals, else None.
-        non_decreasing: whether :math:`\ell` never falls as `z` grows. Then the pairs of one positive that exceed a
+        non_decreasing: whether :math:`\ell` does not decrease in `z`. Then the pairs of one positive that exceed a
             level are those with the highest-scored negatives.
         lipschitz: the least upper bound of the slope's size; infinite where there is none.
         weak_convexity: the least :math:`\rho \ge 0` for which :math:`\ell(z) + \rho z^2 / 2` is convex.

@@ -169,7 +169,7 @@ class TPAUCLinear(RowRanker):
             if value != "auto":
                 check_real(self._owner, name, value, low=0.0, low_open=True)
         if not get_surrogate(self.surrogate).non_decreasing:
-            raise ValueError(f"{self._owner}: surrogate must be a loss that never falls, got {self.surrogate!r}")
+            raise ValueError(f"{self._owner}: surrogate must be non-decreasing, got {self.surrogate!r}")
 
     def _fit_design(self, table: Any) -> Any:
         """Fit the encoder to a table, and return the encoded table as float64."""

@@ -240,7 +240,7 @@ class MultiInstanceClassifier(RankingClassifier):
         self.pooling_ = loss.pooling
         if self.module is None and len(shape) > 1:
             raise ValueError(
-                f"{self._owner}: module must be given for instances that are no vectors, got shape {shape}"
+                f"{self._owner}: module must be given for instances that are not vectors, got shape {shape}"
             )
         module = partial(InstanceMLP, attention=self.pooling_.columns == 2) if self.module is None else self.module
         return self._build_module(module, math.prod(shape), seed=seed)

@@ -35,7 +35,7 @@ def found_infinity(owner: str, optimizer: Optimizer, kwargs: dict[str, Any]) -> 
     if kwargs.get("grad_scaler") is not None:
         raise ValueError(
             f"{owner}: optimizer must take found_inf from a GradScaler, or leave the skipping of steps to it, got "
-            f"{type(optimizer).__name__}, whose step is given grad_scaler and skips without telling"
+            f"{type(optimizer).__name__}, whose step takes grad_scaler and does not report what it skips"
         )
     return getattr(optimizer, "found_inf", None)
 

@@ -85,7 +85,7 @@ class ProximalPoint:
 
     @property
     def weight(self) -> float:
-        """Strength of the pull, at least 0."""
+        """Weight of the proximal term, at least 0."""
         return self._weight
 
     @weight.setter
@@ -153,7 +153,7 @@ class ProximalPoint:
         if found_infinity("ProximalPoint", optimizer, kwargs) is not None:
             raise ValueError(
                 f"ProximalPoint: optimizer must not be fused under a GradScaler, got {type(optimizer).__name__} with "
-                "fused=True, which divides the pull by the scale and skips steps on the device; use fused=False"
+                "fused=True, which scales the proximal term and skips steps on the device; use fused=False"
             )
 
         def wrap(closure: Closure) -> Closure:
@@ -172,7 +172,7 @@ class ProximalPoint:
 
     @torch.no_grad()
     def _pull(self) -> None:
-        """Add the pull to the gradients."""
+        """Add the gradient of the proximal term."""
         self._adopt()
         self._own_gradients = [(p, p.grad) for p in self._parameters() if p.grad is not None]
         if not self._own_gradients:

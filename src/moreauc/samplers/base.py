@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 class Passes:
     """Warns once where a sampler is iterated again and `set_epoch` was not called since the last pass.
 
-    A copy has seen no pass.
+    Copies reset the counter.
 
     Args:
         owner: class named in the warning.

@@ -69,7 +69,7 @@ class Recorder:
     def record(self, step: int) -> None:
         w = self.engine.point
         if not torch.isfinite(w).all():
-            raise FloatingPointError(f"minimize: the iterates left the finite numbers before step {step}; lower lr")
+            raise FloatingPointError(f"minimize: the iterates are not finite before step {step}; lower lr")
         value = self.problem.objective(w)
         better = value < self.best_value
         self.best[better], self.best_value[better] = w[better], value[better]

@@ -177,7 +177,7 @@ def _finish(part: Path, path: Path, failure: BaseException | None, *, force: boo
         error.add_note(f"(the results are in {part})")
         raise
     if refusal is not None and failure is None:
-        raise OutputError(f"{refusal}; it came up meanwhile, so that the results are in {place}") from refusal
+        raise OutputError(f"{refusal}; it appeared during the run; the results are in {place}") from refusal
     if failure is None:
         return
     text = next(f"{place / name}: {what}" for name, what in _RESULTS.items() if (place / name).exists())
