@@ -19,12 +19,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
-from moreauc.app.tables.base import Table
+from moreauc.app.tables.base import Inputs, T
+from moreauc.app.tables.rows import TwoClassTask
 from moreauc.data.duplicates import fold_together, number_equal
 from moreauc.data.tabular import TableEncoder
 from moreauc.estimators.decisions import choose_threshold
 from moreauc.methods import BASELINES
-from moreauc.tasks.bags import as_bags
+from moreauc.tasks.bags import BagsLike, as_bags
 
 Array = NDArray[Any]
 Options = Mapping[str, Any]
@@ -48,12 +49,12 @@ class BagStatistics(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(self, *, owner: str = "BagStatistics") -> None:
         self.owner = owner
 
-    def fit(self, bags: Any, y: Any = None) -> BagStatistics:
+    def fit(self, bags: BagsLike, y: ArrayLike | None = None) -> BagStatistics:
         """Note what an instance looks like, which later bags must look like, too."""
         self.form_ = as_bags(self.owner, bags)[1]
         return self
 
-    def transform(self, bags: Any) -> NDArray[np.float64]:
+    def transform(self, bags: BagsLike) -> NDArray[np.float64]:
         """Return the statistics, shape `(bags, 3 * features)`."""
         source, _ = as_bags(self.owner, bags, self.form_)
         rows = []
@@ -75,26 +76,26 @@ def group_weights(groups: ArrayLike) -> NDArray[np.float64]:
     return weights
 
 
-def logistic(options: Options, seed: int) -> Any:
+def logistic(options: Options, seed: int) -> ClassifierMixin:
     """Return logistic regression of rows."""
     return make_pipeline(TableEncoder(), LogisticRegression(**options, max_iter=_MOST_STEPS))
 
 
-def forest(options: Options, seed: int) -> Any:
+def forest(options: Options, seed: int) -> ClassifierMixin:
     """Return a random forest of rows."""
     return make_pipeline(TableEncoder(standardize=False), RandomForestClassifier(**options, random_state=seed))
 
 
-def lightgbm(options: Options, seed: int) -> Any:
+def lightgbm(options: Options, seed: int) -> ClassifierMixin:
     """Return LightGBM."""
     from lightgbm import LGBMClassifier
 
     # bagging has no effect at subsample 1; the rest changes speed and output only
-    fixed: dict[str, Any] = {"subsample_freq": 1, "n_jobs": 1, "verbosity": -1, "deterministic": True}
+    fixed: Options = {"subsample_freq": 1, "n_jobs": 1, "verbosity": -1, "deterministic": True}
     return make_pipeline(TableEncoder(standardize=False), LGBMClassifier(**options, **fixed, random_state=seed))
 
 
-def xgboost(options: Options, seed: int) -> Any:
+def xgboost(options: Options, seed: int) -> ClassifierMixin:
     """Return XGBoost."""
     return make_pipeline(TableEncoder(standardize=False), _XGBoost(options, seed))
 
@@ -121,22 +122,22 @@ class _XGBoost(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
 
-def trees(options: Options, seed: int) -> Any:
+def trees(options: Options, seed: int) -> ClassifierMixin:
     """Return scikit-learn's boosted trees."""
     return HistGradientBoostingClassifier(**options, random_state=seed)
 
 
-def logistic_of_bags(options: Options, seed: int) -> Any:
+def logistic_of_bags(options: Options, seed: int) -> ClassifierMixin:
     """Return logistic regression of statistics of bags."""
     return make_pipeline(BagStatistics(), logistic(options, seed))
 
 
-def forest_of_bags(options: Options, seed: int) -> Any:
+def forest_of_bags(options: Options, seed: int) -> ClassifierMixin:
     """Return a random forest of statistics of bags."""
     return make_pipeline(BagStatistics(), forest(options, seed))
 
 
-def logistic_of_numbers(options: Options, seed: int) -> Any:
+def logistic_of_numbers(options: Options, seed: int) -> ClassifierMixin:
     """Return logistic regression of encoded rows."""
     return LogisticRegression(**options, max_iter=_MOST_STEPS)
 
@@ -145,21 +146,21 @@ def logistic_of_numbers(options: Options, seed: int) -> Any:
 class BudgetedClassifier:
     """A fitted classifier, whose scores are cut where its false positive rate keeps to the budget."""
 
-    model: Any
+    model: ClassifierMixin
     threshold: float
 
-    def decision_function(self, inputs: Any) -> Array:
+    def decision_function(self, inputs: Inputs) -> Array:
         """Return how far the scores are from the threshold; above 0 is the positive class."""
         return scores_of(self.model, inputs) - self.threshold
 
 
-def fit_baseline(name: str, task: Any, train: Table, *, seed: int) -> BudgetedClassifier:
+def fit_baseline(name: str, task: TwoClassTask[T], train: T, *, seed: int) -> BudgetedClassifier:
     """Fit a baseline of :data:`BASELINES`, with its default options, for a task of two classes.
 
     The threshold is chosen by scores of folds that the classifier was not fitted on, where both classes are in each.
     """
 
-    def fit(part: Table) -> Any:
+    def fit(part: T) -> ClassifierMixin:
         return BASELINES[task.name][name].make({}, seed).fit(task.inputs(part), part.targets)
 
     whole = fit(train)
@@ -177,7 +178,7 @@ def fit_baseline(name: str, task: Any, train: Table, *, seed: int) -> BudgetedCl
     return BudgetedClassifier(whole, choose_threshold(train.targets, scores, task.budget))
 
 
-def scores_of(model: Any, inputs: Any) -> Array:
+def scores_of(model: ClassifierMixin, inputs: Inputs | ArrayLike) -> Array:
     """Return the scores of a fitted classifier, which rise with the chance of the second class."""
     if hasattr(model, "decision_function"):
         scores: Array = model.decision_function(inputs)

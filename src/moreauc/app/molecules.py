@@ -7,13 +7,14 @@ the command, docs/molecules.md the guide.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import Tags
 
 from moreauc._checks import check_count, check_flag
 from moreauc.app import smiles
@@ -22,6 +23,8 @@ from moreauc.app.smiles import Chunk, InvalidSmiles, Morgan, read_chunks, stack
 __all__ = ["SmilesFingerprints"]
 
 _OWNER = "SmilesFingerprints"
+
+SmilesLike: TypeAlias = "ArrayLike | pd.Series[str] | pd.DataFrame"  # one SMILES for each row
 
 
 class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -88,7 +91,7 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: SmilesLike, y: ArrayLike | None = None) -> Self:
         """Check the arguments; nothing is learnt.
 
         Args:
@@ -100,7 +103,7 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = 1
         return self
 
-    def transform(self, X: Any) -> csr_array:
+    def transform(self, X: SmilesLike) -> csr_array:
         """Return the fingerprints, float32, shape `(n, size)`.
 
         Args:
@@ -123,7 +126,7 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             first += chunk.fingerprints.shape[0]
         return stack(parts, self.size)
 
-    def find_invalid(self, X: Any) -> list[InvalidSmiles]:
+    def find_invalid(self, X: SmilesLike) -> list[InvalidSmiles]:
         """Return the rows that have no fingerprint: number from 0, value, reason; see :meth:`transform` for `X`."""
         found, first = [], 0
         for chunk in self._chunks(as_smiles(X), fingerprints=False):
@@ -131,22 +134,22 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             first += chunk.fingerprints.shape[0]
         return found
 
-    def canonical(self, X: Any) -> list[str]:
+    def canonical(self, X: SmilesLike) -> list[str]:
         """Return RDKit's canonical SMILES without salts: the same for equal molecules; "" for invalid rows."""
         return [text for chunk in self._identities(X) for text in chunk.canonical]
 
-    def scaffolds(self, X: Any) -> list[str]:
+    def scaffolds(self, X: SmilesLike) -> list[str]:
         """Return the Bemis-Murcko scaffolds, "" for invalid rows and for molecules without rings.
 
         As `groups` of `fit`, and of scikit-learn's `GroupKFold`, they keep related molecules on one side of a split.
         """
         return [text for chunk in self._identities(X) for text in chunk.scaffolds]
 
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return the names of the columns, morgan0 and so on."""
         return np.array([f"morgan{place}" for place in range(self.settings().size)], dtype=object)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = tags.input_tags.one_d_array = True
         tags.input_tags.two_d_array = tags.requires_fit = False
@@ -167,10 +170,10 @@ class SmilesFingerprints(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"{_OWNER}: n_jobs must not be 0; None is for one process, -1 for all cores")
         return Morgan(self.kind, int(self.radius), int(self.size), self.strip_salts)
 
-    def _identities(self, X: Any) -> Iterator[Chunk]:
+    def _identities(self, X: SmilesLike) -> Iterator[Chunk]:
         return self._chunks(as_smiles(X), fingerprints=False, identities=True)
 
-    def _chunks(self, texts: Sequence[Any], **wanted: bool) -> Iterator[Chunk]:
+    def _chunks(self, texts: Sequence[object], **wanted: bool) -> Iterator[Chunk]:
         pieces = [texts[place : place + smiles.CHUNK] for place in range(0, len(texts), smiles.CHUNK)]
         found = read_chunks(self.settings(), pieces, self.n_jobs, **wanted)
         return with_progress(found, len(pieces)) if self.verbose else found
@@ -184,7 +187,7 @@ def with_progress(chunks: Iterator[Chunk], number: int) -> Iterator[Chunk]:
     return iter(track(chunks, "Reading molecules", total=number, console=Console(stderr=True)))
 
 
-def as_smiles(X: Any) -> Sequence[Any]:
+def as_smiles(X: SmilesLike) -> Sequence[object]:
     """Return one value for each row of a list, array, Series or table with one column."""
     if isinstance(X, str | bytes):
         raise ValueError(f"{_OWNER}: X must be a list, array or column of SMILES, got one text, {X!r}; write [{X!r}]")
@@ -193,5 +196,5 @@ def as_smiles(X: Any) -> Sequence[Any]:
         values = values[:, 0]
     if values.ndim != 1:
         raise ValueError(f"{_OWNER}: X must have shape (n,) or (n, 1), one SMILES for each row, got {values.shape}")
-    listed: list[Any] = values.tolist()
+    listed: list[object] = values.tolist()
     return listed

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from moreauc._system import import_extra
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+    from rdkit.Chem.rdFingerprintGenerator import FingerprintGenerator64
 
 CHUNK = 1000  # molecules that a process reads at once
 _CARBON = 6
@@ -44,7 +48,7 @@ class SmilesReader:
         """Return a context in which RDKit writes no log messages."""
         return self._base.BlockLogs()
 
-    def molecule(self, smiles: str) -> tuple[Any | None, bool]:
+    def molecule(self, smiles: str) -> tuple[Mol | None, bool]:
         """Return the molecule, None where there is none, and whether the valence check was left out."""
         chem = self._chem
         strict = chem.MolFromSmiles(smiles)
@@ -61,7 +65,7 @@ class SmilesReader:
         chem.AssignStereochemistry(loose, cleanIt=True, force=True)
         return loose, True
 
-    def organic(self, molecule: Any) -> Any | None:
+    def organic(self, molecule: Mol) -> Mol | None:
         """Return the largest fragment that has a carbon atom, by its atoms, bonds and SMILES; None where none has."""
         chem = self._chem
         parts = [part for part in chem.GetMolFrags(molecule) if self._has_carbon(molecule, part)]
@@ -71,15 +75,15 @@ class SmilesReader:
             return molecule
         fragments = chem.GetMolFrags(molecule, asMols=True, sanitizeFrags=False)  # which would check valences
         fragments = [part for part in fragments if self._has_carbon(part, range(part.GetNumAtoms()))]
-        found = max(fragments, key=lambda part: (part.GetNumAtoms(), part.GetNumBonds(), chem.MolToSmiles(part)))
+        found: Mol = max(fragments, key=lambda part: (part.GetNumAtoms(), part.GetNumBonds(), chem.MolToSmiles(part)))
         chem.GetSymmSSSR(found)  # the rings, which a fragment does not know
         return found
 
     @staticmethod
-    def _has_carbon(molecule: Any, atoms: Iterable[int]) -> bool:
+    def _has_carbon(molecule: Mol, atoms: Iterable[int]) -> bool:
         return any(molecule.GetAtomWithIdx(atom).GetAtomicNum() == _CARBON for atom in atoms)
 
-    def usable(self, smiles: Any, *, strip_salts: bool) -> tuple[Any | None, str]:
+    def usable(self, smiles: object, *, strip_salts: bool) -> tuple[Mol | None, str]:
         """Return the molecule, without its salts if wanted, or None and why there is none."""
         if smiles is None or smiles != smiles or not str(smiles).strip():
             return None, _EMPTY
@@ -91,11 +95,11 @@ class SmilesReader:
         organic = self.organic(molecule)
         return organic, "" if organic is not None else _INORGANIC
 
-    def canonical(self, molecule: Any) -> str:
+    def canonical(self, molecule: Mol) -> str:
         """Return the canonical SMILES, with chirality: the same for all ways to write a molecule."""
         return str(self._chem.MolToSmiles(molecule))
 
-    def scaffold(self, molecule: Any) -> str:
+    def scaffold(self, molecule: Mol) -> str:
         """Return the SMILES, with chirality, of the rings and what joins them (Bemis and Murcko, 1996)."""
         frame = self._chem.MurckoDecompose(molecule)
         frame.ClearComputedProps()
@@ -114,7 +118,7 @@ class InvalidSmiles(NamedTuple):
     """
 
     row: int
-    value: Any
+    value: object
     reason: str
 
     def __str__(self) -> str:
@@ -149,7 +153,7 @@ class Morgan(NamedTuple):
 
 def read_chunks(
     settings: Morgan,
-    pieces: Iterable[Sequence[Any]],
+    pieces: Iterable[Sequence[object]],
     n_jobs: int | None = None,
     *,
     fingerprints: bool = True,
@@ -190,18 +194,19 @@ def stack(parts: Sequence[csr_array], size: int) -> csr_array:
 
 
 @lru_cache(maxsize=4)
-def _tools(settings: Morgan) -> tuple[SmilesReader, Any]:
+def _tools(settings: Morgan) -> tuple[SmilesReader, FingerprintGenerator64]:
     """Return the reader and the generator of a process."""
     return SmilesReader(), morgan_generator(settings)
 
 
-def morgan_generator(settings: Morgan) -> Any:
+def morgan_generator(settings: Morgan) -> FingerprintGenerator64:
     """Return RDKit's generator of fingerprints."""
     make = import_extra("rdkit.Chem.rdFingerprintGenerator", "molecules").GetMorganGenerator
-    return make(radius=settings.radius, fpSize=settings.size)
+    generator: FingerprintGenerator64 = make(radius=settings.radius, fpSize=settings.size)
+    return generator
 
 
-def _read(settings: Morgan, texts: Sequence[Any], fingerprints: bool, identities: bool) -> Chunk:
+def _read(settings: Morgan, texts: Sequence[object], fingerprints: bool, identities: bool) -> Chunk:
     reader, generator = _tools(settings)
     invalid, canonical, scaffolds = [], [], []
     columns: list[int] = []

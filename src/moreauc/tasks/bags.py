@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,8 @@ from moreauc.tasks.rows import RankingTask, balanced_batches
 
 _WHOLE = 2**53
 _TYPES = {"bytes": "bytes (uint8)", "numbers": "numbers that are no bytes"}
+
+BagsLike: TypeAlias = "Bags | Sequence[ArrayLike | Tensor | pd.DataFrame] | Array"  # one entry for each bag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ def prepare(instances: Tensor, scale: tuple[Tensor, Tensor] | None) -> Tensor:
     return values.clamp(-limit, limit).float()
 
 
-def as_bags(owner: str, bags: Any, form: InstanceFormat | None = None) -> tuple[Bags, InstanceFormat]:
+def as_bags(owner: str, bags: BagsLike, form: InstanceFormat | None = None) -> tuple[Bags, InstanceFormat]:
     """Return bags, or a sequence of arrays, tensors or DataFrames, as :class:`~moreauc.data.Bags`, and their format."""
     if isinstance(bags, Bags):
         one = bags.instances(0, torch.tensor([0]))

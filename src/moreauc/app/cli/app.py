@@ -73,10 +73,10 @@ app = typer.Typer(
 )
 
 
-def _command(name: str, options: type[Any]) -> Callable[..., None]:
+def _command(name: str, options: type[object]) -> Callable[..., None]:
     """Return a command that takes the fields of `options`; its module is imported when it is called."""
 
-    def call(**values: Any) -> None:
+    def call(**values: object) -> None:
         getattr(import_module(f"moreauc.app.cli.{name}"), name)(options(**values))
 
     call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]

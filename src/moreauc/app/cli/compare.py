@@ -147,7 +147,7 @@ def table_row(row: dict[str, Any]) -> tuple[str, ...]:
     return (row["title"], f"{row['mean']:.4f}", f"± {row['std']:.4f}", f"{row['rank']:g}", f"{row['seconds']:.1f}")
 
 
-def compare_numbers(description: Sequence[str], result: ComparisonResult) -> dict[str, Any]:
+def compare_numbers(description: Sequence[str], result: ComparisonResult) -> dict[str, object]:
     """Return what was measured as plain data."""
     measured = {key: value for key, value in result.to_dict().items() if key != "seconds"}
     return {"description": list(description), **measured}

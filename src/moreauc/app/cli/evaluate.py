@@ -12,7 +12,8 @@ from moreauc.app.cli.options import EvaluateOptions
 from moreauc.app.cli.saved import PAGE, check_free, load_model, locked_folders, run_folder
 from moreauc.app.cli.screen import of_molecules
 from moreauc.app.report.pages import Report
-from moreauc.app.tables.base import Table, TableTask, known_rows, unknown_levels
+from moreauc.app.report.verdict import Evaluated
+from moreauc.app.tables.base import Inputs, Model, Table, TableTask, known_rows, unknown_levels
 from moreauc.data.tables import read_texts
 
 
@@ -53,9 +54,9 @@ def evaluate_report(
     heading: str,
     task: TableTask[Any, Any, Any],
     table: Table,
-    model: Any,
-    evaluation: Any,
-    inputs: Any,
+    model: Model,
+    evaluation: Evaluated,
+    inputs: Inputs,
     unknown: dict[str, float],
 ) -> Report:
     """Return the report of a saved model on another table; `unknown` is the share of unknown levels of each column."""

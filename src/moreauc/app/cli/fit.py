@@ -22,7 +22,7 @@ from moreauc.app.tables.base import Split, TableTask, read_split
 from moreauc.app.tables.groups import KINDS, GroupTableTask
 from moreauc.app.tables.molecules import CHOICES as MOLECULE_CHOICES
 from moreauc.app.tables.molecules import MoleculeTableTask
-from moreauc.app.tables.rows import RowTableTask
+from moreauc.app.tables.rows import RowTableTask, TwoClassTask
 from moreauc.methods import BASELINES, METHODS, MODELS, NETWORKS, OTHER_MODELS, Baseline, load
 from moreauc.train import History, UntrainedWarning
 
@@ -107,11 +107,11 @@ def _train_all(
     train_inputs, models, evaluations = task.inputs(train), {}, []
     first = options.loss or str(options.model)
     for name in dict.fromkeys([first, *choose_baselines(options, type(task))]):
-        if name in _others(type(task)):
+        if isinstance(task, TwoClassTask) and name in _others(type(task)):
             title = BASELINES[task.name][name].title
             evaluations.append(task.evaluate(title, fit_baseline(name, task, train, seed=options.seed), inputs, test))
             continue
-        own, given = name == first, task.fit_options(train)
+        own, given = name == first, dict[str, object](task.fit_options(train))
         if not own:
             other = {"loss": None, "model": name} if name in OTHER_MODELS else {"loss": name}
         model = _estimator(task, options if own else replace(options, **other, surrogate=None))

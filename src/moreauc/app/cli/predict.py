@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import cast
 
 from moreauc.app.cli.console import complain, say, warn, without_column_warnings
 from moreauc.app.cli.options import PredictOptions
 from moreauc.app.cli.saved import OutputError, load_model
 from moreauc.app.cli.screen import of_molecules, ranked, screen, with_columns
 from moreauc.app.tables.bags import BagTableTask
-from moreauc.app.tables.base import unknown_levels
+from moreauc.app.tables.base import TwoClassModel, unknown_levels
 from moreauc.app.tables.molecules import MoleculeTableTask
 from moreauc.app.tables.rows import RowTableTask
 from moreauc.data.tables import check_table_path, read_texts, write_table
+from moreauc.estimators import MultiInstanceClassifier
 
 
 def predict(options: PredictOptions) -> None:
@@ -31,7 +33,7 @@ def predict(options: PredictOptions) -> None:
     if options.keep_columns and isinstance(task, BagTableTask):
         raise ValueError(f"moreauc predict: --keep-columns needs a model of rows, got one of bags in {options.run}")
     if isinstance(task, MoleculeTableTask):
-        screen(options, task, model)
+        screen(options, task, cast(TwoClassModel, model))
         return
     if options.top is not None and not isinstance(task, RowTableTask):
         raise ValueError(f"moreauc predict: --top needs a model of rows of two classes, got another in {options.run}")
@@ -43,7 +45,7 @@ def predict(options: PredictOptions) -> None:
         result, line = task.predict(model, inputs, table)
         instances = None
         if file is not None and isinstance(task, BagTableTask):
-            instances = task.predict_instances(model, inputs, table)
+            instances = task.predict_instances(cast(MultiInstanceClassifier, model), inputs, table)
     if task.id_column is not None and task.id_column not in frame:
         warn(f"{data}: no id column {task.id_column!r}, so that the scores have row numbers only")
     kept = list(frame) if options.keep_columns else [name for name in [task.id_column] if name in frame]

@@ -25,7 +25,7 @@ import joblib  # type: ignore[import-untyped]
 from moreauc._system import PART, FileLock, make_folder, printable, sync_folder, written_whole
 from moreauc.app.cli.console import complain
 from moreauc.app.report.pages import versions
-from moreauc.app.tables.base import TableTask
+from moreauc.app.tables.base import Model, TableTask
 from moreauc.checkpoint import Interrupted
 from moreauc.data.duplicates import Hashes
 from moreauc.data.tables import TableError
@@ -259,13 +259,13 @@ def _log_to(file: Path) -> Iterator[None]:
 class SavedModel:
     """A fitted model and the tables it takes."""
 
-    model: Any  # the estimator
+    model: Model  # the estimator
     task: TableTask[Any, Any, Any]  # what a table must hold
     trained_on: Hashes  # hashes of the rows, or bags, that it was trained on
     versions: dict[str, str]  # of what it was trained with
 
 
-def save_model(folder: Path, model: Any, task: TableTask[Any, Any, Any], trained_on: Hashes) -> None:
+def save_model(folder: Path, model: Model, task: TableTask[Any, Any, Any], trained_on: Hashes) -> None:
     """Write a fitted model into the folder of a run."""
     with written_whole(folder / MODEL) as part:
         joblib.dump(SavedModel(model, task, trained_on, versions()), part, compress=3)
@@ -295,7 +295,7 @@ class Saving:
     resume: bool = False  # whether to continue what is there
     every: int | None = None  # steps between two saves; None for the ends of epochs
 
-    def begin(self, data: Path, kinds: Mapping[str, str], **facts: Any) -> None:
+    def begin(self, data: Path, kinds: Mapping[str, str], **facts: object) -> None:
         """Check that the folder fits the options and the table, and note in it what is trained on.
 
         The training itself checks rows and labels again; only this check compares the columns.
@@ -321,14 +321,14 @@ class Saving:
         make_folder(self.folder)
         _write_note(self.folder / _NOTE, now)
 
-    def options(self, method: str) -> dict[str, Any]:
+    def options(self, method: str) -> dict[str, object]:
         """Return the arguments of an estimator's `fit` for one of the methods that are trained."""
         if self.folder is None:
             return {}
         return {"checkpoint": self.folder / method, "every": self.every}
 
 
-def _compare(folder: Path, data: Path, now: Mapping[str, Any]) -> None:
+def _compare(folder: Path, data: Path, now: Mapping[str, object]) -> None:
     """Check what the folder holds against what is trained on now."""
     note = folder / _NOTE
     before = _read_note(note)
@@ -346,7 +346,7 @@ def _compare(folder: Path, data: Path, now: Mapping[str, Any]) -> None:
             )
 
 
-def _read_note(note: Path) -> dict[str, Any] | None:
+def _read_note(note: Path) -> dict[str, object] | None:
     try:
         found = json.loads(note.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or damaged
@@ -354,7 +354,7 @@ def _read_note(note: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _write_note(note: Path, facts: Mapping[str, Any]) -> None:
+def _write_note(note: Path, facts: Mapping[str, object]) -> None:
     """Write the note so that a kill leaves all of it or nothing."""
     with written_whole(note) as part, open(part, "x", encoding="utf-8") as file:
         json.dump(facts, file)

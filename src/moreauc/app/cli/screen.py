@@ -11,12 +11,13 @@ from typing import IO, Any
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 from moreauc._system import written_whole
 from moreauc.app.cli.console import complain, progress_bar, say, warn
 from moreauc.app.cli.options import EvaluateOptions, PredictOptions
 from moreauc.app.smiles import CHUNK, InvalidSmiles
-from moreauc.app.tables.base import TableTask
+from moreauc.app.tables.base import TableTask, TwoClassModel
 from moreauc.app.tables.molecules import MoleculeTableTask
 from moreauc.data.tables import TableError, stream_texts, write_table
 
@@ -75,7 +76,7 @@ class _Counts:
         self.first: InvalidSmiles | None = None
 
 
-def screen(options: PredictOptions, task: MoleculeTableTask, model: Any) -> None:
+def screen(options: PredictOptions, task: MoleculeTableTask, model: TwoClassModel) -> None:
     """Score the molecules of a table chunk by chunk; write all of them in their order, or the best."""
     counts, out = _Counts(), options.out
     parts = _scored(options, task, model, counts)
@@ -111,12 +112,14 @@ def _write(parts: Iterator[pd.DataFrame], out: Path | None) -> None:
             part.to_csv(file, index=False, header=number == 0, sep=separator, lineterminator="\n")
 
 
-def _scored(options: PredictOptions, task: MoleculeTableTask, model: Any, counts: _Counts) -> Iterator[pd.DataFrame]:
+def _scored(
+    options: PredictOptions, task: MoleculeTableTask, model: TwoClassModel, counts: _Counts
+) -> Iterator[pd.DataFrame]:
     """Yield the predictions of valid rows, a chunk at a time; counts are complete at the end."""
     source, waiting = str(options.data), deque[tuple[pd.DataFrame, int]]()
     identity = task.id_column
 
-    def pieces() -> Iterator[list[Any]]:
+    def pieces() -> Iterator[list[object]]:
         for frame, letters in stream_texts(options.data, CHUNK):
             column = task.column(frame, source)
             if not waiting and not counts.rows and identity is not None and identity not in frame:
@@ -144,7 +147,12 @@ def _scored(options: PredictOptions, task: MoleculeTableTask, model: Any, counts
 
 
 def _predictions(
-    options: PredictOptions, task: MoleculeTableTask, model: Any, frame: pd.DataFrame, inputs: Any, counts: _Counts
+    options: PredictOptions,
+    task: MoleculeTableTask,
+    model: TwoClassModel,
+    frame: pd.DataFrame,
+    inputs: csr_array,
+    counts: _Counts,
 ) -> pd.DataFrame:
     result = task.predictions(model, inputs, frame.index + 1)
     counts.positive += int((result["score"] > 0).sum())

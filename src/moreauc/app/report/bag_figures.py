@@ -22,6 +22,7 @@ from moreauc._system import printable, show_as_written
 from moreauc.app.report.pages import plain_axes
 from moreauc.data.scoring import real_tensor
 
+TensorLike = ArrayLike | Tensor
 Numbers = NDArray[np.float64]
 
 _COLORS = "viridis"  # lightness rises evenly, so that it can be read in grey
@@ -208,21 +209,21 @@ def _score(score: float) -> str:
     return f"{score:+.2f}" if abs(score) < 100.0 else f"{score:+.3g}"
 
 
-def _weights(owner: str, value: Any, shape: tuple[int | str, ...]) -> Numbers:
+def _weights(owner: str, value: TensorLike, shape: tuple[int | str, ...]) -> Numbers:
     weights: Numbers = real_tensor(owner, "weights", value, [shape]).double().numpy()
     if weights.min() < 0.0:
         raise ValueError(f"{owner}: weights must be at least 0, got {weights.min():g}")
     return weights
 
 
-def _marks(owner: str, value: Any, count: int) -> NDArray[np.bool_]:
+def _marks(owner: str, value: TensorLike, count: int) -> NDArray[np.bool_]:
     marks = real_tensor(owner, "marked", value, [(count,)])
     if marks.dtype != torch.bool:
         raise ValueError(f"{owner}: marked must be True or False, got {marks.dtype}")
     return marks.numpy()
 
 
-def _pictures(owner: str, name: str, value: Any, shapes: list[tuple[int | str, ...]]) -> NDArray[Any]:
+def _pictures(owner: str, name: str, value: TensorLike, shapes: list[tuple[int | str, ...]]) -> NDArray[Any]:
     """Return pictures as bytes or float64; those with colours, the last of the shapes, as matplotlib takes them."""
     tensor = real_tensor(owner, name, value, shapes)
     if tensor.dtype == torch.uint8:
@@ -234,7 +235,7 @@ def _pictures(owner: str, name: str, value: Any, shapes: list[tuple[int | str, .
     return numbers
 
 
-def _grid(owner: str, grid: Any, patch: int, size: tuple[int, ...]) -> tuple[int, int]:
+def _grid(owner: str, grid: object, patch: int, size: tuple[int, ...]) -> tuple[int, int]:
     most = (size[0] // patch, size[1] // patch)
     if min(most) < 1:
         raise ValueError(f"{owner}: patch must be at most the image's sides, {size[0]} and {size[1]}, got {patch}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,11 @@ from moreauc._system import import_extra, printable, show_as_written
 from moreauc.app.report.pages import COLORS, Image, Section, as_image, new_figure, plain_axes
 from moreauc.app.smiles import Morgan, SmilesReader, morgan_generator
 from moreauc.metrics import bedroc_score, enrichment_factor
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+    from moreauc.app.tables.base import Model
 
 Array = NDArray[Any]
 
@@ -56,9 +61,9 @@ def molecule_sections(
     labels: Array,
     smiles: Array,
     names: Array,
-    model: Any,
+    model: Model,
     morgan: Morgan,
-) -> tuple[list[Section], dict[str, Any]]:
+) -> tuple[list[Section], dict[str, object]]:
     """Return the sections of a report, and their numbers for its JSON.
 
     Args:
@@ -104,7 +109,7 @@ def molecule_sections(
             images=images["missed"],
         ),
     ]
-    return sections, drawings
+    return sections, {**drawings}
 
 
 def draw_hits(labels: Array, scores: Mapping[str, Array]) -> Image:
@@ -138,7 +143,7 @@ def expected_hits(labels: Array, scores: Array) -> Array:
     return hits
 
 
-def atom_weights(molecule: Any, weights: Array, morgan: Morgan) -> Array:
+def atom_weights(molecule: Mol, weights: Array, morgan: Morgan) -> Array:
     """Return what each atom contributes to the score of a linear model, without its intercept.
 
     A column counts with its weight, once for each piece of the molecule that has its hash (count), or shared by these
@@ -177,7 +182,7 @@ def draw_molecule(smiles: str, weights: Array | None, morgan: Morgan) -> bytes:
         drawer = draw.MolDraw2DSVG(_WIDTH, _HEIGHT)
         drawer.drawOptions().clearBackground = False
         colours: dict[int, tuple[float, ...]] = {}
-        if weights is not None:
+        if weights is not None and molecule is not None:
             shares = atom_weights(molecule, weights, morgan)
             largest = float(np.abs(shares).max()) or 1.0
             colours = {atom: _tint(float(share) / largest) for atom, share in enumerate(shares)}

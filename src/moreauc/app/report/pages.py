@@ -126,7 +126,7 @@ def versions() -> dict[str, str]:
     return {"moreauc": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def to_json(content: dict[str, Any]) -> str:
+def to_json(content: Mapping[str, object]) -> str:
     """Return JSON with one line for each entry of the outer two levels, which diffs well and stays short."""
     lines = []
     for key, value in rounded(content).items():

@@ -43,6 +43,13 @@ class Evaluated(Protocol):
     def resamples(self) -> Resamples:
         """The measure that models are compared by, over resamples of the test data."""
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a user must know before trusting the numbers."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the numbers as plain data."""
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -68,6 +68,10 @@ class Table:
 class Model(Protocol):
     """A fitted estimator of this package."""
 
+    @property
+    def title(self) -> str:
+        """Its name in tables."""
+
     def describe(self) -> Description:
         """Return what a page shows of it."""
 
@@ -78,11 +82,15 @@ class TableModel(Model, Protocol):
     preprocessor_: TableEncoder | None
 
 
-class TwoClassModel(Model, Protocol):
-    """A fitted estimator of two classes."""
+class Scorer(Protocol):
+    """A fitted classifier of two classes, of any library."""
 
     def decision_function(self, X: Inputs, /) -> Array:
         """Return a score for each row or bag, above 0 where the decision is positive."""
+
+
+class TwoClassModel(Model, Scorer, Protocol):
+    """A fitted estimator of two classes."""
 
     def predict_proba(self, X: Inputs, /) -> Array:
         """Return the probabilities of both classes, shape `(n, 2)`."""

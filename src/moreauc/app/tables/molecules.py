@@ -15,7 +15,7 @@ from moreauc.app.molecules import SmilesFingerprints, with_progress
 from moreauc.app.report.molecules import molecule_sections, screening, screening_cells, screening_row
 from moreauc.app.report.pages import Section
 from moreauc.app.smiles import CHUNK, Chunk, InvalidSmiles, Morgan, read_chunks, stack
-from moreauc.app.tables.base import Cells, Inputs, Split, Table, TwoClassModel
+from moreauc.app.tables.base import Cells, Inputs, Scorer, Split, Table, TwoClassModel
 from moreauc.app.tables.rows import Evaluation, RowTableTask, draw_test_rows
 from moreauc.data.columns import check_present, match_target, split_target
 from moreauc.data.duplicates import Hashes
@@ -220,7 +220,7 @@ class MoleculeTableTask(RowTableTask):
         rows = [screening_row(one.title, one.screening) for one in evaluations if one.screening is not None]
         return [*super().printed(title, evaluations), ("Top of the list", *screening_cells(rows))]
 
-    def evaluate(self, title: str, model: TwoClassModel, inputs: Inputs, table: Table) -> Evaluation:
+    def evaluate(self, title: str, model: Scorer, inputs: Inputs, table: Table) -> Evaluation:
         found = super().evaluate(title, model, inputs, table)
         return replace(found, screening=screening(table.targets, found.scores))
 

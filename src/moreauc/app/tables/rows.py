@@ -26,6 +26,7 @@ from moreauc.app.report.verdict import (
 from moreauc.app.tables.base import (
     Cells,
     Inputs,
+    Scorer,
     Split,
     T,
     Table,
@@ -181,7 +182,7 @@ class TwoClassTask(TableTask[T, TwoClassModel, Evaluation]):
     def headline(self, table: T) -> str:
         return f"{len(table)} {self.unit}, {table.targets.sum()} positives"
 
-    def evaluate(self, title: str, model: TwoClassModel, inputs: Inputs, table: T) -> Evaluation:
+    def evaluate(self, title: str, model: Scorer, inputs: Inputs, table: T) -> Evaluation:
         scores = model.decision_function(inputs)
         region = {"min_tpr": self.min_tpr, "max_fpr": self.max_fpr}
         evaluation = evaluate_scores(title, table.targets, scores, **region, budget=self.budget, unit=self.unit)
