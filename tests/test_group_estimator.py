@@ -183,11 +183,8 @@ class TestGroups:
             (np.zeros((3, 1, 1)), r"groups must have shape \(n,\) or \(n, columns\), got \(3, 1, 1\)"),
             (pd.DataFrame(index=range(3)), "groups must have at least one column, got none"),
             ([{"a": 1}, {}, {}], "groups must be labels that can be keys"),
-            (
-                [("a, b", "c"), ("a", "b, c"), ("d", "e")],
-                "must not be mistaken for one another, got two that read 'a, b, c'",
-            ),
-            ([1, "1", 2], "must not be mistaken for one another, got two that read '1'"),
+            ([("a, b", "c"), ("a", "b, c"), ("d", "e")], "groups must have names that differ, got 'a, b, c'"),
+            ([1, "1", 2], "groups must have names that differ, got '1'"),
         ],
     )
     def test_bad_labels(self, groups, message):

@@ -639,7 +639,7 @@ BAD_GROUPED = [
     (("cross_entropy",), "scores", lambda x: x[:, 0], "scores must have shape (B, C), got (4,)"),
     (EVERY_LOSS[:4], "labels", lambda x: x[:3], "labels must have shape (4,), got (3,)"),
     (("logistic",), "labels", lambda x: x + 1, "labels must be 0 or 1, got 2"),
-    (EVERY_LOSS, "labels", lambda x: ["a"] * 4, "labels must hold numbers, got a list of other things"),
+    (EVERY_LOSS, "labels", lambda x: ["a"] * 4, "labels must hold numbers, got a list of other types"),
     (("cross_entropy",), "labels", lambda x: x.float(), "labels must hold integers, got torch.float32"),
     (("cross_entropy",), "labels", lambda x: x + 2, "labels must lie in [0, 3), got 3"),
     (("cross_entropy",), "labels", lambda x: x - 1, "labels must lie in [0, 3), got -1"),

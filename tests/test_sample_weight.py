@@ -124,7 +124,7 @@ def test_weights_move_with_the_loss_and_are_kept():
         ([1.0] * 29 + [-2.0], "sample_weight must be at least 0, got -2"),
         (LABELS, "sample_weight must be above 0 for a row of each class, got 0 for all of 0"),
         (1 - LABELS, "sample_weight must be above 0 for a row of each class, got 0 for all of 1"),
-        (["a"] * 30, "sample_weight must hold numbers, got a list of other things"),
+        (["a"] * 30, "sample_weight must hold numbers, got a list of other types"),
     ],
 )
 @EVERY

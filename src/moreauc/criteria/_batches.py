@@ -331,7 +331,7 @@ def group_members(check: Check, losses: Tensor, groups: Any, num_groups: int, de
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(groups).__name__
         raise ValueError(
-            f"{owner}: groups must be a tensor of ids or memberships, got a {kind} of other things"
+            f"{owner}: groups must be a tensor of ids or memberships, got a {kind} of other types"
         ) from error
     check_shape(owner, "groups", found, [tuple(losses.shape), (len(losses), num_groups)])
     found = found.to(device, non_blocking=check.late)

@@ -369,7 +369,7 @@ def _checked_weights(owner: str, sample_weight: Any, positive: Tensor) -> Tensor
         weights: Tensor = torch.as_tensor(sample_weight, dtype=torch.float64, device=positive.device)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(sample_weight).__name__
-        raise ValueError(f"{owner}: sample_weight must hold numbers, got a {kind} of other things") from error
+        raise ValueError(f"{owner}: sample_weight must hold numbers, got a {kind} of other types") from error
     check_shape(owner, "sample_weight", weights, [tuple(positive.shape)])
     check_finite(owner, sample_weight=weights)
     if (weights < 0).any():

@@ -184,7 +184,7 @@ class GroupedLoss(Criterion):
             values: Tensor = torch.as_tensor(labels)
         except (TypeError, ValueError, RuntimeError) as error:
             kind = type(labels).__name__
-            raise ValueError(f"{owner}: labels must hold numbers, got a {kind} of other things") from error
+            raise ValueError(f"{owner}: labels must hold numbers, got a {kind} of other types") from error
         if callable(self.loss):
             return values.to(scores.device, non_blocking=check.late)
         check_shape(owner, "labels", values, [(len(scores),)])

@@ -64,7 +64,7 @@ def name_groups(owner: str, groups: Any, length: int) -> tuple[Array, Codes]:
 def _check_texts(owner: str, texts: list[str]) -> None:
     if len(set(texts)) < len(texts):
         double = next(text for text in texts if texts.count(text) > 1)
-        raise ValueError(f"{owner}: groups must not be mistaken for one another, got two that read {double!r}")
+        raise ValueError(f"{owner}: groups must have names that differ, got {double!r} for two")
 
 
 def _as_labels(owner: str, groups: Any) -> pd.Series[Any] | pd.DataFrame:

@@ -358,7 +358,7 @@ def real_tensor(owner: str, name: str, value: Any, shapes: list[tuple[int | str,
             array = np.asarray(value)
             value = torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{owner}: {name} must hold numbers, got a {type(value).__name__} of other things") from error
+        raise ValueError(f"{owner}: {name} must hold numbers, got a {type(value).__name__} of other types") from error
     tensor: Tensor = value.detach().cpu()
     check_shape(owner, name, tensor, shapes)
     if tensor.is_complex():
