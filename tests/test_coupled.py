@@ -172,7 +172,6 @@ TCCO = {"num_outer": 3, "num_inner": 2, "outer": relu, "middle": relu, "tau1": 0
         ("gamma", "theorem", "gamma must be a number or 'theory', got 'theorem'"),
         ("gamma", None, "gamma must be a number in"),
         ("bound", 0.0, r"bound must be a number in \(0, inf\), got 0.0"),
-        ("rows", "now", "rows must be 'before' or 'after', got 'now'"),
         ("initial", torch.zeros(4), r"initial must have shape \(3, 1\) or \(3,\), got \(4,\)"),
         ("initial", float("nan"), "initial must be finite, got nan"),
     ],
